@@ -52,9 +52,13 @@ def _read(spec: DatasetSpec, path: Path, usual: float) -> tuple[DatasetSpec, Tab
 
     def counted(rows: Iterator[Row]) -> Iterator[Row]:
         nonlocal prompts, answers
+        session, before = "", 0.0  # of the row before; tokens of its session so far
         for row in rows:
-            prompts += prompt_tokens(row)
-            answers += answer_tokens(row) or usual
+            before = before if row.session and row.session == session else 0.0
+            prompt = prompt_tokens(row) + (before if row.input_tokens is None else 0.0)
+            answer = answer_tokens(row) or usual
+            session, before = row.session, prompt + answer
+            prompts, answers = prompts + prompt, answers + answer
             yield row
 
     table = tables.write(counted(open_dataset(Path(spec.path), spec.format).rows(skipped)), path)

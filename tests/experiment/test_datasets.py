@@ -18,6 +18,7 @@ from harness.experiment import datasets
 from harness.experiment.planned import planned
 from harness.scenario import Scenario
 from harness.workload import shape
+from harness.workload.rows import Rows, text_tokens
 from harness.workload.shape import Mean
 from tests.builders.datasets import MOONCAKE, file, json_lines
 
@@ -102,6 +103,25 @@ def test_sessions_of_a_dataset_are_sent_turn_by_turn_and_their_prompts_hold_the_
     assert [(each.session, each.turn, each.after) for each in lines] == [
         ("0", 0, ()), ("0", 1, (0,)), ("1", 0, ()), ("1", 1, (1000,)),
     ]  # fmt: skip
+
+
+def test_the_mean_prompt_of_conversations_holds_what_is_sent_before_each_turn(tmp_path: Path) -> None:
+    """Rows are sent one by one, each behind its conversation so far: 100, then 100 + 10 + 50; and one alone of 25."""
+
+    def turn(speaker: str, characters: int) -> dict[str, str]:
+        return {"from": speaker, "value": "x" * characters}
+
+    talk = [turn("human", 400), turn("gpt", 40), turn("human", 200), turn("gpt", 80)]
+    alone = [turn("human", 100), turn("gpt", 40)]
+    data = json.dumps([{"id": "a", "conversations": talk}, {"id": "b", "conversations": alone}])
+    path = file(tmp_path, "s.json", data)
+    spec = asked(path)
+    dataset = read(spec).workload.dataset
+    assert dataset
+    assert (dataset.requests, dataset.input_tokens) == (3, (100 + 160 + 25) / 3)
+    with datasets.read(spec, print) as (_, rows):
+        sent = Rows(path=rows, words=("a",), seed=1, output_tokens=10)
+        assert [text_tokens(sent.request(i).prompt or "") for i in range(3)] == [100, 160, 25]
 
 
 def test_sessions_of_rows_that_stand_alone_are_refused_before_any_load(tmp_path: Path) -> None:
