@@ -79,12 +79,12 @@ def _usage(usage: _Usage, output_tokens: int | None) -> Usage:
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
-    """What systems say stands apart, and what tools say is the user's."""
+    """What systems say stands apart, and what tools say is the user's; a blank answer, which the API refuses, goes."""
     system = "\n\n".join(message.content for message in messages if message.role == "system")
     rest = [
         {"role": "assistant" if message.role == "assistant" else "user", "content": message.content}
         for message in messages
-        if message.role != "system"
+        if message.role != "system" and (message.role != "assistant" or message.content.strip())
     ]
     functions = [tool.get("function", tool) for tool in tools]
     defined = [

@@ -187,6 +187,14 @@ def test_a_server_reads_every_message_that_a_client_wrote(api: str) -> None:
     assert "\n\n".join(server(api).texts(body)) == 'be "short"\n\n time\n\nü\n\n b'
 
 
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_answer_is_not_sent_to_anthropic_s_api_which_refuses_it(blank: str) -> None:
+    said = (Message("user", "a"), Message("assistant", blank), Message("user", "b"))
+    encode = DIALECTS["anthropic"].encoder("m").encode
+    messages = json.loads(encode(msgspec.structs.replace(SAID, prompt=said)))["messages"]
+    assert [(each["role"], each["content"]) for each in messages] == [("user", "a"), ("user", "b")]
+
+
 def test_images_stand_behind_the_text_of_the_last_message() -> None:
     encoder = DIALECTS["chat"].encoder("m")
     body = json.loads(encoder.encode(msgspec.structs.replace(SAID, images=("QQ==", "Qg=="))))
