@@ -81,7 +81,8 @@ def quantisation(
     if wanted in _BY_DTYPE and wanted != scheme.method and _BY_DTYPE[wanted].compute != scheme.compute:
         way_out = "leave --dtype out, or give the config of the 16-bit checkpoint"
         raise HarnessError(f"{name!r} is stored as {scheme.method}, not as {wanted}", place="--dtype", way_out=way_out)
-    return _left_out(scheme, kept, list(modules), name) if kept else scheme
+    targets = _targets(stored, name)
+    return _left_out(scheme, kept, targets, list(modules), name) if kept or targets else scheme
 
 
 def _asks_another(wanted: str, scheme: Quantisation) -> bool:
@@ -138,6 +139,17 @@ def _named(stored: Mapping[str, Any], name: str) -> list[str]:
             raise refused(f"{_WHERE}.{field}", str(value), name)
         found += [str(each) for each in value]
     return found
+
+
+def _targets(stored: Mapping[str, Any], name: str) -> list[str]:
+    """The modules that compressed-tensors converts, where that is not every linear layer."""
+    found: set[str] = set()
+    for group in _mapping(stored.get("config_groups")).values():
+        targets = _mapping(group).get("targets") or []
+        if not isinstance(targets, list):
+            raise refused(f"{_WHERE}.targets", str(targets), name)
+        found |= set(map(str, targets))
+    return [] if "Linear" in found else sorted(found)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -231,28 +243,35 @@ _LONGEST_ENTRY = 256
 
 
 def _left_out(
-    scheme: Quantisation, kept: Iterable[str], modules: list[tuple[str, str, int]], name: str
+    scheme: Quantisation, kept: list[str], targets: list[str], modules: list[tuple[str, str, int]], name: str
 ) -> Quantisation:
-    """The scheme with each part's share reduced by the modules that are kept in 16 bits."""
-    left = set()
-    kept = list(kept)
-    if len(kept) * len(modules) > _MOST_COMPARED:
-        raise refused(f"{_WHERE}: modules_to_not_convert", f"{len(kept):,} of them", name)
-    for entry in kept:
-        try:
-            matches = _matcher(entry)
-        except re.error:
-            raise refused(f"{_WHERE}: modules_to_not_convert", entry, name) from None
-        found = {i for i, (_, dotted, _) in enumerate(modules) if matches(dotted)}
-        if not found and not _ELSEWHERE.search(entry.lower()) and not _beyond(entry, modules):
-            raise refused(f"{_WHERE}: modules_to_not_convert", entry, name)
-        left |= found
+    """The scheme with each part's share reduced by the modules that stay in 16 bits: `kept`, and what is no target."""
+    left = _matched(kept, "modules_to_not_convert", modules, name)
+    if targets:
+        left |= set(range(len(modules))) - _matched(targets, "targets", modules, name)
     shares: dict[str, float] = {}
     for part in PARTS[:-1]:
         of_part = [(i, count) for i, (each, _, count) in enumerate(modules) if each == part]
         everything = sum(count for _, count in of_part)
         shares[part] = sum(count for i, count in of_part if i not in left) / everything if everything else 1.0
     return msgspec.structs.replace(scheme, **shares)
+
+
+def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
+    """The places of the modules that entries of a field mean; HarnessError where one means nothing."""
+    if len(entries) * len(modules) > _MOST_COMPARED:
+        raise refused(f"{_WHERE}: {field}", f"{len(entries):,} of them", name)
+    meant: set[int] = set()
+    for entry in entries:
+        try:
+            matches = _matcher(entry)
+        except re.error:
+            raise refused(f"{_WHERE}: {field}", entry, name) from None
+        found = {i for i, (_, dotted, _) in enumerate(modules) if matches(dotted)}
+        if not found and not _ELSEWHERE.search(entry.lower()) and not _beyond(entry, modules):
+            raise refused(f"{_WHERE}: {field}", entry, name)
+        meant |= found
+    return meant
 
 
 def _beyond(entry: str, modules: list[tuple[str, str, int]]) -> bool:

@@ -15,8 +15,8 @@ def stored(config=None, *, dtype="auto", base=LLAMA):
     return model({**base, "quantization_config": config}, "toy", dtype=dtype).stored
 
 
-def compressed(weights, inputs=None, **more):
-    groups = {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}}
+def compressed(weights, inputs=None, targets=("Linear",), **more):
+    groups = {"group_0": {"weights": weights, "input_activations": inputs, "targets": list(targets)}}
     return {"quant_method": "compressed-tensors", "config_groups": groups, **more}
 
 
@@ -74,6 +74,23 @@ def test_modules_left_in_16_bits_are_counted_by_name():
     assert shares("model.layers.1") == (pytest.approx(31 / 32), pytest.approx(31 / 32))
     # of 41,943,040 parameters a layer the queries have 16,777,216
     assert shares("language_model.model.layers.0.self_attn.q_proj") == (pytest.approx(1 - 0.4 / 32), 1.0)
+
+
+def test_of_compressed_tensors_only_the_targets_are_converted():
+    def shares(*targets, **more):
+        found = stored(compressed({"num_bits": 8, "type": "float"}, {"num_bits": 8}, targets, **more))
+        return found.attention, found.dense
+
+    assert shares("Linear") == shares() == shares("re:.*mlp.*", "Linear") == (1.0, 1.0)
+    assert shares("re:.*mlp.*") == (0.0, 1.0)
+    assert shares("re:.*mlp.*", "re:.*self_attn.*", ignore=["re:.*mlp.down_proj"]) == (1.0, pytest.approx(2 / 3))
+    for target, shown in (("FusedMoE", "FusedMoE"), ("re:(", r"re:\("), ("model.layers.0.adapter", "adapter")):
+        with pytest.raises(HarnessError, match=f"quantization_config: targets.*{shown}"):
+            shares(target)
+    with pytest.raises(HarnessError, match=r"quantization_config\.targets"):
+        stored(
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8}, "targets": 3}}}
+        )
 
 
 def test_gpt_oss_keeps_its_attention_and_quantises_its_experts():
