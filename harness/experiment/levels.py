@@ -138,8 +138,8 @@ class Levels:
             for repeat in range(self._scenario.ramp.repeat):
                 if shard is not None:
                     await self._on_timetable(workers, repeat)
-                elif await self._ramp(workers, repeat) is End.BUDGET:
-                    break  # nothing is left for another repeat
+                elif await self._ramp(workers, repeat) in (End.BUDGET, End.STALLED):
+                    break  # nothing is left for another repeat, or nobody answers one
         finally:
             self.over = True
             for task in watching:  # before the workers end: a server may keep a scrape busy

@@ -208,7 +208,8 @@ class Driver:
             self._selector.decode_all()
         while not exchange.complete:
             await asyncio.sleep(_DECODED_S)
-        return tasks.Answer(exchange.done_ns, None if exchange.error else exchange.decoded.text)
+        text = None if exchange.error else exchange.decoded.text
+        return tasks.Answer(exchange.done_ns, text, exchange.retry_after_s)
 
     async def _batches(self) -> None:
         """Static batches: all of a level's requests at once, and again when the last of them is over."""

@@ -23,19 +23,28 @@ class Answer(msgspec.Struct, frozen=True):
 
     done_ns: int
     text: str | None  # None: it failed, or was not sent
+    retry_after_s: float = 0.0  # for which the server wants no more; 0: it does not say
 
 
 Send = Callable[[Request, int], Awaitable[Answer]]  # a request and when it is due; returns when its answer is decoded
 
 
-async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> tuple[int, bool]:
-    """Send all that can be sent of a task; (when its last request ended, whether all of them succeeded)."""
-    progress, last_ns = Progress(task), start_ns
+class Ended(msgspec.Struct, frozen=True):
+    """How a task ended."""
+
+    at_ns: int  # its last request
+    failed: bool  # one of its requests
+    retry_after_s: float  # the longest that one of them was answered with
+
+
+async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> Ended:
+    """Send all that can be sent of a task."""
+    progress, last_ns, retry_after_s = Progress(task), start_ns, 0.0
 
     async def exchange(node: int, due_s: float) -> None:
-        nonlocal last_ns
+        nonlocal last_ns, retry_after_s
         answer = await send(tasks.request(task, node, progress.answers), start_ns + round(due_s * 1e9))
-        last_ns = max(last_ns, answer.done_ns)
+        last_ns, retry_after_s = max(last_ns, answer.done_ns), max(retry_after_s, answer.retry_after_s)
         progress.ended(node, (answer.done_ns - start_ns) * 1e-9, answer.text)
         release()
 
@@ -45,7 +54,7 @@ async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> tuple[int,
 
     async with asyncio.TaskGroup() as group:
         release()
-    return last_ns, not progress.failed
+    return Ended(last_ns, progress.failed, retry_after_s)
 
 
 async def one_after_the_other(
@@ -54,7 +63,7 @@ async def one_after_the_other(
     """The tasks of a slot, each from the end of the one before, as long as the slot is wanted."""
     failures = 0
     while wanted():
-        due_ns, whole = await run(tasks, tasks.task(next_number()), due_ns, send)
-        failures = 0 if whole else failures + 1
+        ended = await run(tasks, tasks.task(next_number()), due_ns, send)
+        due_ns, failures = ended.at_ns, failures + 1 if ended.failed else 0
         if failures:
-            await asyncio.sleep(pause_after(failures))
+            await asyncio.sleep(pause_after(failures, ended.retry_after_s))

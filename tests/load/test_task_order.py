@@ -36,8 +36,10 @@ class Recorder:
 
     stamped, resent = False, 0
 
-    def __init__(self, failing: Collection[int] = (), takes_s: tuple[float, float] = (0.5, 1.5)) -> None:
-        self.failing, self.takes_s = failing, takes_s
+    def __init__(
+        self, failing: Collection[int] = (), takes_s: tuple[float, float] = (0.5, 1.5), retry_after: str = ""
+    ) -> None:
+        self.failing, self.takes_s, self.retry_after = failing, takes_s, retry_after
         self.bodies: dict[int, Any] = {}
         self.sent_s: dict[int, float] = {}  # by number
         self.ended_s: dict[int, float] = {}
@@ -61,6 +63,7 @@ class Recorder:
             exchange.response.status = 200
             if number in self.failing:
                 exchange.fail("reset", "cut")
+                exchange.response.headers = {"retry-after": self.retry_after} if self.retry_after else {}
             exchange.take(virtual.clock_ns(), delta("length", usage(7, 1), content=f"answer {number}"))
             self.ended_s[number] = loop.time()
         except asyncio.CancelledError:
@@ -256,3 +259,12 @@ def test_a_static_batch_is_sent_at_once_and_the_next_when_the_last_of_it_is_over
     for (_, numbers), later in itertools.pairwise(sorted(batches.items())):
         assert later[0] == pytest.approx(max(server.ended_s[n] for n in numbers))
     assert len(records) == len(server.sent_s)
+
+
+@pytest.mark.parametrize(("retry_after", "rest_s"), [("", 0.05), ("0", 0.05), ("60", 1.0)])
+def test_after_a_failed_task_a_slot_rests_as_long_as_the_server_says_up_to_a_second(
+    retry_after: str, rest_s: float
+) -> None:
+    server = Recorder(failing={0}, retry_after=retry_after)
+    drive(sessions(), server, (0.0, 1), until=8.0)
+    assert server.sent_s[MOST_NODES] == pytest.approx(server.ended_s[0] + rest_s)
