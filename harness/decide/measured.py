@@ -126,7 +126,7 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
         if best is None:
             way_out = "measure a lower load, or ask for a looser SLO"
             raise HarnessError("no valid level of it meets the SLO", place=folder, way_out=way_out)
-        found[key.lower(), gpus] = best
+        found[key.lower(), gpus] = max(best, found.get((key.lower(), gpus), best))
     return found
 
 

@@ -25,6 +25,7 @@ class Earlier(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     requests: int = 0
     usage: Usage = Usage()
+    resumed: bool = False  # whether there were any, if only one that began no level
 
     @classmethod
     def of(cls, run: Result, seconds: float) -> Earlier:
@@ -38,7 +39,7 @@ class Earlier(msgspec.Struct, frozen=True):
             return measured(summarise_level(run.records, table, run.samples, level, facts), level)
 
         usage = sum(map(Usage.of, run.records), Usage())
-        return cls(tuple((level, found(level)) for level in run.levels), seconds, len(run.records), usage)
+        return cls(tuple((level, found(level)) for level in run.levels), seconds, len(run.records), usage, True)
 
     @property
     def next_index(self) -> int:

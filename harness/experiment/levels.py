@@ -101,7 +101,7 @@ class Levels:
         )  # fmt: skip
         self.over = False  # nothing is in flight any more
         self.steps: list[RampStep] = []  # every decision of the ramp
-        self._began_s = 0.0
+        self._began_s = self._before_s = 0.0  # this session began, and what the run had spent as its repeat did
         self._next_index = earlier.next_index
         self._shown = sum(m is not None for _, m in earlier.levels)
         self._warned: set[int] = set()  # levels in which it was noted that the client limits
@@ -117,7 +117,7 @@ class Levels:
 
     async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Cards | None = None) -> None:
         """Measure level after level until the ramp or a budget ends it; leaves every record in the spool."""
-        if self._earlier.levels:
+        if self._earlier.resumed:
             self._began_s = self.live.now()
         for level, found in self._earlier.levels:
             if found is None and LevelNote.VOID not in level.notes:  # it is measured again, under a new index
@@ -149,6 +149,7 @@ class Levels:
 
     async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
         """One repeat of the ramp, a probe's levels before it, until a decision ends it; why it did."""
+        self._before_s = self._budget().spent.seconds
         self.steps += self._earlier.steps(repeat)
         probed = self._earlier.probed(repeat)
         for tokens in self._inputs.probes:
@@ -330,6 +331,7 @@ class Levels:
             rest_s=self._rest_s,
             levels_left=None if total is None else total - len(self._took),
             moments=timetable.moments(self._scenario, level.index) if self._shard else None,
+            before_s=self._before_s,
             probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
         )
 

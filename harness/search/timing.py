@@ -95,6 +95,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     levels_left: int | None = None  # of fixed ones, this one included: they share the time
     moments: Moments | None = None  # that are fixed beforehand; None: they follow from what is seen
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
+    before_s: float = 0.0  # that the run had spent when this repeat of it began
 
     def pace(self, request_s: float, seconds_left: float | None) -> pace.Pace:
         """How long the level lasts, by the time of a request as it is known now."""
@@ -113,7 +114,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         if self.levels_left is not None:
             most = min(most, max(SHORTEST_WINDOW_S, left / max(1, self.levels_left) - 3 * request_s))
         if self.probes_left:
-            half = (left + budget.spent.seconds) / 2
+            half = (left + budget.spent.seconds - self.before_s) / 2
             most = min(most, max(_SHORTEST_PROBE_S, (left - half) / self.probes_left - 3 * request_s))
         return most
 
@@ -140,7 +141,7 @@ class LevelTiming:
         self.since_s = task.level.begin_s  # when what is waited for began
         self.expected_s: float | None = None  # how long that will take
         self._tokens = History()
-        self._token_s = task.level.begin_s  # when the last token came, or the level began
+        self._token_s = task.level.begin_s  # when the last token came, or nobody waited for one, or the level began
         self._after_higher = False  # whether more were in flight when it began than it keeps
         self._from_send = False  # whether the window is that of one request, from its send to its end
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
@@ -157,7 +158,7 @@ class LevelTiming:
 
     @property
     def silent_s(self) -> float:
-        """How long no token has come."""
+        """How long no token has come, though somebody waited for one."""
         return self._tokens.latest[0] - self._token_s if self._tokens.latest else 0.0
 
     def tokens_per_s(self, span_s: float) -> float:
@@ -166,7 +167,7 @@ class LevelTiming:
 
     def step(self, now: Now) -> bool:
         """Take what is known now; True where a moment of the level has come, which `level` then has."""
-        if self._tokens.latest and now.tokens > self._tokens.latest[1]:
+        if not now.in_flight or (self._tokens.latest and now.tokens > self._tokens.latest[1]):
             self._token_s = max(now.time_s, self._token_s)
         self._tokens.add(now.time_s, now.tokens)
         if self._task.moments is not None:

@@ -24,6 +24,7 @@ from harness.dialects import DIALECTS
 from harness.experiment import canaries, live_state
 from harness.experiment import manifest as describing
 from harness.experiment.canaries import Reply
+from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Levels, RampInputs
 from harness.experiment.session import Ended, RunEnd
@@ -265,8 +266,20 @@ class Run(NamedTuple):
     server: Server
 
 
-def run(spec: Scenario, profile: Profile, folder: Path, *, workers: int = 1, server: Server | None = None) -> Run:
-    """Measure a scenario against a simulated endpoint, and read the folder as every reader does."""
+def run(
+    spec: Scenario,
+    profile: Profile,
+    folder: Path,
+    *,
+    workers: int = 1,
+    server: Server | None = None,
+    earlier: Earlier = Earlier(),
+    began_s: float = 0.0,
+) -> Run:
+    """Measure a scenario against a simulated endpoint, and read the folder as every reader does.
+
+    `began_s`: when the session begins, seconds after the run did.
+    """
     server = server or Server(profile)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_state.time, "monotonic_ns", virtual.clock_ns)
@@ -274,14 +287,15 @@ def run(spec: Scenario, profile: Profile, folder: Path, *, workers: int = 1, ser
         patch.setattr(driver.time, "process_time", lambda: 0.0)
         patch.setattr(driver, "_waited_s", lambda: None)
         patch.setattr(host, "samples", lambda time_s: [])
-        virtual.run(_run(spec, server, folder, workers))
+        virtual.run(_run(spec, server, folder, workers, earlier, began_s))
     result = spool.finish(folder)
     manifest = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=type(result.manifest))
     result = msgspec.structs.replace(result, manifest=manifest)
     return Run(result, summarise(result), server)
 
 
-async def _run(spec: Scenario, server: Server, folder: Path, workers: int) -> None:
+async def _run(spec: Scenario, server: Server, folder: Path, workers: int, earlier: Earlier, began_s: float) -> None:
+    await asyncio.sleep(began_s)
     checked = launch(spec, server.profile)
     if spec.quality:
         ask = functools.partial(_ask, server, checked)
@@ -290,7 +304,7 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int) -> No
     view, records = _Quiet(), spool.Spool(folder, spool.header(0, 0.0))
     manifest = await describing.first(spec, checked, None, None, "knee run", view.note)
     manifest = msgspec.structs.replace(manifest, clock=Clock(monotonic_ns_origin=0, unix_origin=0.0))
-    levels = Levels(spec, checked, records, view, 0, inputs=RampInputs.of(manifest))
+    levels = Levels(spec, checked, records, view, 0, earlier, RampInputs.of(manifest))
     manifest = describing.with_session(manifest, run_id=levels.run_id, began_s=0.0)
     placed: list[tuple[int, ...]] = [()] * workers
     async with Workers([_Link(server) for _ in placed], clock=virtual.clock_ns) as all_workers:

@@ -452,3 +452,17 @@ def test_a_level_that_comes_again_in_other_tools_files_is_a_repeat() -> None:
     ]
     assert (found[0].output_tokens, found[0].input_tokens, found[0].lacks) == (128.0, None, ("no error",))
     assert found[0].loads[0].tokens_per_s_per_user == pytest.approx(50.0)
+
+
+def test_the_pace_of_an_answer_is_of_tokens_and_not_of_chunks() -> None:
+    """Several tokens a chunk: 25 ms between chunks and 10 ms a token are 100 tok/s for a user."""
+    level = ForeignLevel(
+        concurrency=4, output_tokens_per_s=400.0, itl_s=Latency(mean=0.025), tpot_s=Latency(mean=0.010)
+    )
+    own = msgspec.structs.replace(level, itl_mean_s=0.008)
+    gaps = msgspec.structs.replace(level, tpot_s=Latency())
+    found = [
+        of_files("a", [("f", ForeignResult(source="x", levels=[each]))])[0].loads[0] for each in (level, own, gaps)
+    ]
+    assert [each.itl_mean_s for each in found] == [0.010, 0.008, 0.025]
+    assert found[0].tokens_per_s_per_user == pytest.approx(100.0)

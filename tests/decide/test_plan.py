@@ -320,6 +320,25 @@ def test_the_price_of_the_run_is_taken_where_no_other_is_given() -> None:
     assert found.usd_per_hour == 4
 
 
+def test_egress_goes_by_the_asked_answers_and_what_is_left_out_is_said() -> None:
+    """50 kB for 200 tokens are 250 kB for 1,000."""
+    asked: dict[str, Any] = {
+        "demand": Demand(requests_per_s=10.0, output_tokens=1000.0),
+        "prices": Prices(gpu_hour=3.0, gpus=1.0, egress_gb=0.09, kwh=0.2),
+    }
+    found = planned(capacity(load(16, 2000), bytes_per_request=5e4), **asked)
+    assert found.costs
+    assert found.costs.egress_gb_per_month == pytest.approx(5 * 1296)
+    assert "no power was measured: electricity and carbon are left out" in found.notes
+    assert not any("egress" in note for note in found.notes)
+    unknown = planned(capacity(load(16, 2000, power_w=600.0)), **asked)
+    assert unknown.costs
+    assert unknown.costs.egress_gb_per_month is None
+    assert [note for note in unknown.notes if "left out" in note] == [
+        "the bytes of an answer are not recorded: egress is left out"
+    ]
+
+
 def test_ways_to_pay() -> None:
     """A day of 12 h at 5 rps and 12 h at 20: 1 and 4 replicas at u = 1, X 1,000. The cold start is an hour."""
     cells = [5.0] * 12 + [20.0] * 12
@@ -433,6 +452,21 @@ def test_a_demand_that_grows() -> None:
     assert rows[0].usd_per_month == 3 * 2 * 720
 
 
+def test_the_outlook_of_a_fleet_that_follows_the_traffic_is_priced_as_the_fleet_is() -> None:
+    demand = Demand(traffic="wave(period=24h,low=5,high=20)")
+    outlook_ = Outlook(growth=0.1, months=1, speedup=2.0, effort_usd=1000.0)
+    made = planned(
+        capacity(load(16, 1000), cold_start_s=90.0), demand=demand, prices=Prices(gpu_hour=2.0), outlook=outlook_
+    )
+    assert made.costs
+    assert made.fleet
+    assert made.break_even
+    assert made.costs.usd_per_month < 6 * 720 * 2
+    assert made.growth[0].usd_per_month == pytest.approx(made.costs.usd_per_month)
+    saved = 1 - made.break_even.replicas / made.fleet.replicas
+    assert made.break_even.usd_saved_per_month == pytest.approx(saved * made.costs.usd_per_month)
+
+
 def test_energy_where_it_was_measured() -> None:
     """Three replicas of 600 W at 1,000 tok/s: 1.8 kW, 1,296 kWh a month, 0.6 J a token, 1/6 kWh per million."""
     prices = Prices(kwh=0.25, carbon_g_kwh=400.0)
@@ -493,6 +527,20 @@ def test_an_engine_without_these_metrics_has_no_rules() -> None:
 def test_a_question_is_one_question(demand: dict[str, Any], words: str) -> None:
     with pytest.raises(HarnessError, match=words):
         Question(demand=Demand(**demand))
+
+
+@pytest.mark.parametrize(
+    ("more", "flag"),
+    [
+        ({"prices": Prices(spot_gpu_hour=1.0, spot_interruptions_per_h=0.05)}, "--spot-price"),
+        ({"prices": Prices(monthly={"storage": 1.0}, egress_gb=0.1)}, "--monthly, --egress-price"),
+        ({"reserve": Reserve(spare=1)}, "--spare"),
+        ({"reserve": Reserve(utilization=0.5)}, "--utilization or --headroom"),
+    ],
+)
+def test_what_a_batch_does_not_use_is_refused(more: dict[str, Any], flag: str) -> None:
+    with pytest.raises(HarnessError, match=f"{flag}: a batch has no peak and no month"):
+        Question(demand=Demand(offline_tokens=1e9, deadline_s=3600.0), **more)
 
 
 def test_a_redundancy_factor_and_spares_exclude_each_other() -> None:

@@ -105,6 +105,7 @@ def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary:
         if export is as_csv:
             own = {"in_flight": level.in_flight, "se": level.output_tokens_per_s_se}
             own["se_assumed"] = level.output_tokens_per_s_se_assumed
+            own["itl_mean_s"] = level.itl_s.mean
             own["valid"] = usable(level, Purpose.POINT)
             own["in_flight_ok"] = Code.IN_FLIGHT_LOW not in invalid_by(level)
         elif export is as_llm_d:

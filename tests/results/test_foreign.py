@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,8 @@ def test_guidellm_s_benchmarks_are_levels_of_its_successful_requests() -> None:
     assert (streams.input_tokens_mean, streams.output_tokens_mean, streams.requests) == (71.5, 8.0, 2)
     assert (streams.ttft_s.mean, streams.ttft_s.p99) == pytest.approx((0.01148117, 0.01168633), rel=1e-6)
     assert streams.e2e_s.p50 == pytest.approx(0.01926923, rel=1e-6)
+    # Its "time per output token" of 2.44 ms has the wait for the first token in it.
+    assert (streams.tpot_s.mean, streams.itl_s.mean) == (pytest.approx(0.00115085, rel=1e-5), None)
 
 
 def test_aiperf_s_gaps_are_itl_and_its_means_of_requests_tpot() -> None:
@@ -62,6 +65,13 @@ def test_aiperf_s_gaps_are_itl_and_its_means_of_requests_tpot() -> None:
     assert (level.concurrency, level.output_tokens_per_s, level.requests) == (4.0, 185.6, 20)
     assert (level.itl_s.p99, level.tpot_s.p99) == pytest.approx((0.030, 0.0206))
     assert level.e2e_s.p50 == pytest.approx(2.56873)
+
+
+def test_a_warm_up_of_aiperf_s_is_not_its_load() -> None:
+    phases = [{"name": "warmup", "concurrency": 8, "rate": 3.0}, {"name": "profiling", "concurrency": 32}]
+    stored = json.loads((DATA / "aiperf.json").read_text()) | {"input_config": {"phases": phases}}
+    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    assert (level.concurrency, level.rate) == (32.0, None)
 
 
 def test_aiperf_s_csv_says_the_same_without_load_and_gaps() -> None:
@@ -86,6 +96,29 @@ def test_llm_d_s_replicas_count_each_card_and_times_have_the_file_s_unit() -> No
     assert (old.engine, old.gpu, old.gpus, old.model) == ("vllm", "H100", 2, "deepseek-ai/DeepSeek-R1-0528")
     assert (old.levels[0].concurrency, old.levels[0].output_tokens_per_s) == (8.0, 62.0)
     assert old.levels[0].e2e_s.p50 == pytest.approx(2.11)
+
+
+@pytest.mark.parametrize(
+    ("file", "load", "found"),
+    [
+        ("llm_d.json", {"standardized": {"tool": "vllm-benchmark", "rate_qps": 10, "concurrency": 200}}, (None, 10.0)),
+        ("llm_d.json", {"standardized": {"tool": "vllm-benchmark", "concurrency": 200}}, (200.0, None)),
+        ("llm_d.json", {"standardized": {"tool": "inference-perf", "rate_qps": 10}}, (None, 10.0)),
+        ("llm_d_0.1.json", {"name": "vllm-benchmark", "args": {"request_rate": 4, "max_concurrency": 8}}, (None, 4.0)),
+        (
+            "llm_d_0.1.json",
+            {"name": "vllm-benchmark", "args": {"request_rate": "inf", "max_concurrency": 8}},
+            (8.0, None),
+        ),
+    ],
+)
+def test_a_finite_rate_of_vllm_s_tool_is_an_open_loop_in_llm_d_s_report_too(
+    file: str, load: dict[str, Any], found: tuple[float | None, float | None]
+) -> None:
+    stored = json.loads((DATA / file).read_text())
+    stored["scenario"]["load"] = load
+    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    assert (level.concurrency, level.rate) == found
 
 
 def test_a_plain_table_keeps_its_errors() -> None:

@@ -180,6 +180,20 @@ def test_a_level_that_is_of_no_more_use_ends(change: Any, note: LevelNote, at_s:
     assert timing.level.notes[0] is note
 
 
+def test_a_pause_in_which_nobody_waits_for_a_token_is_no_stall() -> None:
+    """Longer than a stall: users that think, sessions that pause, an open loop that sends nothing for a while."""
+
+    def pausing(known: Now) -> Now:
+        if not 5.0 < known.time_s < 51.0:
+            return known
+        waits = known.time_s >= 50.0  # the next request, whose first token comes a second later
+        return msgspec.structs.replace(known, tokens=500, in_flight=int(waits), oldest_sent_s=50.0 if waits else None)
+
+    timing = LevelTiming(task(2, level_seconds=60.0), 0.5, None)
+    course(timing, change=pausing)
+    assert LevelNote.STALLED not in timing.level.notes
+
+
 def test_a_request_that_hangs_is_waited_for_only_while_the_budget_lasts() -> None:
     def hanging(known: Now) -> Now:
         spent = Budget(scenario.Ramp(max_seconds=20.0), Spent(known.time_s))

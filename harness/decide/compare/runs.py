@@ -206,7 +206,9 @@ def _of_file(label: str, place: str, found: ForeignResult) -> Run:
             continue
         if level.concurrency:
             points.append(foreign_point(level.concurrency, level))
-        itl = level.itl_s.mean if level.itl_s.mean is not None else level.tpot_s.mean
+        # Gaps between chunks are a token's only where each chunk carries one: the last resort.
+        known = (level.itl_mean_s, level.tpot_s.mean, level.itl_s.mean)
+        itl = next((each for each in known if each is not None), None)
         loads.append(
             Load(
                 load=load,

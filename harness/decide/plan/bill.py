@@ -75,7 +75,7 @@ def costs(
                 share * per_s / (mean_rate * tokens_in) * 1e6,
                 (1 - share) * per_s / (mean_rate * tokens_out) * 1e6,
             )
-    sent = capacity.bytes_per_request
+    sent = _bytes(capacity, demand)
     egress = sent * mean_rate * 3600 * MONTH_H / 1e9 if sent is not None else None
     egress_usd = egress * prices.egress_gb if egress is not None and prices.egress_gb is not None else None
     others = [*prices.monthly.values(), *([] if egress_usd is None else [egress_usd])]
@@ -139,6 +139,18 @@ def work_of(capacity: Capacity, demand: Demand) -> float:
     own = demand.output_tokens if capacity.counts.decodes else demand.input_tokens
     tokens = capacity.output_tokens if capacity.counts.decodes else capacity.input_tokens
     return capacity.work_per_request if own is None or not tokens else own
+
+
+def share_paid(costs: Costs | None) -> float:
+    """Hours that are paid over those of a fleet for the peak at all times: below 1 where it follows the traffic."""
+    hours = {each.name: each.replica_hours for each in costs.bills} if costs else {}
+    return hours[FOLLOWING] / hours[ON_DEMAND] if FOLLOWING in hours else 1.0
+
+
+def _bytes(capacity: Capacity, demand: Demand) -> float | None:
+    """Bytes of an answer, in proportion to its tokens where the demand has a length of its own."""
+    sent, own, was = capacity.bytes_per_request, demand.output_tokens, capacity.output_tokens
+    return sent * own / was if sent is not None and own is not None and was else sent
 
 
 def _tokens(capacity: Capacity, demand: Demand) -> tuple[float | None, float | None]:

@@ -32,21 +32,26 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grown(
-    requests_per_s: float, growth: float, months: int, count: Callable[[float], int], prices: Prices
+    requests_per_s: float, growth: float, months: int, count: Callable[[float], int], prices: Prices, share: float = 1.0
 ) -> list[Month]:
-    """The fleet as the demand grows by a share each month: λ·(1 + g)^m."""
+    """The fleet as the demand grows by a share each month: λ·(1 + g)^m; `share` of its hours are paid."""
     shown = sorted({month for month in (*_SHOWN, months) if month <= months})
     found = []
     for month in shown:
         rate = requests_per_s * (1 + growth) ** month
         n = count(rate)
-        found.append(Month(month=month, requests_per_s=rate, replicas=n, usd_per_month=usd_per_month(n, prices)))
+        found.append(Month(month=month, requests_per_s=rate, replicas=n, usd_per_month=usd_per_month(n, prices, share)))
     return found
 
 
-def break_even(replicas: int, faster: int, speedup: float, effort_usd: float, prices: Prices) -> BreakEven | None:
-    """Of an optimisation after which `faster` replicas do what `replicas` did; None without a price."""
-    before, after = usd_per_month(replicas, prices), usd_per_month(faster, prices)
+def break_even(
+    replicas: int, faster: int, speedup: float, effort_usd: float, prices: Prices, share: float = 1.0
+) -> BreakEven | None:
+    """Of an optimisation after which `faster` replicas do what `replicas` did; None without a price.
+
+    `share` of their hours are paid.
+    """
+    before, after = usd_per_month(replicas, prices, share), usd_per_month(faster, prices, share)
     if before is None or after is None:
         return None
     months = cost.break_even(effort_usd, before - after)
@@ -59,8 +64,8 @@ def break_even(replicas: int, faster: int, speedup: float, effort_usd: float, pr
     )
 
 
-def usd_per_month(replicas: int, prices: Prices) -> float | None:
-    """On demand all the time; None where price or GPUs are not known."""
+def usd_per_month(replicas: int, prices: Prices, share: float = 1.0) -> float | None:
+    """On demand, for a share of the time; None where price or GPUs are not known."""
     if prices.gpu_hour is None or not prices.gpus:
         return None
-    return cost.tco(1, prices.gpu_hour, MONTH_H * replicas * prices.gpus)
+    return share * cost.tco(1, prices.gpu_hour, MONTH_H * replicas * prices.gpus)

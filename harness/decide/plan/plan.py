@@ -94,10 +94,11 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
 
     traffic, peak = _day(begun, at, shape, count)
     found = _with_prices(fleet.fleet(capacity, at, peak, work, reserve), prices)
-    saves = None
+    costs = bill.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic)
+    share, saves = bill.share_paid(costs), None
     if future.speedup is not None and future.effort_usd is not None:
         faster = count(peak, work, X * future.speedup)
-        saves = outlook.break_even(found.replicas, faster, future.speedup, future.effort_usd, prices)
+        saves = outlook.break_even(found.replicas, faster, future.speedup, future.effort_usd, prices, share)
     users = demand.users
     if users is None and demand.think_s is not None and at.e2e_s.mean is not None:
         users = peak * (at.e2e_s.mean + demand.think_s)  # Little's law over answer and pause
@@ -106,9 +107,9 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
         fleet=found,
         users=users,
         day=traffic,
-        costs=bill.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic),
+        costs=costs,
         long_requests=lengths.long_requests(capacity, at, demand, lambda tokens: count(peak, tokens)),
-        growth=[] if future.growth is None else outlook.grown(peak, future.growth, future.months, count, prices),
+        growth=[] if future.growth is None else outlook.grown(peak, future.growth, future.months, count, prices, share),
         break_even=saves,
         energy=energy.energy(at, found.replicas, prices),
         thresholds=alerts.thresholds(at, reserve.utilization, capacity.engine if capacity.counts.decodes else ""),
@@ -197,6 +198,10 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
         found.append("no price is known: add --price USD, per GPU and hour")
     elif not prices.gpus:
         found.append("the GPUs of a replica are not recorded: add --gpus N")
+    if prices.egress_gb is not None and capacity.bytes_per_request is None:
+        found.append("the bytes of an answer are not recorded: egress is left out")
+    if (prices.kwh is not None or prices.carbon_g_kwh is not None) and plan.energy is None:
+        found.append("no power was measured: electricity and carbon are left out")
     if (plan.day or prices.spot_interruptions_per_h) and prices.cold_start_s is None:
         found.append("the cold start of a replica is not known: add --cold-start TIME")
     return found

@@ -114,3 +114,24 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             raise HarnessError("an optimisation has a speedup and a price", place="--speedup", way_out=way_out)
         if demand.offline and outlook != Outlook():
             raise HarnessError("a batch does not grow", place="--growth, --speedup", way_out="leave them out")
+        if demand.offline and (unused := self._of_a_peak()):
+            way_out = "leave them out; a batch is priced by --price"
+            raise HarnessError("a batch has no peak and no month", place=", ".join(unused), way_out=way_out)
+
+    def _of_a_peak(self) -> list[str]:
+        """The flags of what is given for requests that come all the time."""
+        demand, reserve, prices = self.demand, self.reserve, self.prices
+        given = {
+            "--think-time": demand.think_s is not None,
+            "--long-input": demand.long_input,
+            "--long-output": demand.long_output,
+            "--utilization or --headroom": reserve.utilization != UTILIZATION,
+            "--redundancy": reserve.redundancy is not None,
+            "--spare": reserve.spare is not None,
+            "--availability": reserve.availability is not None,
+            "--reserved-price": prices.reserved_gpu_hour is not None,
+            "--spot-price": prices.spot_gpu_hour is not None or prices.spot_interruptions_per_h is not None,
+            "--monthly": prices.monthly,
+            "--egress-price": prices.egress_gb is not None,
+        }
+        return [flag for flag, value in given.items() if value]

@@ -44,7 +44,8 @@ def _load(found: Any) -> tuple[float | None, float | None]:
     """Requests in flight, or a second, from where the versions keep them."""
     config, values = at(found, "input_config"), at(found, "run_info", "variation_values")
     phases = at(config, "phases")
-    places = [at(config, "loadgen"), *(phases if isinstance(phases, list) else [])]
+    phases = [each for each in phases if text(each, "name") != "warmup"] if isinstance(phases, list) else []
+    places = [at(config, "loadgen"), *phases]
     rates = [positive(each, "request_rate") or positive(each, "rate") for each in places]
     rate = next((each for each in rates if each), None)
     loads = [positive(values, "phases.profiling.concurrency"), *(positive(each, "concurrency") for each in places)]

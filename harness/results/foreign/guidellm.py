@@ -1,7 +1,8 @@
 """The JSON of `guidellm`: a level a benchmark, with the successful requests' figures.
 
 Fields: GuideLLM, src/guidellm/benchmark/schemas. The strategy that was realised stands with each benchmark; its
-run-wide settings moved between versions and are not needed.
+run-wide settings moved between versions and are not needed. Its "inter token latency" is a mean of each request, TPOT
+here; its "time per output token" is the whole answer's, with the wait for the first.
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ def _level(benchmark: Any) -> ForeignLevel:
         input_tokens_mean=number(metrics, "prompt_token_count", "successful", "mean"),
         output_tokens_mean=number(metrics, "output_token_count", "successful", "mean"),
         ttft_s=_latency(metrics, "time_to_first_token_ms", MS),
-        itl_s=_latency(metrics, "inter_token_latency_ms", MS),
-        tpot_s=_latency(metrics, "time_per_output_token_ms", MS),
+        tpot_s=_latency(metrics, "inter_token_latency_ms", MS),
         e2e_s=_latency(metrics, "request_latency", 1.0),
     )
 

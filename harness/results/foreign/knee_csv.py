@@ -48,6 +48,7 @@ def _level(row: dict[str, str]) -> ForeignLevel:
         ttft_s=_latency(row, "ttft"),
         itl_s=_latency(row, "icl"),
         tpot_s=_latency(row, "tpot"),
+        itl_mean_s=number(row, "itl_mean_s"),
         e2e_s=_latency(row, "e2e"),
     )
 

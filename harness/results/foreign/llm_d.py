@@ -27,7 +27,7 @@ def read(found: Any) -> ForeignResult:
     concurrency, rate = _load(at(found, "scenario", "load"))
     level = ForeignLevel(
         concurrency=concurrency,
-        rate=None if concurrency else rate,
+        rate=rate,
         output_tokens_per_s=_rate(done, "output_tokens_per_sec", "output_token_rate"),
         requests_per_s=_rate(done, "requests_per_sec", "request_rate"),
         requests=count(done, "requests", "total"),
@@ -53,9 +53,12 @@ def read(found: Any) -> ForeignResult:
 
 
 def _load(load: Any) -> tuple[float | None, float | None]:
+    """Requests in flight, or a second. Of vLLM's tool a finite rate is an open loop, and the other its bound only."""
     standard, own = at(load, "standardized"), at(load, "args")
     concurrency = positive(standard, "concurrency") or positive(own, "max_concurrency")
-    return concurrency, positive(standard, "rate_qps") or positive(own, "qps_values")
+    rate = positive(standard, "rate_qps") or positive(own, "qps_values") or positive(own, "request_rate")
+    bounded = rate and (text(standard, "tool") or text(load, "name") or "").lower().startswith("vllm")
+    return (None, rate) if bounded or not concurrency else (concurrency, None)
 
 
 def _stack(scenario: Any) -> tuple[list[Any], str | None, str | None]:

@@ -36,7 +36,8 @@ class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_mean: float | None = None
     ttft_s: Latency = Latency()
     itl_s: Latency = Latency()  # gaps between chunks, which are tokens where each chunk carries one
-    tpot_s: Latency = Latency()
+    tpot_s: Latency = Latency()  # a token after the first, means of requests
+    itl_mean_s: float | None = None  # a token after the first, over all of them
     e2e_s: Latency = Latency()
 
 
