@@ -79,6 +79,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     version: str  # of the sources that the names were read from
     prefix: str  # that its names begin with
     rank: str = ""  # the label that tells the engines behind one page apart
+    stage: str = ""  # the label of an engine's stages, which all publish the same requests: the first one counts
+    share: str = ""  # the label that is empty on the total of an added gauge, and else names a part of it
     metrics: Mapping[str, Sequence[Metric]]
 
 
@@ -131,6 +133,8 @@ SGLANG = Engine(
     version="main of 2026",  # python/sglang/srt/observability/metrics_collector.py at 44cedc2
     prefix="sglang:",
     rank="dp_rank",
+    stage="pp_rank",
+    share="priority",
     metrics={
         "sglang:num_running_reqs": _added(Figure.RUNNING),
         "sglang:num_queue_reqs": _added(Figure.WAITING),
@@ -302,6 +306,8 @@ def key(name: str, labels: Mapping[str, str]) -> str | None:
     if found is None:
         return None
     engine, metrics, part = found
+    if labels.get(engine.stage, "0") != "0" or (metrics[0].kind is Kind.ADDED and labels.get(engine.share)):
+        return None
     kept = [engine.rank] if engine.rank in labels else []
     kept += ["le"] if part == "bucket" else []
     for metric in metrics:

@@ -109,6 +109,8 @@ def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
     """The run of a stack in one repeat, still without its URL."""
     spec, workload, hardware = stack.spec, scenario.workload, scenario.hardware
     own = {name: value for name in _HARDWARE if (value := getattr(spec, name)) is not None}
+    if spec.gpus is None and spec.tp is not None and hardware.gpus % spec.tp:
+        own["gpus"] = spec.tp  # its own flags start it on so many
     folder = Path(model(stack, scenario))
     if hardware.gpu is not None and hardware.model_config is None and (folder / _BROWSING).is_file():
         own["model_config"] = str(folder)

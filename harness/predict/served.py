@@ -101,18 +101,20 @@ def deployed(
 ) -> tuple[Model, Deployment] | None:
     """The model and where it runs, by the data sheet; None where either is not known.
 
-    `cache_config` is what the engine publishes of its KV blocks, which replaces the estimate.
+    `cache_config` is what the engine publishes of its KV blocks, which replaces the estimate where all layers keep all
+    tokens. Else vLLM shares its blocks among groups of layers, and a block holds a token of one group alone
+    (vllm/v1/core/kv_cache_utils.py).
     """
     if card is None or hardware.model_config is None:
         return None
     found = figures(hardware)
+    config = catalog.model_config(hardware.model_config)
+    made = model(config, hardware.model_config, dtype=hardware.dtype or "auto", kv_dtype=hardware.kv_dtype or "auto")
     with contextlib.suppress(KeyError, TypeError, ValueError):
         cache = cache_config or {}
         tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
-        if 0 < tokens < _MOST_TOKENS:
+        if 0 < tokens < _MOST_TOKENS and all(each.all_kept and not each.state for each in made.attention):
             found["kv_tokens"] = tokens
-    config = catalog.model_config(hardware.model_config)
-    made = model(config, hardware.model_config, dtype=hardware.dtype or "auto", kv_dtype=hardware.kv_dtype or "auto")
     return made, roofline.deployment(card, **found)
 
 

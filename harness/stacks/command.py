@@ -128,6 +128,19 @@ def shown(words: Sequence[str]) -> list[str]:
     return out
 
 
+def secrets(command: Command) -> tuple[str, ...]:
+    """What `shown` hides of a command, and the values of variables that name secrets: a server's log may have them.
+
+    >>> secrets(Command(words=["serve", "--token=abc", "--api-key", "s3cret"], env={"HF_TOKEN": "hf", "X": "1"}))
+    ('abc', 's3cret', 'hf')
+    """
+    words = [*command.words, *command.env.get("FLAGS", "").split()]
+    pairs = zip(words, shown(words), strict=True)
+    hidden = [word if seen == HIDDEN else word.partition("=")[2] for word, seen in pairs if seen != word]
+    seen_env = secrecy.shown(command.env)
+    return (*hidden, *(value for name, value in command.env.items() if seen_env[name] != value))
+
+
 def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
     """Everything that would be run for a stack, as lines that are short enough to be shown whole.
 

@@ -40,6 +40,7 @@ def command(stack: Stack, model: str, port: int, *, composed: bool) -> Command:
     """What is run for the stack; HarnessError where the model or a setting does not fit its recipe."""
     model = loaded(stack.recipe, model)
     if composed:
+        model = str(Path(model).resolve()) if Path(model).exists() else model  # Compose begins at its file's folder
         return commands.composed(stack, model, port, str(shipped.compose_file(stack.recipe)))
     return commands.local(stack, model, port)
 
@@ -93,7 +94,7 @@ def running(
             yield Endpoint(f"http://127.0.0.1:{port}", found.model, start)
     except NotReadyError as error:
         assert owned is not None
-        raise server.failed(owned, name, clean(error)) from None
+        raise server.failed(owned, name, clean(error), commands.secrets(made)) from None
     finally:
         _until_free(before, note)
 

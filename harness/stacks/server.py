@@ -9,11 +9,12 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from harness import interpreter
 from harness.errors import HarnessError
+from harness.secrecy import redact
 from harness.stacks.command import Command
 from harness.stacks.watchdog import Task
 from harness.terminal import clean
@@ -107,15 +108,15 @@ def last_lines(log: str) -> str:
     return clean(" | ".join(lines[-_SHOWN_LINES:])[-_SHOWN:], _SHOWN)
 
 
-def failed(server: Server, name: str, fact: str) -> HarnessError:
-    """The error of a server that is not ready, with the end of its log."""
+def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) -> HarnessError:
+    """The error of a server that is not ready, with the end of its log, in which secrets are hidden."""
     if server.error:
         return HarnessError(
             f"it cannot be started: {server.error}", place=name, way_out="install it, or mend its recipe"
         )
     if server.status is not None:
         fact = f"it ended with status {server.status} before it was ready"
-    log = last_lines(server.log)
+    log = last_lines(redact(server.log, secrets))
     return HarnessError(
         f"{fact}; the end of its log: {log}" if log else fact, place=name, way_out="see why, and resume"
     )

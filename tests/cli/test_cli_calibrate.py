@@ -228,6 +228,15 @@ def test_dtypes_reach_the_model_and_the_engines_blocks_its_cache() -> None:
     assert (made.stored.method, made.kv_bits, where.kv_tokens) == ("fp8", 8.0, 1600)
 
 
+def test_blocks_that_groups_of_layers_share_are_not_taken_for_tokens() -> None:
+    """Half of gpt-oss's layers have a window: a token takes a block's place in one group and none in the other."""
+    wanted = Hardware(model_config="gpt-oss-20b")
+    blocks = {"num_gpu_blocks": "15258", "block_size": "16"}
+    assert served.deployed(wanted, catalog.gpu("h100-sxm"), blocks) == served.deployed(
+        wanted, catalog.gpu("h100-sxm"), None
+    )
+
+
 ROWS = [  # of a server that reads at 0.6 of its bandwidth, 1,000 tokens in and 200 out
     (level.concurrency, level.output_tokens_per_s.mid, level.itl_s, level.ttft_mean_s.low if level.ttft_mean_s else 0.0)
     for level in question.predict(msgspec.structs.replace(CHAT, levels=[1, 4, 16, 64], figures={"mbu": 0.6})).levels

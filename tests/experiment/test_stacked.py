@@ -59,6 +59,19 @@ def test_a_setting_of_the_scenario_is_every_stack_s_and_its_own_comes_first() ->
     assert [cell.scenario.hardware.max_num_seqs for cell in found.cells[:2]] == [8, 4]
 
 
+def test_a_stack_on_several_gpus_counts_all_of_them() -> None:
+    """Its cost and its throughput per GPU are those of the GPUs that its flags start it on."""
+    flags = {"tp": ["--tp", "{value}"]}
+    plain = msgspec.structs.replace(recipes.stack("a"), recipe=recipes.recipe(flags=flags))
+
+    def gpus(spec: dict[str, int], hardware: dict[str, int]) -> int | None:
+        stack = msgspec.structs.replace(plain, spec=msgspec.structs.replace(plain.spec, **spec))
+        return planned(wanted(hardware=hardware), stack).cells[0].scenario.hardware.gpus
+
+    assert [gpus({}, {}), gpus({"tp": 2}, {}), gpus({}, {"tp": 4})] == [1, 2, 4]
+    assert [gpus({"tp": 2}, {"gpus": 8}), gpus({"tp": 2, "gpus": 4}, {})] == [8, 4]
+
+
 def test_what_differs_is_named_for_the_comparison() -> None:
     a, b = recipes.stack("a"), recipes.stack("b", max_num_seqs=4)
     assert stacked.varied(wanted(), [a, a]) == []

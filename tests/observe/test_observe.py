@@ -34,6 +34,21 @@ def test_a_page_is_read_by_our_names_and_summed_over_labels() -> None:
     assert server.figures("<html>not metrics</html>\n{}") == {}
 
 
+def test_of_sglang_the_total_counts_and_not_its_parts_and_one_stage_of_a_pipeline() -> None:
+    """Priority scheduling publishes a total under an empty priority; each stage of a pipeline sees all requests."""
+    page = """
+sglang:num_running_reqs{dp_rank="0",pp_rank="0",priority=""} 32
+sglang:num_running_reqs{dp_rank="0",pp_rank="0",priority="1"} 12
+sglang:num_running_reqs{dp_rank="0",pp_rank="0",priority="2"} 20
+sglang:num_running_reqs{dp_rank="0",pp_rank="1",priority=""} 32
+sglang:num_running_reqs{dp_rank="1",pp_rank="0",priority=""} 8
+sglang:num_queue_reqs{dp_rank="0"} 5
+sglang:num_requests_total{priority="1"} 3
+sglang:num_requests_total{priority="2"} 4
+"""
+    assert server.figures(page) == {"running": 40.0, "waiting": 5.0, "requests_succeeded": 7.0}
+
+
 def test_of_several_engines_counts_are_added_and_shares_averaged() -> None:
     page = "".join(
         f'vllm:num_requests_running{{engine="{i}"}} {3 + i}\nvllm:kv_cache_usage_perc{{engine="{i}"}} {0.6 + 0.1 * i}\n'

@@ -46,6 +46,18 @@ def test_a_shipped_recipe_takes_its_settings_here_and_by_its_compose_file(name: 
     assert composed.cleanup[-4:] == ["down", "--timeout", "2", "--volumes"]
 
 
+def test_a_compose_file_gets_the_model_s_folder_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compose would look for a relative one beside its own file."""
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    (stack,) = shipped.stacks([StackSpec(recipe="vllm")])
+    for model in ("models/m", "./models/m", str(tmp_path / "models" / "m")):
+        made = endpoint.command(stack, model, 8123, composed=True)
+        assert made.env["MODEL"] == str((tmp_path / "models" / "m").resolve())
+
+
 @pytest.mark.parametrize("name", ["vllm-0.9", "a.b_c", "Z", "0..9"])
 def test_every_name_of_a_stack_makes_a_name_that_compose_takes(name: str) -> None:
     assert FOLDER.fullmatch(name)

@@ -43,6 +43,15 @@ def gone(found: list[int], within_s: float) -> list[int]:
     return left
 
 
+def test_a_secret_of_the_command_is_hidden_in_what_a_failed_server_said() -> None:
+    said = "import sys; print('unrecognized arguments: ' + sys.argv[1]); raise SystemExit(2)"
+    stack = recipes.stack("a", [sys.executable, "-c", said, "--hf-token=hf_SECRET123"])
+    with pytest.raises(HarnessError, match="unrecognized arguments") as failed:  # noqa: SIM117
+        with endpoint.running(stack, "m", "chat", lambda note: None):
+            pass
+    assert "hf_SECRET123" not in str(failed.value)
+
+
 @pytest.mark.slow
 def test_an_endpoint_answers_and_is_gone_afterwards_with_all_that_it_started(tmp_path: Path) -> None:
     notes: list[str] = []
