@@ -543,6 +543,7 @@ def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
     }
     body = secrecy.mapped(target.extra_body, lambda text, _: secrecy.resolved(text, environ, "$.target.extra_body"))
     if target.api_key_env:
+        headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {_key(target.api_key_env, environ)}"
     for name, value in headers.items():
         if not _HEADER_VALUE.fullmatch(value):

@@ -39,6 +39,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
 
     limits: tuple[slo.SloLimit, ...] = ()
     class_limits: Mapping[str, Sequence[slo.SloLimit]] = {}  # of each class's own; empty: it has the run's
+    tasks: bool = True  # whether requests belong together
     session_requests: int | None = None  # of each session, where all have as many
     client: ClientSummary = ClientSummary()
     batch_limit: int | None = None  # requests in the batch of one engine, as stated
@@ -78,6 +79,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
             class_limits={each.name: tuple(slo.limits(each.slo)) for each in scenario.class_ or ()},
             images=workload.images or 0,
             image_bytes=workload.image_bytes or 0,
+            tasks=scenario.has_tasks,
             session_requests=_session_requests(scenario.workload),
             client=client,
             batch_limit=_batch_limit(manifest),
@@ -146,7 +148,8 @@ def summarise_level(
     records: Sequence[Record], table: Table, samples: Sequence[Sample], level: Level, facts: Facts
 ) -> LevelSummary:
     """A level whose window is closed, with every verdict; `table` holds the `records`."""
-    of_sessions = sessions.of_level(table, level, facts.session_requests)
+    # A dataset's rows that are sent one by one are no sessions, though each names its own.
+    of_sessions = sessions.of_level(table, level, facts.session_requests) if facts.tasks else None
     table = table.around(*level.window)
     level = whole_requests(table, level)
     window = level.window

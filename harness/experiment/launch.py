@@ -26,6 +26,7 @@ from harness.experiment.spoken import NotSpokenError
 from harness.experiment.unreachable import is_https, not_served, redirected, speaks_tls
 from harness.load import control
 from harness.load.client import client
+from harness.load.http1 import replaced
 from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
@@ -84,7 +85,7 @@ def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
 def target(scenario: Scenario, where: Address) -> Target:
     """How a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
     spec, dialect = scenario.target, DIALECTS[scenario.target.api]
-    headers = dialect.headers | spec.headers
+    headers = replaced(dialect.headers, spec.headers)
     if spec.api_key_env and dialect.key != _KEY:
         headers[dialect.key] = headers.pop(_KEY).removeprefix("Bearer ")
     return Target(

@@ -39,7 +39,7 @@ from harness.load.open_loop import Room, each
 from harness.load.prepared import Built, Prepared
 from harness.load.recording import Running, record
 from harness.load.schedule import pause_after
-from harness.load.transport import CutExchange, Exchange, Transport
+from harness.load.transport import IDLE_S, CutExchange, Exchange, Transport
 from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.workload import arrivals
@@ -52,6 +52,7 @@ _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end togeth
 _DECODED_S = 0.001  # between two checks whether a response is decoded
 _PAUSED_S = 5.0  # between two checks, in a pause, whether the level still has the slot
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
+_OPEN_EVERY_NS = int(IDLE_S / 2 * 1e9)  # between two looks at whether it has them: those that idle are not used again
 
 
 class Driver:
@@ -81,7 +82,9 @@ class Driver:
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
         self._room = Room(plan.max_in_flight)
         self._queued: dict[object, int] = {}  # due times of the open loop's requests that are not sent yet
-        self._open, self._opening = 0, False  # connections that the open loop has opened
+        # Connections that the open loop has opened, when, and whether it opens some now.
+        self._open, self._opened_ns, self._opening = 0, 0, False
+        self._turn = asyncio.Lock()  # those that wait for --max-rps go on in their order
         self._in_flight: dict[str, Running] = {}  # in the order they were sent
         self._ended: collections.deque[Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
@@ -246,13 +249,15 @@ class Driver:
             self._start(group, self._in_its_place(self._over(running, built)))
         else:
             self._start(group, self._one(level, due))
-        if len(self._in_flight) + _SPARE > self._open and not self._opening:
+        many = len(self._in_flight) + _SPARE > self._open
+        if (many or self._clock() > self._opened_ns + _OPEN_EVERY_NS) and not self._opening:
             self._opening = True
             self._start(group, self._open_ahead())
         return True
 
     async def _open_ahead(self) -> None:
         """A connection of an open loop is open before its request is due."""
+        self._opened_ns = self._clock()
         self._open = min(self._plan.max_in_flight, (len(self._in_flight) + 2 * _SPARE) * 5 // 4)
         await self._transport.prepare(self._open)
         self._opening = False
@@ -276,7 +281,7 @@ class Driver:
     async def _within_quota(self) -> None:
         """Wait until one more request is within --max-rps."""
         if self._throttler is not None:
-            async with self._throttler:
+            async with self._turn, self._throttler:
                 pass
 
     def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:

@@ -13,7 +13,7 @@ body. Left out: HEAD, upgrades, what the extensions of chunks mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from harness.dialects.sse import EVENTS
 from harness.errors import ProtocolError
@@ -24,6 +24,7 @@ _MOST_INTERIM = 16  # 1xx responses before the final one
 _LONGEST_LENGTH_LINE = 1024  # a chunk's length with its extensions
 _LONGEST_LONE = 2048  # bytes of the longest read that `lone` checks
 
+OWN = ("content-type", "content-length", "x-request-id")  # of each request, by `request`
 _STATUS_LINE = re.compile(rb"HTTP/1\.(\d) ([1-9]\d\d)(?: .*)?", re.DOTALL)
 _BLANKS = re.compile(rb"\r\n[ \t]+")  # a folded header goes on
 _NAME = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -56,8 +57,16 @@ def replaced(headers: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str
     >>> replaced({"Host": "a", "Accept": "*/*"}, {"host": "b"})
     {'Accept': '*/*', 'host': 'b'}
     """
-    names = {name.lower() for name in by}
-    return {name: value for name, value in headers.items() if name.lower() not in names} | dict(by)
+    return without(headers, {name.lower() for name in by}) | dict(by)
+
+
+def without(headers: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """The headers but for some, named in lower case.
+
+    >>> without({"X-A": "1", "content-TYPE": "2"}, ("content-type",))
+    {'X-A': '1'}
+    """
+    return {name: value for name, value in headers.items() if name.lower() not in names}
 
 
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:

@@ -176,7 +176,8 @@ class SocketTransport:
         self._target = target
         self._own_headers = bool(target.session_header or target.traceparent)
         usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity"}
-        self._head = http1.request_head("POST", target.path, http1.replaced(usual, target.headers).items())
+        headers = http1.without(http1.replaced(usual, target.headers), http1.OWN)
+        self._head = http1.request_head("POST", target.path, headers.items())
         self._addresses: list[Any] = []
         self._resolving: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()
@@ -250,7 +251,10 @@ class SocketTransport:
         return Connection(sock, self)
 
     async def prepare(self, connections: int) -> None:
-        """Open so many connections before the level begins; a refusal shows in the requests, not here."""
+        """Open connections until so many can be used; a refusal shows in the requests, not here."""
+        for connection in [each for each in self._free if not self._usable(each)]:
+            self._free.remove(connection)
+            connection.close()
         missing = connections - len(self._connections)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PREPARE_S):
@@ -290,11 +294,15 @@ class SocketTransport:
     def _take(self) -> Connection | None:
         while self._free:
             connection = self._free.popleft()  # the oldest: servers accept connections in order
-            fresh = now() - (connection.done_ns or connection.opened_ns) < IDLE_S * 1e9
-            if connection.open and (fresh and self.reuse if connection.done_ns else fresh or not self._ahead):
+            if self._usable(connection):
                 return connection
             connection.close()
         return None
+
+    def _usable(self, connection: Connection) -> bool:
+        """Whether a free connection may take a request: the server is not likely to close it at this moment."""
+        fresh = now() - (connection.done_ns or connection.opened_ns) < IDLE_S * 1e9
+        return connection.open and (fresh and self.reuse if connection.done_ns else fresh or not self._ahead)
 
     def begin(self, exchange: Exchange, request: bytes) -> None:
         """Send a request at once on a connection that is open, if there is one."""

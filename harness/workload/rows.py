@@ -47,7 +47,10 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         else:
             prompt = self._texts(at, row)
         tokens = answer_tokens(row) or self.output_tokens
-        return Request(number=number, prompt=prompt, output_tokens=tokens, input_tokens=row.input_tokens)
+        session = str(self.table.session[at]) if row.session else ""
+        return Request(
+            number=number, prompt=prompt, output_tokens=tokens, input_tokens=row.input_tokens, session=session
+        )  # fmt: skip
 
     def of_session(self, number: int) -> list[int]:
         """The numbers of the rows of the n-th session, and again from the first."""

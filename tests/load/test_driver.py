@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -536,6 +537,18 @@ def test_a_quota_is_kept_and_waiting_for_it_is_lag() -> None:
     first = server.sent_at[0]
     assert sum(t - first < 0.99 for t in server.sent_at) == 40
     assert max(r.sent_s - r.scheduled_s for r in records if r.sent_s is not None) > 0.5
+
+
+@pytest.mark.slow
+def test_those_that_wait_for_the_quota_go_on_in_their_order() -> None:
+    """Of an open loop above its quota; each request keeps the time at which it was due."""
+    server = FakeServer(takes=0.01)
+    level = on_schedule(0, 60.0, at=time.monotonic() + 0.1)  # by the clock of a real loop
+    records, _ = drive([(0.0, level), (2.0, Stop())], server, run=asyncio.run, max_rps=20.0)
+    sent = sorted((r.sent_s, r.scheduled_s, number(r)) for r in records if r.sent_s is not None)
+    assert len(sent) > 30
+    assert [due for _, due, _ in sent] == sorted(due for _, due, _ in sent)
+    assert [n for *_, n in sent] == sorted(n for *_, n in sent)
 
 
 @pytest.mark.slow

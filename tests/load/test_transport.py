@@ -211,6 +211,44 @@ def test_the_operator_s_headers_replace_those_of_a_request() -> None:
     assert b"host: llama.example.com" in heads[0]
 
 
+@every_wire
+def test_what_each_request_has_of_its_own_is_sent_once_whatever_the_operator_gives(wire: str) -> None:
+    """A proxy joins two of a name: application/json, application/json is no type that a server reads."""
+    heads: list[bytes] = []
+
+    def script(r: Request) -> None:
+        heads.append(r.head.lower())
+        r.stream(VLLM)
+
+    with reached(wire, script) as target:
+        theirs = {"content-type": "application/json", "X-REQUEST-ID": "mine"}
+        exchanges_with(msgspec.structs.replace(target, headers=theirs))
+    assert (heads[0].count(b"content-type:"), heads[0].count(b"x-request-id:")) == (1, 1)
+    assert b"x-request-id: id-0" in heads[0]
+
+
+def test_connections_that_idled_are_not_counted_where_more_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open loop between two peaks: what it opened for the first is not used for the second."""
+    selector = HotSelector(250_000)
+
+    async def go(target: Target) -> tuple[int, int, int]:
+        transport = SocketTransport(target, selector)
+        await transport.prepare(8)
+        exchanges = [Exchange(f"id-{i}") for i in range(8)]
+        await asyncio.gather(*(transport.send(each, transport.request("id", b"{}"), 5.0) for each in exchanges))
+        monkeypatch.setattr("harness.load.sockets.IDLE_S", 0.0)
+        await transport.prepare(8)
+        monkeypatch.setattr("harness.load.sockets.IDLE_S", 4.0)
+        again = [Exchange(f"again-{i}") for i in range(8)]
+        await asyncio.gather(*(transport.send(each, transport.request("id", b"{}"), 5.0) for each in again))
+        await transport.aclose()
+        return transport.opened, sum(each.connect_ns > 0 for each in again), transport.resent
+
+    loops = asyncio.Runner(loop_factory=lambda: new_loop(selector))
+    with reached("tcp", lambda r: r.stream(VLLM)) as target, loops as runner:
+        assert runner.run(go(target)) == (16, 0, 0)
+
+
 def test_an_address_that_takes_no_connection_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose backlog is full drops what comes, as a route into nowhere does."""
     monkeypatch.setattr("harness.load.sockets._NEXT_ADDRESS_S", 0.1)

@@ -52,6 +52,8 @@ def test_a_later_turn_stands_behind_the_turns_and_answers_before_it(tmp_path: Pa
         Message("system", "Be brief."), Message("user", "One?"), Message("assistant", "1"), Message("user", "Two?"),
     )  # fmt: skip
     assert source.request(1).prompt == (Message("user", "Other?"),)
+    assert [source.request(n).session for n in range(4)] == ["0", "1", "0", "0"]
+    assert rows_of(tmp_path, Row(prompt="Alone")).request(0).session == ""
 
 
 def test_an_answer_that_was_not_recorded_is_words_of_its_length(tmp_path: Path) -> None:
