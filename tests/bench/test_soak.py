@@ -75,7 +75,7 @@ def test_the_stamps_error_may_change_by_less_than_5_microseconds() -> None:
 
 @pytest.mark.slow
 def test_a_short_soak_of_the_client_keeps_its_memory_its_descriptors_and_its_stamps() -> None:
-    """A minute of the half hour: what a heap still takes at first is far below what is received."""
+    """A minute of the half hour, in which heaps still fill; what rises evenly is surely not what is received."""
     command = [sys.executable, str(BENCH / "soak.py"), "--minutes", "0.7", "--streams", "512", "--itl", "0.1", "--json"]
     done = subprocess.run(command, capture_output=True, timeout=300, cwd=BENCH.parent)
     found = json.loads(done.stdout)
@@ -84,9 +84,8 @@ def test_a_short_soak_of_the_client_keeps_its_memory_its_descriptors_and_its_sta
     assert found["tokens"] > 50_000
     for name, each in rises.items():
         if name.endswith("memory"):
-            assert each["whole"] < 8 * found["tokens"], (
-                f"{name}: of {found['tokens']} tokens, 8 bytes are the stamps alone"
-            )
+            # The stamps of all tokens, 8 bytes each, would rise evenly by twice as much.
+            assert each["low"] < 4 * found["tokens"], f"{name}: of {found['tokens']} tokens"
         if name.endswith("descriptors"):
             assert each["whole"] <= 1
     assert {"main process, memory", "worker 0, memory", "worker 0, descriptors"} <= set(rises)
