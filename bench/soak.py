@@ -62,6 +62,7 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
     rise: float  # evenly over time
     low: float | None  # of its 95 % interval; None: too few of its parts are independent
     high: float | None
+    late: float = math.nan  # from the middle of the window to its last part
     most: float = 0.0  # that the rise may be; 0: it has to be within noise; inf: it is not judged
 
     @property
@@ -158,6 +159,7 @@ def grown(name: str, unit: str, points: Sequence[tuple[float, float]], window: t
     return Rise(
         name=name, unit=unit, mean=float(values.mean()), whole=float(values[-1] - values[0]),
         rise=round(rise, 1), low=round(rise - half, 1), high=round(rise + half, 1),
+        late=float(values[-1] - values[len(values) // 2]),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The deadlines of the requests in flight, by one timer for all that may take as long.
 
-A timer of its own for each request costs as much as a tenth of sending it, and asyncio keeps those that were taken back
-in memory until they are half of all.
+A timer of its own for each request would cost time where many are sent at once, and asyncio keeps those that were taken
+back in memory until they are half of all.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Answer(msgspec.Struct, frozen=True):
 Send = Callable[[Request, int], Awaitable[Answer]]  # a request and when it is due; returns when its answer is decoded
 
 
-class Ended(msgspec.Struct, frozen=True):
+class TaskEnd(msgspec.Struct, frozen=True):
     """How a task ended."""
 
     at_ns: int  # its last request
@@ -37,7 +37,7 @@ class Ended(msgspec.Struct, frozen=True):
     retry_after_s: float  # the longest that one of them was answered with
 
 
-async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> Ended:
+async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> TaskEnd:
     """Send all that can be sent of a task."""
     progress, last_ns, retry_after_s = Progress(task), start_ns, 0.0
 
@@ -54,7 +54,7 @@ async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> Ended:
 
     async with asyncio.TaskGroup() as group:
         release()
-    return Ended(last_ns, progress.failed, retry_after_s)
+    return TaskEnd(last_ns, progress.failed, retry_after_s)
 
 
 async def one_after_the_other(

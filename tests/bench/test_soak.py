@@ -54,6 +54,7 @@ def test_a_leak_in_steps_is_seen_and_a_heap_that_varies_is_not(seed: int) -> Non
     found = grown(varies + 1e6 * np.floor(np.arange(len(SECONDS)) / 120))
     assert found.verdict == "rises"
     assert found.rise == pytest.approx(30e6, rel=0.05)
+    assert found.late == pytest.approx(30e6 * 19 / 40, rel=0.05)  # the last 19 of 40 parts
 
 
 def test_what_never_changes_is_within_noise_and_too_few_readings_say_so() -> None:
@@ -75,7 +76,7 @@ def test_the_stamps_error_may_change_by_less_than_5_microseconds() -> None:
 
 @pytest.mark.slow
 def test_a_short_soak_of_the_client_keeps_its_memory_its_descriptors_and_its_stamps() -> None:
-    """A minute of the half hour, in which heaps still fill; what rises evenly is surely not what is received."""
+    """A minute of the half hour: what a heap still takes in its second half is far below what is received."""
     command = [sys.executable, str(BENCH / "soak.py"), "--minutes", "0.7", "--streams", "512", "--itl", "0.1", "--json"]
     done = subprocess.run(command, capture_output=True, timeout=300, cwd=BENCH.parent)
     found = json.loads(done.stdout)
@@ -84,8 +85,9 @@ def test_a_short_soak_of_the_client_keeps_its_memory_its_descriptors_and_its_sta
     assert found["tokens"] > 50_000
     for name, each in rises.items():
         if name.endswith("memory"):
-            # The stamps of all tokens, 8 bytes each, would rise evenly by twice as much.
-            assert each["low"] < 4 * found["tokens"], f"{name}: of {found['tokens']} tokens"
+            assert each["late"] < 8 * found["tokens"], (
+                f"{name}: of {found['tokens']} tokens, 8 bytes are the stamps alone"
+            )
         if name.endswith("descriptors"):
             assert each["whole"] <= 1
     assert {"main process, memory", "worker 0, memory", "worker 0, descriptors"} <= set(rises)
