@@ -177,22 +177,6 @@ def source(scenario: Scenario, launch: Launch) -> Source | Tasks:
     return sources.of(scenario, words, launch.rows, launch.canaries)
 
 
-def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
-    """What the bodies of each class have of their own, as OpenAI's API and vLLM's have it; by the class's name."""
-    found: dict[str, dict[str, Any]] = {}
-    for each in scenario.class_ or ():
-        fields: dict[str, Any] = {}
-        if each.model:
-            fields["model"] = each.model
-        if each.priority is not None:
-            fields["priority"] = each.priority
-        if each.structured:
-            fields["response_format"] = {"type": "json_object"}
-        if fields:
-            found[each.name] = fields
-    return found
-
-
 def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:
     """Prompt lengths of a prefill probe that fit into the context, in tokens, rising; none for other runs."""
     if scenario.ramp.probe != probe.PREFILL:

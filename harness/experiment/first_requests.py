@@ -1,6 +1,7 @@
 """The first requests of a run, one at a time: they find the prompt's length, the accepted fields, and the time.
 
-A request of one token finds how many words make a prompt of --input-tokens; one of a few tokens is timed.
+A request of one token finds how many words make a prompt of --input-tokens; one of a few tokens is timed. Where the
+load has tools, or classes with fields of their own, one more of each kind shows that the server takes them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from harness.dialects.document import JSON
 from harness.dialects.ndjson import NDJSON
 from harness.dialects.sse import EVENTS
 from harness.errors import HarnessError
+from harness.experiment.class_fields import class_fields
 from harness.experiment.spoken import NotSpokenError
 from harness.experiment.unreachable import not_served, redirected, server_words, way_out_of
 from harness.load import control
@@ -101,6 +103,7 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
         words_now, began = better, time.monotonic()
         timed = await requests.send(words_now, min(answer, _TIMED) if scenario.target.streams else answer)
         e2e_s = time.monotonic() - began
+    await requests.send_kinds(words_now, min(answer, _TIMED))
     counted = requests.counts[-1].tokens if requests.counts else None
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
     if shortest is None and words_now == 1:
@@ -192,6 +195,13 @@ def _way_out_of_400(scenario: Scenario) -> str:
     return "change it: --input-tokens, --output-tokens, --extra-body"
 
 
+def _way_out_of_kind(name: str, fields: Collection[str]) -> str:
+    """What makes a request acceptable that has tools, or the fields of a class."""
+    if name:
+        return f"change class {name!r}, which sends {' and '.join(fields)}, or how the server is started"
+    return "let the server call tools (vLLM: --enable-auto-tool-choice, --tool-call-parser), or leave tools out"
+
+
 class _RefusedError(HarnessError):
     """A 400, 413 or 422 that names no field which could be left out."""
 
@@ -209,6 +219,12 @@ class _Requests:
         workload = plan.scenario.workload
         planned = image.plan(workload)
         self._images = image.Images(*planned, workload.seed or 0) if planned else None
+        # Without models and adapters: how long the first use of one takes is measured (`first_use`).
+        own = {
+            name: {field: value for field, value in fields.items() if field != "model"}
+            for name, fields in class_fields(plan.scenario).items()
+        }
+        self._classes = {name: fields for name, fields in own.items() if fields}
         self.used = plan.first_prompt  # number of the next prompt
         self.drop: frozenset[str] = frozenset()  # fields that the server refuses
         self.notes: list[str] = []
@@ -221,20 +237,8 @@ class _Requests:
 
     async def send(self, prompt_words: int, output_tokens: int) -> _Reply:
         """One request with a new prompt."""
-        workload = self._plan.scenario.workload
-        source = Uniform(
-            words=self._plan.words.words,
-            prompt_words=prompt_words,
-            output_tokens=max(output_tokens, self._fewest),
-            seed=workload.seed or 0,
-            alike=not self._plan.words.exact,
-        )
-        # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
-        request = await asyncio.to_thread(inputs.together(self._plan.scenario, source).request, self.used)
-        if self._images is not None:
-            request = msgspec.structs.replace(request, images=self._images.of(self.used))
         try:
-            reply = await self._answer(request)
+            reply = await self._answer(await self._request(prompt_words, output_tokens))
         except _RefusedError as error:
             if self._fewest > 1 or output_tokens >= _FEWEST or not _TOO_SHORT.search(error.fact):
                 raise
@@ -242,9 +246,42 @@ class _Requests:
             return await self.send(prompt_words, output_tokens)
         self.used += 1
         if reply.response.input_tokens:  # 0 is a placeholder: no prompt is empty
-            each = round(reply.response.input_tokens / (workload.inputs or 1))
+            each = round(reply.response.input_tokens / (self._plan.scenario.workload.inputs or 1))
             self.counts.append(length.Counted(prompt_words, each))
         return reply
+
+    async def send_kinds(self, prompt_words: int, output_tokens: int) -> None:
+        """One request with the tools of the load, and one for each set of fields that classes have of their own.
+
+        HarnessError where the server does not take one: all such requests of the load would fail.
+        """
+        tools = self._plan.scenario.workload.tools
+        kinds = {tuple(fields): name for name, fields in reversed(self._classes.items())}  # of each kind the first
+        if tools and not kinds:
+            kinds = {(): ""}
+        for fields, name in kinds.items():
+            request = await self._request(prompt_words, output_tokens)
+            request = msgspec.structs.replace(request, class_=name, tools=tuple(tools) if tools else None)
+            try:
+                await self._answer(request)
+            except _RefusedError as error:
+                raise HarnessError(error.fact, place=error.place, way_out=_way_out_of_kind(name, fields)) from None
+            self.used += 1
+
+    async def _request(self, prompt_words: int, output_tokens: int) -> Request:
+        """The next one, whose prompt no other has; in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
+        scenario = self._plan.scenario
+        source = Uniform(
+            words=self._plan.words.words,
+            prompt_words=prompt_words,
+            output_tokens=max(output_tokens, self._fewest),
+            seed=scenario.workload.seed or 0,
+            alike=not self._plan.words.exact,
+        )
+        request = await asyncio.to_thread(inputs.together(scenario, source).request, self.used)
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(self.used))
+        return request
 
     async def _answer(self, request: Request) -> _Reply:
         """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
@@ -253,7 +290,13 @@ class _Requests:
         while True:
             if target.max_rps:
                 await asyncio.sleep(1.0 / target.max_rps)
-            encoder = dialect.encoder(self._plan.model, drop=self.drop, extra=target.extra_body, stream=target.streams)
+            encoder = dialect.encoder(
+                self._plan.model,
+                drop=self.drop,
+                extra=target.extra_body,
+                classes=self._classes,
+                stream=target.streams,
+            )
             content, decoding = encoder.encode(request), dialect.decoders(stream=target.streams)()
             within_s = target.request_timeout
             async with control.response(self._plan.api, "POST", self._plan.path, within_s, content, headers) as answer:

@@ -17,8 +17,9 @@ from harness import traffic
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.verdicts.client import CPU
 from harness.experiment import telemetry
+from harness.experiment.class_fields import class_fields
 from harness.experiment.earlier import Earlier, end_step, level_step, void
-from harness.experiment.endpoint import Launch, class_fields, source, words_for
+from harness.experiment.endpoint import Launch, source, words_for
 from harness.experiment.live_state import LiveState
 from harness.experiment.lower_rate import LowerRate
 from harness.experiment.view import View

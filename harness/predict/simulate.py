@@ -14,7 +14,7 @@ import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -24,10 +24,15 @@ from harness.predict.sequence import SimulatedRequest
 from harness.predict.step import MeanLengths
 from harness.summary import Spread
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 Lengths = MeanLengths | Iterable[tuple[int, int]]  # the same for all, or (P, G) of one request after the other
 
 CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, docs/method.md, Percentiles
 _BINS = 20  # of the window, to see whether the number in flight grows
+_SORTED = 100_000  # gaps, at once
 _T95 = 1.729  # one-sided, _BINS - 1 degrees of freedom
 _DEFICIT = 0.02  # share of the arrivals that may be left over without being called growth
 
@@ -144,6 +149,15 @@ class _Gaps(NamedTuple):
     growth: float
     steps: int
     weight: int
+
+
+class _Series(NamedTuple):
+    """The columns of all gaps."""
+
+    first: npt.NDArray[np.float64]
+    growth: npt.NDArray[np.float64]
+    steps: npt.NDArray[np.int64]
+    weight: npt.NDArray[np.int64]
 
 
 class _Totals(NamedTuple):
@@ -303,18 +317,50 @@ def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
         return Spread(mean=mean, p50=None, p90=None, p95=None, p99=None, max=None, n=0)
     import numpy as np
 
-    first, growth, steps, weight = (np.array(column) for column in zip(*gaps, strict=True))
-    place = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
-    values = np.repeat(first, steps) + place * np.repeat(growth, steps)
+    series = _Series(*(np.array(column) for column in zip(*gaps, strict=True)))
+    n, seen = int(series.steps.sum()), float((series.steps * series.weight).sum())
+    p50, p90, p95, p99 = (
+        _at(series, share * seen * (1 - 1e-12)) if n >= need else None for share, need in CARRIED.items()
+    )
+    longest = float((series.first + (series.steps - 1) * series.growth).max())
+    return Spread(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=longest, n=n)
+
+
+def _at(series: _Series, rank: float) -> float:
+    """The least gap that `rank` of those seen lie at or below.
+
+    Halves the range of gaps until few are left to sort: an answer of 50,000 tokens has tens of millions, which would
+    take gigabytes and seconds in which nothing can be interrupted.
+    """
+    import numpy as np
+
+    few = max(_SORTED, 4 * len(series.first))
+    low, high = 0.0, float((series.first + series.steps * series.growth).max())
+    below, upto = np.zeros_like(series.steps), series.steps  # of each series, the gaps up to `low` and up to `high`
+    while (upto - below).sum() > few and low < (middle := (low + high) / 2) < high:
+        shorter = _up_to(series, middle)
+        if (shorter * series.weight).sum() < rank:
+            low, below = middle, shorter
+        else:
+            high, upto = middle, shorter
+    left = upto - below
+    if left.sum() > few:  # all the same
+        return high
+    place = np.arange(left.sum()) - np.repeat(np.cumsum(left) - left - below, left)
+    values = np.repeat(series.first, left) + place * np.repeat(series.growth, left)
     order = np.argsort(values, kind="stable")
-    below = np.cumsum(np.repeat(weight, steps)[order])
-    n = len(values)
-    at = [
-        float(values[order[np.searchsorted(below, share * below[-1] * (1 - 1e-12))]]) if n >= need else None
-        for share, need in CARRIED.items()
-    ]
-    p50, p90, p95, p99 = at
-    return Spread(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=float(values[order[-1]]), n=n)
+    ranks = (below * series.weight).sum() + np.cumsum(np.repeat(series.weight, left)[order])
+    return float(values[order[np.searchsorted(ranks, rank)]])
+
+
+def _up_to(series: _Series, gap: float) -> npt.NDArray[np.int64]:
+    """How many gaps of each series are at most `gap` long; a series does not fall."""
+    import numpy as np
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rising = np.floor((gap - series.first) / series.growth) + 1
+    level = np.where(series.first <= gap, series.steps, 0)
+    return np.where(series.growth > 0, np.clip(np.nan_to_num(rising), 0, series.steps), level).astype(np.int64)
 
 
 def _grows(came: Sequence[float], done: Sequence[float], start: float, end: float, queued: bool) -> bool:

@@ -19,11 +19,13 @@ from harness.experiment.endpoint import Launch, address, words_for
 from tests.builders.servers import Request, reached, serving, tunnel
 from tests.builders.streams import delta, event, usage
 
+SHORT = {"input_tokens": 20, "output_tokens": 4}
+CHAT = {"name": "chat", "input": 20, "output": 4}
 MODELS = json.dumps({"object": "list", "data": [{"id": "toy", "max_model_len": 512}]}).encode()
 
 
 def spec(**target: Any) -> scenario.Scenario:
-    return scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
+    return scenario.build({"workload": SHORT, "target": target}, place="test")
 
 
 def check(script: Callable[[Request], None], *, path: str = "", wanted: scenario.Scenario | None = None) -> Launch:
@@ -100,6 +102,65 @@ def test_a_server_that_refuses_short_answers_is_asked_for_longer_ones() -> None:
 
     got = check(script)
     assert (got.prompt_words, got.input_tokens, got.notes) == (12, 20, ())
+
+
+@pytest.mark.parametrize(
+    ("tables", "field", "message", "way_out"),
+    [
+        (
+            {"workload": SHORT | {"tools": [{"type": "function", "function": {"name": "search"}}]}},
+            "tools",
+            '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+            "let the server call tools (vLLM: --enable-auto-tool-choice, --tool-call-parser), or leave tools out",
+        ),
+        (
+            {
+                "class": [
+                    CHAT,
+                    CHAT | {"name": "urgent", "priority": 7, "model": "own"},
+                    CHAT | {"name": "later", "priority": 9},
+                ]
+            },
+            "priority",
+            "Got priority 7 but Priority scheduling is not enabled.",
+            "change class 'urgent', which sends priority, or how the server is started",
+        ),
+        (
+            {"class": [CHAT | {"name": "json", "structured": True}]},
+            "response_format",
+            "no grammar backend",
+            "change class 'json', which sends response_format, or how the server is started",
+        ),
+    ],
+)
+def test_what_only_some_requests_of_the_load_have_is_tried_before_it(
+    tables: dict[str, Any], field: str, message: str, way_out: str
+) -> None:
+    """All such requests would fail, after checks that passed."""
+    sent: list[Any] = []
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions" and field in (body := json.loads(r.body)):
+            assert body["model"] == "toy"  # what the first use of another costs is the load's to measure
+            sent.append(body[field])
+            if refuses:
+                r.answer(400, json.dumps({"error": {"message": message}}).encode())
+                return
+        if r.path == "/v1/models":
+            r.answer(200, json.dumps({"data": [{"id": "toy"}, {"id": "own"}]}).encode())
+        else:
+            endpoint(r)
+
+    refuses = True
+    wanted = scenario.build(tables | {"target": {"model": "toy"}}, place="test")
+    with pytest.raises(HarnessError) as error:
+        check(script, wanted=wanted)
+    assert message in error.value.fact
+    assert error.value.way_out == way_out
+    refuses = False
+    got, plain = check(script, wanted=wanted), check(endpoint)
+    assert len(sent) == 2  # one of each kind and check
+    assert got.added_tokens == plain.added_tokens
 
 
 def test_a_prompt_of_0_tokens_is_no_count() -> None:

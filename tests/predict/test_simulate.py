@@ -1,8 +1,10 @@
 """The step machine on a clock that jumps: where it agrees with the closed form, and what it sees that one does not."""
 
+import bisect
 import itertools
 import math
 import random
+from unittest import mock
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
+from harness.predict import simulate
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
@@ -423,3 +426,24 @@ def test_a_machine_without_steps_to_take_is_the_operators_mistake():
     narrow = msgspec.structs.replace(H100, max_num_batched_tokens=3, draft_tokens=3, acceptance=0.5)
     with pytest.raises(HarnessError, match="--max-num-batched-tokens: a step of 3 tokens cannot verify the 4"):
         levels(narrow, PLAIN, 1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-4, 0.1), st.sampled_from([0.0, 1e-9, 3e-6]), st.integers(1, 40), st.integers(1, 9)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.sampled_from([1, 7, 100_000]),
+)
+def test_percentiles_of_gaps_are_those_of_all_gaps_in_order(gaps, at_once):
+    """However few of them are sorted at once."""
+    ordered = sorted((first + k * growth, weight) for first, growth, steps, weight in gaps for k in range(steps))
+    with mock.patch.object(simulate, "_SORTED", at_once):
+        seen = simulate._spread_of_gaps([simulate._Gaps(*each) for each in gaps], 0.01)
+    ranks = list(itertools.accumulate(weight for _, weight in ordered))
+    for share, found in ((0.5, seen.p50), (0.9, seen.p90), (0.95, seen.p95)):
+        if found is not None:
+            wanted = ordered[bisect.bisect_left(ranks, share * ranks[-1] * (1 - 1e-12))][0]
+            assert found == pytest.approx(wanted, rel=1e-12)
+    assert (seen.n, seen.max) == (len(ordered), pytest.approx(ordered[-1][0], rel=1e-12))

@@ -670,7 +670,7 @@ CASES: dict[str, Case] = {
     "9: Ctrl-C while a run is summarised": while_a_run_is_summarised,
     "9: Ctrl-C in `knee predict --simulate`": _computing(
         "predict", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--simulate", "--input-tokens", "1000",
-        "--output-tokens", "50000", "--levels", "1,64,256",
+        "--output-tokens", "50000", "--levels", "64,256,1000,4000",
     ),
     "9: Ctrl-C in `knee fit`": _computing("fit", "points.csv"),
     "10: a tokenizer's own code, y piped in": _tokenizer_code(runs=False),
