@@ -377,3 +377,10 @@ def test_a_scenario_names_the_apis_and_transports_that_there_are() -> None:
 )
 def test_arrivals_with_rates_of_their_own_are_an_open_loop(text: str, rates: list[float] | None) -> None:
     assert build(f"[ramp]\n{text}").ramp.level_rates == rates
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus"), [({}, 1), ({"tp": 2}, 2), ({"tp": 2, "gpus": 4}, 4), ({"gpus": 4}, 4), ({"tp": 1}, 1)]
+)
+def test_a_replica_over_several_gpus_counts_them(hardware: dict[str, int], gpus: int) -> None:
+    assert scenario.build({"hardware": hardware}, place="test").hardware.gpus == gpus

@@ -160,7 +160,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
         "Prediction and cost",
         hardware("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
-        hardware("--gpus", type=int, metavar="N", help="How many GPUs serve."),
+        hardware("--gpus", type=int, metavar="N", help="How many GPUs serve; default as many as --tp."),
         hardware("--tp", type=int, metavar="N", help="GPUs that share a replica, where several serve."),
         hardware("--model-config", metavar="PATH|NAME", help="config.json, model folder or shipped name."),
         hardware(
