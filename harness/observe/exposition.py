@@ -36,7 +36,10 @@ def series(page: str, wanted: Callable[[str], object]) -> Iterator[Series]:
     >>> list(series('# HELP up …\\nup{job="a",x="\\\\""} 1 1700000000000\\ndown NaN', lambda name: True))
     [Series(name='up', labels={'job': 'a', 'x': '\\\\"'}, value=1.0)]
     """
-    for sample in _SAMPLE.finditer("\n" + page):
+    text, at = "\n" + page, 0
+    # Not by `finditer`: of each page it leaves a string in Python's cache of attributes, which fills for hours.
+    while (sample := _SAMPLE.search(text, at)) is not None:
+        at = sample.end()
         if not wanted(sample[1]):
             continue
         try:

@@ -71,7 +71,8 @@ def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Seconds that this container was throttled by its CPU limit since it began; None where it has no limit."""
     for file, unit in ((folder / "cpu.stat", 1e-6), (folder / "cpu" / "cpu.stat", 1e-9)):  # cgroup 2, cgroup 1
         try:
-            figures = dict(line.split() for line in file.read_text().splitlines())
+            # As bytes: a text file's decoder leaves a string in Python's cache of attributes, which fills for hours.
+            figures = dict(line.split() for line in file.read_bytes().decode().splitlines())
         except (OSError, ValueError):
             continue
         if (throttled := figures.get("throttled_usec", figures.get("throttled_time"))) is not None:
