@@ -45,6 +45,7 @@ class Spool:
         self._levels: dict[int, Level] = {}  # as they are by now
         self._number = self._before = self._at = 0  # the last segment, the bytes of those before it, and its own
         self._syncing = ThreadPoolExecutor(max_workers=1)  # a disk may take seconds
+        self._syncing.submit(bool)  # its thread begins now, not in the middle of a level
         self._synced: list[Future[None]] = []
         if header is not None:
             self._fd = files.appending(folder / SPOOL, new=True)

@@ -67,11 +67,22 @@ def test_the_stamps_error_may_change_by_less_than_5_microseconds() -> None:
     noise = 1e-7 * np.random.default_rng(1).standard_normal(soak.BINS)
     line = np.linspace(0, 1, soak.BINS)
     drifts = [soak.of_bins("stamps", "s", 4e-6 + noise + d * line, 60.0, most=soak.MOST_DRIFT_S) for d in (1e-6, 8e-6)]
-    assert [each.verdict for each in drifts] == ["below 5.00 µs", "not surely below 5.00 µs"]
+    assert [each.verdict.partition(":")[0] for each in drifts] == ["within 5.00 µs", "beyond 5.00 µs"]
+    assert [each.varied for each in drifts] == pytest.approx([1e-6, 8e-6], abs=5e-7)
     assert [each.ok for each in drifts] == [True, False]
     found = soak.Found(command="run", window_s=60.0, tokens=6000, errors=0, rises=drifts)
     assert "| stamps | 4.5" in soak.text(found)
     assert not found.ok
+
+
+def test_an_error_that_varies_slowly_has_no_interval_but_a_range() -> None:
+    """A wave over the whole window: neighbouring parts are alike, so that a slope has no interval."""
+    wave = np.sin(np.linspace(0, 2 * np.pi, soak.BINS))
+    slow, far = (soak.of_bins("stamps", "s", 4e-6 + d * wave, 60.0, most=soak.MOST_DRIFT_S) for d in (0.5e-6, 3e-6))
+    assert (slow.low, slow.ok) == (None, True)
+    assert (far.low, far.ok) == (None, False)
+    nothing = soak.of_bins("stamps", "s", np.full(soak.BINS, np.nan), 60.0, most=soak.MOST_DRIFT_S)
+    assert not nothing.ok
 
 
 @pytest.mark.slow
