@@ -261,7 +261,7 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     tree["workload"] = reuse.read(tree.get("workload", {}), f"{place}: $.workload")
     if isinstance(tree.get("target"), dict):
         tree["target"] = fleet.read(tree["target"])
-    if isinstance(hardware := tree.get("hardware"), dict) and "tp" in hardware:
+    if isinstance(hardware := tree.get("hardware"), dict) and hardware.get("tp"):
         hardware.setdefault("gpus", hardware["tp"])  # one replica over all
     slo = tree.get("slo")
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses

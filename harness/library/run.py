@@ -19,7 +19,7 @@ from harness import files, units
 from harness import scenario as scenarios
 from harness.errors import HarnessError, nearest
 from harness.library.measurement import Measurement, load
-from harness.scenario import Scenario
+from harness.scenario import Hardware, Scenario
 
 if TYPE_CHECKING:
     from harness.experiment.run import Outcome
@@ -181,6 +181,8 @@ def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: 
         else:
             path = name == "dataset" and isinstance(value, str | Path)
             tree[sections[name]][name] = {"path": str(value)} if path else value
+    if "tp" in options and "gpus" not in options and tree["hardware"]["gpus"] == Hardware().gpus:
+        del tree["hardware"]["gpus"]  # nobody gave it: a replica's count
     if url is not None:
         tree["target"] |= {"url": url}
         tree["target"].pop("urls", None)

@@ -30,6 +30,13 @@ def test_texts_are_read_as_in_a_scenario_file() -> None:
     assert found.workload.dataset.path == "prompts.jsonl"
 
 
+@pytest.mark.parametrize(
+    ("options", "gpus"), [({"tp": 2}, 2), ({"tp": 2, "gpus": 4}, 4), ({"gpus": 4}, 4), ({"tp": None}, 1)]
+)
+def test_a_replica_over_several_gpus_counts_them(options: dict[str, Any], gpus: int) -> None:
+    assert laid_over(None, "http://127.0.0.1:8000", options).hardware.gpus == gpus
+
+
 def test_rates_replace_the_scenario_s_levels_and_the_other_way_round() -> None:
     closed = laid_over(None, "sim:", {"levels": [1, 2]})
     opened = laid_over(closed, None, {"rates": [2.0]})
