@@ -273,18 +273,21 @@ def _prefill_fraction(scrapes: Scrapes) -> float | None:
 
 
 def _batch(scrapes: Scrapes) -> tuple[Spread | None, list[tuple[float | None, float]]]:
-    """Requests in a batch, and their histogram: by the engine's own, by its counters, else by the running requests."""
+    """Requests in a batch, and their histogram: by the engine's own, by the running requests, else by its counters.
+
+    The counters come last: Triton's are of all its models, of which an engine's batch is another thing.
+    """
     of_batches = scrapes.spread(Figure.BATCH_SIZE)
     if of_batches is not None:
         return of_batches, histogram.shares(scrapes.buckets(Figure.BATCH_SIZE).items())
-    executed, executions = scrapes.growth(Figure.EXECUTED), scrapes.growth(Figure.EXECUTIONS)
-    if executed is not None and executions is not None and executions.increase > 0:
-        n = int(executions.increase)
-        return Spread(executed.increase / executions.increase, None, None, None, None, None, n), []
     seen = scrapes.values(Figure.RUNNING)
-    if not seen:
+    if seen:
+        return stats.spread(np.array(seen)), histogram.shares((value, 1) for value in seen)
+    executed, executions = scrapes.growth(Figure.EXECUTED), scrapes.growth(Figure.EXECUTIONS)
+    if executed is None or executions is None or executions.increase <= 0:
         return None, []
-    return stats.spread(np.array(seen)), histogram.shares((value, 1) for value in seen)
+    n = int(executions.increase)
+    return Spread(executed.increase / executions.increase, None, None, None, None, None, n), []
 
 
 def _tokens_per_step(scrapes: Scrapes) -> float | None:

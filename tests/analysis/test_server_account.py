@@ -33,7 +33,11 @@ def first_page(page: str) -> str:
 
 def window_of(name: str, **more: Any) -> ServerView:
     """Ten seconds, at whose start nothing was counted and at whose end the server shows this page."""
-    page, pages = (PAGES / name).read_text(), server.Pages()
+    return window_of_page((PAGES / name).read_text(), **more)
+
+
+def window_of_page(page: str, **more: Any) -> ServerView:
+    pages = server.Pages()
     samples = pages.samples(0.0, first_page(page)) + pages.samples(10.0, page)
     found = server_view(samples, (0.0, 10.0), Ours(), **more)
     assert found is not None
@@ -68,7 +72,7 @@ def window_of(name: str, **more: Any) -> ServerView:
         }),
         ("triton-trtllm-2026-07.txt", {
             "running": 24, "waiting": 5 + 1, "kv_usage": 0.4875, "batch_limit": 32, "batch_utilization": 0.75,
-            "generation_tokens_per_s": None, "engines": {},
+            "generation_tokens_per_s": None, "engines": {}, "batch_histogram": [(32.0, 1.0)],  # 24 at both readings
         }),
         ("llama-server-0.5.0.txt", {
             "running": 3, "waiting": 1, "kv_usage": None, "prefix_hit_fraction": 500 / 2000,
@@ -99,7 +103,6 @@ def test_an_engine_s_page_has_these_figures(name: str, figures: dict[str, Any]) 
         ("trtllm-serve-2026.txt", "queue_s", 0.1, 0.15, 30),
         ("triton-trtllm-2026-07.txt", "queue_s", 10 / 100, None, 100),
         ("triton-trtllm-2026-07.txt", "ttft_s", 7.5 / 50, 0.1 + 0.4 * 5 / 30, 50),
-        ("triton-trtllm-2026-07.txt", "batch_size", 100 / 50, None, 50),
     ],
 )
 def test_a_distribution_comes_from_buckets_or_from_two_counters(
@@ -108,6 +111,18 @@ def test_a_distribution_comes_from_buckets_or_from_two_counters(
     found = getattr(window_of(name), figure)
     assert (found.mean, found.n, found.max) == (pytest.approx(mean), n, None)
     assert found.p50 == (p50 if p50 is None else pytest.approx(p50))
+
+
+def test_a_batch_of_triton_s_is_the_engine_s_where_the_engine_tells_it() -> None:
+    """The engine has 24 in its batch, while Triton hands its models 2 requests at a time."""
+    page = (PAGES / "triton-trtllm-2026-07.txt").read_text()
+    told = window_of_page(page).batch_size
+    without = "\n".join(line for line in page.splitlines() if "nv_trt_llm_" not in line)
+    counted = window_of_page(without).batch_size
+    assert told is not None
+    assert counted is not None
+    assert (told.mean, told.max) == (24.0, 24.0)
+    assert (counted.mean, counted.p50, counted.n) == (100 / 50, None, 50)
 
 
 def test_two_engines_at_kv_6_and_7_read_65_and_differ_by_1() -> None:
