@@ -95,5 +95,10 @@ def test_the_shards_requests_together_are_those_of_one_machine(of: int, rates: l
     dealt = [Shard(number=number, of=of, start_s=0.0, run_id="r") for number in range(1, of + 1)]
     shares = [list(itertools.islice(planned(spec, share=each), 60 // of)) for each in dealt]
     together = sorted((request for share in shares for request in share), key=lambda request: request.number)
-    assert together == list(itertools.islice(planned(spec), 60))
-    assert [request.number for request in shares[0][:4]] == [n for n in range(12) if n % (2 * of) < 2][:4]
+    first = shard.FIRST_REQUEST  # as in a shard's run, however many numbers its checks used
+    assert [request.number for request in together] == list(range(first, first + 60))
+    alone = [request.prompt_sha256 for request in itertools.islice(planned(spec), first + 60)]
+    assert [request.prompt_sha256 for request in together] == alone[first:]
+    due = [request.due_s for request in itertools.islice(planned(spec), 60)]
+    assert [request.due_s for request in together] == due
+    assert [request.number - first for request in shares[0][:4]] == [n for n in range(12) if n % (2 * of) < 2][:4]

@@ -1,7 +1,9 @@
 """The requests that a run will send, as far as they are known before any server is asked.
 
-They are dealt out as the run's workers would have them, and come out in one order: by their numbers. How many tokens a
-word and the template come to only the server says, so a prompt here has a word for each token.
+They are dealt out as the run's workers would have them, and come out in one order: by their numbers. Those of a shard
+begin where its run's do; without shards, the server's checks decide how many numbers are used before the load, and they
+begin with 0. How many tokens a word and the template come to only the server says, so a prompt here has a word for each
+token.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 from harness import traffic
 from harness.experiment import limits
 from harness.scenario import Scenario
-from harness.shard import Shard
+from harness.shard import FIRST_REQUEST, Shard
 from harness.workload import canary_file, probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
@@ -49,19 +51,26 @@ def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> I
             workload = msgspec.structs.replace(scenario.workload, seed=share.seed)
             scenario = msgspec.structs.replace(scenario, workload=workload)
         workers = len(limits.placement(scenario, share.of)[1])
-        for each in planned(scenario, rows):
+        row = sources.first_row(scenario, FIRST_REQUEST)
+        first = FIRST_REQUEST if row is None else row
+        for each in _from(first, scenario, rows):
             dealt = int(each.session) if scenario.has_tasks else each.number  # tasks are dealt out whole
-            if share.has(dealt, workers):
+            if share.has(dealt - first, workers):
                 yield each
         return
+    yield from _from(0, scenario, rows)
+
+
+def _from(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
+    """The requests of a level, or its tasks, from the number `first` on."""
     scenario = probe.scenario_for(scenario)
     if scenario.has_tasks:
-        yield from _of_tasks(scenario, rows)
+        yield from _of_tasks(first, scenario, rows)
         return
     canaries = canary_file.read(scenario.quality) if scenario.quality else ()
     source = sources.of(scenario, sources.PromptWords(), rows, canaries)
     mean = shape.of(scenario).mean().input_tokens
-    for number, due_s in enumerate(_due(scenario, source)):
+    for number, due_s in enumerate(_due(scenario, source), first):
         request = source.request(number)
         tokens: float | None = request.input_tokens
         if tokens is None and request.canary is None:
@@ -69,12 +78,15 @@ def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> I
         yield _planned(request, tokens, due_s)
 
 
-def _of_tasks(scenario: Scenario, rows: str) -> Iterator[Planned]:
-    """The requests of the first tasks; texts of their length stand in for answers that only the server gives."""
+def _of_tasks(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
+    """The requests of the tasks from the number `first` on.
+
+    Texts of their length stand in for answers that only the server gives.
+    """
     source = tasks.of(scenario, COMMON, rows=rows)
     assert source is not None
     script = msgspec.structs.replace(source.conversation, history="scripted")
-    for number in itertools.count():
+    for number in itertools.count(first):
         task = source.task(number)
         for node, input_tokens in enumerate(script.input_tokens(task)):
             yield _planned(script.request(task, node, {}), input_tokens, None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness import traffic
 from harness.distribution import parse
 from harness.scenario import Scenario
 from harness.workload import inputs, prefix, shape
@@ -79,6 +80,14 @@ def _of_rows(scenario: Scenario, words: PromptWords, rows: str) -> Rows:
         added_tokens=words.added_tokens,
         tokens_per_word=words.tokens_per_word,
     )
+
+
+def first_row(scenario: Scenario, after: int) -> int | None:
+    """Where a trace is replayed: the first number from `after` on whose request is the trace's first row; else None."""
+    dataset = scenario.workload.dataset
+    if not dataset or not dataset.requests or traffic.parse(scenario.ramp.arrivals).speed is None:
+        return None
+    return -(-after // dataset.requests) * dataset.requests
 
 
 def times(source: Source) -> Sequence[float]:
