@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,19 +127,19 @@ def spent(cells: Sequence[MeasuredCell]) -> Spent:
     return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), cost)
 
 
-def left_to(ramp: Ramp, so_far: Spent) -> Ramp:
-    """The ramp of the next cell, bounded by what is left of the map's bounds.
+def left_to(ramp: Ramp, so_far: Spent, cells: int) -> Ramp:
+    """The ramp of the next of so many cells, bounded by an equal part of what is left of the map's bounds.
 
-    >>> left_to(Ramp(max_seconds=60.0, max_requests=250), Spent(40.0, 100)).max_requests
-    150
+    >>> left_to(Ramp(max_seconds=60.0, max_requests=250), Spent(40.0, 100), cells=2).max_requests
+    75
     """
     left: dict[str, Any] = {}
     if ramp.max_seconds is not None:
-        left["max_seconds"] = ramp.max_seconds - so_far.seconds
+        left["max_seconds"] = (ramp.max_seconds - so_far.seconds) / cells
     if ramp.max_requests is not None:
-        left["max_requests"] = ramp.max_requests - so_far.requests
+        left["max_requests"] = math.ceil((ramp.max_requests - so_far.requests) / cells)
     if ramp.max_dollars is not None:
-        left["max_dollars"] = ramp.max_dollars - so_far.dollars
+        left["max_dollars"] = (ramp.max_dollars - so_far.dollars) / cells
     return msgspec.structs.replace(ramp, **left)
 
 

@@ -47,6 +47,11 @@ class Earlier(msgspec.Struct, frozen=True):
         return max((level.index + 1 for level, _ in self.levels), default=0)
 
     @property
+    def last_repeat(self) -> int:
+        """The last repeat that was begun."""
+        return max((level.repeat for level, _ in self.levels), default=0)
+
+    @property
     def took(self) -> list[float]:
         """Seconds of each level that counts, a probe's included."""
         return [m.seconds for _, m in self.levels if m is not None]

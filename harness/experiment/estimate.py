@@ -141,12 +141,14 @@ def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[s
 def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") -> str:
     """The estimate in one line, for a run that needs no consent."""
     spec = scenario.ramp
-    most = spec.max_seconds or math.inf
+    most = (spec.max_seconds or math.inf) / spec.repeat  # a ramp's, which its repeats share
+    repeats = f", and that {spec.repeat} times" if spec.repeat > 1 else ""
     if spec.levels or spec.level_rates:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
     elif spec.search_rate:
         end = min(_RATES * max(pace.RATE_S, _RATE_LASTS * e2e_s), most)
         what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {span(end)}"
+        what += repeats
     else:
         turn_s = e2e_s + tasks.rest_s(scenario, rows)
         whole = _TO_LIMITS if scenario.has_limits else _TO_END
@@ -155,5 +157,6 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
         what = f"1, 2, 4, … {unit} until throughput stops rising, at most {spec.max_concurrency:,}; "
         what += f"a first answer in about {span(first)}"
         what += "" if spec.quick else f", the knee in about {span(end)}"
+        what += repeats
     cost = f", at most ${made.dollars:,.2f}" if made.dollars is not None else ""
     return f"plan: {what}{cost}; a request takes {e2e_s:.2g} s alone. Ctrl-C ends the run and keeps its levels"

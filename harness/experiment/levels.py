@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from harness import traffic
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.verdicts.client import CPU
 from harness.experiment import telemetry
@@ -36,7 +35,7 @@ from harness.results.spool import Spool
 from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import decision, ramp, timetable
-from harness.search.budget import Budget, Spent, Usage, dollars
+from harness.search.budget import Bound, Budget, Spent, Usage, dollars, sharing
 from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
@@ -45,9 +44,11 @@ from harness.shard import Shard
 from harness.summary import LevelSummary, RampStep
 from harness.work import Unit
 from harness.workload import image, shape, tasks, think
+from harness.workload.source import first_row
 
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
+_NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
 
 
@@ -102,7 +103,8 @@ class Levels:
         )  # fmt: skip
         self.over = False  # nothing is in flight any more
         self.steps: list[RampStep] = []  # every decision of the ramp
-        self._began_s = self._before_s = 0.0  # this session began, and what the run had spent as its repeat did
+        self._began_s = 0.0  # of this session
+        self._before, self._sharing = Spent(), 1.0  # `before` and `repeats` of the budget
         self._next_index = earlier.next_index
         self._shown = sum(m is not None for _, m in earlier.levels)
         self._warned: set[int] = set()  # levels in which it was noted that the client limits
@@ -139,8 +141,8 @@ class Levels:
             for repeat in range(self._scenario.ramp.repeat):
                 if shard is not None:
                     await self._on_timetable(workers, repeat)
-                elif await self._ramp(workers, repeat) in (End.BUDGET, End.STALLED):
-                    break  # nothing is left for another repeat, or nobody answers one
+                elif self._ends_all(await self._ramp(workers, repeat), repeat):
+                    break
         finally:
             self.over = True
             for task in watching:  # before the workers end: a server may keep a scrape busy
@@ -148,9 +150,15 @@ class Levels:
             await workers.end()
             await asyncio.gather(*watching, return_exceptions=True)
 
+    def _ends_all(self, why: End | Reason, repeat: int) -> bool:
+        """Whether no repeat is to follow one that ended so: nobody answers another, or nothing is left for one."""
+        spent = why is End.BUDGET and self._budget().whole().over() is not None
+        return why is End.STALLED or (spent and repeat >= self._earlier.last_repeat)
+
     async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
         """One repeat of the ramp, a probe's levels before it, until a decision ends it; why it did."""
-        self._before_s = self._budget().spent.seconds
+        self._before = self._budget().spent
+        self._sharing = sharing(self._scenario.ramp, repeat, self._earlier.last_repeat)
         self.steps += self._earlier.steps(repeat)
         probed = self._earlier.probed(repeat)
         for tokens in self._inputs.probes:
@@ -269,7 +277,7 @@ class Levels:
 
         None: a budget ended it before the window began; the next decision ends the ramp.
         """
-        live, e2e, ramp = self.live, self.live.e2e_s, self._scenario.ramp
+        live, e2e, ramp, launch = self.live, self.live.e2e_s, self._scenario.ramp, self._launch
         self._tick_ns = tick_ns(live.icl_s or None, e2e)
         live.begin(level, level.concurrency or (level.rate or 0) * e2e)
         timing = LevelTiming(self._task(level, role), e2e, self._budget().seconds_left)
@@ -286,30 +294,29 @@ class Levels:
             tick_ns=self._tick_ns,
             rate=level.rate,
             arrivals=ramp.arrivals,
-            prompt_words=None if level.input_tokens is None else words_for(self._launch, level.input_tokens),
-            first_request=self._first_request(level),
+            prompt_words=None if level.input_tokens is None else words_for(launch, level.input_tokens),
+            first_request=first_row(self._scenario, launch.prompts_used + level.index * _LONGEST_LEVEL),
         )
         await workers.begin_level(begin, connections)
-        async for progress in self._reports(workers, level):
+        resting = False  # whether no more requests are sent, for a bound allows no more
+        while True:
+            progress = await workers.next_progress()
+            if progress.level != level.index and not resting:
+                continue  # a worker has not begun this level yet
             phase, since_s, expected_s = timing.phase, timing.since_s, timing.expected_s
             moment = timing.step(live.at(progress, self._budget()))
             self._show(progress, timing, phase, since_s, expected_s)
             if moment:
                 live.moment(timing.level)
                 self._note_read_delay(timing)
+            if timing.phase is Phase.COOLDOWN and not resting and _NO_MORE & {*self._budget().reached()}:
+                workers.rest(drop=True)
+                resting = True
             if timing.phase is Phase.FINISHED:
                 return timing.level
             if timing.phase is Phase.ABANDONED:
                 break
         return None
-
-    def _first_request(self, level: Level) -> int | None:
-        """Where a trace is replayed: the number of the level's first request, which is the trace's first row."""
-        dataset = self._scenario.workload.dataset
-        if not dataset or not dataset.requests or traffic.parse(self._scenario.ramp.arrivals).speed is None:
-            return None
-        after = self._launch.prompts_used + level.index * _LONGEST_LEVEL
-        return -(-after // dataset.requests) * dataset.requests
 
     def _spread_s(self, spread_s: float, e2e_s: float) -> float:
         """Seconds over which new slots begin: of tasks a whole one, so that not all are in the same turn.
@@ -332,7 +339,6 @@ class Levels:
             rest_s=self._rest_s,
             levels_left=None if total is None else total - len(self._took),
             moments=timetable.moments(self._scenario, level.index) if self._shard else None,
-            before_s=self._before_s,
             probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
         )
 
@@ -342,13 +348,6 @@ class Levels:
         if timing.phase is Phase.COOLDOWN and start is not None and end is not None:
             self.live.add_samples(self.live.read_delays.between(start, end, self._tick_ns * 1e-9))
 
-    async def _reports(self, workers: Workers, level: Level) -> AsyncIterator[Progress]:
-        """The workers' reports of this level, added up."""
-        while True:
-            progress = await workers.next_progress()
-            if progress.level == level.index:  # else a worker has not begun this level yet
-                yield progress
-
     def _budget(self) -> Budget:
         """What the run has used so far; requests in flight count whole, since they will be billed."""
         mean, earlier, live = self._mean, self._earlier, self.live
@@ -357,7 +356,8 @@ class Levels:
         one = Usage(round(mean.input_tokens * inputs), 0, round(mean.output_tokens))
         usage = earlier.usage + live.usage + one.times(max(0, live.begun - live.answered))
         cost = dollars(self._scenario.hardware, seconds, usage) or 0.0
-        return Budget(self._scenario.ramp, Spent(seconds, earlier.requests + live.begun, cost, self._spool.size))
+        spent = Spent(seconds, earlier.requests + live.begun, cost, self._spool.size)
+        return Budget(self._scenario.ramp, spent, self._before, self._sharing)
 
     def _total(self) -> int | None:
         """How many levels the run has; None where the ramp chooses them."""
@@ -398,7 +398,7 @@ class Levels:
 
         None where neither is known.
         """
-        left, total = self._budget().seconds_left, self._total()
+        left, total = self._budget().whole().seconds_left, self._total()
         if total is not None and self._took:
             expected = max(0.0, (total - len(self._took)) * sum(self._took) / len(self._took) - level_s)
             left = expected if left is None else min(left, expected)

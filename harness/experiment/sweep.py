@@ -1,8 +1,8 @@
 """The level map: the ramp over axes of a scenario, one knee a cell; and the comparison of stacks, which is one too.
 
 A cell is an ordinary run in a result folder of its own (`cells`). The bounds of the scenario (seconds, requests,
-dollars) are of the whole map: a cell may use what the cells before it left. `map.json` is written again after every
-cell, so an interruption costs at most the running cell, and `resume` continues with that one.
+dollars) are of the whole map: a cell may use an equal part of what the cells before it left. `map.json` is written
+again after every cell, so an interruption costs at most the running cell, and `resume` continues with that one.
 
 An operator's mistake in the first cell ends the map, for it would end every cell. Once a cell is measured, another one
 that cannot be is recorded with its reason, and the map goes on. In a comparison each cell has a server of its own, the
@@ -176,7 +176,7 @@ class _MapSession(msgspec.Struct):
                 continue
             self.view.note(f"cell {number} of {len(planned)}: {cell.name}")
             try:
-                outcome = self._resume(cell) if is_begun else self._run(cell, so_far)
+                outcome = self._resume(cell) if is_begun else self._run(cell, so_far, self._among(number))
             except HarnessError as error:
                 if not (alone or self._any()):
                     raise
@@ -208,9 +208,16 @@ class _MapSession(msgspec.Struct):
             )
         return True
 
-    def _run(self, cell: Cell, so_far: Spent) -> Outcome:
-        """Measure a cell, with what is left of the map's bounds."""
-        scenario = msgspec.structs.replace(cell.scenario, ramp=cells.left_to(cell.scenario.ramp, so_far))
+    def _among(self, number: int) -> int:
+        """How many cells, of this one and those behind it, share what is left of the map's bounds."""
+        if self.plan.each_alone:
+            return 1
+        behind = (self.known.get(cell.name) for cell in self.plan.cells[number:])
+        return 1 + sum(cell is None or cell.status is None for cell in behind)
+
+    def _run(self, cell: Cell, so_far: Spent, among: int) -> Outcome:
+        """Measure a cell, with its part of what is left of the map's bounds."""
+        scenario = msgspec.structs.replace(cell.scenario, ramp=cells.left_to(cell.scenario.ramp, so_far, among))
         place = str(self.folder / cell.name)
         with self.plan.serving(cell, scenario, self.view) as (served, start):
             return experiment.run(served, place, self.view, self.command, agreed=self.agreed, stack=start)

@@ -77,6 +77,7 @@ class Driver:
         self._tasks = plan.source if isinstance(plan.source, Tasks) else None
         self._origin_ns = plan.origin_ns
         self._level: BeginLevel | None = None
+        self._by_rate = self._dropping = False  # the last level had a rate; what is due and not sent is dropped
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._surplus: list[asyncio.Task[None]] = []  # slots of a higher level, which end by themselves
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
@@ -113,7 +114,7 @@ class Driver:
                 elif isinstance(command, Origin):
                     self._origin_ns = command.ns
                 elif isinstance(command, Rest):
-                    self._level = None
+                    self._level, self._dropping = None, command.drop
                 else:
                     await self._begin_level(command, group)
             self._level = None
@@ -140,7 +141,7 @@ class Driver:
         if self._selector is not None:
             self._selector.tick_ns = level.tick_ns
         self._requests.begin(level)
-        self._level = level
+        self._level, self._dropping, self._by_rate = level, False, level.rate is not None
         self._done = self._failed = 0
         if level.rate is not None:
             self._start(group, self._on_schedule(level, level.rate, group))
@@ -270,6 +271,9 @@ class Driver:
             await self._room.wait()
         finally:
             del self._queued[me]
+        if self._dropping:
+            self._room.leave()
+            return
         await self._in_its_place(self._sent(self._requests.next(level), level, due))
 
     async def _in_its_place(self, request: Coroutine[Any, Any, Exchange]) -> None:
@@ -338,7 +342,7 @@ class Driver:
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._origin_ns
         flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
-        oldest = flying if self._level is not None and self._level.rate is None else self._oldest_due()
+        oldest = self._oldest_due() if self._by_rate else flying
         late: tuple[int, ...] = ()
         seen: dict[str, float] = {}
         if with_late:

@@ -95,7 +95,12 @@ class Origin(msgspec.Struct, frozen=True, tag="origin", tag_field="kind"):
 
 
 class Rest(msgspec.Struct, frozen=True, tag="rest", tag_field="kind"):
-    """Begin no more requests until the next level; those that are in flight, or due, go on."""
+    """Begin no more requests until the next level; those that are in flight, or due, go on.
+
+    With `drop`, those that are due and wait for a place or the quota are not sent.
+    """
+
+    drop: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):

@@ -215,10 +215,13 @@ class Workers:
             begun = msgspec.structs.replace(level, slots=slots[plan.worker], at_ns=at_ns)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))
 
-    def rest(self) -> None:
-        """Begin no more requests until the next level; the progress of a worker that rests is of level -1."""
+    def rest(self, *, drop: bool = False) -> None:
+        """Begin no more requests until the next level; the progress of a worker that rests is of level -1.
+
+        `drop`: of the open loop's, those that are due and not yet sent are not.
+        """
         for worker in self._workers:
-            worker.link.send(Rest())
+            worker.link.send(Rest(drop))
 
     async def next_progress(self) -> Progress:
         """The sum of all workers' progress, once each has sent new; HarnessError when one of them is gone."""

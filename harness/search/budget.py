@@ -1,10 +1,13 @@
 """What a run may spend, in time, requests, dollars and room on the disk, and what is left of it.
 
-The bounds are the run's: what earlier sessions of it spent counts. Left out: what a provider bills beyond
-tokens and time.
+The bounds are the run's: what earlier sessions of it spent counts. Repeats of a ramp that chooses its levels share
+what is left, except for the room on the disk. Left out: what a provider bills beyond tokens and time.
 """
 
 from __future__ import annotations
+
+import enum
+import math
 
 import msgspec
 
@@ -67,28 +70,100 @@ class Spent(msgspec.Struct, frozen=True):
     bytes: int = 0  # of records on the disk
 
 
+class Bound(enum.Enum):
+    """What a run may not exceed."""
+
+    SECONDS = enum.auto()
+    REQUESTS = enum.auto()
+    DOLLARS = enum.auto()
+    DISK = enum.auto()
+
+
+def sharing(ramp: Ramp, repeat: int, last_begun: int = 0) -> float:
+    """How many repeats of a ramp share what is left when `repeat` begins, itself included.
+
+    Levels that are given take what they take: each of their repeats may use all. When a run is resumed, a repeat that
+    a later one has followed is over: nothing is left to it (inf).
+
+    >>> three = Ramp(repeat=3)
+    >>> sharing(three, 0), sharing(three, 2), sharing(three, 0, last_begun=1), sharing(Ramp(repeat=3, levels=[1]), 0)
+    (3, 1, inf, 1)
+    """
+    if ramp.levels or ramp.level_rates:
+        return 1
+    return math.inf if repeat < last_begun else ramp.repeat - repeat
+
+
 class Budget(msgspec.Struct, frozen=True):
-    """The bounds of a run, and what is spent of them."""
+    """The bounds of a run, or of one of its repeats, and what is spent of them."""
 
     ramp: Ramp = Ramp()
     spent: Spent = Spent()
+    before: Spent = Spent()  # what was spent when the repeat began, or was resumed
+    repeats: float = 1  # the repeat and those to come, which share what was left then; inf: nothing is left to it
+
+    def whole(self) -> Budget:
+        """The run's, whatever its repeats share.
+
+        >>> Budget(Ramp(max_seconds=100.0), Spent(50.0), repeats=2).whole().over() is None
+        True
+        """
+        return msgspec.structs.replace(self, before=Spent(), repeats=1)
+
+    def reached(self, ahead_s: float = 0.0) -> tuple[Bound, ...]:
+        """The bounds that are reached, or will be in so many seconds.
+
+        >>> [bound.name for bound in Budget(Ramp(max_seconds=9.0, max_requests=10), Spent(8.0, 10)).reached(1.0)]
+        ['SECONDS', 'REQUESTS']
+        """
+        spent, before, disk = self.spent, self.before, self.ramp.max_disk or None
+        pairs = (
+            (Bound.SECONDS, spent.seconds - before.seconds + ahead_s, self.seconds),
+            (Bound.REQUESTS, spent.requests - before.requests, self._requests),
+            (Bound.DOLLARS, spent.dollars - before.dollars, self._dollars),
+            (Bound.DISK, spent.bytes, disk),
+        )
+        return tuple(bound for bound, used, most in pairs if most is not None and used >= most)
 
     def over(self, ahead_s: float = 0.0) -> str | None:
         """Which bound is reached, or will be in so many seconds; None while there is room.
 
         >>> Budget(Ramp(max_seconds=100.0), Spent(95.0)).over(), Budget(Ramp(max_seconds=100.0), Spent(95.0)).over(5.0)
         (None, '--max-seconds 100 is used up')
+        >>> Budget(Ramp(max_seconds=100.0), Spent(50.0), repeats=2).over()
+        "this repeat's part of --max-seconds 100 is used up"
         """
-        ramp, spent = self.ramp, self.spent
-        if ramp.max_seconds is not None and spent.seconds + ahead_s >= ramp.max_seconds:
-            return f"--max-seconds {ramp.max_seconds:g} is used up"
-        if ramp.max_requests is not None and spent.requests >= ramp.max_requests:
-            return f"--max-requests {ramp.max_requests} are sent"
-        if ramp.max_dollars is not None and spent.dollars >= ramp.max_dollars:
-            return f"--max-dollars {ramp.max_dollars:g} are spent"
-        if ramp.max_disk and spent.bytes >= ramp.max_disk:
-            return f"--max-disk {units.bytes_text(ramp.max_disk)} is reached"
-        return None
+        if not (reached := self.reached(ahead_s)):
+            return None
+        ramp = self.ramp
+        if reached[0] is Bound.DISK:
+            return f"--max-disk {units.bytes_text(ramp.max_disk or 0)} is reached"
+        part, are = ("", "are") if self.repeats == 1 else ("this repeat's part of ", "is")
+        if reached[0] is Bound.SECONDS:
+            return f"{part}--max-seconds {ramp.max_seconds:g} is used up"
+        if reached[0] is Bound.REQUESTS:
+            return f"{part}--max-requests {ramp.max_requests} {are} sent"
+        return f"{part}--max-dollars {ramp.max_dollars:g} {are} spent"
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of the repeat; None where they are not bounded.
+
+        >>> Budget(Ramp(max_seconds=100.0), before=Spent(40.0), repeats=2).seconds
+        30.0
+        """
+        most = self.ramp.max_seconds
+        return None if most is None else (most - self.before.seconds) / self.repeats
+
+    @property
+    def _requests(self) -> float | None:
+        most = self.ramp.max_requests
+        return None if most is None else (most - self.before.requests) / self.repeats
+
+    @property
+    def _dollars(self) -> float | None:
+        most = self.ramp.max_dollars
+        return None if most is None else (most - self.before.dollars) / self.repeats
 
     @property
     def seconds_left(self) -> float | None:
@@ -97,15 +172,15 @@ class Budget(msgspec.Struct, frozen=True):
         >>> Budget(Ramp(max_seconds=100.0, max_dollars=3.0), Spent(40.0, 10, 2.0)).seconds_left
         20.0
         """
-        left = []
-        if self.ramp.max_seconds is not None:
-            left.append(self.ramp.max_seconds - self.spent.seconds)
-        if self.ramp.max_dollars is not None and self.spent.dollars > 0:
-            left.append((self.ramp.max_dollars - self.spent.dollars) * self.spent.seconds / self.spent.dollars)
+        spent, before, left = self.spent, self.before, []
+        if self.seconds is not None:
+            left.append(self.seconds - (spent.seconds - before.seconds))
+        if self._dollars is not None and spent.dollars > 0:
+            left.append((self._dollars - (spent.dollars - before.dollars)) * spent.seconds / spent.dollars)
         return max(0.0, min(left)) if left else None
 
     @property
     def requests_left(self) -> int | None:
         """Requests that may still be sent; None where they are not bounded."""
-        most = self.ramp.max_requests
-        return None if most is None else max(0, most - self.spent.requests)
+        most, sent = self._requests, self.spent.requests - self.before.requests
+        return None if most is None else max(0, math.floor(most - sent))

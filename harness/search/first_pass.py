@@ -30,7 +30,7 @@ _STILL = 0.25  # elasticity above which throughput still rises, whatever the fit
 _INSIDE = 0.7  # of the last level: a hinge below lies well inside
 _FEW = 4  # levels of a first pass that may be sure of a bend
 _FLAT_LEVELS = 2  # in a row that gain nothing end the first pass
-_MANY = 60.0  # request times in the whole run's time, below which the first pass goes by fours
+_MANY = 60.0  # request times in a ramp's time, below which the first pass goes by fours
 
 
 def walk(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, Decision]:
@@ -104,7 +104,7 @@ def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
 
 
 def _few_levels(measured: Sequence[MeasuredLevel], search: Search) -> bool:
-    """Whether the whole run's time allows for few levels, by the time of a request alone."""
+    """Whether a ramp's time allows for few levels, by the time of a request alone."""
     alone = measured[0].request_s
     return search.seconds is not None and alone is not None and search.seconds < _MANY * (alone + search.rest_s)
 

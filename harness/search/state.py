@@ -16,7 +16,7 @@ from harness.analysis.stats import ASSUMED, FLOOR
 from harness.analysis.verdicts.server import ERROR_RATE
 from harness.scenario import Scenario
 from harness.search import decision, pace
-from harness.search.budget import Budget
+from harness.search.budget import Budget, sharing
 from harness.search.decision import Decision, Part, Reason
 from harness.search.measured import MeasuredLevel
 
@@ -42,7 +42,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     requests_left: int | None
     keep_going: bool = False  # of fixed levels: one that fails does not end them
     first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
-    seconds: float | None = None  # that the whole run may take
+    seconds: float | None = None  # that a ramp may take, of all that the run may
     paced: bool = False  # levels last as long as `pace` decides, not all equally long
     rest_s: float = 0.0  # that a slot rests for each request
     quick: bool = False  # the first provisional answer is enough
@@ -74,7 +74,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             seconds_left=budget.seconds_left,
             requests_left=budget.requests_left,
             first_rate=1 / e2e_s if e2e_s else None,
-            seconds=spec.max_seconds,
+            seconds=None if spec.max_seconds is None else spec.max_seconds / sharing(spec, 0),
             paced=pace.paced(scenario),
             rest_s=rest_s,
             quick=spec.quick,

@@ -20,7 +20,7 @@ from harness.record import Level, LevelNote
 from harness.roles import Role
 from harness.scenario import PRECISION, Scenario
 from harness.search import pace, precision
-from harness.search.budget import Budget
+from harness.search.budget import Bound, Budget
 from harness.search.history import History
 from harness.search.timetable import Moments
 
@@ -95,7 +95,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     levels_left: int | None = None  # of fixed ones, this one included: they share the time
     moments: Moments | None = None  # that are fixed beforehand; None: they follow from what is seen
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
-    before_s: float = 0.0  # that the run had spent when this repeat of it began
 
     def pace(self, request_s: float, seconds_left: float | None) -> pace.Pace:
         """How long the level lasts, by the time of a request as it is known now."""
@@ -114,7 +113,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         if self.levels_left is not None:
             most = min(most, max(SHORTEST_WINDOW_S, left / max(1, self.levels_left) - 3 * request_s))
         if self.probes_left:
-            half = (left + budget.spent.seconds - self.before_s) / 2
+            half = (left + budget.spent.seconds - budget.before.seconds) / 2
             most = min(most, max(_SHORTEST_PROBE_S, (left - half) / self.probes_left - 3 * request_s))
         return most
 
@@ -307,7 +306,8 @@ class LevelTiming:
             self._last_ended_s = now.time_s
         if self._last_ended_s is None or now.time_s <= self._last_ended_s + self._task.settle_s:
             spent, patience = now.budget.over() is not None, _COOLDOWN_REQUESTS * now.e2e_s
-            if spent and self._is_paced:  # its window ended early enough for the last ones
+            # Its window ended early enough for the last ones, unless the last of so many requests ended it.
+            if spent and self._is_paced and now.budget.reached() != (Bound.REQUESTS,):
                 patience = min(self._task.settle_s, patience)
             if not (spent or self._hopeless(now)) or now.time_s <= end_s + patience:
                 return False

@@ -495,8 +495,8 @@ def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_it
         )
         longest = task.longest(0.5, Budget(spec.ramp, Spent(10.0 * done, 0)))
         assert longest <= (40.0 - 10.0 * done) / (len(lengths) - done)
-        later = msgspec.structs.replace(task, before_s=50.0)  # a repeat that begins then has 30 s, and half of them
-        found = later.longest(0.5, Budget(spec.ramp, Spent(50.0 + 5.0 * done, 0)))
+        # A repeat that begins after 50 s has 30 s, and half of them.
+        found = task.longest(0.5, Budget(spec.ramp, Spent(50.0 + 5.0 * done, 0), before=Spent(50.0)))
         assert found == pytest.approx((15.0 - 5.0 * done) / (len(lengths) - done) - 1.5)
 
 

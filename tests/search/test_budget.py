@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from harness.scenario import Ramp
@@ -31,3 +33,25 @@ def test_what_is_left_is_the_nearest_bound_s() -> None:
     assert Budget(Ramp(max_dollars=3.0), Spent(0.0, 0, 0.0)).seconds_left is None, "the pace is not known yet"
     assert Budget(Ramp(max_requests=100), Spent(0.0, 30)).requests_left == 70
     assert (Budget(Ramp(), Spent(1.0, 1)).seconds_left, Budget(Ramp(), Spent(1.0, 1)).requests_left) == (None, None)
+
+
+def test_repeats_share_what_is_left_when_they_begin() -> None:
+    spec = Ramp(max_seconds=300.0, max_requests=100, max_dollars=3.0, repeat=3)
+    first = Budget(spec, Spent(99.0, 33, 0.5), repeats=3)
+    assert (first.over(), first.requests_left) == (None, 0)
+    assert first.seconds_left == pytest.approx(1.0)
+    assert Budget(spec, Spent(100.0), repeats=3).over() == "this repeat's part of --max-seconds 300 is used up"
+    assert Budget(spec, Spent(0.0, 34), repeats=3).over() == "this repeat's part of --max-requests 100 is sent"
+    assert Budget(spec, Spent(0.0, 0, 1.0), repeats=3).over() == "this repeat's part of --max-dollars 3 is spent"
+    # The first took 20 s longer than its part: each of the others has 10 s less.
+    second = Budget(spec, Spent(150.0), before=Spent(120.0), repeats=2)
+    assert (second.seconds, second.seconds_left) == (90.0, 60.0)
+    # 1.2 dollars in 120 s: the half of what was left lasts 90 s, 30 of which are over.
+    second = Budget(Ramp(max_dollars=3.0), Spent(150.0, 0, 1.5), before=Spent(120.0, 0, 1.2), repeats=2)
+    assert second.seconds_left == pytest.approx(60.0)
+
+
+def test_a_repeat_that_was_over_has_nothing_left_and_the_run_has() -> None:
+    bounds = Budget(Ramp(max_seconds=300.0, repeat=2), Spent(100.0), repeats=math.inf)
+    assert bounds.over() == "this repeat's part of --max-seconds 300 is used up"
+    assert (bounds.seconds_left, bounds.whole().seconds_left, bounds.whole().over()) == (0.0, 200.0, None)
