@@ -40,6 +40,10 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
     if not representative.predictable(found):
         fact = "the prompts of sessions and graphs grow with every answer"
         raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")
+    given = flags["input_tokens"] is not None and flags["output_tokens"] is not None
+    if found.workload.dataset and not given:
+        fact, way_out = "the lengths of a dataset are not predicted", "give its means: --input-tokens, --output-tokens"
+        raise HarnessError(fact, place=f"{path}: $.workload.dataset", way_out=way_out)
     lengths = {}
     for field in ("input_tokens", "output_tokens"):
         flag, text = f"--{field.replace('_', '-')}", flags[field]

@@ -151,7 +151,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
         "Limits",
         option("--goodput", metavar="NAME:MS …", help="The limits of --slo as vLLM writes them: 'ttft:500 tpot:50'."),
-        option("--slo-fail", is_flag=True, help="Exit status 99 where the SLO is missed."),
+        option("--slo-fail", is_flag=True, help="Exit status 99 if even the lowest load misses the SLO."),
         ramp("--max-ttft", metavar="TIME", help="Measure no level above one whose TTFT p99 exceeds this."),
         ramp("--max-requests", metavar="N", help="End the run after N requests."),
         ramp("--max-dollars", type=float, metavar="USD", help="End the run at this cost, by the prices below."),

@@ -35,7 +35,7 @@ def log(run: Logged, artifacts: Sequence[Path], out: str) -> str:
             from mlflow import MlflowClient
             from mlflow.exceptions import MlflowException
         except ImportError:
-            way_out = "pip install 'knee-harness[mlflow]'"
+            way_out = "pip install '.[mlflow]' in knee's folder"
             raise HarnessError("MLflow is not installed", place="--to mlflow", way_out=way_out) from None
         place = _shown(out)
         try:

@@ -82,7 +82,7 @@ def joined(address: str) -> Iterator[list[Node]]:
     try:
         import ray
     except ImportError:
-        fact, way_out = "Ray is not installed", "pip install 'knee-harness[ray]'"
+        fact, way_out = "Ray is not installed", "pip install '.[ray]' in knee's folder"
         raise HarnessError(fact, place="--ray", way_out=way_out) from None
     _must_answer(address)
     in_main = threading.current_thread() is threading.main_thread()

@@ -480,6 +480,10 @@ def test_what_prompts_share_is_cached(tmp_path: Path) -> None:
             "[workload.session]\nturns = 3\nuser_tokens = 50", CHAT[:4],
             "error: x.toml: $.workload: the prompts of sessions and graphs grow with every answer",
         ),
+        (
+            '[workload.dataset]\npath = "trace.jsonl"', (*CHAT[:4], "--input-tokens", "9"),
+            "error: x.toml: $.workload.dataset: the lengths of a dataset are not predicted",
+        ),
         ("[hardware]\ngpus = 8\n", CHAT[:4], "error: --gpus: 8 GPUs, but not how they share the model"),
         ("[hardwear]\n", CHAT[:4], "error: x.toml: unknown field 'hardwear'"),
         ('[workload]\noutput_tokens = "100..200000"', CHAT[:4], "error: --input-tokens: a request of 200,"),
@@ -495,6 +499,12 @@ def test_a_mistake_in_a_scenario_or_against_one_is_one_line(
     assert got.exit_code == 1, got.output
     assert got.output.startswith(line)
     assert got.output.count("\n") == 1
+
+
+def test_a_dataset_s_means_are_predicted_where_they_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[workload.dataset]\npath = "trace.jsonl"\n')
+    assert prediction(str(path), *CHAT)["levels"] == prediction(*CHAT)["levels"]
 
 
 def test_a_scenario_that_names_no_card_is_a_usage_error(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def refused(address: str) -> str:
 
 def test_no_ray_and_no_cluster_are_each_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert refused("auto") == "--ray: Ray is not installed; pip install 'knee-harness[ray]'"
+    assert refused("auto") == "--ray: Ray is not installed; pip install '.[ray]' in knee's folder"
     monkeypatch.setitem(sys.modules, "ray", object())  # never come to
     for address in ("", "local", "ray://head:10001", "head:", ":6379", "head:٦"):
         assert refused(address).startswith(f"--ray {address}".rstrip() + ": not the address of a cluster; write auto")
