@@ -187,12 +187,12 @@ def test_error_rates_are_counts_with_wilson_s_interval() -> None:
     assert outcome("error_rate < 1%", [measured(of_levels(level, level))]).outcome == "unresolved"
     more = msgspec.structs.replace(level, requests=191)
     assert outcome("error_rate < 1%", [measured(of_levels(level, more))]).outcome == "met"
-    failing = summaries.level(8, requests=200, errors=20, verdicts=[_invalid("errors_above_1_percent")])
+    failing = summaries.level(8, requests=200, errors=20, verdicts=[invalid("errors_above_1_percent")])
     found = outcome("error_rate@8 < 1%", [measured(of_levels(failing))])
     assert (found.outcome, found.value, found.ci95) == ("missed", 0.1, wilson(20, 200))
 
 
-def _invalid(code: str) -> Verdict:
+def invalid(code: str) -> Verdict:
     return Verdict(code, Gravity.INVALID, "why", "the way out")
 
 
@@ -281,7 +281,7 @@ def test_an_invalid_level_decides_nothing_but_overload_still_misses() -> None:
     found = outcome("output_tokens_per_s@64 >= 1")
     assert (found.outcome, found.why) == ("unresolved", "the level is invalid: client_limited")
     late = Attainment("ttft_p99=2s", 0.99, 5, 200, 0.025, wilson(5, 200), "missed")
-    level = summaries.level(8, slo=[late], verdicts=[_invalid("unstable")])
+    level = summaries.level(8, slo=[late], verdicts=[invalid("unstable")])
     assert outcome("ttft_p99@8 < 2s", [measured(of_levels(level))]).outcome == "missed"
     good = Attainment("ttft_p99=2s", 0.99, 500, 500, 1.0, wilson(500, 500), "met")
     level = msgspec.structs.replace(level, slo=[good])
@@ -290,7 +290,7 @@ def test_an_invalid_level_decides_nothing_but_overload_still_misses() -> None:
 
 
 def test_an_invalid_run_decides_nothing() -> None:
-    run = msgspec.structs.replace(summaries.full(), verdicts=[_invalid("nothing_measured")])
+    run = msgspec.structs.replace(summaries.full(), verdicts=[invalid("nothing_measured")])
     found = outcome("plateau >= 1", [measured(run)])
     assert (found.outcome, found.why) == ("unresolved", "the run is invalid: nothing_measured: why")
 
@@ -302,7 +302,7 @@ def test_the_knee_s_level_is_the_nearest_valid_one() -> None:
     assert outcome("output_tokens_per_s@knee >= 1").at == 16  # of a knee at 16.2
     made = summaries.full()
     void = [
-        msgspec.structs.replace(level, verdicts=[_invalid("drift")]) if level.concurrency == 16 else level
+        msgspec.structs.replace(level, verdicts=[invalid("drift")]) if level.concurrency == 16 else level
         for level in made.levels
     ]
     assert outcome("output_tokens_per_s@knee >= 1", [measured(of_levels(*void))]).at == 12

@@ -17,11 +17,11 @@ import msgspec
 
 from harness.analysis import slo
 from harness.analysis.level import Facts, attainments
-from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.validity import Purpose, usable
 from harness.decide.check import figures
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity
-from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, levels_at, load_of
+from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, levels_at, load_of, lost, void
 from harness.decide.check.repeats import error, mean, over_runs, within_run
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import Ratio, alternate
@@ -166,7 +166,7 @@ def _of_run(wanted: Subject, of: Measured, at: float | None, *, open_loop: bool)
     purpose = Purpose.MISS if wanted.figure in _FAILING else Purpose.ANSWER
     sound = [level for level in levels if usable(level, purpose)]
     if not sound:
-        return _void(levels)
+        return void(levels)
     return within_run([figures.of_level(level, wanted.figure) for level in sound])
 
 
@@ -176,12 +176,6 @@ def quantity(wanted: Subject, of: Measured) -> Quantity:
         return _of_run(wanted, of, None, open_loop=False)
     found = load_of(wanted, [[of]])
     return found if isinstance(found, Quantity) else _of_run(wanted, of, found[0], open_loop=found[1])
-
-
-def _void(levels: Sequence[LevelSummary]) -> Quantity:
-    codes = sorted(invalid_by(levels[0]))
-    advice = next((verdict.advice for verdict in levels[0].verdicts if verdict.level == Gravity.INVALID), "")
-    return Quantity(None, None, f"the level is invalid: {', '.join(codes)}", advice)
 
 
 # ---- outcomes -------------------------------------------------------------------------------------------------------
@@ -235,7 +229,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
         valid = [(each, level) for level in levels if usable(level, Purpose.ANSWER)]
         failed = [(each, level) for level in levels if usable(level, Purpose.MISS)]
         if not valid and not failed:
-            return _unresolved(made, _void(levels))
+            return _unresolved(made, void(levels))
         sound, overloaded = sound + valid, overloaded + ([] if valid else failed)
     value = mean([figures.of_level(level, wanted.figure) for _, level in sound or overloaded])
     made = msgspec.structs.replace(made, value=value)
@@ -245,7 +239,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
         return _unresolved(made, Quantity(value, None, "no interval", f"measure it with --slo {limit}"))
     within, beyond = known[: len(sound)], known[len(sound) :]
     if any(each.outcome != Outcome.MISSED for each in beyond):
-        return _unresolved(made, _void([level for _, level in overloaded]))
+        return _unresolved(made, void([level for _, level in overloaded]))
     together = slo.judged([(each,) for each in within], len(beyond))
     pooled = together.pooled[0] if together.pooled else slo.pooled(beyond)
     made = msgspec.structs.replace(made, attainment=pooled)
@@ -256,7 +250,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
     swapped = {Outcome.MET: Outcome.MISSED, Outcome.MISSED: Outcome.MET}
     outcome = swapped.get(together.outcome, together.outcome) if wanted.least else together.outcome
     if outcome is Outcome.UNRESOLVED and beyond:
-        return _unresolved(made, _void([level for _, level in overloaded]))
+        return _unresolved(made, void([level for _, level in overloaded]))
     if outcome is Outcome.UNRESOLVED:
         needed = slo.enough(pooled)
         way_out = f"{needed:,} requests would tell: hold the level longer" if needed else "hold the level longer"
@@ -298,6 +292,8 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     if wanted.at == ALL:
         loads, open_loop = common([*under.baseline, *under.runs])
         made = msgspec.structs.replace(made, open_loop=open_loop)
+        if gone := lost(under.baseline, under.runs, open_loop=open_loop):
+            return _unresolved(made, gone)
     if not loads:
         return _unresolved(made, NOTHING_IN_COMMON)
     sides: list[list[dict[float, tuple[float, float]]]] = []

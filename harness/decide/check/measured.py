@@ -10,14 +10,16 @@ import msgspec
 import numpy as np
 
 from harness.analysis import curve, slo, summarise
-from harness.analysis.validity import Purpose, usable
+from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.decide.check import figures
 from harness.decide.check.expression import Subject
 from harness.decide.check.figures import Quantity
 from harness.decide.compare import runs
 from harness.decide.compare.runs import Run
+from harness.judgement import Gravity
 from harness.manifest import Manifest
 from harness.results.result import Result
+from harness.roles import Role, role_of
 from harness.summary import LevelSummary, Summary
 from harness.work import Unit
 
@@ -96,15 +98,50 @@ def load_of(wanted: Subject, sides: Sequence[Sequence[Measured]]) -> tuple[float
 def common(every: Sequence[Measured]) -> tuple[list[float], bool]:
     """The loads of which each run has a valid level, rising, and whether they are rates."""
     open_loop = any(level.rate is not None for level in every[0].summary.levels)
-    loads = [
-        {level.load for level in _of_ramp(each, open_loop=open_loop) if usable(level, Purpose.ANSWER)} for each in every
-    ]
-    return sorted(load for load in set.intersection(*loads) if load and load > 0), open_loop
+    loads = [_valid(each, open_loop=open_loop) for each in every]
+    return sorted(load for load in set.intersection(*loads) if load > 0), open_loop
+
+
+def lost(baseline: Sequence[Measured], runs: Sequence[Measured], *, open_loop: bool) -> Quantity | None:
+    """What is missing at the lowest load that a run lost against the baseline; None where none lost one.
+
+    A load counts that the whole baseline measured, with a valid level at least once. A run lost it where its own level
+    is invalid. It also did where it lacks one that the whole baseline has as a valid level, unless a ramp chose that:
+    ramps choose other levels each time.
+    """
+    valid = [_valid(each, open_loop=open_loop) for each in baseline]
+    fixed = set.intersection(*(_valid(each, open_loop=open_loop, fixed=True) for each in baseline))
+    measured = set.intersection(*(_loads(_of_ramp(each, open_loop=open_loop)) for each in baseline))
+    for load in sorted(measured.intersection(set[float]().union(*valid))):
+        for each in runs:
+            levels = levels_at(each, load, open_loop=open_loop)
+            if not levels and load in fixed:
+                return _no_level(each, load, open_loop=open_loop)
+            if levels and not any(usable(level, Purpose.ANSWER) for level in levels):
+                return void(levels, f"{each.run.place}: the level {load:g}{'/s' * open_loop} is invalid")
+    return None
+
+
+def _valid(of: Measured, *, open_loop: bool, fixed: bool = False) -> set[float]:
+    """The loads of a run's valid levels; `fixed`: of those that no ramp chose."""
+    levels = [level for level in _of_ramp(of, open_loop=open_loop) if usable(level, Purpose.ANSWER)]
+    return _loads([level for level in levels if not fixed or role_of(level.reason) in (None, Role.FIXED)])
+
+
+def _loads(levels: Sequence[LevelSummary]) -> set[float]:
+    return {level.load for level in levels if level.load is not None}
+
+
+def void(levels: Sequence[LevelSummary], fact: str = "the level is invalid") -> Quantity:
+    """What is missing where no level is valid: by the verdicts of the first."""
+    codes = sorted(invalid_by(levels[0]))
+    advice = next((verdict.advice for verdict in levels[0].verdicts if verdict.level == Gravity.INVALID), "")
+    return Quantity(None, None, f"{fact}: {', '.join(codes)}", advice)
 
 
 def _no_level(lacking: Measured, at: float, *, open_loop: bool) -> Quantity:
     """Why a run does not have the level: what it has."""
-    loads = sorted({level.load or 0.0 for level in _of_ramp(lacking, open_loop=open_loop)})
+    loads = sorted(_loads(_of_ramp(lacking, open_loop=open_loop)))
     way_out = f"its levels are {', '.join(f'{load:g}' for load in loads[:40]) or 'none'}"
     if not loads and _of_ramp(lacking, open_loop=not open_loop):
         way_out = f"it has no rates: write @{at:g}" if open_loop else f"its levels are rates: write @{at:g}/s"
