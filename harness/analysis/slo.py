@@ -311,13 +311,17 @@ def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judge
         at = level.rate if rates else level.concurrency if level.rate is None else None
         if at is None or level.input_tokens_asked is not None:
             continue
-        overloaded = not invalid_by(level).isdisjoint({Code.UNSTABLE, Code.ERRORS_ABOVE_1_PERCENT})
-        misses = overloaded or outcome(level.slo) == Outcome.MISSED
+        misses = overloaded(level) or outcome(level.slo) == Outcome.MISSED
         if usable(level, Purpose.ANSWER):
             sound[at].append(level.slo)
         elif misses and usable(level, Purpose.MISS):
             failed[at] += 1
     return {at: judged(sound[at], failed[at]) for at in sorted({*sound, *failed})}
+
+
+def overloaded(level: LevelSummary) -> bool:
+    """Whether a level misses every SLO, whatever the requests that were answered show: it had more than it serves."""
+    return not invalid_by(level).isdisjoint({Code.UNSTABLE, Code.ERRORS_ABOVE_1_PERCENT})
 
 
 def _boundary(found: Mapping[float, Judged]) -> Value | None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness.analysis.stats import wilson
 from harness.decide.check.measured import Measured
-from harness.summary import LevelSummary
+from harness.summary import Attainment, LevelSummary
 from tests.builders import summaries
 from tests.decide.test_check import invalid, measured, of_levels, outcome
 
@@ -60,3 +61,46 @@ def test_a_run_that_ended_below_the_levels_of_its_baseline_is_unresolved() -> No
 def test_levels_that_a_ramp_chose_may_differ() -> None:
     old = side(place="old", reason="between 4 and 64")
     assert outcome(ALL, side(loads=(1, 4, 12, 64)), old).outcome == "met"
+
+
+# ---- a percentile at a load that was measured again -----------------------------------------------------------------
+
+MET = Attainment("ttft_p99=2s", 0.99, 500, 500, 1.0, wilson(500, 500), "met")
+LATE = Attainment("ttft_p99=2s", 0.99, 5, 200, 0.025, wilson(5, 200), "missed")
+FEW = Attainment("ttft_p99=2s", 0.99, 100, 100, 1.0, wilson(100, 100), "unresolved")
+ERRORS, UNSTABLE = "errors_above_1_percent", "unstable"
+
+
+@pytest.mark.parametrize(
+    ("repeats", "expected"),
+    [  # as `slo.by_load` judges them: most decide
+        ([(MET, None)], "met"),
+        ([(MET, None), (LATE, ERRORS)], "unresolved"),
+        ([(MET, None), (LATE, UNSTABLE)], "unresolved"),
+        ([(MET, None), (MET, ERRORS)], "unresolved"),
+        ([(MET, None), (MET, None), (LATE, ERRORS)], "met"),
+        ([(MET, None), (LATE, ERRORS), (LATE, UNSTABLE)], "missed"),
+        ([(MET, None), (LATE, ERRORS), (MET, ERRORS)], "unresolved"),  # one of those that failed was in time
+        ([(LATE, None), (LATE, ERRORS)], "missed"),  # all of them say so
+        ([(MET, None), (LATE, "in_flight_low")], "unresolved"),
+        ([(MET, None), (MET, "in_flight_low")], "met"),
+        ([(MET, None), (LATE, "client_limited")], "met"),
+    ],
+)
+def test_a_repeat_that_failed_counts_beside_the_valid_ones_of_its_run(
+    repeats: list[tuple[Attainment, str | None]], expected: str
+) -> None:
+    run = measured(of_levels(*(level(32, code, slo=[attained]) for attained, code in repeats)))
+    assert outcome("ttft_p99@32 < 2s", [run]).outcome == expected
+    swapped = {"met": "missed", "missed": "met"}
+    assert outcome("ttft_p99@32 > 2s", [run]).outcome == swapped.get(expected, expected)
+
+
+def test_what_leaves_a_load_unresolved_is_said() -> None:
+    def why(*repeats: tuple[Attainment, str | None]) -> tuple[str, str]:
+        run = measured(of_levels(*(level(32, code, slo=[attained]) for attained, code in repeats)))
+        found = outcome("ttft_p99@32 < 2s", [run])
+        return found.outcome, found.why
+
+    assert why((MET, None), (LATE, ERRORS)) == ("unresolved", f"1 of 2 repeats of the level are invalid: {ERRORS}")
+    assert why((FEW, None), (FEW, None), (LATE, ERRORS)) == ("unresolved", "200 requests do not tell")

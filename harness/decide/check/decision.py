@@ -222,25 +222,27 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
     assert made.at is not None
     assert wanted.bound is not None
     (limit,) = slo.limits({wanted.figure: wanted.bound})
-    sound: list[tuple[Measured, LevelSummary]] = []
-    overloaded: list[tuple[Measured, LevelSummary]] = []
+    repeats: list[_Repeat] = []
     for each in side:
         levels = levels_at(each, made.at, open_loop=made.open_loop)
-        valid = [(each, level) for level in levels if usable(level, Purpose.ANSWER)]
-        failed = [(each, level) for level in levels if usable(level, Purpose.MISS)]
-        if not valid and not failed:
+        if not any(usable(level, Purpose.MISS) for level in levels):
             return _unresolved(made, void(levels))
-        sound, overloaded = sound + valid, overloaded + ([] if valid else failed)
-    value = mean([figures.of_level(level, wanted.figure) for _, level in sound or overloaded])
+        repeats += _repeats(each, levels, limit)
+    sound = [each for each in repeats if each.valid]
+    failed = [each for each in repeats if not each.valid]
+    value = mean([figures.of_level(each.level, wanted.figure) for each in sound or failed])
     made = msgspec.structs.replace(made, value=value)
-    found = [_attained(each, level, limit) for each, level in (*sound, *overloaded)]
-    known = [each for each in found if each is not None]
-    if len(known) < len(found):
+    within, beyond = ([each.attained for each in part if each.attained is not None] for part in (sound, failed))
+    if len(within) + len(beyond) < len(repeats):
         return _unresolved(made, Quantity(value, None, "no interval", f"measure it with --slo {limit}"))
-    within, beyond = known[: len(sound)], known[len(sound) :]
-    if any(each.outcome != Outcome.MISSED for each in beyond):
-        return _unresolved(made, void([level for _, level in overloaded]))
-    together = slo.judged([(each,) for each in within], len(beyond))
+    unsure = [each for each in failed if not each.missed]
+    missed = bool(within) and slo.pooled(within).outcome == Outcome.MISSED
+    against = 0 if missed else len(failed)  # what failed adds nothing where the valid ones missed it themselves
+    undecided = against > 0 and (against == len(sound) or (against > len(sound) and bool(unsure)))
+    if undecided or any(each.alone for each in unsure):
+        fact = f"{len(failed)} of {len(repeats)} repeats of the level are invalid" if sound else "the level is invalid"
+        return _unresolved(made, void([each.level for each in failed], fact))
+    together = slo.judged([(each,) for each in within], against)
     pooled = together.pooled[0] if together.pooled else slo.pooled(beyond)
     made = msgspec.structs.replace(made, attainment=pooled)
     if pooled.ci95 is None:
@@ -249,13 +251,35 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
         )
     swapped = {Outcome.MET: Outcome.MISSED, Outcome.MISSED: Outcome.MET}
     outcome = swapped.get(together.outcome, together.outcome) if wanted.least else together.outcome
-    if outcome is Outcome.UNRESOLVED and beyond:
-        return _unresolved(made, void([level for _, level in overloaded]))
     if outcome is Outcome.UNRESOLVED:
         needed = slo.enough(pooled)
         way_out = f"{needed:,} requests would tell: hold the level longer" if needed else "hold the level longer"
         return _unresolved(made, Quantity(value, None, f"{pooled.n:,} requests do not tell", way_out))
     return msgspec.structs.replace(made, outcome=outcome)
+
+
+class _Repeat(NamedTuple):
+    """One time that a run measured a load: how much of it met a limit."""
+
+    level: LevelSummary
+    attained: Attainment | None  # None where its requests are not there
+    valid: bool
+    alone: bool  # its run has no valid one
+
+    @property
+    def missed(self) -> bool:
+        return self.attained is not None and self.attained.outcome == Outcome.MISSED
+
+
+def _repeats(of: Measured, levels: Sequence[LevelSummary], limit: slo.SloLimit) -> list[_Repeat]:
+    """The levels of a run at one load that say something of a limit: an invalid one only that it is missed."""
+    alone = not any(usable(level, Purpose.ANSWER) for level in levels)
+    found = [
+        _Repeat(level, _attained(of, level, limit), usable(level, Purpose.ANSWER), alone)
+        for level in levels
+        if usable(level, Purpose.MISS)
+    ]
+    return [each for each in found if each.valid or alone or each.missed or slo.overloaded(each.level)]
 
 
 def _attained(of: Measured, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
