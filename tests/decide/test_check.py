@@ -507,6 +507,10 @@ def test_sides_that_are_not_alike_decide_nothing_but_another_engine_is_what_a_ch
     assert (found.differ, found.decisions[0].why) == (["GPU"], "not alike: GPU")
     newer = repeats(1.0, server={"name": "vllm", "version": "0.26"})
     assert outcome("output_tokens_per_s@8 >= 0.5*baseline", newer, repeats(1.0)).outcome == "met"
+    ramp = msgspec.structs.replace(summaries.MANIFEST.scenario.ramp, start="batch")
+    batches = repeats(1.0, scenario=msgspec.structs.replace(summaries.MANIFEST.scenario, ramp=ramp))
+    decided = outcome("output_tokens_per_s@8 >= 0.5*baseline", repeats(1.0), batches)
+    assert (decided.outcome, decided.why) == ("unresolved", "not alike: start")
 
 
 def test_runs_that_are_no_repeats_of_each_other_decide_nothing() -> None:
