@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.stats import wilson
+from harness.decide.check import figures
 from harness.decide.check.measured import Measured
 from harness.summary import Attainment, LevelSummary
 from tests.builders import summaries
@@ -104,3 +105,24 @@ def test_what_leaves_a_load_unresolved_is_said() -> None:
 
     assert why((MET, None), (LATE, ERRORS)) == ("unresolved", f"1 of 2 repeats of the level are invalid: {ERRORS}")
     assert why((FEW, None), (FEW, None), (LATE, ERRORS)) == ("unresolved", "200 requests do not tell")
+
+
+# ---- the error rate -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["client_limited", "worker_paused", "stalled"])
+def test_the_error_rate_of_a_run_is_of_all_its_levels(code: str) -> None:
+    failing = level(16, requests=400, errors=80, verdicts=[invalid(ERRORS), invalid(code)])
+    run = measured(of_levels(level(4, requests=400, errors=0), failing))
+    found = outcome("error_rate < 1%", [run])
+    assert (found.outcome, found.value, found.ci95) == ("missed", 0.1, wilson(80, 800))
+    assert found.ci95 == figures.OF_RUN["error_rate"][1](run.summary).ci95
+
+
+def test_the_error_rate_at_a_level_needs_one_that_counts_in_every_run() -> None:
+    def run(code: str | None) -> Measured:
+        return measured(of_levels(level(8, code, requests=400, errors=0)))
+
+    assert outcome("error_rate@8 < 1%", [run(None), run(ERRORS)]).outcome == "met"
+    found = outcome("error_rate@8 < 1%", [run(None), run("client_limited")])
+    assert (found.outcome, found.why) == ("unresolved", "the level is invalid: client_limited")

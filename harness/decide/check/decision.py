@@ -196,8 +196,7 @@ def _by_interval(made: Decision, wanted: Threshold, side: Sequence[Measured]) ->
     """By the figure's own interval, or by that over several runs."""
     assert wanted.bound is not None
     if wanted.figure == "error_rate":
-        levels = [level for each in side for level in _counted(each, made)]
-        found = figures.error_rate(levels) if levels else Quantity(None, None, "the level is invalid")
+        found = _failures(side, made)
     else:
         found = over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in side])
     made = msgspec.structs.replace(made, value=found.value, ci95=found.ci95)
@@ -212,10 +211,19 @@ def _by_interval(made: Decision, wanted: Threshold, side: Sequence[Measured]) ->
     return _unresolved(made, Quantity(found.value, None, why, way_out))
 
 
-def _counted(of: Measured, made: Decision) -> list[LevelSummary]:
-    """The levels whose failures count: an overloaded one too."""
-    levels = of.summary.levels if made.at is None else levels_at(of, made.at, open_loop=made.open_loop)
-    return [level for level in levels if usable(level, Purpose.MISS)]
+def _failures(side: Sequence[Measured], made: Decision) -> Quantity:
+    """The error rate of all runs together: of every level, or of those at one load, of which overload voids none."""
+    counted: list[LevelSummary] = []
+    for each in side:
+        if made.at is None:
+            counted += each.summary.levels
+            continue
+        levels = levels_at(each, made.at, open_loop=made.open_loop)
+        failing = [level for level in levels if usable(level, Purpose.MISS)]
+        if not failing:
+            return void(levels)
+        counted += failing
+    return figures.error_rate(counted)
 
 
 def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) -> Decision:
