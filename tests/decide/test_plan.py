@@ -214,6 +214,21 @@ def test_users_come_back_after_an_answer_and_a_pause() -> None:
     assert back.users == pytest.approx(1000)
 
 
+def test_users_of_other_answers_wait_in_proportion_to_them() -> None:
+    """16 in flight at 960 tok/s: 3.33 s of 200 tokens, so .333 s of 20. 160 users send 480 requests/s: 14.3 at 70 %."""
+    found = capacity(load(16, 960))
+    made = planned(found, demand=Demand(users=160.0, think_s=0.0, output_tokens=20.0))
+    assert made.fleet is not None
+    assert made.fleet.requests_per_s == pytest.approx(480)
+    assert made.fleet.replicas == 15
+    assert made.fleet.in_flight == pytest.approx(160)
+    back = planned(found, demand=Demand(requests_per_s=480.0, think_s=0.0, output_tokens=20.0))
+    assert back.users == pytest.approx(160)
+    longer_prompts = planned(found, demand=Demand(users=160.0, think_s=0.0, input_tokens=5000.0)).fleet
+    assert longer_prompts is not None
+    assert longer_prompts.requests_per_s == pytest.approx(48)
+
+
 def test_documents_of_work_that_decodes_nothing() -> None:
     """32 documents of 125 tokens a request, 80,000 tok/s: 20 requests or 640 documents/s; 1,000 need 2.23 at 70 %."""
     found = capacity(load(16, 80_000), unit="input tokens", work_per_request=4000.0, documents_per_request=32.0)

@@ -83,6 +83,14 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         return Unit(self.unit)
 
 
+def request_s(capacity: Capacity, at: MeasuredLoad, work: float) -> float | None:
+    """How long a request of so much work takes at a measured load, seconds; None where its time is not known.
+
+    The throughput X is taken to stay, so by Little's law R = N·w/X is in proportion to the work w.
+    """
+    return None if at.e2e_s.mean is None else at.e2e_s.mean * (work / capacity.work_per_request)
+
+
 def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
     """Of a result folder; `limits` in place of the SLO that the run and its classes had, seconds by name."""
     folder = Path(place)

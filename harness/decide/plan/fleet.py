@@ -16,7 +16,7 @@ import msgspec
 
 from harness.decide import cost
 from harness.decide.cost import Tokens
-from harness.decide.plan.capacity import Capacity, MeasuredLoad
+from harness.decide.plan.capacity import Capacity, MeasuredLoad, request_s
 from harness.decide.plan.question import Reserve
 from harness.errors import HarnessError
 
@@ -51,7 +51,7 @@ def fleet(capacity: Capacity, at: MeasuredLoad, requests_per_s: float, work: flo
     low, X, high = _ends(at)
     n, fewer, more = (count(requests_per_s, work, rate, capacity.unit, reserve) for rate in (X, high, low))
     alone = cost.replicas_with_factor(requests_per_s, *_both(work, X, capacity.unit), 1.0, 1.0)
-    needed = cost.rounded_up(alone)
+    needed, R = cost.rounded_up(alone), request_s(capacity, at, work)
     sizes = [size for size in (n - 1, n, n + 1) if size > 0]
     return Fleet(
         requests_per_s=requests_per_s,
@@ -61,7 +61,7 @@ def fleet(capacity: Capacity, at: MeasuredLoad, requests_per_s: float, work: flo
         exact=alone / reserve.utilization * (reserve.redundancy or 1.0),
         needed=needed,
         may_fail=max(0, n - needed),
-        in_flight=requests_per_s * at.e2e_s.mean if at.e2e_s.mean is not None else None,
+        in_flight=None if R is None else requests_per_s * R,
         options=[
             FleetOption(replicas=size, utilization=alone / size, one_lost=alone / (size - 1) if size > 1 else None)
             for size in sizes

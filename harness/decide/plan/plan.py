@@ -8,7 +8,7 @@ import msgspec
 
 from harness.decide.plan import alerts, bill, day, energy, fleet, lengths, offline, operating, outlook, reference
 from harness.decide.plan.bill import Costs
-from harness.decide.plan.capacity import Capacity, MeasuredLoad
+from harness.decide.plan.capacity import Capacity, MeasuredLoad, request_s
 from harness.decide.plan.question import Prices, Question
 from harness.errors import HarnessError
 from harness.judgement import Outcome
@@ -99,9 +99,9 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
     if future.speedup is not None and future.effort_usd is not None:
         faster = count(peak, work, X * future.speedup)
         saves = outlook.break_even(found.replicas, faster, future.speedup, future.effort_usd, prices, share)
-    users = demand.users
-    if users is None and demand.think_s is not None and at.e2e_s.mean is not None:
-        users = peak * (at.e2e_s.mean + demand.think_s)  # Little's law over answer and pause
+    users, R = demand.users, request_s(capacity, at, work)
+    if users is None and demand.think_s is not None and R is not None:
+        users = peak * (R + demand.think_s)  # Little's law over answer and pause
     return msgspec.structs.replace(
         begun,
         fleet=found,
@@ -134,9 +134,10 @@ def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
     """Requests per second at the peak; None where a day's traffic alone says it."""
     demand, capacity = begun.question.demand, begun.capacity
     if demand.users is not None and demand.think_s is not None:
-        if not at.e2e_s.mean or at.e2e_s.mean < 0:
+        R = request_s(capacity, at, bill.work_of(capacity, demand))
+        if not R or R < 0:
             raise HarnessError("the time of an answer is not known", place="--users", way_out="give --rps")
-        return demand.users / (at.e2e_s.mean + demand.think_s)  # λ = N/(R + Z)
+        return demand.users / (R + demand.think_s)  # λ = N/(R + Z)
     if demand.documents_per_s is not None:
         if not capacity.documents_per_request:
             raise HarnessError("the run counts no documents", place="--documents-per-s", way_out="give --rps")
