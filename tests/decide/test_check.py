@@ -23,7 +23,19 @@ from harness.decide.check.repeats import over_runs, within_run
 from harness.decide.compare.runs import of_folder
 from harness.errors import HarnessError
 from harness.judgement import Gravity, Verdict
-from harness.summary import Attainment, Check, ClassSummary, Estimate, Knees, LevelSummary, Spread, Summary, Value
+from harness.summary import (
+    Attainment,
+    Check,
+    ClassSummary,
+    DecodePhase,
+    Estimate,
+    Knees,
+    LevelSummary,
+    Phases,
+    Spread,
+    Summary,
+    Value,
+)
 from tests.builders import summaries
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -275,6 +287,31 @@ def test_a_provisional_fit_is_a_low_end_where_no_level_has_an_interval() -> None
     run = [measured(msgspec.structs.replace(made, levels=bare))]
     assert [outcome(f"plateau >= {bound}", run).outcome for bound in (1700, 1710)] == ["met", "unresolved"]
     assert [outcome(f"plateau <= {bound}", run).outcome for bound in (1700, 2000)] == ["missed", "unresolved"]
+
+
+def test_a_prompt_length_of_a_probe_shows_nothing_of_the_plateau() -> None:
+    made = summaries.provisional()
+    faster = Estimate(9000.0, (8990.0, 9010.0))
+    probed = summaries.level(1, input_tokens_asked=64, output_tokens_per_s=faster)
+    run = measured(msgspec.structs.replace(made, levels=[probed, *made.levels]))
+    assert outcome("plateau >= 1500", [run]).ci95 == outcome("plateau >= 1500", [measured(made)]).ci95
+    assert outcome("plateau >= 2000", [run]).outcome == "unresolved"
+
+
+def test_a_probe_without_a_plateau_is_at_least_what_its_best_level_has() -> None:
+    decode = DecodePhase(tokens_per_s=Value(1000.0, (990.0, 1010.0)), itl_s=0.01, mbu=Value(0.5, (0.4, 0.6)))
+    phases = Phases(decode=decode)
+    reached = msgspec.structs.replace(summaries.full(), phases=phases, verdicts=[])
+    rises = Verdict("phase_plateau_not_reached", Gravity.NOTE, "the decode ramp reached no plateau", "measure higher")
+    missed = msgspec.structs.replace(reached, verdicts=[rises])
+    bounds = [f"decode.tokens_per_s {text}" for text in (">= 990", ">= 1020", "<= 1010", "<= 980")]
+    assert [outcome(text, [measured(reached)]).outcome for text in bounds] == ["met", "missed", "met", "missed"]
+    found = [outcome(text, [measured(missed)]) for text in bounds]
+    assert [each.outcome for each in found] == ["met", "unresolved", "unresolved", "missed"]
+    assert (found[1].why, found[1].way_out) == ("the decode ramp reached no plateau", "measure higher")
+    assert outcome("decode.mbu >= 70%", [measured(missed)]).outcome == "missed"
+    ratio = outcome("decode.tokens_per_s >= 0.5*baseline", [measured(missed)] * 2, [measured(reached)] * 2)
+    assert (ratio.outcome, ratio.why) == ("unresolved", "the decode ramp reached no plateau")
 
 
 def test_an_invalid_level_decides_nothing_but_overload_still_misses() -> None:

@@ -20,7 +20,7 @@ from harness.analysis.stats import SAMPLES, t_quantile, wilson
 from harness.analysis.validity import Purpose, usable
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
 from harness.errors import HarnessError, nearest
-from harness.judgement import Outcome
+from harness.judgement import Code, Outcome
 from harness.summary import (
     BEYOND,
     FOUND,
@@ -171,7 +171,8 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 def plateau(summary: Summary) -> Quantity:
     """Throughput past the hinge; where that is not shown, at least what the valid levels and the fit show together."""
-    sound = [(each.throughput.mean, each.throughput.ci95) for each in summary.levels if usable(each, Purpose.ANSWER)]
+    of_ramp = [each for each in summary.levels if each.input_tokens_asked is None and usable(each, Purpose.ANSWER)]
+    sound = [(each.throughput.mean, each.throughput.ci95) for each in of_ramp]
     low_ends = [(mean, ends[0]) for mean, ends in sound if mean is not None and ends]
     if summary.curve and summary.curve.state == PROVISIONAL:  # past its last level throughput only rises, or stays
         fitted = summary.curve.plateau_tokens_per_s
@@ -240,6 +241,10 @@ def _phase(phase: str, name: str) -> Callable[[Summary], Quantity]:
         found: Value | None = getattr(getattr(summary.phases, phase, None), name, None)
         if found is None:
             return Quantity(None, None, "no probe of the phase, or one of all repeats together")
+        missed = next((each for each in summary.verdicts if each.code == Code.PHASE_PLATEAU_NOT_REACHED), None)
+        if name == "tokens_per_s" and missed is not None:  # its best level's: a higher one may have more
+            low = found.ci95[0] if found.ci95 else None
+            return Quantity(found.value, None if low is None else (low, None), missed.message, missed.advice)
         return Quantity(found.value, found.ci95)
 
     return read
