@@ -451,6 +451,48 @@ def test_repeats_that_agree_by_luck_are_as_uncertain_as_each_of_them() -> None:
     assert over_runs([Quantity(100.0)] * 3).ci95 == (pytest.approx(98.758, abs=1e-3), pytest.approx(101.242, abs=1e-3))
 
 
+def limited(met: float | None, missed: float | None, value: float | None = None) -> Measured:
+    """A run whose knee by limits lies between the load that met them and the one that missed them."""
+    return measured(msgspec.structs.replace(summaries.full(), knees=Knees(slo=Value(value or met, (met, missed)))))
+
+
+def test_runs_do_not_narrow_where_the_knee_of_limits_lies() -> None:
+    same, apart = [limited(16.0, 32.0)] * 3, [limited(16.0, 32.0), limited(24.0, 32.0), limited(8.0, 16.0)]
+    assert outcome("knee >= 28", same).ci95 == (16.0, 32.0)
+    bounds = ("knee >= 16", "knee >= 28", "knee <= 28", "knee <= 32", "knee >= 33")
+    assert [outcome(text, same).outcome for text in bounds] == ["met", "unresolved", "unresolved", "met", "missed"]
+    assert outcome("knee >= 28", apart).ci95 == (8.0, 32.0)
+
+
+def test_an_end_that_is_open_in_one_run_is_open_in_all() -> None:
+    assert over_runs([Quantity(15.0, (15.0, None)), Quantity(14.0, (13.0, 16.0))]).ci95 == (13.0, None)
+    assert over_runs([Quantity(15.0, (None, 18.0)), Quantity(14.0, (13.0, 16.0))]).ci95 == (None, 18.0)
+    assert over_runs([Quantity(15.0, (15.0, None)), Quantity(15.0, (None, 18.0))]).ci95 is None
+    assert over_runs([Quantity(15.0, (15.0, None)), Quantity(15.0)]).ci95 is None
+    leaning = [limited(None, 12.0, 8.0)] * 3
+    assert [outcome(f"knee >= {N}", leaning).outcome for N in (8, 13)] == ["unresolved", "missed"]
+
+
+def test_a_share_of_0_or_1_scatters_and_is_no_bracket() -> None:
+    for share, ends in ((1.0, (0.96, 1.0)), (0.0, (0.0, 0.04))):
+        low, high = over_runs([Quantity(share, ends)] * 3).ci95 or (None, None)
+        assert low is not None
+        assert high is not None
+        assert high - low == pytest.approx(2 * 4.3027 * 0.04 / 2 / 1.96 / math.sqrt(3), rel=1e-3)
+
+
+def test_the_knees_of_limits_make_a_ratio_as_wide_as_they_leave_it() -> None:
+    side = [limited(16.0, 32.0)] * 6
+    found = outcome("knee >= 0.7*baseline", side, side)  # six runs with ± 8 of 16 as a random error: 0.72 to 1.39
+    assert found.ratio is not None
+    assert (found.outcome, found.ratio.ci95) == ("unresolved", (0.5, 2.0))
+    assert outcome("knee >= 0.5*baseline", side, side).outcome == "met"
+    hinge = Value(16.2, (15.4, None))
+    still_open = [measured(msgspec.structs.replace(summaries.full(), knees=Knees(hinge=hinge)))] * 3
+    found = outcome("hinge >= 0.5*baseline", still_open, [measured()] * 3)
+    assert (found.outcome, found.why) == ("unresolved", "its interval is open")
+
+
 def measured_again(*levels: tuple[float, tuple[float, float] | None]) -> Measured:
     """A run that measured the throughput at C = 8 so many times."""
     rates = [Estimate(x, ends) for x, ends in levels]

@@ -22,7 +22,7 @@ from harness.decide.check import figures
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity
 from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, levels_at, load_of, lost, void
-from harness.decide.check.repeats import error, mean, over_runs, within_run
+from harness.decide.check.repeats import in_logarithms, mean, no_nearer, no_ratio, over_runs, within_run
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import Ratio, alternate
 from harness.errors import HarnessError
@@ -330,20 +330,22 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     if not loads:
         return _unresolved(made, NOTHING_IN_COMMON)
     sides: list[list[dict[float, tuple[float, float]]]] = []
+    known: list[list[Quantity]] = []  # of each side, at the first load
     for side in (under.baseline, under.runs):
         ordered = sorted(side, key=lambda each: each.run.began or "")  # where they alternate, the n-th are a pair
         found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]
-        lacking = next((each for own in found for each in own if each.why or not each.value or each.value < 0), None)
-        if lacking is not None:  # a figure with a reason is at most a best estimate: its ratio has no end above
+        lacking = next((each for own in found for each in own if no_ratio(each)), None)
+        if lacking is not None:
             whose, value = ("the baseline: ", None) if side is under.baseline else ("", lacking.value)
-            why = lacking.why or ("there is no ratio to 0" if lacking.value == 0 else "it was not measured")
-            return _unresolved(made, Quantity(value, None, f"{whose}{why}", lacking.way_out))
-        sides.append([{float(i): _in_logarithms(each) for i, each in enumerate(own)} for own in found])
+            return _unresolved(made, Quantity(value, None, f"{whose}{no_ratio(lacking)}", lacking.way_out))
+        known.append([own[0] for own in found])
+        sides.append([{float(i): in_logarithms(each) for i, each in enumerate(own)} for own in found])
     samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
     means = [math.exp(math.fsum(sample.values) / len(sample.values)) for sample in samples]
     rounds = alternate([each.run for each in under.baseline], [each.run for each in under.runs])
     apart = ratio.difference(samples[0], samples[1], rounds=rounds)
     value, low, high = apart.ratio()
+    low, high = no_nearer((low, high), *known)
     made = msgspec.structs.replace(
         made, value=means[1], baseline=means[0], ratio=Ratio(value, (low, high), apart.repeated)
     )
@@ -355,12 +357,6 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
         why, way_out = "the bound lies in the interval", "add repeats of both sides"
         return _unresolved(made, Quantity(means[1], None, why, way_out))
     return msgspec.structs.replace(made, outcome=outcome)
-
-
-def _in_logarithms(found: Quantity) -> tuple[float, float]:
-    """ln of a figure above 0, and its own relative error."""
-    value = found.value or math.nan
-    return math.log(value), error(found) / value
 
 
 def _of_checks(made: Decision, side: Sequence[Measured]) -> Decision:
