@@ -371,6 +371,43 @@ def test_a_knee_of_limits_that_is_open_at_one_end_decides_nothing_there(
     assert why in ratio.why
 
 
+def slowed(C: float, state: str, *codes: str, rate: bool = False) -> LevelSummary:
+    """A level whose requests met a limit on p99, missed it, or were too few to decide."""
+    met, n = {"met": (500, 500), "missed": (100, 200), "unresolved": (100, 100)}[state]
+    stored = Attainment("ttft_p99=2s", 0.99, met, n, met / n, wilson(met, n), state)
+    made = summaries.level(int(C), slo=[stored], verdicts=[invalid(code) for code in codes])
+    return msgspec.structs.replace(made, concurrency=None, rate=C) if rate else made
+
+
+def test_a_knee_is_below_the_lowest_load_that_misses_the_limits() -> None:
+    run = measured(of_levels(slowed(2, "missed"), slowed(4, "missed"), knees=Knees()))
+    found = outcome("knee >= 16", [run])
+    assert (found.outcome, found.value, found.ci95) == ("missed", None, (None, 2.0))
+    assert [outcome(text, [run]).outcome for text in ("knee >= 2", "knee > 2", "knee <= 8")] == [
+        "unresolved", "missed", "met"
+    ]  # fmt: skip
+    assert outcome("knee >= 2", [run]).why == "the SLO is missed at the lowest load"
+    assert outcome("knee >= 16", [run, run, run]).outcome == "missed"
+    assert outcome("output_tokens_per_s@knee >= 1", [run]).why == "no knee: the SLO is missed at the lowest load"
+
+
+def test_a_knee_is_below_a_miss_where_what_lies_below_that_is_open() -> None:
+    few = measured(of_levels(slowed(2, "unresolved"), slowed(4, "missed"), knees=Knees()))
+    assert [outcome(f"knee >= {N}", [few]).outcome for N in (4, 5)] == ["unresolved", "missed"]
+    assert outcome("knee >= 4", [few]).why == "no load is shown to meet the SLO"
+    nothing = measured(of_levels(slowed(2, "unresolved"), knees=Knees()))
+    assert outcome("knee >= 16", [nothing]).outcome == "unresolved"
+
+
+def test_a_rate_that_misses_the_limits_from_the_lowest_on_is_missed_and_without_limits_nothing_is() -> None:
+    rates = [slowed(2, "missed", rate=True), slowed(4, "unresolved", "unstable", rate=True)]
+    run = measured(of_levels(*rates, curve=None, knees=Knees()))
+    assert [outcome(text, [run]).outcome for text in ("slo_rate >= 4", "knee >= 4")] == ["missed", "missed"]
+    assert outcome("slo_rate >= 2", [run]).why == "the SLO is missed at the lowest rate"
+    bare = [msgspec.structs.replace(level, slo=[]) for level in rates]
+    assert outcome("slo_rate >= 4", [measured(of_levels(*bare, curve=None, knees=Knees()))]).outcome == "unresolved"
+
+
 def test_a_level_that_was_not_measured_is_named_with_those_that_were() -> None:
     found = outcome("ttft_p99@7 < 2s")
     assert found.why == "new has no level 7"

@@ -31,7 +31,6 @@ from harness.summary import Attainment, LevelSummary, Summary
 from harness.work import Unit
 
 FORMAT = 1
-_ROUNDED = 1e-9  # of a share
 _MAY_VARY = fairness.VARIED.keys() - {"start"}  # how a level starts is of the measurement, not of the stack
 _FAILING = ("error_rate", "errors")  # figures that an overloaded level may be judged by
 
@@ -295,7 +294,7 @@ def _attained(of: Measured, level: LevelSummary, limit: slo.SloLimit) -> Attainm
     """How much of a level met a limit: as the run was asked, else from its requests; None where they are not there."""
     of_all = not any(each.class_ for each in level.slo)  # else it is of the classes that have no limits of their own
     for each in level.slo:
-        if of_all and each.limit == str(limit) and _plausible(each):
+        if of_all and each.limit == str(limit) and figures.plausible(each):
             return each
     if of.result is None:
         return None
@@ -306,16 +305,6 @@ def _attained(of: Measured, level: LevelSummary, limit: slo.SloLimit) -> Attainm
         if within and own.finished and (own.concurrency, own.rate, own.repeat) == known:
             return attainments(facts.table(of.result.records), own, facts, [limit])[0]
     return None
-
-
-def _plausible(stored: Attainment) -> bool:
-    """Whether an attainment has an interval about its share; a stored summary may come from anybody."""
-    if stored.ci95 is None or not 0 <= stored.met <= stored.n or not stored.n:
-        return False
-    low, high = stored.ci95
-    share = stored.met / stored.n
-    about = 0 <= low <= share + _ROUNDED and share - _ROUNDED <= high <= 1
-    return about and (0 < low < share if share > 0.5 else share < high < 1)
 
 
 def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:

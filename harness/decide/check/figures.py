@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 
 from harness import units
+from harness.analysis import slo
 from harness.analysis.stats import SAMPLES, t_quantile, wilson
 from harness.analysis.validity import Purpose, usable
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
@@ -26,6 +27,7 @@ from harness.summary import (
     FOUND,
     NONE,
     PROVISIONAL,
+    Attainment,
     ClassSummary,
     Curve,
     Estimate,
@@ -42,6 +44,7 @@ _PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # of a distribution
 _SHARES = ("fraction", "error_rate", "usage", "utilization", "imbalance", "acceptance", "share")  # ends of names
 _NO_FIGURES = ("concurrency", "rate", "repeat", "input_tokens_asked", "output_tokens_per_s_se")
 PERCENTILES = {name: share for name, (_, share) in units.LIMITS.items() if share is not None}  # that an SLO may limit
+_ROUNDED = 1e-9  # of a share
 AGAIN = "measure it several times: knee run --repeat 3, or several folders"
 
 
@@ -147,22 +150,49 @@ def knee(summary: Summary) -> Quantity:
     """The knee unqualified: by the limits where the run has some, else the hinge."""
     open_loop = any(level.rate is not None for level in summary.levels)
     if any(level.slo for level in summary.levels) or summary.knees.slo or summary.knees.slo_rate:
-        return _by_limits(summary.knees.slo_rate if open_loop else summary.knees.slo, "load")
+        return _by_limits(summary.knees.slo_rate if open_loop else summary.knees.slo, summary, rates=open_loop)
     if open_loop:
         return Quantity(None, None, "requests were sent at fixed rates", "give the run limits: --slo")
     least = summary.curve.at_least_concurrency if summary.curve and summary.curve.state == BEYOND else None
     return _fitted(summary, _hinge, least)
 
 
-def _by_limits(found: Value | None, load: str) -> Quantity:
+def _by_limits(found: Value | None, summary: Summary, *, rates: bool) -> Quantity:
     """The highest load that meets the limits: at least that where none misses them, open where none is decided."""
+    load = "rate" if rates else "load"
     if found is None:
-        return Quantity(None, None, f"no {load} is shown to meet the SLO")
+        return _below_a_miss(summary, load, rates=rates)
     if not is_decided(found):
         return Quantity(found.value, found.ci95, "provisional: too few requests to decide", "hold the levels longer")
     missed = found.ci95[1] if found.ci95 else None
     why = f"no {load} misses the SLO" if missed is None else ""
     return Quantity(found.value, found.ci95, why, f"measure a higher {load}" if why else "")
+
+
+def _below_a_miss(summary: Summary, load: str, *, rates: bool) -> Quantity:
+    """Where no load is shown to meet the limits: below the lowest that misses them."""
+    levels = [level for level in summary.levels if all(_may_be(each) for each in level.slo)]
+    judged = slo.by_load(levels, rates=rates) if any(level.slo for level in levels) else {}
+    missed = next((at for at, each in judged.items() if each.outcome == Outcome.MISSED), None)
+    if missed is None:
+        return Quantity(None, None, f"no {load} is shown to meet the SLO")
+    lowest = missed == min(judged)
+    why = f"the SLO is missed at the lowest {load}" if lowest else f"no {load} is shown to meet the SLO"
+    return Quantity(None, (None, float(missed)), why, f"measure a lower {load}")
+
+
+def plausible(stored: Attainment) -> bool:
+    """Whether an attainment has an interval about its share; a stored summary may come from anybody."""
+    if stored.ci95 is None or not 0 <= stored.met <= stored.n or not stored.n or stored.outcome not in list(Outcome):
+        return False
+    low, high = stored.ci95
+    share = stored.met / stored.n
+    about = 0 <= low <= share + _ROUNDED and share - _ROUNDED <= high <= 1
+    return about and (0 < low < share if share > 0.5 else share < high < 1)
+
+
+def _may_be(stored: Attainment) -> bool:
+    return plausible(stored) or (stored.ci95 is None and stored.outcome == Outcome.UNRESOLVED)
 
 
 def _hinge(curve: Curve, knees: Knees) -> Value | None:
@@ -223,7 +253,7 @@ def _single_stream(summary: Summary) -> Quantity:
 
 
 def _rate_knee(summary: Summary) -> Quantity:
-    return _by_limits(summary.knees.slo_rate, "rate")
+    return _by_limits(summary.knees.slo_rate, summary, rates=True)
 
 
 def _cost(name: str) -> Callable[[Summary], Quantity]:
