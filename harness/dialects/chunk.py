@@ -51,7 +51,39 @@ class Chunk(msgspec.Struct, gc=False):
     timings: msgspec.Raw = ABSENT  # likewise, but for llama-server's count
 
 
+class _Timings(msgspec.Struct, gc=False):
+    cache_n: Count | None = None  # llama-server's: prompt tokens that a slot had from the request before
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+
+
 read_chunk = msgspec.json.Decoder(Chunk).decode
+_call = msgspec.json.Decoder(_Call).decode
+_timings = msgspec.json.Decoder(_Timings).decode
+
+
+def cached_tokens(timings: msgspec.Raw) -> int | None:
+    """Prompt tokens that were not computed, by llama-server's timings; None where they have no such count."""
+    try:
+        return _timings(timings).cache_n
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def call_text(call: msgspec.Raw) -> str:
+    """The text of a tool call's delta as the model writes it; the JSON stands for one of another form."""
+    try:
+        function = _call(call).function
+        return (function.name or "") + (function.arguments or "")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return bytes(call).decode("utf-8", "replace")
 
 
 def usage_of(

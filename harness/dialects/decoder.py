@@ -24,7 +24,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.dialects.chunk import ABSENT, Chunk, Count, read_chunk
+from harness.dialects.chunk import ABSENT, Chunk, cached_tokens, call_text, read_chunk
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.errors import ProtocolError
@@ -33,23 +33,6 @@ _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goe
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
 _NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
-
-
-class _Timings(msgspec.Struct, gc=False):
-    cache_n: Count | None = None  # llama-server's: prompt tokens that a slot had from the request before
-
-
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(msgspec.Struct):
-    function: _Function
-
-
-_call = msgspec.json.Decoder(_Call).decode
-_timings = msgspec.json.Decoder(_Timings).decode
 
 
 class Parser(Protocol):
@@ -169,7 +152,7 @@ class StreamDecoder:
             if usage.completion_tokens_details is not None:
                 self._reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
         if chunk.timings is not ABSENT and self._cached_tokens is None:
-            self._cached_tokens = _cached(chunk.timings)
+            self._cached_tokens = cached_tokens(chunk.timings)
         if not chunk.choices:
             return 0
         choice = chunk.choices[0]
@@ -185,7 +168,7 @@ class StreamDecoder:
             and delta.refusal is None
             and delta.tool_calls is None
         ):
-            answer += (delta.refusal or "") + "".join(map(_called, delta.tool_calls or ()))
+            answer += (delta.refusal or "") + "".join(map(call_text, delta.tool_calls or ()))
             text = (delta.reasoning_content or delta.reasoning or "") + answer
             self._reasoned = self._reasoned or text != answer
 
@@ -354,23 +337,6 @@ class StreamDecoder:
         """Without reasoning the answer begins with the first token; else with a chunk that is still there."""
         answered = self._answered if self._reasoned else 0
         return self._arrivals[answered] if 0 <= answered < len(self._arrivals) else 0
-
-
-def _cached(timings: msgspec.Raw) -> int | None:
-    """Prompt tokens that were not computed, by llama-server's timings; None where they have no such count."""
-    try:
-        return _timings(timings).cache_n
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _called(call: msgspec.Raw) -> str:
-    """The text of a tool call's delta as the model writes it; the JSON stands for one of another form."""
-    try:
-        function = _call(call).function
-        return (function.name or "") + (function.arguments or "")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return bytes(call).decode("utf-8", "replace")
 
 
 def _shared(total: int, lengths: array[int]) -> array[int]:
