@@ -4,7 +4,7 @@ One decoder serves every API that streams an answer. The streams of vLLM, SGLang
 OpenAI differ in where a field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is;
 usage comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. Other APIs bring what parts
 their bytes into events and what reads an event as such a chunk. A stream without finish_reason was cut, which is an
-error, unless the API has none.
+error, unless the API has none; one whose finish_reason says that the server gave it up is an error too.
 
 Counts may be wrong: an impossible one is a malformed event, any other is recorded as it came. An error counts wherever
 it stands, and no bytes raise anything but ProtocolError.
@@ -32,6 +32,8 @@ from harness.errors import ProtocolError
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
 _NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
+# `finish_reason` of an answer that failed: vLLM and SGLang; LMDeploy and OpenRouter; TensorRT-LLM, two; DeepSeek.
+_FAILED = frozenset(("abort", "error", "cancelled", "timeout", "insufficient_system_resource"))
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
 
 
@@ -156,10 +158,6 @@ class StreamDecoder:
         if not chunk.choices:
             return 0
         choice = chunk.choices[0]
-        finish = choice.finish_reason
-        if finish:
-            self._finish_reason = finish[:_LONGEST_REASON]
-
         delta = choice.delta
         text = answer = (choice.text if delta is None else delta.content) or ""
         if delta is not None and not (
@@ -171,6 +169,13 @@ class StreamDecoder:
             answer += (delta.refusal or "") + "".join(map(call_text, delta.tool_calls or ()))
             text = (delta.reasoning_content or delta.reasoning or "") + answer
             self._reasoned = self._reasoned or text != answer
+
+        finish = choice.finish_reason
+        if finish:
+            self._finish_reason = finish[:_LONGEST_REASON]
+            if finish in _FAILED:
+                said = f": {text[:200]}" if text and not self._arrivals else ""  # LMDeploy's reason, in words
+                self._fail("stream_error", f"the server ended it: {finish}{said}")
 
         tokens, counted = 1, self._counted
         if counted is None and count is not None and not self._arrivals and not finish:

@@ -225,6 +225,14 @@ ENDS = {
     "an error by name": (A + B + b"event: error\ndata: boom\n\n", "stream_error", 2, ""),
     "an error in a field": (A + B + b'error: {"code": 500}\n\n', "stream_error", 2, ""),
     "an error that is cut": (A + B + b'event: error\ndata: {"mes', "stream_error", 2, ""),
+    "an abort by the server": (A + B + delta("abort", content="") + END + DONE, "stream_error", 2, "abort"),
+    "an abort with the last token": (A + delta("abort", content="b") + END + DONE, "stream_error", 2, "abort"),
+    "an error as the reason": (A + B + delta("error"), "stream_error", 2, "error"),
+    "cancelled by the server": (A + B + delta("cancelled") + DONE, "stream_error", 2, "cancelled"),
+    "timed out by the server": (A + B + delta("timeout") + DONE, "stream_error", 2, "timeout"),
+    "no resources": (
+        A + B + delta("insufficient_system_resource") + DONE, "stream_error", 2, "insufficient_system_resource",
+    ),
     "calls that are none": (delta(tool_calls=[None]) + delta(tool_calls=[3]) + FINISH, "", 2, "length"),
     "a call that is no UTF-8": (
         A + b'data: {"choices": [{"delta": {"tool_calls": [{"function": {"name": "\xff"}}]}}]}\n\n' + FINISH,
@@ -245,6 +253,14 @@ def test_the_first_error_of_a_stream_is_the_one_that_is_recorded_with_its_text()
     response = decoded(A, event({"error": {"message": "engine died"}}), b"data: {\n\n", event({"error": "later"}))
     assert (response.error, response.message) == ("stream_error", '{"message": "engine died"}')
     assert decoded(A, b"event: error\ndata: boom\n\n").message == "boom"
+
+
+def test_an_answer_that_the_server_ended_says_why_as_far_as_the_server_does() -> None:
+    words = "internal error happened, status code ResponseType.INPUT_LENGTH_ERROR"
+    lmdeploy = decoded(delta("error", role="assistant", content=words))
+    assert (lmdeploy.error, lmdeploy.message) == ("stream_error", f"the server ended it: error: {words}")
+    assert decoded(A, delta("abort", content="b"), DONE).message == "the server ended it: abort"
+    assert decoded(A, event({"error": "died"}), delta("abort")).message == '"died"', "the first error is kept"
 
 
 def test_an_event_too_long_ends_the_response_at_once() -> None:
