@@ -221,7 +221,7 @@ class StreamDecoder:
             self._text += text.encode()
 
     def _no_chunk(self, data: bytes, why: Exception) -> None:
-        """Account for an event that is no chunk: the end mark, nothing at all, an error, or garbage."""
+        """Account for an event that is no chunk: the end mark, a comment, nothing at all, an error, or garbage."""
         if data == TOO_LONG:
             self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
             raise ProtocolError(self._message, self._error)
@@ -231,7 +231,7 @@ class StreamDecoder:
                 self._done = len(self._arrivals)
         elif data.startswith(b"error:"):
             self._fail("stream_error", data[6:200].decode("utf-8", "replace").strip())
-        elif data:
+        elif data and (b"\n" in data or not data.startswith(b":")):  # else a gateway's comment, sent as data
             self._fail("malformed_event", f"{why}: {data[:120]!r}")
 
     def _fail(self, error: str, message: str) -> None:

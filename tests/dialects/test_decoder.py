@@ -204,6 +204,11 @@ ENDS = {
     "nothing but [DONE]": (DONE, "truncated", 0, ""),
     "no tokens": (delta(role="assistant") + FINISH + DONE, "", 0, "length"),
     "empty data": (A + b"data: \n\ndata:\n\n" + B + FINISH, "", 2, "length"),
+    "comments as data": (
+        b"data: : keepalive\n\n" + A + b"data:  : OPENROUTER PROCESSING\r\n\r\n" + B + FINISH + b"data: :\n\n",
+        "", 2, "length",
+    ),
+    "a token behind a comment in one event": (A + b"data: : ping\n" + B + FINISH, "malformed_event", 1, "length"),
     "events of nulls": (event({"choices": None, "usage": None, "error": None}) + A + B + FINISH, "", 2, "length"),
     "a choice of nulls": (
         A + event({"choices": [{"delta": None, "text": None, "finish_reason": None}]}) + B + FINISH, "", 2, "length",
