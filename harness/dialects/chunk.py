@@ -42,6 +42,7 @@ class Usage(msgspec.Struct, gc=False):
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: OutputDetails | None = None
+    total_tokens: int | None = None  # not kept, and so of any size
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -67,6 +68,18 @@ class _Call(msgspec.Struct):
 read_chunk = msgspec.json.Decoder(Chunk).decode
 _call = msgspec.json.Decoder(_Call).decode
 _timings = msgspec.json.Decoder(_Timings).decode
+
+
+def output_tokens(usage: Usage, reasoning: int) -> int | None:
+    """Output tokens by usage with those of its reasoning, which xAI leaves out of `completion_tokens`; by the total.
+
+    >>> output_tokens(Usage(12, 2, total_tokens=331), 317), output_tokens(Usage(12, 319, total_tokens=331), 317)
+    (319, 319)
+    """
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    if prompt is None or completion is None or usage.total_tokens != prompt + completion + reasoning:
+        return completion
+    return min(completion + reasoning, _MOST)
 
 
 def cached_tokens(timings: msgspec.Raw) -> int | None:

@@ -24,7 +24,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.dialects.chunk import ABSENT, Chunk, cached_tokens, call_text, read_chunk
+from harness.dialects.chunk import ABSENT, Chunk, cached_tokens, call_text, output_tokens, read_chunk
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.errors import ProtocolError
@@ -147,12 +147,15 @@ class StreamDecoder:
         if (usage := chunk.usage) is not None:
             if usage.prompt_tokens is not None:
                 self._input_tokens = usage.prompt_tokens
-            if (count := usage.completion_tokens) is not None:
-                self._output_tokens = count
+            count = usage.completion_tokens
             if usage.prompt_tokens_details is not None:
                 self._cached_tokens = usage.prompt_tokens_details.cached_tokens
             if usage.completion_tokens_details is not None:
-                self._reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+                self._reasoning_tokens = reasoning = usage.completion_tokens_details.reasoning_tokens
+                if reasoning:
+                    count = output_tokens(usage, reasoning)
+            if count is not None:
+                self._output_tokens = count
         if chunk.timings is not ABSENT and self._cached_tokens is None:
             self._cached_tokens = cached_tokens(chunk.timings)
         if not chunk.choices:

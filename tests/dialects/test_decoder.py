@@ -426,6 +426,52 @@ def test_a_reasoning_that_is_not_streamed_is_in_no_chunk() -> None:
     assert (response.token_source, response.token_counts, response.output_tokens) == ("chunks", None, 52)
 
 
+GROK = {
+    "prompt_tokens": 12,
+    "completion_tokens": 2,
+    "completion_tokens_details": {"reasoning_tokens": 317},
+    "total_tokens": 331,
+}
+
+
+def test_a_reasoning_that_usage_counts_beside_the_answer_is_output_too() -> None:
+    """By the total: xAI's is that of prompt, completion and reasoning, all others' that of prompt and completion."""
+    answer = [delta(content="4"), delta("stop", content="2"), event({"choices": [], "usage": GROK}), DONE]
+    shown = decoded(*(delta(reasoning_content=" x") for _ in range(317)), *answer)
+    assert (shown.token_source, shown.token_counts, len(shown.arrivals)) == ("chunks", None, 319)
+    assert (shown.output_tokens, shown.reasoning_tokens, shown.input_tokens) == (319, 317, 12)
+    hidden = decoded(*answer)
+    assert (hidden.token_source, hidden.token_counts, hidden.output_tokens) == ("chunks", None, 319)
+
+
+def test_a_reasoning_that_runs_beside_the_answer_is_counted_as_it_comes() -> None:
+    def counts(reasoning: int, answer: int) -> dict[str, object]:
+        details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+        return usage(7, answer) | {"total_tokens": 7 + answer + reasoning} | details
+
+    response = decoded(
+        delta(usage=counts(2, 0), reasoning="a b"),
+        delta(usage=counts(5, 0), reasoning="c d e"),
+        delta(usage=counts(5, 1), content="f"),
+        delta("stop", usage=counts(5, 3), content="g h"),
+    )
+    assert (response.token_source, list(response.tokens)) == ("continuous", [2, 3, 1, 2])
+    assert (response.output_tokens, response.reasoning_tokens) == (8, 5)
+
+
+@pytest.mark.parametrize("total", [331, 14, 330, None])
+def test_a_reasoning_is_added_to_no_other_total(total: int | None) -> None:
+    full = GROK | {"completion_tokens": 319, "total_tokens": total}
+    response = decoded(*(delta(content=" x") for _ in range(319)), delta("stop"), event({"usage": full}))
+    assert response.output_tokens == 319
+
+
+def test_a_reasoning_beyond_any_count_is_bounded() -> None:
+    full = GROK | {"completion_tokens": 2**31 - 1, "total_tokens": 12 + 2**31 - 1 + 317}
+    response = decoded(delta(content="a"), delta("stop", content="b"), event({"usage": full}))
+    assert (response.error, response.output_tokens) == ("", 2**31 - 1)
+
+
 def toy(*, room: int | None = None) -> TokenPlacer:
     """A tokenizer of words: each run of letters, of blanks and of other signs is one token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
