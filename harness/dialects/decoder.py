@@ -79,9 +79,9 @@ class StreamDecoder:
     """Decodes the events of one response in order of arrival; `end` returns the result.
 
     `feed` takes a body piece with the stamp of its read; it raises ProtocolError where the rest cannot be read, and
-    nothing else. A placer decides which chunk has how many tokens where neither running usage nor the count of chunks
-    does. `keep_text` keeps the response's text. `read` reads an event, `events` parts the bytes into events, `finishes`
-    says whether the API ends a response with a reason.
+    nothing else. A placer decides which chunk has how many tokens where usage neither runs nor equals the count of
+    chunks. `keep_text` keeps the response's text. `read` reads an event, `events` parts the bytes into events,
+    `finishes` says whether the API ends a response with a reason.
     """
 
     __slots__ = (
@@ -281,6 +281,8 @@ class StreamDecoder:
             source = ""
         elif self._counted is not None:
             source = "continuous"
+        elif usage is None and not self._error and (placed := self._placed(None)) is not None:
+            source, self._tokens, self._output_tokens = "tokenizer", placed, sum(placed)
         elif usage is None or usage in (chunks, chunks + self._empty) or self._error:
             # The tokens of chunks that showed nothing have no arrival: an end of text, part of a character.
             source = "chunks"
@@ -332,14 +334,16 @@ class StreamDecoder:
         silent = sum(1 for each, length in zip(tokens, self._lengths, strict=True) if length and not each)
         return silent <= few
 
-    def _placed(self, usage: int) -> array[int] | None:
+    def _placed(self, usage: int | None) -> array[int] | None:
         """Tokens of each chunk by the tokenizer; None without one, or where it finds more than the server counts."""
         if self._placer is None or self._text is None:
             return None
         ends = accumulate(self._lengths, initial=0)
         placed = self._placer.counts([self._text[a:b].decode() for a, b in pairwise(ends)])
+        found = sum(placed)
         # Fewer is what the text does not show (markers, hidden reasoning) and stays unplaced.
-        return array("i", placed) if 0 < sum(placed) <= usage + max(1, int(_FOREIGN * usage)) else None
+        may_be = usage is None or found <= usage + max(1, int(_FOREIGN * usage))
+        return array("i", placed) if found and may_be else None
 
     def _first_content(self) -> int:
         """Without reasoning the answer begins with the first token; else with a chunk that is still there."""

@@ -57,6 +57,7 @@ class RequestPlan(NamedTuple):
     model: str
     words: PromptWords
     first_prompt: int  # number of the next one; resumed runs have sent some
+    places_tokens: bool = False  # whether the load has a tokenizer that counts the tokens of answers
 
     @property
     def place(self) -> str:
@@ -120,7 +121,7 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
         itl_s=itl_s,
         unit=_unit(scenario, counted),
         http_version=timed.http_version,
-        notes=(*requests.notes, *_length_notes(scenario, wanted, counted, per_word, words_now, exact=exact)),
+        notes=(*requests.notes, *_length_notes(plan, wanted, counted, per_word, words_now, exact=exact)),
     )
 
 
@@ -168,16 +169,18 @@ def _unit(scenario: Scenario, counted: int | None) -> Unit:
 
 
 def _length_notes(
-    scenario: Scenario, wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool
+    plan: RequestPlan, wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool
 ) -> list[str]:
     """Notes on the length of the prompts."""
+    scenario = plan.scenario
     notes = []
     if counted is None and not scenario.decodes:
         what = {Unit.DOCUMENTS: "throughput is in documents, and --tokenizer counts tokens"}
         by_words = "input tokens are those of the tokenizer, without special ones"
         notes.append(f"the server counts no tokens: {what.get(_unit(scenario, counted), by_words)}")
     elif counted is None:
-        notes.append("the server gives no usage: input tokens are words, output tokens are chunks")
+        output = "the tokenizer's" if plan.places_tokens else "chunks"
+        notes.append(f"the server gives no usage: input tokens are words, output tokens are {output}")
     elif counted != wanted:
         notes.append(
             f"prompts come to {counted} tokens by the server's count, not {wanted}"

@@ -243,7 +243,8 @@ async def _find(
             elif known := await server_tokenizer.words(api, where, owner, model, within_s):
                 words = PromptWords(words=known, exact=True)
             try:
-                plan = RequestPlan(api, scenario, where.base, wire.path, model, words, first_prompt)
+                places = bool(tokenizer_json)
+                plan = RequestPlan(api, scenario, where.base, wire.path, model, words, first_prompt, places)
                 findings = await first_requests(plan, busy)
             except NotSpokenError as error:
                 raise await spoken.instead(error, api, where, scenario.target.api, model, patience) from None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.dialects import decoder
+from harness.dialects import DIALECTS, decoder
 from harness.dialects.decoder import DecodedResponse, StreamDecoder
 from harness.dialects.placer import TokenPlacer
 from harness.errors import ProtocolError
@@ -496,6 +496,25 @@ def test_where_no_count_serves_the_tokenizer_places_what_each_chunk_completes() 
         room=2,  # a model's own limit of length is no limit of an answer
     )
     assert (response.token_source, list(response.tokens), list(response.arrivals)) == ("tokenizer", [2, 2], [1, 2])
+
+
+def test_a_tokenizer_counts_the_answer_of_a_server_that_does_not() -> None:
+    answer = delta(content="one two thr"), delta(content="ee four five"), delta("stop")
+    response = with_placer(*answer, DONE)
+    assert (response.error, response.token_source, response.output_tokens) == ("", "tokenizer", 5)
+    assert (list(response.tokens), list(response.arrivals), response.input_tokens) == ([2, 3], [1, 2], None)
+    placeholder = with_placer(*answer, event({"choices": [], "usage": usage(7, 0)}), DONE)
+    assert (placeholder.token_source, placeholder.output_tokens, placeholder.input_tokens) == ("tokenizer", 5, 7)
+    cut = with_placer(*answer[:2])
+    assert (cut.error, cut.token_source, cut.output_tokens) == ("truncated", "chunks", 2), "usage was yet to come"
+
+
+def test_a_tokenizer_counts_what_tensorrt_llm_s_models_behind_triton_do_not() -> None:
+    decoder = DIALECTS["triton"].decoder(toy())
+    for at in (1, 2):
+        decoder.feed(event({"text_output": " one two three"}), at)
+    response = decoder.end(3)
+    assert (response.token_source, response.output_tokens, list(response.tokens)) == ("tokenizer", 6, [3, 3])
 
 
 def test_the_tokenizer_sees_reasoning_and_calls_in_order_of_arrival_and_marks_stay_unplaced() -> None:

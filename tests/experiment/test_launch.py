@@ -16,6 +16,7 @@ from harness import scenario
 from harness.errors import HarnessError
 from harness.experiment import launch, unreachable
 from harness.experiment.endpoint import Launch, address, words_for
+from harness.workload.words import COMMON
 from tests.builders.servers import Request, reached, serving, tunnel
 from tests.builders.streams import delta, event, usage
 
@@ -208,7 +209,17 @@ def test_a_server_without_usage_is_measured_and_noted() -> None:
 
     got = check(script)
     assert got.input_tokens is None
-    assert "no usage" in got.notes[0]
+    assert got.notes[0] == "the server gives no usage: input tokens are words, output tokens are chunks"
+
+
+def test_a_tokenizer_counts_the_output_of_a_server_without_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
+        return COMMON, "{}"
+
+    monkeypatch.setattr(launch.vocabulary, "words", words)
+    wanted = scenario.build({"workload": SHORT | {"tokenizer": "here"}}, place="test")
+    got = check(on_chat(lambda r: r.stream(delta(content=" x"), delta("stop", content=" y"))), wanted=wanted)
+    assert got.notes[0] == "the server gives no usage: input tokens are words, output tokens are the tokenizer's"
 
 
 def says(line: str, script: Callable[[Request], None], wanted: scenario.Scenario | None = None) -> None:
