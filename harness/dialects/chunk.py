@@ -15,8 +15,20 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]  # a usage outside this is 
 ABSENT = msgspec.Raw()
 
 
+class _Text(msgspec.Struct, gc=False):
+    text: str | None = None
+
+
+class ContentPart(msgspec.Struct, gc=False):
+    """A part of an answer that comes in parts: Mistral's have a `thinking`, Databricks' a `summary` of it."""
+
+    text: str | None = None
+    summary: list[_Text] | None = None
+    thinking: list[_Text] | None = None
+
+
 class Delta(msgspec.Struct, gc=False):
-    content: str | None = None
+    content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -68,6 +80,22 @@ class _Call(msgspec.Struct):
 read_chunk = msgspec.json.Decoder(Chunk).decode
 _call = msgspec.json.Decoder(_Call).decode
 _timings = msgspec.json.Decoder(_Timings).decode
+
+
+def join_parts(choice: Choice) -> str:
+    """The answer's text of a content in parts; what they have of a reasoning becomes its delta's.
+
+    >>> choice = Choice(Delta([ContentPart(thinking=[_Text("hm")]), ContentPart("a")]))
+    >>> join_parts(choice), choice.delta.reasoning
+    ('a', 'hm')
+    """
+    delta = choice.delta
+    if delta is None or not isinstance(delta.content, list):
+        return ""
+    parts = delta.content
+    thoughts = (each for part in parts for each in (*(part.summary or ()), *(part.thinking or ())))
+    delta.reasoning = "".join(each.text or "" for each in thoughts) or delta.reasoning
+    return "".join(part.text or "" for part in parts)
 
 
 def output_tokens(usage: Usage, reasoning: int) -> int | None:

@@ -24,7 +24,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.dialects.chunk import ABSENT, Chunk, cached_tokens, call_text, output_tokens, read_chunk
+from harness.dialects.chunk import ABSENT, Chunk, cached_tokens, call_text, join_parts, output_tokens, read_chunk
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.errors import ProtocolError
@@ -162,7 +162,8 @@ class StreamDecoder:
             return 0
         choice = chunk.choices[0]
         delta = choice.delta
-        text = answer = (choice.text if delta is None else delta.content) or ""
+        content = (choice.text if delta is None else delta.content) or ""
+        text = answer = content if type(content) is str else join_parts(choice)
         if delta is not None and not (
             delta.reasoning_content is None
             and delta.reasoning is None
@@ -175,10 +176,7 @@ class StreamDecoder:
 
         finish = choice.finish_reason
         if finish:
-            self._finish_reason = finish[:_LONGEST_REASON]
-            if finish in _FAILED:
-                said = f": {text[:200]}" if text and not self._arrivals else ""  # LMDeploy's reason, in words
-                self._fail("stream_error", f"the server ended it: {finish}{said}")
+            self._finish(finish, text)
 
         tokens, counted = 1, self._counted
         if counted is None and count is not None and not self._arrivals and not finish:
@@ -212,6 +210,13 @@ class StreamDecoder:
             # Usage that has risen more than once runs.
             self._keep_text(text, answer, runs=bool(counted and tokens and count is not None))
         return 1
+
+    def _finish(self, reason: str, text: str) -> None:
+        """Account for the chunk that says why the answer ended; `text` is what it brings."""
+        self._finish_reason = reason[:_LONGEST_REASON]
+        if reason in _FAILED:
+            said = f": {text[:200]}" if text and not self._arrivals else ""  # LMDeploy's reason, in words
+            self._fail("stream_error", f"the server ended it: {reason}{said}")
 
     def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
         """Keep a chunk's text where it is needed: a tokenizer does not need it where usage runs."""

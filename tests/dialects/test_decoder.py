@@ -70,6 +70,39 @@ def test_a_reasoning_delta_is_a_token_and_the_answer_begins_later() -> None:
         assert (list(response.arrivals), response.first_content) == ([1, 2, 3], 3)
 
 
+MISTRAL = (
+    delta(role="assistant", content=""),
+    delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": "Okay"}], "closed": False}]),
+    delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": ", so"}]}]),
+    delta(content=[{"type": "reference", "reference_ids": [1]}]),
+    delta(content=" b"),
+    delta("stop", content=[{"type": "text", "text": " c"}, {"type": "text", "text": "d"}]),
+)
+DATABRICKS = (
+    delta(role="assistant", content=[{"type": "reasoning", "summary": [{"type": "summary_text", "text": ""}]}]),
+    delta(content=[{"type": "reasoning", "summary": [{"type": "summary_text", "text": "The"}]}]),
+    delta(content=[{"type": "reasoning", "summary": [{"type": "summary_text", "text": " user"}, {"type": "x"}]}]),
+    delta(content=[]),
+    delta(content=[{"type": "text", "text": " b"}]),
+    delta("stop", content=[{"type": "text", "text": " cd"}]),
+)
+
+
+@pytest.mark.parametrize("pieces", [MISTRAL, DATABRICKS])
+def test_an_answer_in_parts_is_read_with_its_reasoning(pieces: tuple[bytes, ...]) -> None:
+    response = decoded(*pieces, DONE, keep_text=True)
+    assert (response.error, list(response.arrivals), response.first_content) == ("", [2, 3, 5, 6], 5)
+    assert response.text == " b cd"
+
+
+def test_a_part_of_an_answer_may_come_with_a_call() -> None:
+    thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": " a"}]
+    response = decoded(
+        delta("tool_calls", content=thinking, tool_calls=[{"index": 0, "function": {"name": "look"}}]), keep_text=True
+    )
+    assert (response.error, response.text, len(response.arrivals)) == ("", " alook", 1)
+
+
 def test_a_tool_call_delta_is_a_token() -> None:
     response = decoded(delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]), delta("tool_calls"))
     assert (list(response.arrivals), response.error) == ([1], "")
@@ -386,6 +419,8 @@ def test_null_error_and_null_usage_are_nothing() -> None:
         b'{"choices": [null]}',
         b'{"choices": [{"delta": "x"}]}',
         b'{"choices": [{"delta": {"content": ["x"]}}]}',
+        b'{"choices": [{"delta": {"content": [{"text": ["x"]}]}}]}',
+        b'{"choices": [{"delta": {"content": 3}}]}',
         b'{"choices": [{"delta": {"content": "\xff"}}]}',
         b'{"choices": [{"delta": {"content": "\\ud800"}}]}',
         b'{"usage": 7}',

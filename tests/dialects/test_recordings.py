@@ -62,6 +62,7 @@ RECORDED = [
 WHOLE = [
     Expected("responses.json", " a é", 3, "max_output_tokens", [3], "bytes", cached_tokens=4, reasoning_tokens=1),
     Expected("chat.json", " a é", 3, "length", [3], "bytes", cached_tokens=4, reasoning_tokens=1),
+    Expected("chat-parts.json", " a é", 3, "length", [3], "bytes"),
     Expected("completions.json", " a é", 3, "length", [3], "bytes", cached_tokens=4),
 ]
 
