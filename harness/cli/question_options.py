@@ -53,7 +53,8 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
             raise HarnessError("classes have lengths of their own", place=flag, way_out="leave it out")
         if field == "input_tokens" or not _prefill_alone(flags):
             lengths[field] = classes.length(text, flag)
-    return msgspec.structs.replace(found, workload=msgspec.structs.replace(found.workload, **lengths))
+    workload = msgspec.structs.replace(found.workload, **lengths, dataset=msgspec.UNSET)  # its means are given
+    return msgspec.structs.replace(found, workload=workload)
 
 
 def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
