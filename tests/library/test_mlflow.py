@@ -76,7 +76,7 @@ def test_a_folder_of_other_things_is_left_alone(client: Any, folder: Path) -> No
 
 def test_without_the_package_it_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    with pytest.raises(HarnessError, match=r"MLflow is not installed; pip install 'knee-harness\[mlflow\]'"):
+    with pytest.raises(HarnessError, match=r"MLflow is not installed; pip install '\.\[mlflow\]' in knee's folder"):
         send(folder, "mlflow", str(tmp_path / "store"))
     assert "MLFLOW_ALLOW_FILE_STORE" not in os.environ
 
