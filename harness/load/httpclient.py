@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import ProtocolError
 from harness.load import control, tls
+from harness.load.http1 import replaced
 from harness.load.loop import HotSelector, now
 from harness.load.transport import IDLE_S, Exchange, Target, own_headers
 
@@ -119,7 +120,7 @@ def _client(target: Target, timeout: httpx.Timeout | None = None) -> httpx.Async
     unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
     return httpx.AsyncClient(
         base_url=f"{target.scheme}://{target.authority}",
-        headers={"Accept-Encoding": "identity", **target.headers},
+        headers=replaced({"Accept-Encoding": "identity", "User-Agent": "knee"}, target.headers),
         cookies=_no_cookies(),
         verify=trust,
         transport=unix,

@@ -175,7 +175,7 @@ class SocketTransport:
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
         self._own_headers = bool(target.session_header or target.traceparent)
-        usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity"}
+        usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity", "User-Agent": "knee"}
         headers = http1.without(http1.replaced(usual, target.headers), http1.OWN)
         self._head = http1.request_head("POST", target.path, headers.items())
         self._addresses: list[Any] = []

@@ -53,8 +53,9 @@ def test_a_page_is_requested_with_the_target_s_headers_and_one_connection_serves
     assert [r.path for r in seen] == ["/a?b=1", "/v1/models"]
     assert len({id(r.sock) for r in seen}) == 1
     for r in seen:
-        names = ("host", "authorization", "x-one", "accept", "accept-encoding", "content-length")
-        assert [r.header(name) for name in names] == [target.authority, "Bearer k", "1", "*/*", "identity", None]
+        names = ("host", "authorization", "x-one", "accept", "accept-encoding", "user-agent", "content-length")
+        sent = [target.authority, "Bearer k", "1", "*/*", "identity", "knee", None]
+        assert [r.header(name) for name in names] == sent
 
 
 @every_wire

@@ -115,9 +115,11 @@ def test_what_is_sent_is_the_same_over_every_transport(wire: str) -> None:
     with reached(wire, script) as target:
         exchanges_with(msgspec.structs.replace(target, headers={"Authorization": "Bearer k"}), body=b'{"a": 1}')
     (r,) = seen
-    names = ("x-request-id", "content-type", "accept", "accept-encoding", "authorization", "content-length")
+    names = (
+        "x-request-id", "content-type", "accept", "accept-encoding", "user-agent", "authorization", "content-length",
+    )  # fmt: skip
     assert [r.header(name) for name in names] == [
-        "id-0", "application/json", "text/event-stream", "identity", "Bearer k", "8",
+        "id-0", "application/json", "text/event-stream", "identity", "knee", "Bearer k", "8",
     ]  # fmt: skip
     assert (r.path, r.header("host")) == ("/v1/chat/completions", target.authority)
 
