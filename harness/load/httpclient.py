@@ -17,7 +17,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import ProtocolError
+from harness.errors import HarnessError, ProtocolError
 from harness.load import control, tls
 from harness.load.http1 import replaced
 from harness.load.loop import HotSelector, now
@@ -111,24 +111,35 @@ def _named() -> Iterator[None]:
 
 
 def _client(target: Target, timeout: httpx.Timeout | None = None) -> httpx.AsyncClient:
-    """An httpx client of the target's server: the environment's proxies, HTTP/2 where it is installed, no cookies."""
+    """An httpx client of the target's server: the environment's proxies, HTTP/2 where it is installed, no cookies.
+
+    HarnessError where httpx can use no such proxy.
+    """
     import httpx
 
     # Without https no certificate is checked: an empty context takes no time to make.
     trust = tls.context(target) if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S)
     unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
-    return httpx.AsyncClient(
-        base_url=f"{target.scheme}://{target.authority}",
-        headers=replaced({"Accept-Encoding": "identity", "User-Agent": "knee"}, target.headers),
-        cookies=_no_cookies(),
-        verify=trust,
-        transport=unix,
-        trust_env=unix is None,
-        http2=importlib.util.find_spec("h2") is not None,
-        limits=limits,
-        timeout=timeout,
-    )
+    try:
+        return httpx.AsyncClient(
+            base_url=f"{target.scheme}://{target.authority}",
+            headers=replaced({"Accept-Encoding": "identity", "User-Agent": "knee"}, target.headers),
+            cookies=_no_cookies(),
+            verify=trust,
+            transport=unix,
+            trust_env=unix is None,
+            http2=importlib.util.find_spec("h2") is not None,
+            limits=limits,
+            timeout=timeout,
+        )
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # whose words may hold a proxy's password
+        why = "SOCKS needs socksio" if isinstance(error, ImportError) else "its address is not like http://host:port"
+        raise HarnessError(
+            f"a proxy of the environment cannot be used: {why}",
+            place="--transport httpx",
+            way_out="see ALL_PROXY, HTTP_PROXY and HTTPS_PROXY; NO_PROXY='*' turns them off",
+        ) from None
 
 
 def _no_cookies() -> http.cookiejar.CookieJar:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import HarnessError
+from harness.load.httpclient import HttpxClient
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Exchange, Target
 from harness.load.worker import transport_for
@@ -67,6 +70,26 @@ def test_a_proxy_that_refuses_is_a_record(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
         (exchange,), _ = exchanges_with(there)
     assert (exchange.error, exchange.complete) == ("connect", True)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "why"),
+    [
+        ("socks5://me:s3cretpw@far.example:1080", "SOCKS needs socksio"),
+        ("quic://me:s3cretpw@far.example:1080", "its address is not like http://host:port"),
+        ("http://me:s3cretpw@far.example:s3cretpw", "its address is not like http://host:port"),
+    ],
+)
+def test_a_proxy_that_httpx_cannot_use_is_one_line_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, proxy: str, why: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)  # where it is installed, httpx speaks SOCKS
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    there = Target(scheme="http", host="h", port=80, path="/", headers={}, transport="httpx")
+    with pytest.raises(HarnessError) as caught:
+        HttpxClient(there, 1.0, again=False)
+    assert f"--transport httpx: a proxy of the environment cannot be used: {why}; see ALL_PROXY" in str(caught.value)
+    assert "s3cretpw" not in str(caught.value)
 
 
 def test_the_sockets_do_not_know_of_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
