@@ -123,7 +123,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     api: str = "chat"
     unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
     stream: bool = True
-    model: str
+    model: str  # as it is shown and stored
+    wire_model: str = ""  # as requests name it; for the wire only: it may hold a secret; "": as it is shown
     path: str
     drop: frozenset[str]
     words: tuple[str, ...]

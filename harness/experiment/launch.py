@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -39,6 +39,7 @@ _CONNECT_S = 10.0  # TLS included
 _MODELS_S = 60.0  # for the list of models, from connecting to its last byte
 _MOST_NAMES = 10  # models of a list that are shown
 _MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
+_MODEL_HIDDEN = "the model's name holds what a header or a key says, so it is not stored; --model shows it"
 
 
 def with_api(scenario: Scenario, where: Address) -> Scenario:
@@ -112,15 +113,16 @@ async def check(
     trust_remote_code: bool = False,
     busy: Awaitable[object] | None = None,
     any_model: bool = False,
+    secrets: Iterable[str] = (),
 ) -> Launch:
     """Run all checks against the endpoint; HarnessError with the way out if one fails.
 
     `first_prompt` is the number of the first prompt: none is sent twice. `trust_remote_code`: a named tokenizer may run
     code from its folder. `any_model`: its list of models need not have the one that is named. `busy` is other work of
     this process: it is awaited before a request is timed. Servers repeat what they were sent, so secrets are removed
-    from their words here.
+    from their words here; `secrets` are those that the scenario does not have.
     """
-    hide = scenarios.secrets(scenario, os.environ)
+    hide = tuple(sorted({*scenarios.secrets(scenario, os.environ), *secrets}))
     try:
         with_secrets = scenarios.resolved(scenario, os.environ)
         trust = trust_remote_code
@@ -128,13 +130,16 @@ async def check(
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
+    model = found.model if scenario.target.model else redact(found.model, hide)
+    notes = found.notes if model == found.model else (*found.notes, _MODEL_HIDDEN)
     return msgspec.structs.replace(
         found,
         secrets=hide,
-        model=found.model if scenario.target.model else redact(found.model, hide),
+        model=model,
+        wire_model=found.model,
         server=redact_all(found.server, hide),
         cache_config=redact_all(found.cache_config, hide),
-        notes=tuple(redact(note, hide) for note in found.notes),
+        notes=tuple(redact(note, hide) for note in notes),
     )
 
 

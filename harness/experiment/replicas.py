@@ -30,11 +30,14 @@ async def check(
     if len(urls) == 1:
         return first
     allowed = bool(scenario.target.allow_different_replicas)
-    named = msgspec.structs.replace(scenario, target=msgspec.structs.replace(scenario.target, model=first.model))
+    named = msgspec.structs.replace(scenario, target=msgspec.structs.replace(scenario.target, model=first.wire_model))
     found, notes = [first], list(first.notes)
     for url in urls[1:]:
         next_prompt = found[-1].prompts_used
-        replica = await launching.check(named, url, next_prompt, trust_remote_code=trust, any_model=allowed)
+        replica = await launching.check(
+            named, url, next_prompt, trust_remote_code=trust, any_model=allowed, secrets=first.secrets
+        )
+        replica = msgspec.structs.replace(replica, model=first.model)
         if differences := differ(first, replica):
             fact = f"it differs from {first.address.place}: {'; '.join(differences)}"
             if not allowed:

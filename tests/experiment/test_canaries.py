@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,19 @@ def test_answers_of_a_server_are_read_and_its_errors_are_kept() -> None:
     seen = {(each.error, each.finish_reason) for each in found.unloaded.answers}
     assert seen == {("", "stop"), ("http_5xx", ""), ("truncated", "")}
     assert len(found.unloaded.answers) == 2 * len(PROMPTS)
+
+
+def test_canaries_name_the_model_as_the_load_does() -> None:
+    seen: set[str] = set()
+
+    def script(request: servers.Request) -> None:
+        seen.add(json.loads(request.body)["model"])
+        request.stream(delta("stop", content=" to"), END, DONE)
+
+    with servers.serving(script) as port:
+        hidden = msgspec.structs.replace(launch(port), model="(hidden)", wire_model="Qwen3-8B")
+        asyncio.run(measured(TWICE, scenario.Target(request_timeout=5.0), hidden, lambda text: None))
+    assert seen == {"Qwen3-8B"}
 
 
 def run(folder: Path, *, corrupt: float, questions: str = "", watched: bool = True) -> virtual_run.Run:

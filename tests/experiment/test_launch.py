@@ -498,7 +498,8 @@ def test_a_server_that_repeats_what_it_was_sent_brings_it_nowhere(monkeypatch: p
 
     got = check(echo, wanted=spec(api_key_env="A_KEY"))
     assert got.target.headers["Authorization"] == "Bearer sk-0123456789abcdef"
-    assert got.model == "Bearer (hidden)"
+    assert (got.model, got.wire_model) == ("Bearer (hidden)", "Bearer sk-0123456789abcdef")
+    assert got.notes == ("the model's name holds what a header or a key says, so it is not stored; --model shows it",)
     assert got.server == {"version": "Bearer (hidden)", "name": "vllm"}
     assert got.cache_config == {"key": "Bearer (hidden)"}
 

@@ -92,6 +92,24 @@ def test_a_replica_of_another_model_is_refused_unless_asked_for() -> None:
     assert found.model == "toy"
 
 
+def test_every_replica_is_asked_for_the_model_by_its_name_though_a_header_holds_it() -> None:
+    sent: list[str] = []
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/models":
+            r.answer(200, b'{"data": [{"id": "Qwen3-8B"}]}')
+            return
+        if r.path == "/v1/chat/completions":
+            sent.append(json.loads(r.body)["model"])
+        endpoint(r)
+
+    found, _ = check(script, script, headers={"X-Model": "Qwen3-8B"})
+    assert set(sent) == {"Qwen3-8B"}
+    assert len(sent) > 2
+    assert {each.model for each in found.replicas} == {"(hidden)"}
+    assert all("Qwen3-8B" not in note for note in found.notes)
+
+
 def test_a_replica_that_does_not_answer_is_named() -> None:
     def closed(r: Request) -> None:
         r.answer(503, b"{}")
