@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.dialects import DIALECTS, decoder, refusals
+from harness.dialects import DIALECTS, decoder, document, refusals
 from harness.dialects.document import JSON
 from harness.dialects.ndjson import NDJSON
 from harness.dialects.sse import EVENTS
@@ -34,6 +34,7 @@ from harness.workload.uniform import Uniform
 
 LONGEST_BODY = 65_536  # bytes of an error's body that are searched
 _PROBES = 6  # tries to meet the prompt length
+_LONGEST = 2 * document.LONGEST  # bytes of a document, which is bounded by its own reader
 _NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
@@ -311,7 +312,7 @@ class _Requests:
                     continue
                 _must_be(decoding.media, answer.headers, place, may_be_whole=dialect.whole is not None)
                 ResponseParser(decoding.media).take_head(answer.status, answer.headers)  # as the load will read it
-                async for piece in control.pieces(answer):
+                async for piece in control.pieces(answer, _LONGEST if decoding.media == JSON else control.LONGEST):
                     decoding.feed(piece, time.monotonic_ns())
             response = decoding.end(time.monotonic_ns())
             if response.error:

@@ -1,8 +1,8 @@
 """The control plane: single requests to an endpoint, for launch checks and scrapes, off the measured path.
 
 They are bounded whatever the server does: a request has one deadline, connecting and heads included, and its response
-at most LONGEST bytes, also once inflated. No cookie is kept and no redirect followed. `client` has the client for most
-endpoints, `httpclient` the one for those that the load reaches by httpx.
+at most LONGEST bytes, also once inflated, unless its reader has a bound of its own. No cookie is kept and no redirect
+followed. `client` has the client for most endpoints, `httpclient` the one for those that the load reaches by httpx.
 """
 
 from __future__ import annotations
@@ -132,13 +132,13 @@ def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -
         raise TransportError(f"its {coding} cannot be inflated: {error}") from None
 
 
-async def pieces(reply: Reply) -> AsyncIterator[bytes]:
-    """The body's bytes as they were sent, as they arrive; at most LONGEST of them."""
+async def pieces(reply: Reply, longest: int = LONGEST) -> AsyncIterator[bytes]:
+    """The body's bytes as they were sent, as they arrive; at most `longest` of them."""
     size = 0
     async for piece in reply.body():
         size += len(piece)
-        if size > LONGEST:
-            raise TransportError(f"an answer longer than {LONGEST >> 20} MiB")
+        if size > longest:
+            raise TransportError(f"an answer longer than {longest >> 20} MiB")
         yield piece
 
 
