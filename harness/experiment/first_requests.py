@@ -45,6 +45,7 @@ _INSTEAD = {
 }
 _TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer
 _FEWEST = 16  # tokens of an answer, where a server refuses shorter ones; OpenAI's newer models do
+_FEW_SHORTER = 0.01  # of requests, where lengths vary
 _TOO_SHORT = re.compile(r"minimum value|below minimum|model output limit was reached", re.I)
 
 
@@ -106,6 +107,7 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
         timed = await requests.send(words_now, min(answer, _TIMED) if scenario.target.streams else answer)
         e2e_s = time.monotonic() - began
     await requests.send_kinds(words_now, min(answer, _TIMED))
+    await requests.send_shortest(words_now)
     counted = requests.counts[-1].tokens if requests.counts else None
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
     if shortest is None and words_now == 1:
@@ -271,6 +273,31 @@ class _Requests:
             except _RefusedError as error:
                 raise HarnessError(error.fact, place=error.place, way_out=_way_out_of_kind(name, fields)) from None
             self.used += 1
+
+    async def send_shortest(self, prompt_words: int) -> None:
+        """One request with the load's shortest answer, where the server has refused a shorter one.
+
+        HarnessError where it refuses this one too. Where lengths vary, one request in a hundred may be shorter.
+        """
+        fewest, scenario = self._fewest, self._plan.scenario
+        if fewest == 1 or not scenario.decodes:
+            return
+        classes = [each for each in shape.of(scenario).classes if each.share]
+        tokens, name = min((each.output.quantile(_FEW_SHORTER), each.name) for each in classes)
+        if tokens >= fewest:
+            return
+        self._fewest = 1
+        try:
+            await self._answer(await self._request(prompt_words, tokens))
+        except _RefusedError as error:
+            if scenario.ramp.probe == probe.PREFILL:
+                place, way_out = "--probe prefill", "leave it out: its answers have 1 token"
+            else:
+                place, way_out = f"class '{name}'" if name else "--output-tokens", f"give at least {fewest}"
+            what = "1 token" if tokens == 1 else f"{tokens} tokens"
+            fact = f"the server refuses answers of {what} ({error.fact})"
+            raise HarnessError(fact, place=place, way_out=way_out) from None
+        self.used += 1
 
     async def _request(self, prompt_words: int, output_tokens: int) -> Request:
         """The next one, whose prompt no other has; in a thread: a long prompt takes seconds, and Ctrl-C has to work."""

@@ -93,18 +93,6 @@ def test_a_url_with_v1_at_its_end_is_understood() -> None:
     assert check(endpoint, path="/v1").path == "/v1/chat/completions"
 
 
-def test_a_server_that_refuses_short_answers_is_asked_for_longer_ones() -> None:
-    def script(r: Request) -> None:
-        if r.path == "/v1/chat/completions" and json.loads(r.body)["max_tokens"] < 16:
-            r.answer(400, b'{"error":{"message":"Could not finish the message because max_tokens or model output limit '
-                          b'was reached. Please try again with higher max_tokens."}}')  # fmt: skip
-        else:
-            endpoint(r)
-
-    got = check(script)
-    assert (got.prompt_words, got.input_tokens, got.notes) == (12, 20, ())
-
-
 @pytest.mark.parametrize(
     ("tables", "field", "message", "way_out"),
     [
