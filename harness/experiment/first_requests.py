@@ -60,6 +60,7 @@ class RequestPlan(NamedTuple):
     words: PromptWords
     first_prompt: int  # number of the next one; resumed runs have sent some
     places_tokens: bool = False  # whether the load has a tokenizer that counts the tokens of answers
+    unlisted: HarnessError | None = None  # the error where the server refuses the model, whose name its list lacks
 
     @property
     def place(self) -> str:
@@ -92,7 +93,10 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
     wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
     requests = _Requests(plan)
-    first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
+    try:
+        first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
+    except (_RefusedError, NotSpokenError) as error:
+        raise _of_model(error, requests.status, plan.unlisted) from None
     if busy is not None:
         await busy
     near = 0.0 if words.exact else _NEAR * wanted
@@ -142,6 +146,13 @@ async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, boo
         await requests.send(words, 1)
         return words, False
     return words, True
+
+
+def _of_model(error: HarnessError, status: int, unlisted: HarnessError | None) -> HarnessError:
+    """The error of the first request, whose status is this; that of its model where the server may not have that."""
+    if unlisted is None or not (status == 404 or (status == 400 and "model" in error.fact.lower())):
+        return error
+    return type(error)(unlisted.fact, place=unlisted.place, way_out=f"{unlisted.way_out} ({error.fact})")
 
 
 def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
@@ -235,6 +246,7 @@ class _Requests:
         self.drop: frozenset[str] = frozenset()  # fields that the server refuses
         self.notes: list[str] = []
         self._fewest = 1  # tokens of an answer
+        self.status = 0  # of the last answer
         self.counts: list[length.Counted] = []  # of the prompts so far, where the server counts them
 
     def off(self, tokens: int) -> int:
@@ -316,13 +328,13 @@ class _Requests:
 
     async def _answer(self, request: Request) -> _Reply:
         """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
-        target, place = self._plan.scenario.target, self._plan.place
+        plan, target, place = self._plan, self._plan.scenario.target, self._plan.place
         dialect, headers = DIALECTS[target.api], {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         while True:
             if target.max_rps:
                 await asyncio.sleep(1.0 / target.max_rps)
             encoder = dialect.encoder(
-                self._plan.model,
+                plan.model,
                 drop=self.drop,
                 extra=target.extra_body,
                 classes=self._classes,
@@ -330,7 +342,8 @@ class _Requests:
             )
             content, decoding = encoder.encode(request), dialect.decoders(stream=target.streams)()
             within_s = target.request_timeout
-            async with control.response(self._plan.api, "POST", self._plan.path, within_s, content, headers) as answer:
+            async with control.response(plan.api, "POST", plan.path, within_s, content, headers) as answer:
+                self.status = answer.status
                 if answer.status != 200:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
                     if (moved := redirected(answer.status, answer.headers, place)) is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,26 +18,22 @@ import msgspec
 
 from harness import scenario as scenarios
 from harness.dialects import DIALECTS
-from harness.errors import HarnessError, nearest
+from harness.errors import HarnessError
 from harness.experiment import published, server_tokenizer, spoken, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
-from harness.experiment.first_requests import LONGEST_BODY, Findings, RequestPlan, first_requests
+from harness.experiment.first_requests import Findings, RequestPlan, first_requests
+from harness.experiment.served_model import ServedModel, served_model
 from harness.experiment.spoken import NotSpokenError
-from harness.experiment.unreachable import is_https, not_served, redirected, speaks_tls
-from harness.load import control
 from harness.load.client import client
 from harness.load.http1 import replaced
 from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
-from harness.terminal import few
 from harness.workload import probe, shape, tasks
 from harness.workload.source import PromptWords
 
 _KEY = "Authorization"  # the header in which a resolved scenario has the API key
 _CONNECT_S = 10.0  # TLS included
-_MODELS_S = 60.0  # for the list of models, from connecting to its last byte
-_MOST_NAMES = 10  # models of a list that are shown
 _MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
 _MODEL_HIDDEN = "the model's name holds what a header or a key says, so it is not stored; --model shows it"
 
@@ -118,9 +114,9 @@ async def check(
     """Run all checks against the endpoint; HarnessError with the way out if one fails.
 
     `first_prompt` is the number of the first prompt: none is sent twice. `trust_remote_code`: a named tokenizer may run
-    code from its folder. `any_model`: its list of models need not have the one that is named. `busy` is other work of
-    this process: it is awaited before a request is timed. Servers repeat what they were sent, so secrets are removed
-    from their words here; `secrets` are those that the scenario does not have.
+    code from its folder. `busy` is other work of this process: it is awaited before a request is timed. `any_model`:
+    its list of models need have no name that is given. Servers repeat what they were sent, so secrets are removed from
+    their words here; `secrets` are those that the scenario does not have.
     """
     hide = tuple(sorted({*scenarios.secrets(scenario, os.environ), *secrets}))
     try:
@@ -146,8 +142,7 @@ async def check(
 class _Found(NamedTuple):
     """What the endpoint showed, in its own words."""
 
-    model: str
-    limits: dict[str, Any]
+    served: ServedModel
     words: PromptWords
     tokenizer_json: str
     findings: Findings
@@ -170,7 +165,7 @@ async def _check(
     there = figures(scenario, where, wire)
     trust = trust_remote_code
     found = await _find(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust, any_model=any_model)
-    findings, facts = found.findings, found.published
+    served, findings, facts = found.served, found.findings, found.published
     return Launch(
         address=where,
         target=wire,
@@ -180,7 +175,8 @@ async def _check(
         unit=findings.unit,
         stream=scenario.target.streams,
         extra_body=scenario.target.extra_body,
-        model=found.model,
+        model=served.name,
+        listed=served.unlisted is None,
         path=wire.path,
         drop=findings.drop,
         words=found.words.words,
@@ -189,15 +185,16 @@ async def _check(
         prompts_used=findings.prompts_used,
         input_tokens=findings.input_tokens,
         tokens_per_word=findings.tokens_per_word,
-        max_context=found.limits.get("n_ctx"),
+        max_context=served.limits.get("n_ctx"),
         exact_words=found.words.exact,
         e2e_s=findings.e2e_s,
         itl_s=findings.itl_s,
-        server=_server_facts(found.limits, facts.facts),
+        server=_server_facts(served.limits, facts.facts),
         cache_config=facts.cache_config,
         metrics=facts.metrics,
         notes=(
             *_choices(where, wire, findings.http_version, streams=scenario.target.streams),
+            *([] if served.unlisted is None else [f"its list of models does not have '{served.name}'"]),
             *facts.notes,
             *findings.notes,
         ),
@@ -229,31 +226,29 @@ async def _find(
                 page = _page_at(url, f"--exporter {url}", where, wire)
                 exporting = await stack.enter_async_context(client(page, connect_s=_CONNECT_S))
                 await published.exporter(exporting, page, url, patience)
-            of_classes = tuple(each.model for each in scenario.class_ or () if each.model)
-            wanted, within_s = scenario.target.model, min(_MODELS_S, patience)
-            has_key = bool(scenario.target.api_key_env or scenario.target.headers)
-            model, limits, owner = await _model(
-                api, place, where, wanted, within_s, of_classes, any_model=any_model, has_key=has_key
-            )
+            served = await served_model(api, scenario, where, any_model=any_model)
+            model, longest = served.name, served.limits.get("n_ctx")
             reading = asyncio.create_task(
                 published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
             )
-            scenario = probe.scenario_for(scenario, limits.get("n_ctx"))
-            _must_fit(scenario, limits.get("n_ctx"), place)
+            scenario = probe.scenario_for(scenario, longest)
+            _must_fit(scenario, longest, place)
             words, tokenizer_json = PromptWords(), ""
             if scenario.workload.tokenizer is not None:
                 trust = trust_remote_code
                 known, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
                 words = PromptWords(words=known, exact=True)
-            elif known := await server_tokenizer.words(api, where, owner, model, within_s):
+            elif known := await server_tokenizer.words(api, where, served.owner, model, patience):
                 words = PromptWords(words=known, exact=True)
             try:
-                places = bool(tokenizer_json)
-                plan = RequestPlan(api, scenario, where.base, wire.path, model, words, first_prompt, places)
+                plan = RequestPlan(
+                    api, scenario, where.base, wire.path, model, words, first_prompt, bool(tokenizer_json),
+                    served.unlisted,
+                )  # fmt: skip
                 findings = await first_requests(plan, busy)
             except NotSpokenError as error:
                 raise await spoken.instead(error, api, where, scenario.target.api, model, patience) from None
-            return _Found(model, limits, words, tokenizer_json, findings, await reading)
+            return _Found(served, words, tokenizer_json, findings, await reading)
         finally:
             if reading is not None:
                 reading.cancel()
@@ -312,59 +307,3 @@ def _choices(where: Address, wire: Target, http_version: str, *, streams: bool) 
             f"tokens cost about {CPU_S_PER_MILLION} s of processor time (by sockets {SOCKET_CPU_S_PER_MILLION})"
         )
     return notes
-
-
-async def _model(
-    api: control.Client,
-    url: str,
-    where: Address,
-    wanted: str | None,
-    within_s: float,
-    of_classes: Sequence[str] = (),
-    *,
-    any_model: bool = False,
-    has_key: bool = False,
-) -> tuple[str, dict[str, Any], object]:
-    """The model's name, the limits that the server publishes, and the owner that it names.
-
-    Classes may have models of their own.
-    """
-    listed = where.root + "/models"
-    answer = await control.page(api, where.path(listed), within_s)
-    status, place = answer.status, url + listed
-    if status in (401, 403) and (wanted is None or not has_key):  # a key may be allowed to ask, and not to list
-        raise HarnessError(f"it asks for a key ({status})", place=url, way_out="give --api-key-env VARIABLE")
-    if status == 400 and await speaks_tls(where, Target(
-        scheme=where.scheme, host=where.host, port=where.port, path="", headers={}, uds=where.uds)
-    ):  # fmt: skip
-        raise is_https(url)
-    if (no := not_served(status, answer.text[:LONGEST_BODY] if status >= 500 else "", place)) is not None:
-        raise no
-    entries = published.entries(answer)
-    served = [entry["id"] for entry in entries if published.is_name(entry.get("id"))]
-    if wanted is None:
-        if len(served) == 1:
-            wanted = served[0]
-        elif served:
-            raise HarnessError(
-                f"it serves {len(served):,} models",
-                place=url,
-                way_out=f"give --model, one of: {few(served, _MOST_NAMES)}",
-            )
-        elif any("id" in entry for entry in entries):
-            raise HarnessError(
-                "it serves a model whose name is no text on one line", place=place, way_out="give --model"
-            )
-        elif (moved := redirected(status, answer.headers, place)) is not None:
-            raise moved
-        elif "html" in answer.headers.get("content-type", ""):
-            raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
-        else:
-            way_out = "check the address, or give --model" if status == 404 else "give --model"
-            raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out=way_out)
-    known = bool(served) and not any_model and not published.goes_on(answer)
-    for name in (wanted, *of_classes) if known else ():
-        if name not in served:
-            raise HarnessError(f"it does not serve '{name}'", place=url, way_out=nearest(name, served[:_MOST_NAMES]))
-    entry = next((entry for entry in entries if entry.get("id") == wanted), {})
-    return wanted, await published.limits(api, where, entry, within_s), entry.get("owned_by")

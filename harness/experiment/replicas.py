@@ -11,6 +11,8 @@ from harness.experiment import launch as launching
 from harness.experiment.endpoint import Launch
 from harness.scenario import Scenario
 
+_WAY_OUT = "serve the same on all replicas, or add --allow-different-replicas"
+
 
 async def check(
     scenario: Scenario,
@@ -38,12 +40,12 @@ async def check(
             named, url, next_prompt, trust_remote_code=trust, any_model=allowed, secrets=first.secrets
         )
         replica = msgspec.structs.replace(replica, model=first.model)
+        if first.listed and not replica.listed:  # it takes any name, and may serve anything under this one
+            raise HarnessError(f"it does not serve '{first.model}'", place=url, way_out=_WAY_OUT)
         if differences := differ(first, replica):
             fact = f"it differs from {first.address.place}: {'; '.join(differences)}"
             if not allowed:
-                raise HarnessError(
-                    fact, place=url, way_out="serve the same on all replicas, or add --allow-different-replicas"
-                )
+                raise HarnessError(fact, place=url, way_out=_WAY_OUT)
             notes.append(f"{replica.address.place}: {fact}")
         notes += [note for note in replica.notes if note not in notes]
         found.append(replica)

@@ -271,7 +271,8 @@ def test_a_model_that_is_named_needs_no_list_of_all() -> None:
 
 
 def test_a_wrong_model_is_answered_with_the_nearest() -> None:
-    says("it does not serve 'toyy'; did you mean 'toy'?", endpoint, spec(model="toyy"))
+    refuses = on_chat(lambda r: r.answer(404, b'{"error":{"message":"The model `toyy` does not exist."}}'))
+    says("it does not serve 'toyy'; did you mean 'toy'?", refuses, spec(model="toyy"))
 
 
 def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:

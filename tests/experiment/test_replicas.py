@@ -92,6 +92,12 @@ def test_a_replica_of_another_model_is_refused_unless_asked_for() -> None:
     assert found.model == "toy"
 
 
+def test_a_named_model_that_no_replica_lists_is_loaded_where_all_take_it() -> None:
+    found, _ = check(endpoint, other_model, model="any")
+    assert (found.model, len(found.replicas)) == ("any", 2)
+    assert "its list of models does not have 'any'" in found.notes
+
+
 def test_every_replica_is_asked_for_the_model_by_its_name_though_a_header_holds_it() -> None:
     sent: list[str] = []
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from harness import scenario
 from harness.cli import cli
 from harness.results.result import Result
 from tests.builders.servers import Request, serving
-from tests.experiment.test_launch import check, endpoint, spec
+from tests.experiment.test_launch import CHAT, check, endpoint, says, spec
 
 Script = Callable[[Request], None]
 
@@ -30,6 +31,10 @@ def listing(*names: str, then: Script = endpoint, seen: list[str] | None = None)
         then(r)
 
     return script
+
+
+def refusing(status: int, message: str) -> Script:
+    return lambda r: r.answer(status, json.dumps({"error": {"message": message}}).encode())
 
 
 # Its name
@@ -66,3 +71,51 @@ def test_the_load_is_sent_the_name_that_a_header_holds_and_no_file_has_it(tmp_pa
     assert set(seen) == {"Qwen3-8B"}
     assert run.manifest.model == "(hidden)"
     assert not [path for path in (tmp_path / "r").rglob("*.*") if b"Qwen3-8B" in path.read_bytes()]
+
+
+# A name that is not listed
+
+
+def test_a_named_model_that_the_list_lacks_is_tried() -> None:
+    """Gateways take names that they do not list: wildcards, variants, deployments."""
+    seen: list[str] = []
+    got = check(listing("toy", "tiny", seen=seen), wanted=spec(model="toy:nitro"))
+    assert set(seen) == {"toy:nitro"}
+    assert (got.model, got.listed, got.notes) == ("toy:nitro", False, ("its list of models does not have 'toy:nitro'",))
+    assert check(listing("toy"), wanted=spec(model="toy")).listed
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "line"),
+    [
+        (404, "no such route or model", "it does not serve 'toyy'; did you mean 'toy'? (404: no such route or model)"),
+        (400, "Invalid model name", "it does not serve 'toyy'; did you mean 'toy'? (400: Invalid model name)"),
+        (400, "temperature: out of range", "400: temperature: out of range; change it"),
+        (401, "no key", "401: no key; give --api-key-env VARIABLE"),
+        (500, "boom", "500: boom"),
+    ],
+)
+def test_a_server_that_refuses_a_name_that_it_does_not_list_is_one_line(status: int, message: str, line: str) -> None:
+    says(line, listing("toy", then=refusing(status, message)), spec(model="toyy"))
+
+
+def test_a_name_is_compared_with_all_of_a_long_list() -> None:
+    names = [f"vendor/{i}" for i in range(300)]
+    says("did you mean 'toy'?", listing(*names, "toy", then=refusing(404, "no")), spec(model="toyy"))
+
+
+def test_a_name_that_is_not_listed_does_not_hide_that_the_api_is_another() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            r.answer(422, b"{}")
+        else:
+            r.answer(404, b"{}")
+
+    says("it does not speak tgi; give --api chat", listing("toy", then=script), spec(model="toyy", api="tgi"))
+
+
+def test_the_model_of_a_class_has_to_be_listed_since_nothing_tries_it() -> None:
+    tables = {"class": [CHAT, CHAT | {"name": "other", "model": "own"}], "target": {"model": "any"}}
+    wanted = scenario.build(tables, place="test")
+    says("it does not serve 'own'; did you mean 'owl'?", listing("toy", "owl"), wanted)
+    assert check(listing("toy", "own"), wanted=wanted).model == "any"
