@@ -376,7 +376,7 @@ class _Requests:
         if (no := not_served(status, message, place)) is not None:
             raise no
         kind = NotSpokenError if status in (404, 405) else HarnessError
-        raise kind(server_words(status, message), place=place, way_out=way_out_of(status))
+        raise kind(server_words(status, message), place=place, way_out=way_out_of(status, scenario.target))
 
 
 def _must_be(media: str, headers: Mapping[str, str], place: str, *, may_be_whole: bool) -> None:

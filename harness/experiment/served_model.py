@@ -12,7 +12,7 @@ from harness.errors import HarnessError, nearest
 from harness.experiment import published
 from harness.experiment.endpoint import Address
 from harness.experiment.first_requests import LONGEST_BODY
-from harness.experiment.unreachable import is_https, not_served, redirected, speaks_tls
+from harness.experiment.unreachable import is_https, not_served, redirected, server_words, speaks_tls, way_out_of
 from harness.load import control
 from harness.load.control import Client, Page
 from harness.load.transport import Target
@@ -66,9 +66,13 @@ def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
     """HarnessError where the server wants a key for its list, unless a request may be allowed all the same."""
     status, target = answer.status, scenario.target
     has_key = bool(target.api_key_env or target.headers)
-    if status not in (401, 403) or (target.model is not None and has_key):
+    if status not in (401, 403) or (target.model is not None and (has_key or status == 403)):
         return
-    raise HarnessError(f"it asks for a key ({status})", place=place, way_out="give --api-key-env VARIABLE")
+    way_out = way_out_of(status, target)
+    if not has_key:
+        raise HarnessError(f"it asks for a key ({status})", place=place, way_out=way_out)
+    words = server_words(status, answer.text[:LONGEST_BODY])
+    raise HarnessError(words, place=place, way_out=f"{way_out}, or give --model")
 
 
 def _only(served: list[str], answer: Page, where: Address, *, has_entries: bool) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from harness import scenario
+from harness.dialects import DIALECTS
 from harness.errors import HarnessError, ProtocolError
 from harness.experiment.endpoint import Address
 from harness.load import control, tls
@@ -157,11 +159,20 @@ def not_served(status: int, body: str, place: str) -> HarnessError | None:
     return None
 
 
-def way_out_of(status: int) -> str:
+def way_out_of(status: int, target: scenario.Target) -> str:
+    """What there is to do about an error of this status, by what the requests to the target carry."""
     if status in (401, 403):
-        return "give --api-key-env VARIABLE"
+        return _way_out_of_key(status, target)
     if status == 404:
         return "check --url, --model and --api"
     if status == 429:
         return "give --max-rps, the endpoint's quota"
     return "see the server's log; nothing was loaded"
+
+
+def _way_out_of_key(status: int, target: scenario.Target) -> str:
+    if not target.api_key_env:
+        return "see --header and --api-key-env" if target.headers else "give --api-key-env VARIABLE"
+    if status == 401 and DIALECTS[target.api].key != "Authorization":  # some servers of this API want it there
+        return f"see the key, or give --header 'Authorization: Bearer env:{target.api_key_env}' in its place"
+    return "see the key"

@@ -267,7 +267,7 @@ def test_a_model_that_is_named_needs_no_list_of_all() -> None:
         r.answer(200, b'{"data":[{"id":"a"}],"has_more":true}') if r.path == "/v1/models" else endpoint(r)
 
     assert check(goes_on, wanted=spec(model="toy")).model == "toy"
-    says("it asks for a key (403)", forbids, spec(model="toy"))
+    assert check(forbids, wanted=spec(model="toy")).model == "toy"
 
 
 def test_a_wrong_model_is_answered_with_the_nearest() -> None:

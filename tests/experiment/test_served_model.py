@@ -13,7 +13,7 @@ from harness import scenario
 from harness.cli import cli
 from harness.results.result import Result
 from tests.builders.servers import Request, serving
-from tests.experiment.test_launch import CHAT, check, endpoint, says, spec
+from tests.experiment.test_launch import CHAT, check, endpoint, on_chat, says, spec
 
 Script = Callable[[Request], None]
 
@@ -119,3 +119,26 @@ def test_the_model_of_a_class_has_to_be_listed_since_nothing_tries_it() -> None:
     wanted = scenario.build(tables, place="test")
     says("it does not serve 'own'; did you mean 'owl'?", listing("toy", "owl"), wanted)
     assert check(listing("toy", "own"), wanted=wanted).model == "any"
+
+
+# Keys
+
+
+def test_a_key_that_is_refused_is_told_in_the_server_s_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "sk-0123456789abcdef")
+    closed, of_header = refusing(401, "the key has expired"), spec(headers={"X-Tenant": "me"})
+    says("401: the key has expired; see the key, or give --model", closed, spec(api_key_env="A_KEY"))
+    says("401: the key has expired; see --header and --api-key-env, or give --model", closed, of_header)
+    says("401: the key has expired; see the key", on_chat(closed), spec(api_key_env="A_KEY"))
+    says("401: the key has expired; see --header and --api-key-env", on_chat(closed), of_header)
+    bearer = "see the key, or give --header 'Authorization: Bearer env:A_KEY' in its place"
+    says(bearer, on_chat(closed), spec(api="anthropic", api_key_env="A_KEY"))
+    says("it asks for a key (401); give --api-key-env VARIABLE", closed, spec(model="toy"))
+
+
+def test_a_gateway_that_forbids_its_list_is_asked_for_the_named_model() -> None:
+    def forbids(r: Request) -> None:
+        r.answer(403, b"{}") if r.path == "/v1/models" else refusing(403, "not for you")(r)
+
+    says("403: not for you; give --api-key-env VARIABLE", forbids, spec(model="toy"))
+    says("it asks for a key (403); give --api-key-env VARIABLE", forbids)
