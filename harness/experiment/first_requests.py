@@ -346,7 +346,7 @@ class _Requests:
                 self.status = answer.status
                 if answer.status != 200:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                    if (moved := redirected(answer.status, answer.headers, place)) is not None:
+                    if (moved := redirected(answer.status, answer.headers, plan.url, plan.path)) is not None:
                         raise moved
                     self._drop_refused(answer.status, message)
                     continue

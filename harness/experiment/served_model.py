@@ -86,7 +86,9 @@ def _only(served: list[str], answer: Page, where: Address, *, has_entries: bool)
         raise HarnessError(f"it serves {len(served):,} models", place=where.place, way_out=way_out)
     if has_entries:
         raise HarnessError("it serves a model whose name is no text on one line", place=place, way_out="give --model")
-    if (moved := redirected(status, answer.headers, place)) is not None:
+    named = where.api_path(where.api, where.model or None) if where.api else where.path("")  # of the URL that is given
+    path, end = where.path(listed), named.removeprefix(where.prefix)
+    if (moved := redirected(status, answer.headers, where.base, path, cut=listed, instead=end)) is not None:
         raise moved
     if "html" in answer.headers.get("content-type", ""):
         raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
@@ -135,15 +136,30 @@ def server_words(status: int, body: str) -> str:
     return f"{status}: {words}" if words else f"{status} without a word"
 
 
-def redirected(status: int, headers: Mapping[str, str], place: str) -> HarnessError | None:
+def redirected(
+    status: int, headers: Mapping[str, str], base: str, path: str, *, cut: str = "", instead: str = ""
+) -> HarnessError | None:
     """The error of an address whose server stands elsewhere; None for other answers.
 
-    A redirect is not followed: each request would take it again, and its headers would go to a host nobody named.
+    A redirect is not followed: each request would take it again, and its headers would go to a host nobody named. `cut`
+    is what was put at the end of the address that was given, `instead` what that has there.
     """
-    where = plain(headers.get("location", "").partition("?")[0][:_LONGEST_REASON])
-    if not 300 <= status < 400 or not where:
+    location = plain(headers.get("location", "").partition("?")[0][:_LONGEST_REASON])
+    if not 300 <= status < 400 or not location:
         return None
-    return HarnessError(f"{status}: it redirects to {where}", place=place, way_out="give the address that it leads to")
+    place, path = base + path, path.partition("?")[0]
+    try:
+        to = urljoin(base + path, location)
+        same_host = urlsplit(to).hostname == urlsplit(base).hostname
+        slash = same_host and urlsplit(to).path == path + "/"
+    except ValueError:  # no address
+        to, slash = location, False
+    if slash:
+        fact = f"{status}: it wants a slash at the end of {path}, which Knee does not send"
+        return HarnessError(fact, place=place, way_out="let the server take the path without it")
+    if cut and to.rstrip("/").endswith(cut):
+        to = to.rstrip("/").removesuffix(cut) + instead
+    return HarnessError(f"{status}: it redirects to {to}", place=place, way_out="give the address that it leads to")
 
 
 def not_served(status: int, body: str, place: str) -> HarnessError | None:

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from harness import scenario
 from harness.cli import cli
+from harness.errors import HarnessError
+from harness.experiment import unreachable
 from harness.results.result import Result
 from tests.builders.servers import Request, serving
 from tests.experiment.test_launch import CHAT, check, endpoint, on_chat, says, spec
@@ -142,3 +144,35 @@ def test_a_gateway_that_forbids_its_list_is_asked_for_the_named_model() -> None:
 
     says("403: not for you; give --api-key-env VARIABLE", forbids, spec(model="toy"))
     says("it asks for a key (403); give --api-key-env VARIABLE", forbids)
+
+
+# Addresses that lead elsewhere
+
+
+@pytest.mark.parametrize(
+    ("location", "line"),
+    [
+        ("https://x/v1/models", "301: it redirects to https://x; give the address that it leads to"),
+        ("https://x/api/v1/models/?a=1", "301: it redirects to https://x/api; give the address"),
+        ("/api/v1/models", "301: it redirects to http://h:80/api; give the address"),
+        ("//x/v1/models", "301: it redirects to http://x; give the address"),
+        ("https://x/sign-in", "301: it redirects to https://x/sign-in; give the address"),
+        ("http://[", "301: it redirects to http://[; give the address"),
+        ("/v1/models/", "301: it wants a slash at the end of /v1/models, which Knee does not send; let"),
+        ("https://h/v1/models/", "301: it wants a slash at the end of /v1/models, which Knee does not send"),
+    ],
+)
+def test_a_redirect_names_an_address_that_can_be_given(location: str, line: str) -> None:
+    moved = unreachable.redirected(301, {"location": location}, "http://h:80", "/v1/models", cut="/v1/models")
+    assert isinstance(moved, HarnessError)
+    assert str(moved).startswith(f"http://h:80/v1/models: {line}")
+
+
+def test_a_redirect_keeps_what_the_given_address_had_at_its_end() -> None:
+    def script(r: Request) -> None:
+        r.answer(308, b"", extra=f"Location: https://x{r.path}\r\n")
+
+    for path in ("", "/a", "/openai/deployments/d?api-version=1", "/v4/chat/completions", "/a/v1/completions"):
+        with pytest.raises(HarnessError) as caught:
+            check(script, path=path)
+        assert f"it redirects to https://x{path}; give" in str(caught.value)
