@@ -22,7 +22,7 @@ from harness.errors import HarnessError
 from harness.experiment import published, server_tokenizer, spoken, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import Findings, RequestPlan, first_requests
-from harness.experiment.served_model import ServedModel, served_model
+from harness.experiment.served_model import LIST_S, ServedModel, served_model
 from harness.experiment.spoken import NotSpokenError
 from harness.load.client import client
 from harness.load.http1 import replaced
@@ -238,7 +238,7 @@ async def _find(
                 trust = trust_remote_code
                 known, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
                 words = PromptWords(words=known, exact=True)
-            elif known := await server_tokenizer.words(api, where, served.owner, model, patience):
+            elif known := await server_tokenizer.words(api, where, served.owner, model, min(LIST_S, patience)):
                 words = PromptWords(words=known, exact=True)
             try:
                 plan = RequestPlan(

@@ -19,7 +19,7 @@ from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.terminal import few
 
-_LIST_S = 60.0  # for the list of models, from connecting to its last byte
+LIST_S = 60.0  # for the list of models, and for what tells the tokenizer, from connecting to the last byte
 _MOST_NAMES = 10  # models of a list that are shown
 
 
@@ -37,7 +37,7 @@ async def served_model(api: Client, scenario: Scenario, where: Address, *, any_m
 
     A class's own model must be on the list, since no request tries it before the load. `any_model`: nothing need be.
     """
-    wanted, within_s = scenario.target.model, min(_LIST_S, scenario.target.request_timeout)
+    wanted, within_s = scenario.target.model, min(LIST_S, scenario.target.request_timeout)
     listed = where.root + "/models"
     answer = await control.page(api, where.path(listed), within_s)
     _must_be_open(answer, scenario, where.place)
