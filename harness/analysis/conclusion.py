@@ -86,11 +86,27 @@ def of_few(levels: PooledLevels) -> Conclusion:
             else "one level was measured, a curve needs at least two"
         )
         return Conclusion(NONE, [few], Settle(_new(levels, [1, 2, 4, 8] if n else [1])))
-    slope, half = last_elasticity(levels)
     last, reasons = float(levels.C[-1]), [f"{n} levels, {LEVELS} are needed"]
-    if slope - half > 0:
+    rises, bend = _two_rise(levels), bend_of_few(levels)
+    if rises and levels.N[-1] / bend <= _LAST:
         return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * last, 4 * last])), last)
-    return Conclusion(PROVISIONAL, reasons, _settle(levels, float(levels.N[0])))
+    if rises:
+        reasons.append(f"{levels.C[-2]:g} and {last:g} in flight are too far apart to show a rise at the last level")
+    return Conclusion(PROVISIONAL, reasons, _settle(levels, bend))
+
+
+def bend_of_few(levels: PooledLevels) -> float:
+    """The least N at which the throughput of two levels may stop rising; the first one's where no rise is shown.
+
+    Throughput rises at most in proportion to N, so that no knee lies below the corner in the gap.
+    """
+    return corner_in_the_last_gap(levels) if _two_rise(levels) else float(levels.N[0])
+
+
+def _two_rise(levels: PooledLevels) -> bool:
+    """Whether throughput rises from one level to the other, by more than their errors."""
+    slope, half = last_elasticity(levels)
+    return slope - half > 0
 
 
 def flat(levels: PooledLevels, curve: Curves) -> bool:

@@ -370,6 +370,8 @@ def _unfitted(levels: PooledLevels) -> Fit:
     """The result of fewer levels than any family needs."""
     n, found, nothing = len(levels.N), conclusion.of_few(levels), Value(None)
     bends = found.state == PROVISIONAL
+    bend = conclusion.bend_of_few(levels) if bends else 0.0
+    past_it = levels.X[1:] if bends and bend > levels.N[0] else levels.X
     curve = Curve(
         state=found.state,
         reasons=found.reasons,
@@ -377,8 +379,8 @@ def _unfitted(levels: PooledLevels) -> Fit:
         at_least_concurrency=found.at_least,
         family=None,
         single_stream_tokens_per_s=nothing,
-        hinge_concurrency=Value(float(levels.C[0]), (None, None)) if bends else nothing,
-        plateau_tokens_per_s=Value(float(levels.X.mean()), (None, None)) if bends else nothing,
+        hinge_concurrency=Value(levels.concurrency_at(bend), (None, None)) if bends else nothing,
+        plateau_tokens_per_s=Value(float(past_it.mean()), (None, None)) if bends else nothing,
         plateau_reached=False,
         dip=None,
         weights={},

@@ -122,6 +122,31 @@ def test_three_levels_that_rise_are_beyond_and_one_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("C", "X", "state", "knee"),
+    [
+        ([1, 430], [95, 2400], "provisional", 2400 / 95),  # one stream, and all requests at once: what lies between?
+        ([1, 256], [95, 2400], "provisional", 2400 / 95),
+        ([1, 256], [95, 95 * 200], "beyond", None),  # no knee lies below 200
+        ([1, 4], [100, 380], "beyond", None),
+        ([16, 32], [1000, 1200], "beyond", None),
+    ],
+)
+def test_two_levels_far_apart_show_no_rise_at_the_second(
+    C: list[int], X: list[float], state: str, knee: float | None
+) -> None:
+    found = fit(csv(C, X))
+    assert found.curve.state == state
+    assert found.curve.hinge_concurrency.value == (knee and pytest.approx(knee))
+    if state == "beyond":
+        assert found.curve.at_least_concurrency == C[-1]
+        return
+    assert found.curve.plateau_tokens_per_s.value == pytest.approx(X[-1])
+    assert found.curve.reasons[1] == f"1 and {C[1]} in flight are too far apart to show a rise at the last level"
+    assert found.curve.settle is not None
+    assert found.curve.settle.levels == [38, 63]
+
+
+@pytest.mark.parametrize(
     ("C", "X", "knee", "settle"),
     [
         ([1, 8, 64], [50, 400, 402], 8.04, [12, 20]),  # a hyperbola's asymptote is 529

@@ -69,3 +69,10 @@ def test_two_files_are_compared_as_on_the_command_line() -> None:
     assert [stack.label for stack in found.workloads[0].stacks] == ["a", "b"]
     shown = CliRunner().invoke(cli, ["compare", *stacks, "--force", "--json", "--quiet"])
     assert json.loads(shown.stdout) == plain(found)
+
+
+def test_levels_at_fixed_rates_are_named_as_left_out() -> None:
+    """A sweep of GuideLLM's: one stream, everything at once, and rates between the two."""
+    found = fitting.read(str(DATA / "foreign" / "guidellm.json"))
+    assert [point.concurrency for point in found.points] == [8.0]
+    assert found.about.endswith("; 1 level at fixed rates left out")
