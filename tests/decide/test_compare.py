@@ -454,6 +454,20 @@ def test_a_level_that_comes_again_in_other_tools_files_is_a_repeat() -> None:
     assert found[0].loads[0].tokens_per_s_per_user == pytest.approx(50.0)
 
 
+def test_a_level_that_is_no_point_is_not_compared_and_what_every_file_says_is_kept() -> None:
+    sound = ForeignLevel(concurrency=1, output_tokens_per_s=100.0)
+    low = msgspec.structs.replace(sound, concurrency=2.0, in_flight_ok=False)
+    failed = msgspec.structs.replace(sound, concurrency=4.0, valid=False)
+    files = [
+        (place, ForeignResult(source="x", levels=[level], lacks=("no error", word)))
+        for place, level, word in (("a", sound, "one"), ("b", low, "two"), ("c", failed, "three"))
+    ]
+    (found,) = of_files("x", files)
+    assert [point.concurrency for point in found.points] == [1.0]
+    assert [load.load for load in found.loads] == [1.0]
+    assert found.lacks == ("no error", "one", "two", "three")
+
+
 def test_the_pace_of_an_answer_is_of_tokens_and_not_of_chunks() -> None:
     """Several tokens a chunk: 25 ms between chunks and 10 ms a token are 100 tok/s for a user."""
     level = ForeignLevel(

@@ -66,6 +66,8 @@ def wanted(level: LevelSummary, **changes: Any) -> ForeignLevel:
         output_tokens_per_s=level.output_tokens_per_s.mean,
         requests_per_s=level.requests_per_s.mean,
         requests=answered(level),
+        valid=usable(level, Purpose.POINT),
+        failed=level.errors,
         input_tokens_mean=level.input_tokens_mean,
         output_tokens_mean=level.output_tokens_mean,
         ttft_s=latency(level.ttft_s),
@@ -106,10 +108,7 @@ def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary:
             own = {"in_flight": level.in_flight, "se": level.output_tokens_per_s_se}
             own["se_assumed"] = level.output_tokens_per_s_se_assumed
             own["itl_mean_s"] = level.itl_s.mean
-            own["valid"] = usable(level, Purpose.POINT)
             own["in_flight_ok"] = Code.IN_FLIGHT_LOW not in invalid_by(level)
-        elif export is as_llm_d:
-            own = {"requests": level.requests}  # that were sent
         alike(back, wanted(level, **own))
 
 

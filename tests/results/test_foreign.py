@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.analysis.verdicts.server import ERROR_RATE
 from harness.errors import HarnessError
-from harness.results.foreign import formats
+from harness.results.foreign import formats, validity
 from harness.results.foreign.measured import ForeignLevel, ForeignResult
 
 DATA = Path(__file__).parents[1] / "data" / "foreign"
@@ -162,3 +164,60 @@ def test_what_is_no_result_is_refused_in_one_line(data: bytes, fact: str) -> Non
     with pytest.raises(HarnessError, match=fact) as caught:
         formats.of_bytes(data, "x.json")
     assert "\n" not in str(caught.value)
+
+
+def changed(name: str, *path: str, to: Any) -> ForeignResult:
+    """A stored file with one field changed."""
+    stored = json.loads((DATA / name).read_text())
+    tree = stored
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {}) if isinstance(tree, dict) else tree[int(key)]
+    tree[path[-1]] = to
+    return formats.of_bytes(json.dumps(stored).encode(), "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "allowed", "load"),
+    [  # 1 % of all requests is 2.02 of vLLM's, 5.05 of llm-d's, 24.35 of inference-perf's
+        ("vllm.json", ("failed",), 2, "16 in flight"),
+        ("inference_perf.json", ("failures", "count"), 24, "40.19 requests per second"),
+        ("llm_d.json", ("results", "request_performance", "aggregate", "requests", "failures"), 5, "32 in flight"),
+        ("llm_d_0.1.json", ("metrics", "requests", "failures"), 0, "8 in flight"),
+        ("aiperf.json", ("error_request_count", "avg"), 0, "4 in flight"),
+        ("guidellm.json", ("benchmarks", "1", "metrics", "request_totals", "errored"), 0, "8 in flight"),
+    ],
+)
+def test_a_level_at_which_more_than_1_percent_failed_is_no_point(
+    name: str, path: tuple[str, ...], allowed: int, load: str
+) -> None:
+    good, bad = (changed(name, *path, to=n) for n in (allowed, allowed + 1))
+    assert (good.levels[-1].valid, bad.levels[-1].valid) == (True, False)
+    assert good.lacks == formats.read(DATA / name).lacks
+    assert bad.lacks[-1] == f"more than 1% of the requests failed at {load}: not counted"
+
+
+def test_what_vllm_did_not_complete_has_failed_where_it_counts_no_failures() -> None:
+    stored = json.loads((DATA / "vllm.json").read_text()) | {"completed": 150}
+    del stored["failed"]
+    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    assert (level.requests, level.failed, level.valid) == (150, 50, False)
+
+
+def test_llm_d_s_requests_are_those_that_were_answered() -> None:
+    counts = {"total": 500, "failures": 3, "incomplete": 7}
+    (level,) = changed("llm_d.json", "results", "request_performance", "aggregate", "requests", to=counts).levels
+    assert (level.requests, level.failed) == (490, 3)
+
+
+def test_many_levels_that_failed_are_named_by_the_first() -> None:
+    line = json.loads((DATA / "vllm.json").read_text()) | {"failed": 100}
+    lines = "\n".join(json.dumps(line | {"max_concurrency": C}) for C in range(1, 12))
+    assert formats.of_bytes(lines.encode(), "x").lacks[-1] == (
+        "more than 1% of the requests failed at 1 in flight, 2 in flight, 3 in flight, 4 in flight, 5 in flight, "
+        "6 in flight, 7 in flight, 8 in flight and 3 more: not counted"
+    )
+
+
+def test_the_limits_and_the_examples_are_those_of_knee_s_own_levels() -> None:
+    assert validity.FAILED == ERROR_RATE
+    assert doctest.testmod(validity).failed == 0

@@ -6,7 +6,7 @@ Of a result folder, with records or with its summary alone, or of another tool's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -190,7 +190,8 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
             else:
                 run[0].append(place)
                 run[1].levels.append(level)
-    return [_of_file(label, ", ".join(dict.fromkeys(places)), found) for places, found in runs]
+    lacks = {place: found.lacks for place, found in files}
+    return [_of_file(label, list(dict.fromkeys(places)), found, lacks) for places, found in runs]
 
 
 def _word(fact: str | int) -> str:
@@ -198,11 +199,11 @@ def _word(fact: str | int) -> str:
     return f"{fact} GPU{'s' if fact != 1 else ''}" if isinstance(fact, int) else short(fact)
 
 
-def _of_file(label: str, place: str, found: ForeignResult) -> Run:
+def _of_file(label: str, places: Sequence[str], found: ForeignResult, lacks: Mapping[str, Sequence[str]]) -> Run:
     points, loads = [], []
     for level in found.levels:
         load, X, gpus = level.concurrency or level.rate, level.output_tokens_per_s, found.gpus
-        if not load or not X:
+        if not load or not X or not level.valid or not level.in_flight_ok:
             continue
         if level.concurrency:
             points.append(foreign_point(level.concurrency, level))
@@ -223,7 +224,7 @@ def _of_file(label: str, place: str, found: ForeignResult) -> Run:
     weighed = [(level.input_tokens_mean, level.output_tokens_mean, level.requests or 1) for level in found.levels]
     return Run(
         label=label,
-        place=place,
+        place=", ".join(places),
         facts=Facts(
             measured_by=found.source,
             unit=Unit.OUTPUT_TOKENS.value,
@@ -234,9 +235,9 @@ def _of_file(label: str, place: str, found: ForeignResult) -> Run:
         ),
         input_tokens=_weighted((inputs, n) for inputs, _, n in weighed),
         output_tokens=_weighted((outputs, n) for _, outputs, n in weighed),
-        points=[each for each in points if _counts(each)],
+        points=points,
         loads=loads,
-        lacks=found.lacks,
+        lacks=tuple(dict.fromkeys(lack for place in places for lack in lacks[place])),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.results.foreign.fields import MS, at, count, nested, number, positive, text
+from harness.results.foreign.fields import MS, at, count, nested, number, positive, text, whole
 from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 
 NAME = "aiperf"
@@ -28,6 +28,7 @@ def read(found: Any) -> ForeignResult:
         output_tokens_per_s=number(found, "output_token_throughput", "avg"),
         requests_per_s=number(found, "request_throughput", "avg"),
         requests=count(found, "request_count", "avg"),
+        failed=whole(found, "error_request_count", "avg"),
         input_tokens_mean=number(found, "input_sequence_length", "avg"),
         output_tokens_mean=number(found, "output_sequence_length", "avg"),
         ttft_s=_latency(found, "time_to_first_token"),

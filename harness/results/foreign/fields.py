@@ -63,6 +63,12 @@ def count(tree: Any, *path: str) -> int | None:
     return None if found is None else round(found) or None
 
 
+def whole(tree: Any, *path: str) -> int | None:
+    """A whole number from 0 on."""
+    found = number(tree, *path)
+    return None if found is None else round(found)
+
+
 def text(tree: Any, *path: str) -> str | None:
     """A name that is not empty."""
     value = at(tree, *path)

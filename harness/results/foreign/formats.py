@@ -17,7 +17,7 @@ import msgspec
 from harness import decoding
 from harness.errors import HarnessError
 from harness.results import points
-from harness.results.foreign import aiperf, guidellm, inference_perf, knee_csv, llm_d, sglang, vllm
+from harness.results.foreign import aiperf, guidellm, inference_perf, knee_csv, llm_d, sglang, validity, vllm
 from harness.results.foreign.fields import plain
 from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult
 
@@ -59,7 +59,7 @@ def of_bytes(data: bytes, place: str) -> ForeignResult:
         raise HarnessError(f"no output tokens per second in this file of {found.source}", place=place, way_out=_WAY_OUT)
     if len(found.levels) > _MOST_LEVELS:
         raise HarnessError(f"more than {_MOST_LEVELS:,} levels", place=place, way_out="give fewer")
-    return found
+    return validity.judged(found)
 
 
 def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, ForeignLevel]]:

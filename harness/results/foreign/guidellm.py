@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.results.foreign.fields import MS, at, count, number, positive, text
+from harness.results.foreign.fields import MS, at, count, number, positive, text, whole
 from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 
 NAME = "guidellm"
@@ -41,6 +41,7 @@ def _level(benchmark: Any) -> ForeignLevel:
         output_tokens_per_s=number(metrics, "output_tokens_per_second", "successful", "mean"),
         requests_per_s=number(metrics, "requests_per_second", "successful", "mean"),
         requests=count(metrics, "request_totals", "successful"),
+        failed=whole(metrics, "request_totals", "errored"),
         input_tokens_mean=number(metrics, "prompt_token_count", "successful", "mean"),
         output_tokens_mean=number(metrics, "output_token_count", "successful", "mean"),
         ttft_s=_latency(metrics, "time_to_first_token_ms", MS),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.results.foreign.fields import at, count, nested, number, positive
+from harness.results.foreign.fields import at, count, nested, number, positive, whole
 from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 
 NAME = "inference-perf"
@@ -27,6 +27,7 @@ def read(found: Any) -> ForeignResult:
         output_tokens_per_s=number(done, "throughput", "output_tokens_per_sec"),
         requests_per_s=number(done, "throughput", "requests_per_sec"),
         requests=count(done, "count"),
+        failed=whole(found, "failures", "count"),
         input_tokens_mean=number(done, "prompt_len", "mean"),
         output_tokens_mean=number(done, "output_len", "mean"),
         ttft_s=_latency(done, "time_to_first_token"),

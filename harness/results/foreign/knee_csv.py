@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from harness.judgement import Code, Gravity
 from harness.results.exports.table import LEVELS
-from harness.results.foreign.fields import number, positive
+from harness.results.foreign.fields import number, positive, whole
 from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult, Latency
 from harness.results.points import ERROR
 
@@ -43,6 +43,7 @@ def _level(row: dict[str, str]) -> ForeignLevel:
         in_flight_ok=Code.IN_FLIGHT_LOW not in invalid,
         requests_per_s=number(row, "requests_per_s"),
         requests=round(began - sum(others)) or None,
+        failed=whole(row, "errors"),
         input_tokens_mean=number(row, "input_tokens_mean"),
         output_tokens_mean=number(row, "output_tokens_mean"),
         ttft_s=_latency(row, "ttft"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.results.foreign.fields import MS, at, count, nested, number, positive, text
+from harness.results.foreign.fields import MS, at, count, nested, number, positive, text, whole
 from harness.results.foreign.measured import NO_ERROR, WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 
 NAME = "llm-d benchmark report"
@@ -30,7 +30,8 @@ def read(found: Any) -> ForeignResult:
         rate=rate,
         output_tokens_per_s=_rate(done, "output_tokens_per_sec", "output_token_rate"),
         requests_per_s=_rate(done, "requests_per_sec", "request_rate"),
-        requests=count(done, "requests", "total"),
+        requests=_answered(at(done, "requests")),
+        failed=whole(done, "requests", "failures"),
         input_tokens_mean=number(done, "requests", "input_length", "mean"),
         output_tokens_mean=number(done, "requests", "output_length", "mean"),
         ttft_s=_latency(done, "time_to_first_token"),
@@ -59,6 +60,12 @@ def _load(load: Any) -> tuple[float | None, float | None]:
     rate = positive(standard, "rate_qps") or positive(own, "qps_values") or positive(own, "request_rate")
     bounded = rate and (text(standard, "tool") or text(load, "name") or "").lower().startswith("vllm")
     return (None, rate) if bounded or not concurrency else (concurrency, None)
+
+
+def _answered(requests: Any) -> int | None:
+    """Of all requests those that neither failed nor were cut off."""
+    total, others = whole(requests, "total"), [whole(requests, name) or 0 for name in ("failures", "incomplete")]
+    return None if total is None else max(0, total - sum(others)) or None
 
 
 def _stack(scenario: Any) -> tuple[list[Any], str | None, str | None]:

@@ -32,6 +32,7 @@ class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_ok: bool = True  # as many as were requested
     requests_per_s: float | None = None
     requests: int | None = None  # that were answered
+    failed: int | None = None  # besides these
     input_tokens_mean: float | None = None
     output_tokens_mean: float | None = None
     ttft_s: Latency = Latency()
@@ -46,6 +47,7 @@ class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str  # the tool
     levels: list[ForeignLevel]
+    simulated: bool = False  # no GPU was measured
     model: str | None = None
     engine: str | None = None
     gpu: str | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.results.foreign.fields import count, flat, mean, number, positive, text
+from harness.results.foreign.fields import count, flat, mean, number, positive, text, whole
 from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult
 
 NAME = "vllm bench serve"
@@ -25,6 +25,7 @@ def read(found: Any) -> ForeignResult:
         output_tokens_per_s=number(found, "output_throughput"),
         requests_per_s=number(found, "request_throughput"),
         requests=done,
+        failed=_failed(found),
         input_tokens_mean=mean(number(found, "total_input_tokens"), done),
         output_tokens_mean=mean(number(found, "total_output_tokens"), done),
         ttft_s=flat(found, "ttft_ms"),
@@ -35,3 +36,9 @@ def read(found: Any) -> ForeignResult:
     return ForeignResult(
         source=NAME, levels=[level], model=text(found, "model_id"), lacks=(WHOLE_RUN, NO_ERROR, NO_SERVER)
     )
+
+
+def _failed(found: Any) -> int | None:
+    """Requests that failed; of a version that does not count them, those that were not completed."""
+    failed, prompts, done = (whole(found, name) for name in ("failed", "num_prompts", "completed"))
+    return failed if failed is not None or prompts is None or done is None else max(0, prompts - done)
