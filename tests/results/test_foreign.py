@@ -221,3 +221,30 @@ def test_many_levels_that_failed_are_named_by_the_first() -> None:
 def test_the_limits_and_the_examples_are_those_of_knee_s_own_levels() -> None:
     assert validity.FAILED == ERROR_RATE
     assert doctest.testmod(validity).failed == 0
+
+
+def test_no_more_of_vllm_s_requests_were_in_flight_than_it_has_prompts() -> None:
+    """500 prompts at 512, 1024 and 2048 are one load, and no plateau."""
+    line = json.loads((DATA / "vllm.json").read_text()) | {"num_prompts": 500, "completed": 500}
+    lines = "\n".join(json.dumps(line | {"max_concurrency": C}) for C in (256, 500, 512, 2048))
+    found = formats.of_bytes(lines.encode(), "x")
+    assert [level.in_flight_ok for level in found.levels] == [True, True, False, False]
+    assert [level.in_flight for level in found.levels] == [None, None, 500.0, 500.0]
+    assert found.lacks[-1] == "fewer requests were in flight than asked for at 512 in flight, 2048 in flight"
+
+
+def test_a_rate_that_vllm_ramps_up_is_an_open_loop() -> None:
+    ramp = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 50}
+    stored = json.loads((DATA / "vllm.json").read_text()) | ramp
+    found = formats.of_bytes(json.dumps(stored).encode(), "x")
+    assert found.levels[0].concurrency is None
+    with pytest.raises(HarnessError, match="names no requests in flight"):
+        formats.closed_loop(found, "x")
+
+
+@pytest.mark.parametrize(("in_flight", "ok"), [(512.0, True), (410.0, True), (409.0, False), (150.0, False)])
+def test_a_load_that_sglang_did_not_keep_in_flight_is_not_that_load(in_flight: float, ok: bool) -> None:
+    first = json.loads((DATA / "sglang.jsonl").read_text().partition("\n")[0])
+    stored = first | {"max_concurrency": 512, "concurrency": in_flight}
+    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    assert (level.in_flight, level.in_flight_ok) == (in_flight, ok)

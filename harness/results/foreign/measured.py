@@ -24,7 +24,7 @@ class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: float | None = None
     rate: float | None = None  # requests per second that were to be sent
-    in_flight: float | None = None  # mean, as the tool counted it
+    in_flight: float | None = None  # mean, as the tool counted it, or the most that were possible
     output_tokens_per_s: float | None = None
     se: float | None = None  # one standard error of it
     se_assumed: bool = False  # by the number of requests: a weight

@@ -11,6 +11,7 @@ from harness.results.foreign.fields import count, flat, mean, number, positive, 
 from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult
 
 NAME = "sglang.bench_serving"
+_HELD = 0.8  # of the load: the mean is over the whole run, and the 0.95 of Knee's own levels over a steady window
 
 
 def matches(found: Any) -> bool:
@@ -18,11 +19,13 @@ def matches(found: Any) -> bool:
 
 
 def read(found: Any) -> ForeignResult:
-    rate, done = positive(found, "request_rate"), count(found, "completed")
+    rate, done, in_flight = positive(found, "request_rate"), count(found, "completed"), positive(found, "concurrency")
+    load = None if rate else positive(found, "max_concurrency")
     level = ForeignLevel(
-        concurrency=None if rate else positive(found, "max_concurrency"),
+        concurrency=load,
         rate=rate,
-        in_flight=positive(found, "concurrency"),
+        in_flight=in_flight,
+        in_flight_ok=load is None or in_flight is None or in_flight >= _HELD * load,
         output_tokens_per_s=number(found, "output_throughput"),
         requests_per_s=number(found, "request_throughput"),
         requests=done,

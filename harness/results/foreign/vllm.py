@@ -1,6 +1,7 @@
 """The result file of `vllm bench serve --save-result`: one level, its fields in one table.
 
-Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite is an open loop, with `max_concurrency` as its bound only.
+Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite, or that is ramped up, is an open loop, with
+`max_concurrency` as its bound only. What was in flight is not in the file; no more were than it has prompts.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ def matches(found: Any) -> bool:
 
 
 def read(found: Any) -> ForeignResult:
-    rate, done = positive(found, "request_rate"), count(found, "completed")
+    rate, done, prompts = positive(found, "request_rate"), count(found, "completed"), positive(found, "num_prompts")
+    load = None if rate or text(found, "ramp_up_strategy") else positive(found, "max_concurrency")
+    few = prompts if load and prompts and prompts < load else None
     level = ForeignLevel(
-        concurrency=None if rate else positive(found, "max_concurrency"),
+        concurrency=load,
         rate=rate,
+        in_flight=few,
+        in_flight_ok=few is None,
         output_tokens_per_s=number(found, "output_throughput"),
         requests_per_s=number(found, "request_throughput"),
         requests=done,
