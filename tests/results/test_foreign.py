@@ -248,3 +248,45 @@ def test_a_load_that_sglang_did_not_keep_in_flight_is_not_that_load(in_flight: f
     stored = first | {"max_concurrency": 512, "concurrency": in_flight}
     (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
     assert (level.in_flight, level.in_flight_ok) == (in_flight, ok)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "other", "fact"),
+    [
+        (
+            "vllm.json",
+            ("model_id",),
+            "Qwen/Qwen3-8B",
+            "levels of meta-llama/Llama-3.1-8B-Instruct and of Qwen/Qwen3-8B",
+        ),
+        ("sglang.jsonl", ("server_info",), {"model_path": "other"}, "levels of one and of other"),
+        ("llm_d_0.1.json", ("scenario", "platform", "engine"), [{"name": "sglang"}], "levels of vllm and of sglang"),
+        ("llm_d_0.1.json", ("scenario", "host", "accelerator"), [{"model": "A100"}], "levels of H100 and of A100"),
+        (
+            "llm_d_0.1.json",
+            ("scenario", "host", "accelerator"),
+            [{"model": "H100", "count": 1}],
+            "levels of 2 GPUs and of 1 GPU",
+        ),
+    ],
+)
+def test_lines_of_two_models_or_machines_are_no_one_run(
+    name: str, path: tuple[str, ...], other: Any, fact: str
+) -> None:
+    first = json.loads((DATA / name).read_text().partition("\n{")[0])
+    if name == "sglang.jsonl":
+        first["server_info"] = {"model_path": "one"}
+    second = json.loads(json.dumps(first))
+    tree = second
+    for key in path[:-1]:
+        tree = tree[key]
+    tree[path[-1]] = other
+    with pytest.raises(HarnessError, match=fact) as refused:
+        formats.of_bytes(f"{json.dumps(first)}\n{json.dumps(second)}".encode(), "x.jsonl")
+    assert (refused.value.place, refused.value.way_out) == ("x.jsonl", "give each a file of its own")
+
+
+def test_of_lines_of_which_one_names_no_model_the_others_do() -> None:
+    named = json.loads((DATA / "vllm.json").read_text())
+    found = formats.of_bytes(f"{json.dumps(named | {'model_id': None})}\n{json.dumps(named)}".encode(), "x")
+    assert found.model == "meta-llama/Llama-3.1-8B-Instruct"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,8 +85,25 @@ def _of_json(data: bytes, place: str) -> ForeignResult:
     found = next((each for each in FORMATS if all(map(each.matches, pieces))), None)
     if found is None or not pieces:
         raise HarnessError("a JSON of no known tool", place=place, way_out=_WAY_OUT)
-    results = [found.read(piece) for piece in pieces]
-    return msgspec.structs.replace(results[0], levels=[level for each in results for level in each.levels])
+    return _joined([found.read(piece) for piece in pieces], place)
+
+
+def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
+    """Several results as one; HarnessError where they are of two models, engines, cards or numbers of these."""
+    facts: dict[str, Any] = {}
+    for name in ("model", "engine", "gpu", "gpus"):
+        known = list(dict.fromkeys(each for found in results if (each := getattr(found, name)) is not None))
+        if len(known) > 1:
+            fact = f"it has levels of {_fact(known[0])} and of {_fact(known[1])}"
+            raise HarnessError(fact, place=place, way_out="give each a file of its own")
+        facts[name] = known[0] if known else None
+    lacks = tuple(dict.fromkeys(lack for found in results for lack in found.lacks))
+    levels = [level for found in results for level in found.levels]
+    return msgspec.structs.replace(results[0], levels=levels, lacks=lacks, **facts)
+
+
+def _fact(fact: str | int) -> str:
+    return f"{fact} GPU{'s' * (fact != 1)}" if isinstance(fact, int) else fact
 
 
 def _pieces(data: bytes) -> list[Any]:
