@@ -48,9 +48,12 @@ def of_foreign(found: ForeignResult, place: str) -> Measured:
     """The levels of another tool's closed loop; HarnessError where it has none."""
     levels = formats.closed_loop(found, place)
     rated = sum(1 for level in found.levels if level.rate and level.output_tokens_per_s)
-    left_out = (f"{rated} level{'s' * (rated != 1)} at fixed rates left out",) if rated else ()
-    about = "; ".join((f"from {found.source}", *found.lacks, *left_out)) if found.source != formats.TABLE else ""
-    return Measured([foreign_point(C, level) for C, _, level in levels], Unit.OUTPUT_TOKENS, about)
+    about = [] if found.source == formats.TABLE else [f"from {found.source}", *found.lacks]
+    if found.simulated:
+        about.insert(1, "simulated: no GPU was measured")
+    if rated:
+        about.append(f"{rated} level{'s' * (rated != 1)} at fixed rates left out")
+    return Measured([foreign_point(C, level) for C, _, level in levels], Unit.OUTPUT_TOKENS, "; ".join(about))
 
 
 def _of_run(run: Measurement) -> Measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,9 +18,11 @@ from harness.decide.compare.ratio import Difference, Sample
 from harness.decide.compare.runs import Answers, Facts, Run, ceiling, of_files, of_folder
 from harness.errors import HarnessError
 from harness.manifest import Card, Manifest, Roof, RoofWindow, StackStart
+from harness.results.exports import llm_d, table, vllm
+from harness.results.foreign import formats
 from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
 from harness.scenario import Hardware
-from harness.summary import Estimate
+from harness.summary import Estimate, Summary
 from tests.builders import summaries
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
@@ -480,3 +483,25 @@ def test_the_pace_of_an_answer_is_of_tokens_and_not_of_chunks() -> None:
     ]
     assert [each.itl_mean_s for each in found] == [0.010, 0.008, 0.025]
     assert found[0].tokens_per_s_per_user == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("to", ["csv", "vllm", "llm-d"])
+def test_a_simulation_s_export_is_not_ranked_against_what_was_measured(to: str) -> None:
+    def exported(summary: Summary) -> ForeignResult:
+        about = summaries.MANIFEST
+        if to == "csv":
+            return formats.of_bytes(table.levels(summary).encode(), "x")
+        lines = [
+            vllm.of_level(level, about, simulated=summary.simulated)
+            if to == "vllm"
+            else llm_d.of_level(level, about, index=i, simulated=summary.simulated)
+            for i, level in enumerate(summary.levels)
+        ]
+        return formats.of_bytes("\n".join(map(json.dumps, lines)).encode(), "x")
+
+    real, simulation = exported(summaries.full()), exported(summaries.simulated())
+    found = compare([*of_files("a", [("a", real)]), *of_files("b", [("b", simulation)])])
+    assert found.fatal == ["measured by"]
+    assert [stack.simulated for stack in found.stacks] == [False, True]
+    with pytest.raises(HarnessError, match="files of a real one and of a simulated server"):
+        of_files("a", [("a", real), ("b", simulation)])

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.judgement import Code
+from harness.errors import HarnessError
+from harness.judgement import Code, invalid, note
 from harness.manifest import Clock, Manifest
 from harness.record import ABANDONED
 from harness.results.exports import llm_d, mlflow, otel, rows, table, vllm
 from harness.results.foreign import formats
-from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
+from harness.results.foreign.measured import WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 from harness.summary import LevelSummary, Spread, Summary
 from tests.builders.llm_d import REPORT
 from tests.builders.summaries import MANIFEST, full, hollow, simulated
@@ -67,6 +68,7 @@ def wanted(level: LevelSummary, **changes: Any) -> ForeignLevel:
         requests_per_s=level.requests_per_s.mean,
         requests=answered(level),
         valid=usable(level, Purpose.POINT),
+        in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(level),
         failed=level.errors,
         input_tokens_mean=level.input_tokens_mean,
         output_tokens_mean=level.output_tokens_mean,
@@ -102,19 +104,20 @@ def read(data: bytes) -> ForeignResult:
 def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary: Summary) -> None:
     found = read(export(summary))
     assert len(found.levels) == len(summary.levels) > 3
+    assert found.simulated == summary.simulated
     for back, level in zip(found.levels, summary.levels, strict=True):
         own: dict[str, Any] = {}
         if export is as_csv:
             own = {"in_flight": level.in_flight, "se": level.output_tokens_per_s_se}
             own["se_assumed"] = level.output_tokens_per_s_se_assumed
             own["itl_mean_s"] = level.itl_s.mean
-            own["in_flight_ok"] = Code.IN_FLIGHT_LOW not in invalid_by(level)
         alike(back, wanted(level, **own))
 
 
 def test_the_tool_the_model_and_the_gpus_read_back() -> None:
     sources = [read(export(full())) for export in (as_csv, as_vllm, as_llm_d)]
-    assert [found.source for found in sources] == ["knee", "vllm bench serve", "llm-d benchmark report"]
+    assert [found.source for found in sources] == ["knee", "knee", "knee"]
+    assert not any(WHOLE_RUN in found.lacks for found in sources)
     assert [found.model for found in sources] == [None, MANIFEST.model, MANIFEST.model]
     assert (sources[2].engine, sources[2].gpu, sources[2].gpus) == ("vllm", "h100-sxm", 1)
 
@@ -240,3 +243,35 @@ def test_what_was_not_measured_is_no_metric_of_mlflow() -> None:
     absent = {name for name, value in rows.row(level).items() if value is None}
     assert absent
     assert not [each for each in logged.metrics if each.name in absent and each.step == level.concurrency]
+
+
+@pytest.mark.parametrize("export", [as_csv, as_vllm, as_llm_d])
+@pytest.mark.parametrize(
+    ("code", "valid", "held"), [(Code.STALLED, False, True), (Code.IN_FLIGHT_LOW, True, False), (None, True, True)]
+)
+def test_the_verdicts_of_a_level_read_back(export: Export, code: Code | None, valid: bool, held: bool) -> None:
+    verdicts = [note(Code.SERVER_LUMPS, "x", "y"), *([invalid(code, "x", "y")] if code else [])]
+    level = msgspec.structs.replace(full().levels[3], verdicts=verdicts)
+    (found,) = read(export(msgspec.structs.replace(full(), levels=[level]))).levels
+    assert (found.valid, found.in_flight_ok) == (valid, held)
+
+
+@pytest.mark.parametrize("export", [as_vllm, as_llm_d])
+def test_lines_of_a_simulation_and_of_a_measurement_are_no_one_run(export: Export) -> None:
+    with pytest.raises(HarnessError, match="levels of a simulated server and of a real one"):
+        read(export(simulated()) + export(full()))
+
+
+def test_a_level_in_whose_window_few_requests_began_was_in_flight_all_the_same() -> None:
+    level = msgspec.structs.replace(full().levels[-2], requests=20)
+    (found,) = read(as_vllm(msgspec.structs.replace(full(), levels=[level]))).levels
+    assert (found.concurrency, found.in_flight, found.in_flight_ok) == (48.0, None, True)
+
+
+@pytest.mark.parametrize(("cell", "said"), [("FALSE", False), ("WAHR", True), ("", False), ("True", True)])
+def test_a_spreadsheet_s_word_for_a_simulation_is_understood(cell: str, said: bool) -> None:
+    lines = list(csv.reader(io.StringIO(table.levels(full()))))
+    lines[1][lines[0].index("simulated")] = cell
+    out = io.StringIO()
+    csv.writer(out).writerows(lines)
+    assert read(out.getvalue().encode()).simulated is said

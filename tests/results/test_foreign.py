@@ -11,7 +11,7 @@ import pytest
 
 from harness.analysis.verdicts.server import ERROR_RATE
 from harness.errors import HarnessError
-from harness.results.foreign import formats, validity
+from harness.results.foreign import formats, knee, validity
 from harness.results.foreign.measured import ForeignLevel, ForeignResult
 
 DATA = Path(__file__).parents[1] / "data" / "foreign"
@@ -290,3 +290,7 @@ def test_of_lines_of_which_one_names_no_model_the_others_do() -> None:
     named = json.loads((DATA / "vllm.json").read_text())
     found = formats.of_bytes(f"{json.dumps(named | {'model_id': None})}\n{json.dumps(named)}".encode(), "x")
     assert found.model == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_knee_s_own_examples_hold() -> None:
+    assert doctest.testmod(knee).failed == 0

@@ -172,9 +172,9 @@ def _answers(manifest: Manifest, summary: Summary) -> Answers | None:
 def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run]:
     """The runs in another tool's files of one stack: a load that comes again belongs to the next run.
 
-    HarnessError where the files are of two models, engines or cards, or of two tools.
+    HarnessError where the files are of two models, engines, cards or tools, or one of them is of a simulation.
     """
-    for name in ("source", "model", "engine", "gpu", "gpus"):
+    for name in ("source", "simulated", "model", "engine", "gpu", "gpus"):
         known = [(place, _word(getattr(found, name))) for place, found in files if getattr(found, name) is not None]
         for place, word in known:
             if word.lower() != known[0][1].lower():
@@ -196,6 +196,8 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
 
 def _word(fact: str | int) -> str:
     """A fact of a file for people; a model without the path that leads to it."""
+    if isinstance(fact, bool):
+        return "a simulated server" if fact else "a real one"
     return f"{fact} GPU{'s' if fact != 1 else ''}" if isinstance(fact, int) else short(fact)
 
 
@@ -226,13 +228,14 @@ def _of_file(label: str, places: Sequence[str], found: ForeignResult, lacks: Map
         label=label,
         place=", ".join(places),
         facts=Facts(
-            measured_by=found.source,
+            measured_by=found.source + ", simulated" * found.simulated,
             unit=Unit.OUTPUT_TOKENS.value,
             model=found.model,
             gpu=found.gpu,
             gpus=None if found.gpus is None else str(found.gpus),
             engine=found.engine,
         ),
+        simulated=found.simulated,
         input_tokens=_weighted((inputs, n) for inputs, _, n in weighed),
         output_tokens=_weighted((outputs, n) for _, outputs, n in weighed),
         points=points,

@@ -89,9 +89,12 @@ def _of_json(data: bytes, place: str) -> ForeignResult:
 
 
 def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
-    """Several results as one; HarnessError where they are of two models, engines, cards or numbers of these."""
+    """Several results as one; HarnessError where they are of two tools, models, engines, cards or numbers of these.
+
+    A simulation and what was measured are two as well.
+    """
     facts: dict[str, Any] = {}
-    for name in ("model", "engine", "gpu", "gpus"):
+    for name in ("source", "simulated", "model", "engine", "gpu", "gpus"):
         known = list(dict.fromkeys(each for found in results if (each := getattr(found, name)) is not None))
         if len(known) > 1:
             fact = f"it has levels of {_fact(known[0])} and of {_fact(known[1])}"
@@ -103,6 +106,8 @@ def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
 
 
 def _fact(fact: str | int) -> str:
+    if isinstance(fact, bool):
+        return "a simulated server" if fact else "a real one"
     return f"{fact} GPU{'s' * (fact != 1)}" if isinstance(fact, int) else fact
 
 

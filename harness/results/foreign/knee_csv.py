@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from harness.judgement import Code, Gravity
 from harness.results.exports.table import LEVELS
+from harness.results.foreign import knee
 from harness.results.foreign.fields import number, positive, whole
 from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult, Latency
 from harness.results.points import ERROR
 
-NAME = "knee"
+_NO = ("", "false", "falsch", "faux", "falso", "onwaar", "0")
 
 
 def matches_rows(rows: Sequence[Sequence[str]]) -> bool:
@@ -22,14 +23,25 @@ def matches_rows(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def read_rows(rows: Sequence[Sequence[str]]) -> ForeignResult:
-    levels = [_level(dict(zip(LEVELS, row, strict=False))) for row in rows[1:] if row]
-    return ForeignResult(source=NAME, levels=levels, lacks=(NO_SERVER,))
+    found = [dict(zip(LEVELS, row, strict=False)) for row in rows[1:] if row]
+    levels = [_level(row) for row in found]
+    return ForeignResult(
+        source=knee.NAME,
+        levels=levels,
+        simulated=any(_simulated(row) for row in found),
+        lacks=(NO_SERVER,),
+    )
+
+
+def _simulated(row: dict[str, str]) -> bool:
+    """Whether the row says so, in a spreadsheet's language as well: only no is no."""
+    return row.get("simulated", "").strip().lower() not in _NO
 
 
 def _level(row: dict[str, str]) -> ForeignLevel:
     began, *others = (number(row, name) or 0.0 for name in ("requests", "errors", "cancelled", "abandoned"))
     X, se, verdicts = number(row, "output_tokens_per_s"), positive(row, ERROR), row.get("verdicts", "").split()
-    invalid = {code for gravity, _, code in (each.partition(":") for each in verdicts) if gravity == Gravity.INVALID}
+    valid, in_flight_ok = knee.validity(verdicts)
     ended = (number(row, "requests_per_s") or 0.0) * (number(row, "window_s") or 0.0)
     assumed = se is None and f"{Gravity.NOTE}:{Code.FIT_ERROR_ASSUMED}" in verdicts
     return ForeignLevel(
@@ -39,8 +51,8 @@ def _level(row: dict[str, str]) -> ForeignLevel:
         output_tokens_per_s=X,
         se=X / math.sqrt(max(1.0, ended)) if assumed and X else se,
         se_assumed=assumed,
-        valid=invalid <= {Code.IN_FLIGHT_LOW},  # as in `analysis.validity`, of a point
-        in_flight_ok=Code.IN_FLIGHT_LOW not in invalid,
+        valid=valid,
+        in_flight_ok=in_flight_ok,
         requests_per_s=number(row, "requests_per_s"),
         requests=round(began - sum(others)) or None,
         failed=whole(row, "errors"),

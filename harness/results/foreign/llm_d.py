@@ -1,19 +1,21 @@
 """llm-d's benchmark report, versions 0.1 and 0.2, as JSON: one level, with the stack that served.
 
 Fields: llm-d-benchmark, llmdbenchmark/analysis/benchmark_report. Its files are YAML; JSON is one, and is what is read.
-Times carry their unit.
+Times carry their unit. In a report that `knee export` wrote, the run's keywords have the level's verdicts.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from harness.results.foreign import knee
 from harness.results.foreign.fields import MS, at, count, nested, number, positive, text, whole
 from harness.results.foreign.measured import NO_ERROR, WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 
 NAME = "llm-d benchmark report"
 _OLD, _NEW = ("metrics",), ("results", "request_performance", "aggregate")
 _SECONDS = {"s": 1.0, "s/token": 1.0, "ms": MS, "ms/token": MS}
+_SIMULATED = "simulated"  # a keyword of Knee's own export
 
 
 def matches(found: Any) -> bool:
@@ -25,10 +27,15 @@ def matches(found: Any) -> bool:
 def read(found: Any) -> ForeignResult:
     done = at(found, *_NEW) or at(found, *_OLD)
     concurrency, rate = _load(at(found, "scenario", "load"))
+    own = text(found, "scenario", "load", "standardized", "tool") == knee.NAME
+    words = at(found, "run", "keywords") if own else None
+    valid, in_flight_ok = knee.validity(words)
     level = ForeignLevel(
         concurrency=concurrency,
         rate=rate,
         output_tokens_per_s=_rate(done, "output_tokens_per_sec", "output_token_rate"),
+        valid=valid,
+        in_flight_ok=in_flight_ok,
         requests_per_s=_rate(done, "requests_per_sec", "request_rate"),
         requests=_answered(at(done, "requests")),
         failed=whole(done, "requests", "failures"),
@@ -43,13 +50,14 @@ def read(found: Any) -> ForeignResult:
     names = {text(card, "model") for card in cards}
     counts = [count(card, "count") for card in cards]
     return ForeignResult(
-        source=NAME,
+        source=knee.NAME if own else NAME,
         levels=[level],
+        simulated=isinstance(words, list) and _SIMULATED in words,
         model=model,
         engine=engine,
         gpu=names.pop() if len(names) == 1 else None,
         gpus=sum(n or 0 for n in counts) if counts and None not in counts else None,
-        lacks=(WHOLE_RUN, NO_ERROR),
+        lacks=(NO_ERROR,) if own else (WHOLE_RUN, NO_ERROR),
     )
 
 

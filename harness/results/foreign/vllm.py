@@ -1,14 +1,16 @@
 """The result file of `vllm bench serve --save-result`: one level, its fields in one table.
 
 Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite, or that is ramped up, is an open loop, with
-`max_concurrency` as its bound only. What was in flight is not in the file; no more were than it has prompts.
+`max_concurrency` as its bound only. What was in flight is not in the file; no more were than it has prompts. A file
+that `knee export` wrote is of a steady window, in which fewer requests may begin, and has verdicts instead.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from harness.results.foreign.fields import count, flat, mean, number, positive, text, whole
+from harness.results.foreign import knee
+from harness.results.foreign.fields import at, count, flat, mean, number, positive, text, whole
 from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult
 
 NAME = "vllm bench serve"
@@ -19,15 +21,17 @@ def matches(found: Any) -> bool:
 
 
 def read(found: Any) -> ForeignResult:
-    rate, done, prompts = positive(found, "request_rate"), count(found, "completed"), positive(found, "num_prompts")
+    rate, done, own = positive(found, "request_rate"), count(found, "completed"), text(found, "tool") == knee.NAME
     load = None if rate or text(found, "ramp_up_strategy") else positive(found, "max_concurrency")
-    few = prompts if load and prompts and prompts < load else None
+    most = None if own else _most(load, positive(found, "num_prompts"))
+    valid, in_flight_ok = knee.validity(at(found, "verdicts")) if own else (True, most is None)
     level = ForeignLevel(
         concurrency=load,
         rate=rate,
-        in_flight=few,
-        in_flight_ok=few is None,
+        in_flight=most,
         output_tokens_per_s=number(found, "output_throughput"),
+        valid=valid,
+        in_flight_ok=in_flight_ok,
         requests_per_s=number(found, "request_throughput"),
         requests=done,
         failed=_failed(found),
@@ -39,8 +43,17 @@ def read(found: Any) -> ForeignResult:
         e2e_s=flat(found, "e2el_ms"),
     )
     return ForeignResult(
-        source=NAME, levels=[level], model=text(found, "model_id"), lacks=(WHOLE_RUN, NO_ERROR, NO_SERVER)
+        source=knee.NAME if own else NAME,
+        levels=[level],
+        simulated=own and at(found, "simulated") is True,
+        model=text(found, "model_id"),
+        lacks=(NO_ERROR, NO_SERVER) if own else (WHOLE_RUN, NO_ERROR, NO_SERVER),
     )
+
+
+def _most(load: float | None, prompts: float | None) -> float | None:
+    """Requests that can have been in flight, where these are fewer than the load."""
+    return prompts if load and prompts and prompts < load else None
 
 
 def _failed(found: Any) -> int | None:
