@@ -51,7 +51,9 @@ def _read(text: str, place: str) -> list[CsvPoint]:
     kept = ["" if line.lstrip().startswith("#") else line for line in text.removeprefix("\ufeff").splitlines()]
     before = next((i for i, line in enumerate(kept) if line.strip()), 0)
     separator = separator_of(kept[before]) if kept else ","
-    lines = csv.DictReader(io.StringIO("\n".join(kept[before:])), delimiter=separator, skipinitialspace=True)
+    # strict: a quote that is never closed would make one cell of all lines behind it.
+    text = "\n".join(kept[before:])
+    lines = csv.DictReader(io.StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
     names = [name.strip().lower() for name in lines.fieldnames or []]
     lines.fieldnames = names
     missing = [name for name in (LOAD, RATE) if name not in names]

@@ -275,3 +275,10 @@ def test_a_spreadsheet_s_word_for_a_simulation_is_understood(cell: str, said: bo
     out = io.StringIO()
     csv.writer(out).writerows(lines)
     assert read(out.getvalue().encode()).simulated is said
+
+
+def test_a_quote_that_is_never_closed_swallows_no_levels() -> None:
+    first, second, *others = as_csv(full()).decode().splitlines()
+    torn = "\n".join((first, f'"{second}', *others)).encode()
+    with pytest.raises(HarnessError, match="not a CSV: unexpected end of data"):
+        read(torn)

@@ -70,3 +70,8 @@ def test_a_separator_at_the_end_of_a_line_is_no_value() -> None:
 def test_rows_of_separators_alone_are_no_rows() -> None:
     text = "concurrency;output_tokens_per_s\n1;2\n;\n4;7\n;;\n"
     assert read(text, "x.csv") == [CsvPoint(1.0, 2.0), CsvPoint(4.0, 7.0)]
+
+
+def test_a_quote_that_is_never_closed_swallows_no_lines() -> None:
+    with pytest.raises(HarnessError, match=r"x\.csv: not a CSV: unexpected end of data"):
+        read('concurrency,output_tokens_per_s,engine\n1,95,vLLM\n2,180,"vLLM\n4,350,vLLM\n8,600,vLLM\n', "x.csv")

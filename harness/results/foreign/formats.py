@@ -121,17 +121,23 @@ def _pieces(data: bytes) -> list[Any]:
 
 def _of_csv(text: str, place: str) -> ForeignResult:
     text = text.removeprefix("\ufeff")  # with semicolons it is what spreadsheets make of a table
-    lines = csv.reader(io.StringIO(text), delimiter=points.separator_of(text.partition("\n")[0]))
+    separator = points.separator_of(text.partition("\n")[0])
     try:
-        rows = [row for row, _ in zip(lines, range(_MOST_LEVELS), strict=False)]
+        head = _rows(text, separator, 1, strict=False)  # a plain table may have comments, which are no CSV
+        if aiperf.matches_rows(head):
+            return aiperf.read_rows(_rows(text, separator))
+        if knee_csv.matches_rows(head):
+            return knee_csv.read_rows(_rows(text, separator))
     except csv.Error as error:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_WAY_OUT) from None
-    if aiperf.matches_rows(rows):
-        return aiperf.read_rows(rows)
-    if knee_csv.matches_rows(rows):
-        return knee_csv.read_rows(rows)
     levels = [
         ForeignLevel(concurrency=row.concurrency, output_tokens_per_s=row.output_tokens_per_s, se=row.error)
         for row in points.read(text, place)
     ]
     return ForeignResult(source=TABLE, levels=levels, lacks=("no latencies and no lengths", NO_SERVER))
+
+
+def _rows(text: str, separator: str, most: int = _MOST_LEVELS, *, strict: bool = True) -> list[list[str]]:
+    """The first lines of a CSV; `strict`: csv.Error for a quote that is never closed, which would swallow the rest."""
+    lines = csv.reader(io.StringIO(text), delimiter=separator, strict=strict)
+    return [row for row, _ in zip(lines, range(most), strict=False)]
