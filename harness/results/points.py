@@ -20,7 +20,7 @@ LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
 _OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields
 _MOST_ROWS = 10_000
 _BEYOND = 1e12  # requests in flight, tokens per second: none has so many
-_PLAIN = "write numbers like 1234.5"
+PLAIN = "write numbers like 1234.5"
 _EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
 
 
@@ -69,7 +69,7 @@ def _read(text: str, place: str) -> list[CsvPoint]:
         where = f"{place}, line {before + lines.line_num}"
         if any(value.strip() for value in line.get(None) or ()):  # 1,200 without quotes is not 1
             fact = f"{len(names) + len(line[None])} values, and {len(names)} columns in the header"
-            raise HarnessError(fact, place=where, way_out=_PLAIN)
+            raise HarnessError(fact, place=where, way_out=PLAIN)
         load, rate = _positive(line[LOAD], LOAD, where), _positive(line[RATE], RATE, where)
         rest = [_positive(line[name], name, where) if (line.get(name) or "").strip() else None for name in _OPTIONAL]
         if len(rows) == _MOST_ROWS:
@@ -99,5 +99,5 @@ def _positive(text: str | None, column: str, place: str) -> float:
     if not 0 < value < _BEYOND:
         shown = repr(text and text[:40])
         fact = f"{column} {shown} is " + (f"{_BEYOND:g} or more" if value >= _BEYOND else "not a number above 0")
-        raise HarnessError(fact, place=place, way_out=f"{_PLAIN}, or leave out the line")
+        raise HarnessError(fact, place=place, way_out=f"{PLAIN}, or leave out the line")
     return value

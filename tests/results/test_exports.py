@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -282,3 +283,33 @@ def test_a_quote_that_is_never_closed_swallows_no_levels() -> None:
     torn = "\n".join((first, f'"{second}', *others)).encode()
     with pytest.raises(HarnessError, match="not a CSV: unexpected end of data"):
         read(torn)
+
+
+def respelled(separator: str, spell: Callable[[str], str]) -> bytes:
+    """The table as a spreadsheet saves it, each number in its own way."""
+    first, *others = csv.reader(io.StringIO(table.levels(full())))
+    out = io.StringIO()
+    numbers = [[spell(cell) if cell[:1].isdigit() else cell for cell in row] for row in others]
+    csv.writer(out, delimiter=separator).writerows([first, *numbers])
+    return out.getvalue().encode()
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_decimal_commas_are_decimal_points_where_they_separate_no_columns(separator: str) -> None:
+    assert read(respelled(separator, lambda cell: cell.replace(".", ","))) == read(as_csv(full()))
+
+
+@pytest.mark.parametrize(
+    ("separator", "spell", "fact"),
+    [
+        (",", lambda cell: cell.replace(".", ","), "line 2: output_tokens_per_s '140,2"),
+        (";", lambda cell: f"{cell}.000,0", "line 2: concurrency '1.000,0' is not a number"),
+        (";", lambda cell: f"{cell}. Mai", "line 2: concurrency '1. Mai' is not a number"),
+    ],
+)
+def test_a_number_that_may_be_another_than_it_seems_is_refused(
+    separator: str, spell: Callable[[str], str], fact: str
+) -> None:
+    with pytest.raises(HarnessError, match=re.escape(fact)) as refused:
+        read(respelled(separator, spell))
+    assert refused.value.way_out == "write numbers like 1234.5"

@@ -12,6 +12,7 @@ import pytest
 from harness.analysis.verdicts.server import ERROR_RATE
 from harness.errors import HarnessError
 from harness.results.foreign import formats, knee, validity
+from harness.results.foreign.fields import number
 from harness.results.foreign.measured import ForeignLevel, ForeignResult
 
 DATA = Path(__file__).parents[1] / "data" / "foreign"
@@ -294,3 +295,10 @@ def test_of_lines_of_which_one_names_no_model_the_others_do() -> None:
 
 def test_knee_s_own_examples_hold() -> None:
     assert doctest.testmod(knee).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"), [("2,620.71", 2620.71), ("1,234,567", 1234567.0), ("412,75", None), ("1,23,4", None)]
+)
+def test_commas_are_left_out_of_a_number_where_they_separate_thousands(cell: str, value: float | None) -> None:
+    assert number({"a": cell}, "a") == value

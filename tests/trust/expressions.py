@@ -24,6 +24,7 @@ from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
 from harness.results import levelmap
+from harness.results.foreign import fields, knee_csv
 from harness.stacks import command
 from harness.workload.dataset import json_array, json_object
 
@@ -139,6 +140,14 @@ TABLE = (
     ),
     Expression("report/markdown.py", "([", markdown.literal, times("\\_"), times("a_")),
     Expression("report/markdown.py", r"^(\d+", markdown.literal, times("1"), _a),
+    Expression(
+        "results/foreign/fields.py", r"\d{1,3}(,\d{3})+", fields._THOUSANDS.fullmatch,
+        times(",123", before="1", after="!"), times(",123", before="1"),
+    ),
+    Expression(
+        "results/foreign/knee_csv.py", r"\d+,\d+(E", knee_csv._DECIMAL.fullmatch, times("1", after="!"),
+        times("1", before="1,"),
+    ),
     Expression("images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1"), times("1x")),
     Expression("reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1"), times("1", before="lognormal(")),
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness.results.foreign.measured import Latency
 
 _BEYOND = 1e15  # of any figure
 _LONGEST = 200  # characters of a name
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")  # commas that are no decimal points
 MS = 1e-3
 
 
@@ -36,7 +38,7 @@ def at(tree: Any, *path: str) -> Any:
 
 
 def number(tree: Any, *path: str, unit: float = 1.0) -> float | None:
-    """A finite number from 0 on, of so many of our units; of text too, as a CSV has it.
+    """A finite number from 0 on, of so many of our units; of text too, as a CSV has it, with commas for thousands.
 
     >>> number({"a": 20}, "a", unit=1e-3), number({"a": "n/a"}, "a"), number({"a": -1}, "a"), number({"a": True}, "a")
     (0.02, None, None, None)
@@ -44,7 +46,7 @@ def number(tree: Any, *path: str, unit: float = 1.0) -> float | None:
     value = at(tree, *path)
     if isinstance(value, str):
         try:
-            value = float(value.replace(",", ""))
+            value = float(value.replace(",", "") if _THOUSANDS.fullmatch(value.strip()) else value)
         except ValueError:
             return None
     if isinstance(value, bool) or not isinstance(value, int | float):

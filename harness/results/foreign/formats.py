@@ -127,7 +127,7 @@ def _of_csv(text: str, place: str) -> ForeignResult:
         if aiperf.matches_rows(head):
             return aiperf.read_rows(_rows(text, separator))
         if knee_csv.matches_rows(head):
-            return knee_csv.read_rows(_rows(text, separator))
+            return knee_csv.read_rows(_rows(text, separator), separator, place)
     except csv.Error as error:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_WAY_OUT) from None
     levels = [

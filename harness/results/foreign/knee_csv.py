@@ -6,31 +6,53 @@ Its verdicts say which levels are no points of a curve, and which errors were as
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
+from harness.errors import HarnessError
 from harness.judgement import Code, Gravity
 from harness.results.exports.table import LEVELS
 from harness.results.foreign import knee
 from harness.results.foreign.fields import number, positive, whole
 from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult, Latency
-from harness.results.points import ERROR
+from harness.results.points import ERROR, LOAD, PLAIN, RATE
 
 _NO = ("", "false", "falsch", "faux", "falso", "onwaar", "0")
+_NEEDED = (LOAD, "rate", RATE, ERROR)
+_DECIMAL = re.compile(r"\d+,\d+(E[+-]?\d+)?", re.IGNORECASE)
 
 
 def matches_rows(rows: Sequence[Sequence[str]]) -> bool:
     return bool(rows) and list(rows[0]) == list(LEVELS)
 
 
-def read_rows(rows: Sequence[Sequence[str]]) -> ForeignResult:
-    found = [dict(zip(LEVELS, row, strict=False)) for row in rows[1:] if row]
-    levels = [_level(row) for row in found]
+def read_rows(rows: Sequence[Sequence[str]], separator: str, place: str) -> ForeignResult:
+    """Its levels; HarnessError where a cell may be another number than it seems.
+
+    Where the columns are not separated by commas, these are decimal points: so a spreadsheet saves the table.
+    """
+    found = [
+        _checked(dict(zip(LEVELS, row, strict=False)), separator, f"{place}, line {line}")
+        for line, row in enumerate(rows[1:], 2)
+        if row
+    ]
     return ForeignResult(
         source=knee.NAME,
-        levels=levels,
+        levels=[_level(row) for row in found],
         simulated=any(_simulated(row) for row in found),
         lacks=(NO_SERVER,),
     )
+
+
+def _checked(row: dict[str, str], separator: str, place: str) -> dict[str, str]:
+    """The row with decimal points."""
+    if separator != ",":
+        row = {name: cell.replace(",", ".") if _DECIMAL.fullmatch(cell.strip()) else cell for name, cell in row.items()}
+    for name, cell in row.items():
+        unread = name in _NEEDED and cell.strip() and number(row, name) is None
+        if unread or ("," in cell and name != "verdicts"):
+            raise HarnessError(f"{name} {cell[:40]!r} is not a number", place=place, way_out=PLAIN)
+    return row
 
 
 def _simulated(row: dict[str, str]) -> bool:
