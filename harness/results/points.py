@@ -11,6 +11,8 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +21,7 @@ from harness.errors import HarnessError
 LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
 _OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields
 _MOST_ROWS = 10_000
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}\.\d{3}")
 _BEYOND = 1e12  # requests in flight, tokens per second: none has so many
 PLAIN = "write numbers like 1234.5"
 _EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
@@ -63,6 +66,7 @@ def _read(text: str, place: str) -> list[CsvPoint]:
     if twice:
         raise HarnessError(f"two columns '{twice[0]}'", place=place, way_out="keep the one that is meant")
     rows: list[CsvPoint] = []
+    cells: list[tuple[str, dict[str, str]]] = []
     for line in lines:
         if not any(cell and cell.strip() for cell in (*map(line.get, names), *(line.get(None) or ()))):
             continue  # a row of separators alone, as spreadsheets leave them
@@ -75,9 +79,28 @@ def _read(text: str, place: str) -> list[CsvPoint]:
         if len(rows) == _MOST_ROWS:
             raise HarnessError(f"more than {_MOST_ROWS:,} points", place=place, way_out="fit the levels' means")
         rows.append(CsvPoint(load, rate, *rest))
+        cells.append((where, {name: line[name].strip() for name in (LOAD, RATE)}))
+    if separator != ",":
+        _refuse_thousands(cells)
     if not rows:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
     return rows
+
+
+def _refuse_thousands(cells: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """HarnessError where a number like 1.250 stands among whole ones up to 100 or more: is it 1.25, or 1250?
+
+    So spreadsheets write thousands where commas are decimal points.
+    """
+    for name in (LOAD, RATE):
+        found = [(row[name], where) for where, row in cells]
+        pointed = [(cell, where) for cell, where in found if _THOUSANDS.fullmatch(cell)]
+        others = [cell for cell, _ in found if not _THOUSANDS.fullmatch(cell)]
+        whole = all(cell.isdecimal() for cell in others) and any(float(cell) >= 100 for cell in others)
+        if whole and (small := next((each for each in pointed if float(each[0]) < 100), None)):
+            cell, where = small
+            fact = f"{name} '{cell}' may be {float(cell):g} or {cell.replace('.', '')}"
+            raise HarnessError(fact, place=where, way_out=PLAIN)
 
 
 def separator_of(header: str) -> str:

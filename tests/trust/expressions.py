@@ -23,7 +23,7 @@ from harness.load import http1, quota
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
-from harness.results import levelmap
+from harness.results import levelmap, points
 from harness.results.foreign import fields, knee_csv
 from harness.stacks import command
 from harness.workload.dataset import json_array, json_object
@@ -148,6 +148,7 @@ TABLE = (
         "results/foreign/knee_csv.py", r"\d+,\d+(E", knee_csv._DECIMAL.fullmatch, times("1", after="!"),
         times("1", before="1,"),
     ),
+    Expression("results/points.py", r"[1-9]\d{0,2}\.", points._THOUSANDS.fullmatch, times("1", before="12."), _a),
     Expression("images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1"), times("1x")),
     Expression("reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1"), times("1", before="lognormal(")),
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
