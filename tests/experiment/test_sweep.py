@@ -315,7 +315,8 @@ def test_a_later_cell_that_cannot_be_measured_is_in_the_map_with_its_reason(tmp_
 @pytest.mark.slow
 def test_the_bounds_are_of_the_whole_map(tmp_path: Path) -> None:
     ramp = {"levels": [1, 2], "level_seconds": 0.3, "workers": 1, "max_requests": 25}
-    wanted = swept(ramp=ramp, sweep={"input_tokens": [16, 32, 64]})
+    slow = {"speed": 2.0, "max_num_seqs": 4}  # some 16 requests a second
+    wanted = swept(ramp=ramp, sim=slow, sweep={"input_tokens": [16, 32, 64]})
     found = sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
     assert [cell.left_out for cell in found.map.cells] == [None] * 3, "they share the requests"
     sent = [cell.requests for cell in found.map.cells]
