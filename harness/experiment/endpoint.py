@@ -126,6 +126,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # as it is shown and stored
     wire_model: str = ""  # as requests name it; for the wire only: it may hold a secret; "": as it is shown
     listed: bool = True  # the server's list has the model, or there is no list
+    models: tuple[str, ...] = ()  # that are on that list
     path: str
     drop: frozenset[str]
     words: tuple[str, ...]

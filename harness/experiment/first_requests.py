@@ -150,7 +150,8 @@ async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, boo
 
 def _of_model(error: HarnessError, status: int, unlisted: HarnessError | None) -> HarnessError:
     """The error of the first request, whose status is this; that of its model where the server may not have that."""
-    if unlisted is None or not (status == 404 or (status == 400 and "model" in error.fact.lower())):
+    of_name = status == 400 and "model" in error.fact.lower() and not _TOO_LONG.search(error.fact)
+    if unlisted is None or not (status == 404 or of_name):
         return error
     return type(error)(unlisted.fact, place=unlisted.place, way_out=f"{unlisted.way_out} ({error.fact})")
 

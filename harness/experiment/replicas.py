@@ -40,8 +40,8 @@ async def check(
             named, url, next_prompt, trust_remote_code=trust, any_model=allowed, secrets=first.secrets
         )
         replica = msgspec.structs.replace(replica, model=first.model)
-        if first.listed and not replica.listed:  # it takes any name, and may serve anything under this one
-            raise HarnessError(f"it does not serve '{first.model}'", place=url, way_out=_WAY_OUT)
+        if not allowed and (other := _other_model(first, replica)):
+            raise HarnessError(other, place=url, way_out=_WAY_OUT)
         if differences := differ(first, replica):
             fact = f"it differs from {first.address.place}: {'; '.join(differences)}"
             if not allowed:
@@ -56,6 +56,17 @@ async def check(
         notes=tuple(notes),
         replicas=tuple(found),
     )
+
+
+def _other_model(first: Launch, replica: Launch) -> str:
+    """Why a replica may serve another model, "" where nothing says so: what takes any name serves anything under it."""
+    if first.listed and not replica.listed:
+        return f"it does not serve '{first.model}'"
+    if replica.listed and not first.listed:
+        return f"{first.address.place} does not list '{first.model}', and it does"
+    if not first.listed and {*first.models} != {*replica.models}:
+        return f"it lists other models than {first.address.place}"
+    return ""
 
 
 def differ(first: Launch, other: Launch) -> list[str]:

@@ -20,6 +20,8 @@ from harness.scenario import Scenario
 from harness.terminal import few
 
 LIST_S = 60.0  # for the list of models, and for what tells the tokenizer, from connecting to the last byte
+UNLISTED = "its list of models does not have"  # begins the note of a model that is served all the same
+_ONE_MODEL = ("llamacpp", "sglang")  # owners whose servers have one model, which answers to any name
 _MOST_NAMES = 10  # models of a list that are shown
 
 
@@ -30,6 +32,7 @@ class ServedModel(NamedTuple):
     limits: dict[str, Any]
     owner: object
     unlisted: HarnessError | None  # why it may not be served: the list lacks it; None: nothing says so
+    models: tuple[str, ...]  # on the list
 
 
 async def served_model(api: Client, scenario: Scenario, where: Address, *, any_model: bool = False) -> ServedModel:
@@ -59,7 +62,10 @@ async def served_model(api: Client, scenario: Scenario, where: Address, *, any_m
                 raise _not_served(name, served, where.place)
         unlisted = None if wanted in served else _not_served(wanted, served, where.place)
     entry = next((entry for entry in entries if entry.get("id") == wanted), {})
-    return ServedModel(wanted, await published.limits(api, where, entry, within_s), entry.get("owned_by"), unlisted)
+    if not entry and len(entries) == 1 and entries[0].get("owned_by") in _ONE_MODEL:
+        entry = entries[0]
+    limits = await published.limits(api, where, entry, within_s)
+    return ServedModel(wanted, limits, entry.get("owned_by"), unlisted, tuple(served))
 
 
 def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:

@@ -27,9 +27,9 @@ def check(*scripts: Script, **target: Any) -> tuple[Launch, list[str]]:
         return asyncio.run(replicas.check(wanted, urls)), urls
 
 
-def refused(*scripts: Script) -> str:
+def refused(*scripts: Script, **target: Any) -> str:
     with pytest.raises(HarnessError) as caught:
-        check(*scripts)
+        check(*scripts, **target)
     return str(caught.value)
 
 
@@ -93,9 +93,16 @@ def test_a_replica_of_another_model_is_refused_unless_asked_for() -> None:
 
 
 def test_a_named_model_that_no_replica_lists_is_loaded_where_all_take_it() -> None:
-    found, _ = check(endpoint, other_model, model="any")
+    found, _ = check(endpoint, endpoint, model="any")
     assert (found.model, len(found.replicas)) == ("any", 2)
     assert "its list of models does not have 'any'" in found.notes
+
+
+def test_replicas_that_take_any_name_and_list_other_models_are_refused_unless_asked_for() -> None:
+    assert "it lists other models than http://127.0.0.1:" in refused(endpoint, other_model, model="any")
+    assert "does not list 'other', and it does" in refused(endpoint, other_model, model="other")
+    found, _ = check(endpoint, other_model, model="any", allow_different_replicas=True)
+    assert len(found.replicas) == 2
 
 
 def test_every_replica_is_asked_for_the_model_by_its_name_though_a_header_holds_it() -> None:

@@ -13,6 +13,8 @@ from harness import scenario
 from harness.cli import cli
 from harness.errors import HarnessError
 from harness.experiment import unreachable
+from harness.experiment.resume import as_before
+from harness.manifest import Manifest
 from harness.results.result import Result
 from tests.builders.servers import Request, serving
 from tests.experiment.test_launch import CHAT, check, endpoint, on_chat, says, spec
@@ -93,12 +95,43 @@ def test_a_named_model_that_the_list_lacks_is_tried() -> None:
         (404, "no such route or model", "it does not serve 'toyy'; did you mean 'toy'? (404: no such route or model)"),
         (400, "Invalid model name", "it does not serve 'toyy'; did you mean 'toy'? (400: Invalid model name)"),
         (400, "temperature: out of range", "400: temperature: out of range; change it"),
+        (
+            400,
+            "This model's maximum length is 8 tokens",
+            "400: This model's maximum length is 8 tokens",
+        ),
         (401, "no key", "401: no key; give --api-key-env VARIABLE"),
         (500, "boom", "500: boom"),
     ],
 )
 def test_a_server_that_refuses_a_name_that_it_does_not_list_is_one_line(status: int, message: str, line: str) -> None:
     says(line, listing("toy", then=refusing(status, message)), spec(model="toyy"))
+
+
+def test_a_server_of_one_model_has_its_limits_whatever_its_name() -> None:
+    """SGLang and llama-server answer to any name."""
+    entry = {"id": "toy", "owned_by": "sglang", "max_model_len": 4096}
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/models":
+            r.answer(200, json.dumps({"data": [entry]}).encode())
+        else:
+            endpoint(r)
+
+    assert check(script, wanted=spec(model="any")).max_context == 4096
+    entry["owned_by"] = "gateway"  # which may serve others, too
+    assert check(script, wanted=spec(model="any")).max_context is None
+
+
+def test_a_run_is_not_resumed_once_the_list_lacks_its_model() -> None:
+    """The server was started with another model, and answers to any name."""
+    began = Manifest(model="toy", notes=["another note"])
+    with pytest.raises(HarnessError, match="its list of models no longer has 'toy'; start a new run"):
+        as_before(check(listing("other"), wanted=spec(model="toy")), began)
+    listed, _ = as_before(check(listing("toy"), wanted=spec(model="toy")), began)
+    assert listed.model == "toy"
+    unlisted = check(listing("toy"), wanted=spec(model="any"))
+    assert as_before(unlisted, Manifest(model="any", notes=[*unlisted.notes]))[0].model == "any"
 
 
 def test_a_name_is_compared_with_all_of_a_long_list() -> None:
