@@ -394,7 +394,8 @@ def test_a_knee_is_below_the_lowest_load_that_misses_the_limits() -> None:
 def test_a_knee_is_below_a_miss_where_what_lies_below_that_is_open() -> None:
     few = measured(of_levels(slowed(2, "unresolved"), slowed(4, "missed"), knees=Knees()))
     assert [outcome(f"knee >= {N}", [few]).outcome for N in (4, 5)] == ["unresolved", "missed"]
-    assert outcome("knee >= 4", [few]).why == "no load is shown to meet the SLO"
+    found = outcome("knee >= 4", [few])
+    assert (found.why, found.way_out) == ("no load is shown to meet the SLO", "hold the levels longer")
     nothing = measured(of_levels(slowed(2, "unresolved"), knees=Knees()))
     assert outcome("knee >= 16", [nothing]).outcome == "unresolved"
 
@@ -495,7 +496,11 @@ def limited(met: float | None, missed: float | None, value: float | None = None)
 
 def test_runs_do_not_narrow_where_the_knee_of_limits_lies() -> None:
     same, apart = [limited(16.0, 32.0)] * 3, [limited(16.0, 32.0), limited(24.0, 32.0), limited(8.0, 16.0)]
-    assert outcome("knee >= 28", same).ci95 == (16.0, 32.0)
+    for runs in (same, same[:1]):
+        found = outcome("knee >= 28", runs)
+        assert (found.ci95, found.way_out) == ((16.0, 32.0), "measure loads between 16 and 32"), (
+            "repeats narrow nothing"
+        )
     bounds = ("knee >= 16", "knee >= 28", "knee <= 28", "knee <= 32", "knee >= 33")
     assert [outcome(text, same).outcome for text in bounds] == ["met", "unresolved", "unresolved", "met", "missed"]
     assert outcome("knee >= 28", apart).ci95 == (8.0, 32.0)
@@ -523,11 +528,13 @@ def test_the_knees_of_limits_make_a_ratio_as_wide_as_they_leave_it() -> None:
     found = outcome("knee >= 0.7*baseline", side, side)  # six runs with ± 8 of 16 as a random error: 0.72 to 1.39
     assert found.ratio is not None
     assert (found.outcome, found.ratio.ci95) == ("unresolved", (0.5, 2.0))
+    assert found.way_out == "measure loads between 16 and 32", "repeats narrow nothing"
     assert outcome("knee >= 0.5*baseline", side, side).outcome == "met"
     hinge = Value(16.2, (15.4, None))
     still_open = [measured(msgspec.structs.replace(summaries.full(), knees=Knees(hinge=hinge)))] * 3
     found = outcome("hinge >= 0.5*baseline", still_open, [measured()] * 3)
     assert (found.outcome, found.why) == ("unresolved", "its interval is open")
+    assert found.way_out == "measure higher levels"
 
 
 def measured_again(*levels: tuple[float, tuple[float, float] | None]) -> Measured:

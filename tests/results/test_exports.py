@@ -294,6 +294,14 @@ def respelled(separator: str, spell: Callable[[str], str]) -> bytes:
     return out.getvalue().encode()
 
 
+def test_a_lower_end_below_0_with_a_decimal_comma_is_a_number_too() -> None:
+    rows = list(csv.reader(io.StringIO(respelled(";", lambda cell: cell.replace(".", ",")).decode()), delimiter=";"))
+    rows[1][rows[0].index("requests_per_s_low")] = "-0,05"
+    out = io.StringIO()
+    csv.writer(out, delimiter=";").writerows(rows)
+    assert read(out.getvalue().encode()) == read(as_csv(full()))
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_decimal_commas_are_decimal_points_where_they_separate_no_columns(separator: str) -> None:
     assert read(respelled(separator, lambda cell: cell.replace(".", ","))) == read(as_csv(full()))

@@ -145,7 +145,7 @@ TABLE = (
         times(",123", before="1", after="!"), times(",123", before="1"),
     ),
     Expression(
-        "results/foreign/knee_csv.py", r"\d+,\d+(E", knee_csv._DECIMAL.fullmatch, times("1", after="!"),
+        "results/foreign/knee_csv.py", r"-?\d+,\d+(E", knee_csv._DECIMAL.fullmatch, times("1", after="!"),
         times("1", before="1,"),
     ),
     Expression("results/points.py", r"[1-9]\d{0,2}\.", points._THOUSANDS.fullmatch, times("1", before="12."), _a),

@@ -22,7 +22,7 @@ from harness.decide.check import figures
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity
 from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, levels_at, load_of, lost, void
-from harness.decide.check.repeats import in_logarithms, mean, no_nearer, no_ratio, over_runs, within_run
+from harness.decide.check.repeats import in_logarithms, is_bracket, mean, no_nearer, no_ratio, over_runs, within_run
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import Ratio, alternate
 from harness.errors import HarnessError
@@ -206,7 +206,7 @@ def _by_interval(made: Decision, wanted: Threshold, side: Sequence[Measured]) ->
     if outcome is not Outcome.UNRESOLVED:
         return msgspec.structs.replace(made, outcome=outcome)
     why = found.why or "the bound lies in the interval"
-    way_out = found.way_out if found.why else f"measure longer, or {AGAIN.partition(': ')[2]}"
+    way_out = found.way_out or f"measure longer, or {AGAIN.partition(': ')[2]}"
     return _unresolved(made, Quantity(found.value, None, why, way_out))
 
 
@@ -326,7 +326,8 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
         lacking = next((each for own in found for each in own if no_ratio(each)), None)
         if lacking is not None:
             whose, value = ("the baseline: ", None) if side is under.baseline else ("", lacking.value)
-            return _unresolved(made, Quantity(value, None, f"{whose}{no_ratio(lacking)}", lacking.way_out))
+            way_out = lacking.way_out or "measure higher levels"  # where its interval is open above
+            return _unresolved(made, Quantity(value, None, f"{whose}{no_ratio(lacking)}", way_out))
         known.append([own[0] for own in found])
         sides.append([{float(i): in_logarithms(each) for i, each in enumerate(own)} for own in found])
     samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
@@ -343,7 +344,8 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
         return _unresolved(made, Quantity(means[1], None, why, f"of each side, {AGAIN}"))
     outcome = judged(wanted, (low, high), wanted.factor)
     if outcome is Outcome.UNRESOLVED:
-        why, way_out = "the bound lies in the interval", "add repeats of both sides"
+        between = next((each.way_out for each in (*known[0], *known[1]) if is_bracket(each) and each.way_out), None)
+        why, way_out = "the bound lies in the interval", between or "add repeats of both sides"
         return _unresolved(made, Quantity(means[1], None, why, way_out))
     return msgspec.structs.replace(made, outcome=outcome)
 

@@ -165,8 +165,9 @@ def _by_limits(found: Value | None, summary: Summary, *, rates: bool) -> Quantit
     if not is_decided(found):
         return Quantity(found.value, found.ci95, "provisional: too few requests to decide", "hold the levels longer")
     missed = found.ci95[1] if found.ci95 else None
-    why = f"no {load} misses the SLO" if missed is None else ""
-    return Quantity(found.value, found.ci95, why, f"measure a higher {load}" if why else "")
+    if missed is None:
+        return Quantity(found.value, found.ci95, f"no {load} misses the SLO", f"measure a higher {load}")
+    return Quantity(found.value, found.ci95, "", f"measure {load}s between {found.value:g} and {missed:g}")
 
 
 def _below_a_miss(summary: Summary, load: str, *, rates: bool) -> Quantity:
@@ -178,7 +179,7 @@ def _below_a_miss(summary: Summary, load: str, *, rates: bool) -> Quantity:
         return Quantity(None, None, f"no {load} is shown to meet the SLO")
     lowest = missed == min(judged)
     why = f"the SLO is missed at the lowest {load}" if lowest else f"no {load} is shown to meet the SLO"
-    return Quantity(None, (None, float(missed)), why, f"measure a lower {load}")
+    return Quantity(None, (None, float(missed)), why, f"measure a lower {load}" if lowest else "hold the levels longer")
 
 
 def plausible(stored: Attainment) -> bool:

@@ -19,7 +19,7 @@ from harness.results.points import ERROR, LOAD, PLAIN, RATE
 
 _NO = ("", "false", "falsch", "faux", "falso", "onwaar", "0")
 _NEEDED = (LOAD, "rate", RATE, ERROR)
-_DECIMAL = re.compile(r"\d+,\d+(E[+-]?\d+)?", re.IGNORECASE)
+_DECIMAL = re.compile(r"-?\d+,\d+(E[+-]?\d+)?", re.IGNORECASE)
 
 
 def matches_rows(rows: Sequence[Sequence[str]]) -> bool:
