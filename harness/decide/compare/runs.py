@@ -20,7 +20,7 @@ from harness.manifest import Amount, Card, Manifest, Roof
 from harness.predict import rules
 from harness.predict.question import short
 from harness.results.folder import SUMMARY, has_requests
-from harness.results.foreign.measured import ForeignResult
+from harness.results.foreign.measured import SHARED, ForeignResult, in_words
 from harness.results.result import Result, read_summary, run_manifest
 from harness.scenario import workload_digest
 from harness.summary import Assumptions, Estimate, LevelSummary, Summary
@@ -174,7 +174,7 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
 
     HarnessError where the files are of two models, engines, cards or tools, or one of them is of a simulation.
     """
-    for name in ("source", "simulated", "model", "engine", "gpu", "gpus"):
+    for name in SHARED:
         known = [(place, _word(getattr(found, name))) for place, found in files if getattr(found, name) is not None]
         for place, word in known:
             if word.lower() != known[0][1].lower():
@@ -196,9 +196,7 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
 
 def _word(fact: str | int) -> str:
     """A fact of a file for people; a model without the path that leads to it."""
-    if isinstance(fact, bool):
-        return "a simulated server" if fact else "a real one"
-    return f"{fact} GPU{'s' if fact != 1 else ''}" if isinstance(fact, int) else short(fact)
+    return short(fact) if isinstance(fact, str) else in_words(fact)
 
 
 def _of_file(label: str, places: Sequence[str], found: ForeignResult, lacks: Mapping[str, Sequence[str]]) -> Run:

@@ -19,7 +19,7 @@ from harness.errors import HarnessError
 from harness.results import points
 from harness.results.foreign import aiperf, guidellm, inference_perf, knee_csv, llm_d, sglang, validity, vllm
 from harness.results.foreign.fields import plain
-from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult
+from harness.results.foreign.measured import NO_SERVER, SHARED, ForeignLevel, ForeignResult, in_words
 
 LARGEST = 64 << 20  # bytes of a file: those with single requests are larger, and need not be
 _MOST_LEVELS = 10_000
@@ -94,21 +94,15 @@ def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
     A simulation and what was measured are two as well.
     """
     facts: dict[str, Any] = {}
-    for name in ("source", "simulated", "model", "engine", "gpu", "gpus"):
+    for name in SHARED:
         known = list(dict.fromkeys(each for found in results if (each := getattr(found, name)) is not None))
         if len(known) > 1:
-            fact = f"it has levels of {_fact(known[0])} and of {_fact(known[1])}"
+            fact = f"it has levels of {in_words(known[0])} and of {in_words(known[1])}"
             raise HarnessError(fact, place=place, way_out="give each a file of its own")
         facts[name] = known[0] if known else None
     lacks = tuple(dict.fromkeys(lack for found in results for lack in found.lacks))
     levels = [level for found in results for level in found.levels]
     return msgspec.structs.replace(results[0], levels=levels, lacks=lacks, **facts)
-
-
-def _fact(fact: str | int) -> str:
-    if isinstance(fact, bool):
-        return "a simulated server" if fact else "a real one"
-    return f"{fact} GPU{'s' * (fact != 1)}" if isinstance(fact, int) else fact
 
 
 def _pieces(data: bytes) -> list[Any]:

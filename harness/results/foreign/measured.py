@@ -53,3 +53,17 @@ class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | None = None
     gpus: int | None = None
     lacks: tuple[str, ...] = ()  # what the file cannot support
+
+
+SHARED = ("source", "simulated", "model", "engine", "gpu", "gpus")  # facts that all levels of one result have alike
+
+
+def in_words(fact: str | int) -> str:
+    """One of these facts for people.
+
+    >>> in_words(True), in_words(1), in_words("vllm")
+    ('a simulated server', '1 GPU', 'vllm')
+    """
+    if isinstance(fact, bool):
+        return "a simulated server" if fact else "a real one"
+    return f"{fact} GPU{'s' if fact != 1 else ''}" if isinstance(fact, int) else fact
