@@ -24,7 +24,7 @@ from harness.results import levelmap, result
 from harness.results.levelmap import INPUT, INPUTS, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
 from harness.results.result import Result
 from harness.scenario import Ramp, Scenario, Sweep
-from harness.search.budget import Spent, Usage, dollars
+from harness.search.budget import Budget, Spent, Usage, dollars
 from harness.summary import Summary, Value
 
 if TYPE_CHECKING:
@@ -133,14 +133,9 @@ def left_to(ramp: Ramp, so_far: Spent, cells: int) -> Ramp:
     >>> left_to(Ramp(max_seconds=60.0, max_requests=250), Spent(40.0, 100), cells=2).max_requests
     75
     """
-    left: dict[str, Any] = {}
-    if ramp.max_seconds is not None:
-        left["max_seconds"] = (ramp.max_seconds - so_far.seconds) / cells
-    if ramp.max_requests is not None:
-        left["max_requests"] = math.ceil((ramp.max_requests - so_far.requests) / cells)
-    if ramp.max_dollars is not None:
-        left["max_dollars"] = (ramp.max_dollars - so_far.dollars) / cells
-    return msgspec.structs.replace(ramp, **left)
+    part = Budget(ramp, before=so_far, repeats=cells)
+    requests = None if part.requests is None else math.ceil(part.requests)
+    return msgspec.structs.replace(ramp, max_seconds=part.seconds, max_requests=requests, max_dollars=part.dollars)
 
 
 def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:

@@ -119,8 +119,8 @@ class Budget(msgspec.Struct, frozen=True):
         spent, before, disk = self.spent, self.before, self.ramp.max_disk or None
         pairs = (
             (Bound.SECONDS, spent.seconds - before.seconds + ahead_s, self.seconds),
-            (Bound.REQUESTS, spent.requests - before.requests, self._requests),
-            (Bound.DOLLARS, spent.dollars - before.dollars, self._dollars),
+            (Bound.REQUESTS, spent.requests - before.requests, self.requests),
+            (Bound.DOLLARS, spent.dollars - before.dollars, self.dollars),
             (Bound.DISK, spent.bytes, disk),
         )
         return tuple(bound for bound, used, most in pairs if most is not None and used >= most)
@@ -156,12 +156,14 @@ class Budget(msgspec.Struct, frozen=True):
         return None if most is None else (most - self.before.seconds) / self.repeats
 
     @property
-    def _requests(self) -> float | None:
+    def requests(self) -> float | None:
+        """Requests of the repeat; None where they are not bounded."""
         most = self.ramp.max_requests
         return None if most is None else (most - self.before.requests) / self.repeats
 
     @property
-    def _dollars(self) -> float | None:
+    def dollars(self) -> float | None:
+        """Dollars of the repeat; None where they are not bounded."""
         most = self.ramp.max_dollars
         return None if most is None else (most - self.before.dollars) / self.repeats
 
@@ -175,12 +177,12 @@ class Budget(msgspec.Struct, frozen=True):
         spent, before, left = self.spent, self.before, []
         if self.seconds is not None:
             left.append(self.seconds - (spent.seconds - before.seconds))
-        if self._dollars is not None and spent.dollars > 0:
-            left.append((self._dollars - (spent.dollars - before.dollars)) * spent.seconds / spent.dollars)
+        if self.dollars is not None and spent.dollars > 0:
+            left.append((self.dollars - (spent.dollars - before.dollars)) * spent.seconds / spent.dollars)
         return max(0.0, min(left)) if left else None
 
     @property
     def requests_left(self) -> int | None:
         """Requests that may still be sent; None where they are not bounded."""
-        most, sent = self._requests, self.spent.requests - self.before.requests
+        most, sent = self.requests, self.spent.requests - self.before.requests
         return None if most is None else max(0, math.floor(most - sent))
