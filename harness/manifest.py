@@ -425,6 +425,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     unit: CountedIn = UNSET  # what throughput counts, where not output tokens
     server: dict[str, Fact] = {}  # what it published, and what the operator stated of it
     cache_config: dict[str, str] = {}  # vLLM's, as published
+    model_listed: bool = True  # the server's list of models had it, or there was none
     dropped_fields: list[str] = []  # optional fields that the server refused
     simulated: Simulated | None = None
     gpu: str | None = None

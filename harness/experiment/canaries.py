@@ -110,8 +110,7 @@ def _digest(canaries: Sequence[Canary]) -> str:
 async def _reply(api: control.Client, launch: Launch, request: Request, within_s: float) -> Reply:
     """One request and its answer; what goes wrong is the reply's error."""
     dialect, headers = DIALECTS[launch.api], {"Content-Type": "application/json", "X-Request-Id": "knee-canary"}
-    model = launch.wire_model or launch.model
-    encoder = dialect.encoder(model, drop=launch.drop, extra=launch.extra_body, stream=launch.stream)
+    encoder = dialect.encoder(launch.requested_model, drop=launch.drop, extra=launch.extra_body, stream=launch.stream)
     decoding = dialect.decoders(stream=launch.stream)(keep_text=True)
     try:
         async with control.response(api, "POST", launch.path, within_s, encoder.encode(request), headers) as answer:

@@ -151,6 +151,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[Launch, ...] = ()  # what the checks of each of several found, this one's first
 
     @property
+    def requested_model(self) -> str:
+        """The model as requests name it."""
+        return self.wire_model or self.model
+
+    @property
     def added_tokens(self) -> int:
         """Tokens of a prompt beyond its words (a chat template); 0 where the server gives no count."""
         return 0 if self.input_tokens is None else self.input_tokens - round(self.prompt_words * self.tokens_per_word)

@@ -22,7 +22,7 @@ from harness.errors import HarnessError
 from harness.experiment import published, server_tokenizer, spoken, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import Findings, RequestPlan, first_requests
-from harness.experiment.served_model import LIST_S, UNLISTED, ServedModel, served_model
+from harness.experiment.served_model import LIST_S, ServedModel, served_model
 from harness.experiment.spoken import NotSpokenError
 from harness.load.client import client
 from harness.load.http1 import replaced
@@ -195,7 +195,7 @@ async def _check(
         metrics=facts.metrics,
         notes=(
             *_choices(where, wire, findings.http_version, streams=scenario.target.streams),
-            *([] if served.unlisted is None else [f"{UNLISTED} '{served.name}'"]),
+            *([] if served.unlisted is None else [f"its list of models does not have '{served.name}'"]),
             *facts.notes,
             *findings.notes,
         ),

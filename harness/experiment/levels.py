@@ -246,7 +246,7 @@ class Levels:
             api=launch.api,
             stream=launch.stream,
             images=image.plan(scenario.workload),
-            model=launch.wire_model or launch.model,
+            model=launch.requested_model,
             drop=launch.drop,
             extra_body=launch.extra_body,
             classes=class_fields(scenario),

@@ -84,6 +84,7 @@ async def first(
         unit=UNSET if launch.unit.decodes else launch.unit.value,  # type: ignore[arg-type]  # it is one of the two
         server=launch.server | shown.target.server_meta,
         cache_config=launch.cache_config,
+        model_listed=launch.listed,
         dropped_fields=sorted(launch.drop),
         simulated=_simulated(scenario, launch, profile),
         gpu=card,

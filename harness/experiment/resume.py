@@ -11,7 +11,6 @@ import msgspec
 from harness import scenario as scenarios
 from harness.errors import HarnessError
 from harness.experiment.endpoint import Launch
-from harness.experiment.served_model import UNLISTED
 from harness.manifest import Manifest
 from harness.observe import host
 from harness.results import result
@@ -70,11 +69,10 @@ def as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
             place=launch.address.base,
             way_out="start a new run",
         )
-    new = [note for note in launch.notes if note not in manifest.notes]
-    if any(note.startswith(UNLISTED) for note in new):  # a server that answers to any name may have another model now
+    if manifest.model_listed and not launch.listed:  # a server that answers to any name may have another model now
         fact = f"its list of models no longer has '{launch.model}'"
         raise HarnessError(fact, place=launch.address.base, way_out="start a new run")
-    notes = [*manifest.notes, *new]
+    notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
     before = manifest.workload
     launch = msgspec.structs.replace(launch, prompt_words=before.prompt_words or launch.prompt_words)
     if before.prompt_tokens and before.tokens_per_word:  # what the words of any other length are worked out from

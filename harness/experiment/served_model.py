@@ -20,7 +20,6 @@ from harness.scenario import Scenario
 from harness.terminal import few
 
 LIST_S = 60.0  # for the list of models, and for what tells the tokenizer, from connecting to the last byte
-UNLISTED = "its list of models does not have"  # begins the note of a model that is served all the same
 _ONE_MODEL = ("llamacpp", "sglang")  # owners whose servers have one model, which answers to any name
 _MOST_NAMES = 10  # models of a list that are shown
 
