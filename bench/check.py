@@ -27,7 +27,7 @@ LEAST = {
     "equal": ("the same again: never missed", 20),
     "slower": ("5 % slower: missed", 18),
 }
-_DRAWS = 100  # of a fit's bootstrap: its interval is only the least that repeats count as
+_DRAWS = 100  # curves of a fit: its interval is only the least that repeats count as
 
 
 def measured(label: str, truth: TrueCurve, levels: list[int], noise: Noise, rng: np.random.Generator) -> list[Measured]:

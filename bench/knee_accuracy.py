@@ -21,6 +21,7 @@ from functools import partial
 from multiprocessing import get_context
 
 import knee_peers
+import knee_servers
 import knee_short
 import knee_sockets
 import knee_truths
@@ -427,6 +428,7 @@ ROWS: dict[str, Callable[[SharedRamps], Iterator[Line]]] = {
     "cost": cost,
     "machine": machine,
     "level": level,
+    **knee_servers.ROWS,
     **knee_short.ROWS,
     **knee_sockets.ROWS,
 }

@@ -10,9 +10,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from harness.summary import Value
+from harness.summary import FOUND, Value
 
 COVERED, TOO_WIDE = 0.92, 0.98
+WRONG, FINITE = 0.02, 0.90  # of all ramps, found and yet wrong; of those past the truth, an interval with two ends
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -72,6 +73,16 @@ def width(value: Value) -> float:
     return (hi - lo) / value.value
 
 
+def sharpness(value: Value) -> float:
+    """Return upper / lower end of the interval; inf where an end is unbounded, or where there is none.
+
+    >>> sharpness(Value(50.0, (40.0, 60.0))), sharpness(Value(50.0, (40.0, None))), sharpness(Value(None))
+    (1.5, inf, inf)
+    """
+    lo, hi = value.ci95 or (None, None)
+    return hi / lo if hi is not None and lo else math.inf
+
+
 class Tally(msgspec.Struct, frozen=True):
     """Of many intervals: how many there are; of those the shares that cover and that are unbounded, and the width."""
 
@@ -115,3 +126,52 @@ def kept(found: Tally, strict: bool) -> bool:
 
 def promise(strict: bool) -> str:
     return f"{COVERED:.0%} … {TOO_WIDE:.0%}" if strict else f"≥ {COVERED:.0%}"
+
+
+# ---- ramps whose truth is known -------------------------------------------------------------------------
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One ramp: what is true, and what the fit of its levels says."""
+
+    truth: float
+    state: str
+    hinge: Value
+    highest: int  # level
+    levels: int
+
+
+class Sharp(NamedTuple):
+    """How sharp the answers of a row shall be; None: that has no target."""
+
+    found: float | None = None  # least share of the ramps that say found
+    ratio: float | None = None  # most of the median upper / lower end
+
+
+def judged(row: str, what: str, outcomes: Sequence[Outcome], sharp: Sharp) -> Line:
+    """Return the line of those ramps: met where every figure that has a target reaches it.
+
+    An answer without an interval covers nothing. Wrong is a found answer that excludes the truth; its share is of all
+    ramps.
+    """
+    covered = [covers(one.hinge, one.truth) is True for one in outcomes]
+    found = [one.state == FOUND for one in outcomes]
+    wrong = [says and not right for says, right in zip(found, covered, strict=True)]
+    ratios = [sharpness(one.hinge) for one in outcomes if one.highest > one.truth]
+    finite, ratio = share([math.isfinite(r) for r in ratios]), statistics.median(ratios) if ratios else math.inf
+    checks = [
+        (f"cover ≥ {COVERED:.0%}", f"{share(covered):.1%} cover", share(covered) >= COVERED),
+        (f"wrong ≤ {WRONG:.0%}", f"{share(wrong):.1%} wrong", share(wrong) <= WRONG),
+        (f"finite ≥ {FINITE:.0%}", f"{finite:.1%} of {len(ratios)} finite", finite >= FINITE),
+        ("" if sharp.found is None else f"found ≥ {sharp.found:.0%}", f"{share(found):.1%} found",
+         sharp.found is None or share(found) >= sharp.found),
+        ("" if sharp.ratio is None else f"upper/lower ≤ {sharp.ratio:g}", f"upper/lower {ratio:.2f}",
+         sharp.ratio is None or ratio <= sharp.ratio),
+    ]  # fmt: skip
+    middle = statistics.median(one.hinge.value or math.inf for one in outcomes)
+    levels = statistics.median(one.levels for one in outcomes)
+    return Line(
+        row, what, ", ".join(target for target, _, _ in checks if target),
+        f"of {len(outcomes)} ramps {', '.join(figure for _, figure, _ in checks)}", all(met for _, _, met in checks),
+        f"truth {outcomes[0].truth:.1f}, median hinge {middle:.1f}; {levels:.0f} levels (median)",
+    )  # fmt: skip

@@ -14,13 +14,14 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from harness.analysis import stats
 from harness.analysis.curve import Point
+from harness.analysis.seats import Occupancy
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.model import model
@@ -41,6 +42,12 @@ DIPS = (0.05, 0.25)  # d·P, uniform: throughput 4 times past the hinge is down 
 SINGLE = 0.02  # a, seconds a token
 TOKENS = 128  # G
 WARM_UP, WINDOW, COOLDOWN = 2.0, float(precision.REQUEST_TIMES), 1.0  # request times; the shortest window
+
+
+class KnownCurve(Protocol):
+    """A server whose throughput at every load is known."""
+
+    def throughput(self, N: float, /) -> float: ...
 
 
 class TrueCurve(NamedTuple):
@@ -78,27 +85,28 @@ def drawn(kind: str, rng: np.random.Generator) -> TrueCurve:
     return capped._replace(d=rng.uniform(*DIPS) / capped.plateau)
 
 
-def noisy(truth: TrueCurve, noise: float, window: float = WINDOW) -> Measure:
+def noisy(truth: KnownCurve, noise: float, window: float = WINDOW) -> Measure:
     """Levels of a curve with the relative error `noise` in the shortest window; in f times as long 1/√f of it.
 
-    No level is known better than stats.FLOOR.
+    No level is known better than stats.FLOOR. Without noise a level is exact and nothing is known of its error, as in
+    a file that has no column of errors.
     """
 
     def measure(C: int, rng: np.random.Generator) -> MeasuredLevel:
         X = truth.throughput(C)
-        sigma = max(noise * math.sqrt(WINDOW / window), stats.FLOOR)
-        return measured_level(C, X * (1 + sigma * rng.normal()), sigma, C * TOKENS / X, window)
+        sigma = max(noise * math.sqrt(WINDOW / window), stats.FLOOR) if noise else 0.0
+        return measured_level(C, X * (1 + sigma * rng.normal()), sigma or None, C * TOKENS / X, window)
 
     return measure
 
 
-def measured_level(C: int, X: float, sigma: float, request_s: float, window: float) -> MeasuredLevel:
-    """A level of which nothing is wrong; `sigma` relative, `window` in request times."""
+def measured_level(C: int, X: float, sigma: float | None, request_s: float, window: float) -> MeasuredLevel:
+    """A level of which nothing is wrong; `sigma` relative, None: not known; `window` in request times."""
     times = WARM_UP + window + COOLDOWN
     return MeasuredLevel(
-        concurrency=C, rate=None, in_flight=float(C), throughput=X, se=sigma * X, error_rate=0.0,
-        seconds=times * request_s, requests=round(times * C), request_s=request_s, valid=True, in_flight_ok=True,
-        ttft_p99_s=None, slo=None,
+        concurrency=C, rate=None, in_flight=float(C), throughput=X, se=None if sigma is None else sigma * X,
+        error_rate=0.0, seconds=times * request_s, requests=round(times * C), request_s=request_s, valid=True,
+        in_flight_ok=True, ttft_p99_s=None, slo=None,
     )  # fmt: skip
 
 
@@ -134,7 +142,7 @@ def fixed(measure: Measure, levels: Sequence[int], rng: np.random.Generator) -> 
 
 def points(levels: Sequence[MeasuredLevel]) -> list[Point]:
     """The levels as the fit takes them."""
-    return [Point(float(h.concurrency or 0), h.in_flight, h.throughput, h.se, h.valid, h.in_flight_ok) for h in levels]
+    return [Point(float(h.users), h.in_flight, h.throughput, h.se, h.valid, h.in_flight_ok, h.assumed) for h in levels]
 
 
 # ---- the step machine -----------------------------------------------------------------------------------
@@ -263,7 +271,17 @@ def _level(found: Trace, C: int, start: float, end: float) -> MeasuredLevel:
     se, _ = stats.fit_error(found.at, found.tokens, start, end, found.request_s, round(C * times))
     X = float(rate[0])
     assert se is not None
-    return measured_level(C, X, se / X, found.request_s, times)
+    level = measured_level(C, X, se / X, found.request_s, times)
+    return msgspec.structs.replace(level, occupancy=_occupancy(found, C, start, end))
+
+
+def _occupancy(found: Trace, C: int, start: float, end: float) -> Occupancy:
+    """How many requests stream in that window: each gives a token a step, which holds it as long as the step takes."""
+    inside = slice(*np.searchsorted(found.at, (start, end)).tolist())
+    steps = np.diff(found.at, prepend=0.0)[inside]
+    streaming = float(found.tokens[inside] @ steps) / float(steps.sum())
+    rate = float(found.tokens[inside].sum()) / (end - start)
+    return Occupancy(load=C, in_flight=C, streaming=streaming, tpot_s=streaming / rate, seconds=end - start)
 
 
 def saturated(name: str, steps: int) -> float:

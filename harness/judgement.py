@@ -73,7 +73,6 @@ class Code(enum.StrEnum):
     KNEE_NOT_IDENTIFIABLE = enum.auto()
     DRIFT = enum.auto()
     DIP_CONFIRMED = enum.auto()
-    DIP_UNCONFIRMED = enum.auto()
     THROUGHPUT_COLLAPSES = enum.auto()
     ABOVE_PEAK = enum.auto()
     PREFILL_SLOPE_UNKNOWN = enum.auto()

@@ -217,6 +217,14 @@ class AnswerQuality(msgspec.Struct, frozen=True, kw_only=True):
     detectable: float | None = None  # smallest share of changed answers that would have been found
 
 
+class Service(msgspec.Struct, frozen=True):
+    """Requests between their first token and their last one over a level's window: each holds a seat of the server."""
+
+    streaming: Estimate  # mean
+    most: int  # at once, for at least 0.1 % of the window
+    most_fraction: float  # of the window, with so many
+
+
 class Interference(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the tokens of all other classes, around the reading of the prompts of one."""
 
@@ -320,6 +328,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any
     drift: Drift | UnsetType = UNSET  # not in the file where the window is shorter than five minutes
+    service: Service | UnsetType = UNSET  # not in the file where nothing streams
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 
@@ -358,13 +367,23 @@ class Settle(msgspec.Struct, frozen=True):
 FOUND, PROVISIONAL, BEYOND, NONE = CurveState
 
 
+class CurvePoint(msgspec.Struct, frozen=True):
+    """One place of the curve: throughput in the run's unit per second, with its 95 % interval."""
+
+    in_flight: float
+    concurrency: float  # that keeps so many in flight
+    per_s: float
+    low: float
+    high: float
+
+
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """The fitted curve y = N/X (docs/method.md, The curve) and what follows from it.
+    """The curve through the levels (docs/method.md, The fit) and what follows from it.
 
     `state` is what it shows of the knee:
 
-        found        hinge and plateau, and the plateau is reached
-        provisional  hinge and plateau are the best estimate; `reasons` are what is missing, `settle` what would help
+        found        knee and plateau, and the plateau is reached
+        provisional  knee and plateau are the best estimate; `reasons` are what is missing, `settle` what would help
         beyond       throughput still rises at the last level: no plateau up to `at_least_concurrency`
         none         the levels do not suffice for any of these; `reasons` are why
     """
@@ -373,19 +392,17 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str] = []  # why it is not "found", a sentence each without its period
     settle: Settle | None = None
     at_least_concurrency: float | None = None  # state "beyond": the highest concurrency measured
-    expected_concurrency: float | None = None  # state "beyond": where the plateau would begin
-    expected_by: str | None = None  # asymptote | prediction: its source
-    family: str | None  # hyperbola | capped_hyperbola | dip | None when it was not identifiable
+    expected_concurrency: float | None = None  # state "beyond": where the prediction puts the knee
+    expected_by: str | None = None  # prediction: its source
+    family: str | None = None  # the curve is none of a family
     single_stream_tokens_per_s: Value
-    slope_tokens_per_s: Value | None = None  # 1/a: what each more in flight adds while the curve is straight
-    hinge_concurrency: Value
+    hinge_concurrency: Value  # the corner: where the rising branch ends
     plateau_tokens_per_s: Value
     plateau_reached: bool
-    dip: Value | None  # share of the plateau that is lost at the last level; None unless it is confirmed
-    asymptote_tokens_per_s: Value | None = None  # of a pure hyperbola: 1/b, what no load would exceed
-    usl: dict[str, float] | None = None  # the alternative to a dip: a, b, k, peak_concurrency, score
-    weights: dict[str, float]
-    parameters: dict[str, float]  # a, b, P, d as the family has them; drift, lack_of_fit (relative σ)
+    dip: Value | None  # share of the plateau that is lost at the last level; None where none is shown
+    weights: dict[str, float] | None = None  # of families; there are none
+    parameters: dict[str, float]  # noise: relative σ of a level; roughness, softness: of the curve (docs/method.md)
+    line: list[CurvePoint] = []  # from the lowest level to the highest
     verdicts: list[Verdict]
 
 
@@ -394,9 +411,19 @@ class Knees(msgspec.Struct, frozen=True, kw_only=True):
     plateau95: Value | None = None
     half_point: Value | None = None
     slo: Value | None = None  # largest concurrency that meets the SLO; up to the smallest that misses it (`is_decided`)
+    seats: Value | None = None  # requests that the server serves at once, where the records show it (analysis.seats)
     peak: Value | None = None
     slo_rate: Value | None = None  # likewise in open loop, requests per second
     quality: Value | UnsetType | None = UNSET  # the knee, below loads at which answers change; not without canaries
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """The knee unqualified: the SLO's if one is given, else the seats where they are known, else the curve's hinge."""
+
+    kind: str  # slo | seats | hinge
+    state: str  # a CurveState; found: both ends are finite, the upper at most 1.5 times the lower
+    value: float | None = None  # None where the state is beyond or none
+    ci95: tuple[float | None, float | None] | None = None
 
 
 def is_decided(knee: Value | None) -> bool:
@@ -675,7 +702,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool  # False: the run was interrupted or died; the finished levels stand
     verdicts: list[Verdict]
     unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what throughput counts, the curve's too
-    knee_concurrency: float | None
+    knee_concurrency: float | None  # the value of `knee`
+    knee: Headline = Headline("hinge", NONE)  # of a file of an earlier version as if there were none
     levels: list[LevelSummary]
     curve: Curve | None
     knees: Knees

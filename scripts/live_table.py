@@ -60,9 +60,9 @@ def half_width(level: LevelSummary) -> str:
 
 def fit_columns(fitted: Curve, knee: float) -> list[str]:
     found = judge(fitted.hinge_concurrency, knee)
-    lack, low = (fitted.parameters.get(name) for name in ("lack_of_fit", "lack_of_fit_low"))
+    noise = fitted.parameters.get("noise")
     answers = ["yes" if yes else "no" for yes in (found.holds, found.tight, fitted.plateau_reached)]
-    return [found.text, *answers, "–" if lack is None or low is None else f"{100 * lack:.1f}, {100 * low:.0f}"]
+    return [found.text, *answers, "–" if noise is None else f"{100 * noise:.1f}"]
 
 
 def host(folder: Path) -> list[str]:
@@ -102,7 +102,7 @@ def main() -> None:
         curve_rows.append([folder.name, *fit_columns(some.curve, knee)])
     grid = sorted({concurrency for run in widths.values() for concurrency in run})
 
-    judged = ["hinge [95 %]", f"holds {knee:g}", "ends within ±25 %", "plateau reached", "lack-of-fit σ %: all, low N"]
+    judged = ["hinge [95 %]", f"holds {knee:g}", "ends within ±25 %", "plateau reached", "σ of a level, %"]
     print("The measured grid, with the cores that others kept busy before and during it:\n")
     print(table(["run", *judged, "others before", "others during", "steal"], rows))
     print("\nHalf-widths of the levels' 95 % intervals, % of output tok/s; ~ is 1.96 times the fit's own error,")

@@ -31,7 +31,7 @@ def seconds(folder: Path, levels: list[int], times: float = TIMES) -> float:
     """Window of each level with which the sweep sends so many times the requests of the run in the folder."""
     run = Result.open(folder)
     summary = summarise(run)
-    if summary.curve is None or summary.curve.family is None:
+    if summary.curve is None or not summary.curve.line:
         sys.exit(f"error: {folder}: no curve was fitted")
     each = run.manifest.workload.output_tokens or 1
     C = np.array(levels, dtype=np.float64)

@@ -6,8 +6,8 @@
     long_context_tail  the cache holds although a few requests are much longer than the mean
     node_loss          the replicas that are left carry the load
 
-A check is of the level at the knee: the largest load up to it whose figures are valid, else the largest valid one. What
-the run did not measure is "not measured", with what would. docs/definitions.md, Checks, has the thresholds.
+A check is of the valid level at the knee (`at_load`), else of the largest valid one. What the run did not measure is
+"not measured", with what would. docs/definitions.md, Checks, has the thresholds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from harness.analysis.at_load import knee_load
 from harness.analysis.validity import Purpose, usable
 from harness.analysis.verdicts.server import KV_FULL
 from harness.summary import Check, LevelSummary, WorkloadSummary
@@ -57,10 +58,10 @@ def of_run(
     have.
     """
     valid = [s for s in levels if usable(s, Purpose.ANSWER)]
-    below = [s for s in valid if knee is not None and (s.load or 0) <= knee]
-    at = max(below or valid, key=lambda s: s.load or 0, default=None)
-    if at is None:
+    if not valid:
         return []
+    loads = [s.load or 0.0 for s in valid]
+    at = valid[loads.index(knee_load(knee, loads) or max(loads))]
     return [
         phases(at, valid),
         p99_ttft(at, slo),

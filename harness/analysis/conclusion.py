@@ -1,9 +1,9 @@
-"""What a fitted curve shows: whether its knee is found, provisional, beyond or none, why, and what would settle it.
+"""What a curve shows: whether its knee is found, provisional, beyond or none, why, and what would settle it.
 
-    found        the plateau is reached (docs/method.md, The knees)
-    provisional  a hinge inside the levels, but its interval is wide or its tail short
-    beyond       throughput still rises at the last level, by more than the levels' errors
-    none         fewer than two levels
+    found        the knee has two ends, the upper at most 1.5 times the lower, and throughput is shown to stay past it
+    provisional  a knee inside the levels, but its interval is wide or what follows it is short
+    beyond       throughput still rises at the last level
+    none         fewer than two levels, or two that show no rise
 
 A figure that the levels support is always given, with the reasons that keep it provisional. Left out: the figures
 (`curve`), and how long the levels that would settle it take (`analysis.summarise`, which knows how long levels took).
@@ -12,29 +12,30 @@ A figure that the levels support is always given, with the reasons that keep it 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from harness.analysis import odd_level
-from harness.analysis.hyperbolas import CAPPED, HYPERBOLA, PAST, Curves, Solved
-from harness.analysis.points import PooledLevels, scatter_of_neighbours
-from harness.analysis.stats import Z95, t_quantile
-from harness.analysis.stats import slope as slope_of
-from harness.analysis.table import Bools, Floats, Ints
+from harness.analysis.points import PooledLevels
+from harness.analysis.posterior import Curves, Posterior
+from harness.analysis.stats import Z95
+from harness.analysis.table import Floats
 from harness.analysis.verdicts.client import IN_FLIGHT
 from harness.judgement import CurveState
-from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle
+from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle, Value
 
-LEVELS = 6  # distinct ones that a found hinge needs (docs/method.md, The fit: n >= k + 3)
+FEWEST = 3  # distinct levels that a curve is made of
+LEVELS = 6  # distinct ones that a found knee needs
+NARROW = 1.5  # the upper end of a found knee over its lower
+PAST = 1.1  # a level is past the knee from so many knees on
 ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
-SATURATED = 0.95  # of its asymptote, from which on a hyperbola counts as flat
-HALF_POINTS = SATURATED / (1 - SATURATED)  # N/(a + bN) has as much of 1/b at so many half-points a/b
 
-_LAST = 2.1  # levels within this factor of the last one show whether throughput still rises
-_APART = 1.4  # least factor between two of them
-_UP = 1.5, 2.5  # levels past the hinge that would settle it, in hinges
-_FAR = 100.0  # an asymptote that is reached so many times further up is not reported
+_UNSURE = 0.025  # chance of a knee above the levels, from which on its interval has no upper end
+_LOWEST = 1.05  # of the lowest level: a knee up to there lies at it or below
+_SHORT = 1.5  # the last so many times of the load, over which a rise is read
+_WIDE = 2.1  # times the load by which a rise in proportion would have ended, from which on two levels are too far apart
+_UP = 1.5, 2.5  # levels past the knee that would settle it, in knees
 
 
 class Conclusion(msgspec.Struct, frozen=True):
@@ -44,191 +45,162 @@ class Conclusion(msgspec.Struct, frozen=True):
     reasons: list[str] = []
     settle: Settle | None = None
     at_least: float | None = None  # concurrency
-    expected: float | None = None  # concurrency where the asymptote puts 95 % of it
 
 
-def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> Conclusion:
-    """The conclusion from a fitted curve; `draws`: its bootstrap, `dip`: whether a fall past the hinge is confirmed.
+class Evidence:
+    """What a posterior says, as conclusions need it."""
 
-    Where it is provisional and one level is far off the curve of the others, that level is the first reason.
-    """
-    found = _of_fit(levels, best, draws, dip=dip)
-    if found.state != PROVISIONAL or not (odd := odd_level.find(levels)):
-        return found
-    knee = f", whose knee is {levels.concurrency_at(odd.hinge):.3g}" if math.isfinite(odd.hinge) else ""
-    reason = f"the level at {odd.concurrency:g} has {odd.ratio:.2g} times the throughput of the others' curve{knee}"
-    again = Settle([round(odd.concurrency)])
-    return msgspec.structs.replace(found, reasons=[reason, *found.reasons], settle=again)
+    def __init__(self, levels: PooledLevels, posterior: Posterior, draws: Curves, fall: float) -> None:
+        self.levels, self.draws, self.fall = levels, draws, fall
+        last = float(levels.N[-1])
+        mass, edges = posterior.knees()
+        low, middle, high = np.exp(np.interp((0.025, 0.5, 0.975), mass, edges))
+
+        def chance_above(N: float) -> float:
+            return 0.0 if fall <= N else 1.0 - float(np.interp(math.log(N), edges, mass))
+
+        self.above, self.near_last = chance_above(last), chance_above(BELOW_LAST * last)
+        ends = [min(max(float(each), float(levels.N[0])), fall) for each in (low, middle, high)]
+        self.flat_throughout = ends[1] <= _LOWEST * levels.N[0]  # it lies past any bend
+        bounded = self.above <= _UNSURE or math.isfinite(fall)
+        self.knee = Value(
+            ends[1] if bounded or self.rises_at_last else min(ends[1], last),
+            (None if self.flat_throughout and levels.N[0] > _LOWEST else ends[0], ends[2] if bounded else None),
+        )
+
+    @property
+    def value(self) -> float:
+        """The knee in flight."""
+        assert self.knee.value is not None
+        return self.knee.value
+
+    @property
+    def top(self) -> Floats:
+        """What each drawn curve gives at its knee, at the highest level where that lies beyond; [D].
+
+        A soft corner before a fall never gives what its rising branch ends at.
+        """
+        last = self.levels.N[-1:]
+        bounded = math.isfinite(self.fall)
+        inside = self.draws.hinge <= (self.fall if bounded else last[0])
+        end = np.where(inside, self.draws.plateau, self.draws.throughput(last)[:, 0])
+        return np.asarray(np.minimum(end, np.exp(self.draws.log_X.max(axis=1))))
+
+    @property
+    def past(self) -> int:
+        """How many levels lie past the knee."""
+        return int(np.count_nonzero(PAST * self.value <= self.levels.N))
+
+    @property
+    def rises(self) -> bool:
+        """Whether any level tells how throughput rises."""
+        return not self.flat_throughout
+
+    @property
+    def rises_at_last(self) -> bool:
+        """Whether throughput rises at the last level, by the 95 % interval of its elasticity there."""
+        return self.elasticity(float(self.levels.N[-1]) / _SHORT)[1] > 0
+
+    def elasticity(self, start: float) -> tuple[float, float, float]:
+        """Return dlnX/dlnN from a load to the last level, with its 95 % interval."""
+        ends = np.array([min(start, 0.999 * float(self.levels.N[-1])), float(self.levels.N[-1])])
+        rise = np.diff(np.log(self.draws.throughput(ends)), axis=1)[:, 0] / math.log(ends[1] / ends[0])
+        middle, low, high = (float(each) for each in np.quantile(rise, (0.5, 0.025, 0.975)))
+        return middle, low, high
 
 
-def _of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> Conclusion:
-    family = int(best.chosen.family[0])
-    if family == HYPERBOLA and not flat(levels, best.chosen):
-        slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
-        if slope - half > 0 or _rises_beyond_scatter(levels):
-            return _beyond(levels, best, slope)
-        reasons = [f"it is open whether throughput still rises at the last levels ({_change(slope, half)})"]
-        bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else corner_in_the_last_gap(levels)
-        return Conclusion(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
-    reasons = _not_reached(levels, best, draws, dip=dip)
-    if not reasons:
-        return Conclusion(FOUND)
-    return Conclusion(PROVISIONAL, reasons, _settle(levels, hinge_of(levels, best.chosen)))
+def of(evidence: Evidence) -> Conclusion:
+    """Return the conclusion from a posterior."""
+    levels = evidence.levels
+    if math.isinf(evidence.fall) and evidence.above > 0.5 and evidence.rises_at_last:
+        C, rise = float(levels.C[-1]), evidence.elasticity(float(levels.N[-1]) / _SHORT)[0]
+        reasons = [f"throughput still rises at the last level, by {rise:.2f} % for 1 % more load"]
+        return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C)
+    reasons = _not_shown(evidence)
+    return Conclusion(FOUND) if not reasons else Conclusion(PROVISIONAL, reasons, _settle(evidence))
 
 
 def of_few(levels: PooledLevels) -> Conclusion:
-    """The conclusion from fewer levels than any family needs."""
+    """Return the conclusion from fewer levels than a curve is made of.
+
+    Two levels never show a knee: they show whether throughput rises between them.
+    """
     n = len(levels.N)
     if n < 2:
-        few = (
-            "no valid level of concurrency was measured"
-            if n == 0
-            else "one level was measured, a curve needs at least two"
-        )
+        few = "one level was measured, a curve needs more" if n else "no valid level of concurrency was measured"
         return Conclusion(NONE, [few], Settle(_new(levels, [1, 2, 4, 8] if n else [1])))
-    last, reasons = float(levels.C[-1]), [f"{n} levels, {LEVELS} are needed"]
-    rises, bend = _two_rise(levels), bend_of_few(levels)
-    if rises and levels.N[-1] / bend <= _LAST:
-        return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * last, 4 * last])), last)
-    if rises:
-        reasons.append(f"{levels.C[-2]:g} and {last:g} in flight are too far apart to show a rise at the last level")
-    return Conclusion(PROVISIONAL, reasons, _settle(levels, bend))
+    first, last = float(levels.C[0]), float(levels.C[-1])
+    reasons, above = [f"2 levels, {LEVELS} are needed"], _new(levels, [2 * last, 4 * last])
+    gap, gain = levels.N[1] / levels.N[0], levels.X[1] / levels.X[0]
+    if gap <= 1:
+        reasons.append(f"no more were in flight at {last:g} than at {first:g}")
+        return Conclusion(NONE, reasons, Settle(above))
+    if gain > 1 and gap / gain > _WIDE:  # throughput in proportion to load would have come so far long before
+        reasons.append(f"{first:g} and {last:g} in flight are too far apart to show a rise at the last level")
+        return Conclusion(NONE, reasons, Settle(_new(levels, [first * gain, math.sqrt(first * last)]) or above))
+    rise = math.log(gain) / math.log(gap)
+    half = Z95 * math.hypot(*levels.sigma) / math.log(gap)
+    if rise - half > ELASTICITY:
+        return Conclusion(BEYOND, reasons, Settle(above), last)
+    if rise + half > ELASTICITY:
+        reasons.append(f"their errors leave open whether throughput rises from {first:g} to {last:g} in flight")
+        return Conclusion(NONE, reasons, Settle(above))
+    reasons.append(f"throughput does not rise from {first:g} to {last:g} in flight, so a knee lies below {last:g}")
+    return Conclusion(NONE, reasons, Settle(_new(levels, [first / 2, math.sqrt(first * last)]) or above))
 
 
-def bend_of_few(levels: PooledLevels) -> float:
-    """The least N at which the throughput of two levels may stop rising; the first one's where no rise is shown.
-
-    Throughput rises at most in proportion to N, so that no knee lies below the corner in the gap.
-    """
-    return corner_in_the_last_gap(levels) if _two_rise(levels) else float(levels.N[0])
-
-
-def _two_rise(levels: PooledLevels) -> bool:
-    """Whether throughput rises from one level to the other, by more than their errors."""
-    slope, half = last_elasticity(levels)
-    return slope - half > 0
-
-
-def flat(levels: PooledLevels, curve: Curves) -> bool:
-    """Whether throughput stays all but the same from the first level to the last: it lies past any bend."""
-    return bool(np.isinf(curve.hinge[0]) and HALF_POINTS * curve.a[0] <= curve.b[0] * levels.N[0])
-
-
-def hinge_of(levels: PooledLevels, curve: Curves) -> float:
-    """The hinge on the axis of N; of a curve that is flat throughout the first level."""
-    return float(levels.N[0]) if flat(levels, curve) else float(curve.hinge[0])
-
-
-def corner_in_the_last_gap(levels: PooledLevels) -> float:
-    """N where a line through the last level but one has the last one's throughput, as far as levels go."""
-    return float(min(levels.X[-1] * levels.N[-2] / levels.X[-2], levels.N[-1]))
-
-
-def last_elasticity(levels: PooledLevels, sigma: Floats | None = None) -> tuple[float, float]:
-    """dlnX/dlnN over the last levels, and half of its 95 % interval.
-
-    `sigma` [n] is the relative error of each level where a curve tells more of it than the level's own.
-    """
-    return _elasticity(levels, _last(levels), levels.sigma if sigma is None else sigma)
-
-
-def _last(levels: PooledLevels) -> Ints:
-    """The last levels, which show whether throughput still rises."""
-    N = levels.N
-    near: Ints = np.flatnonzero((N[-1] / N <= _LAST) | (np.arange(len(N)) == len(N) - 1))
-    return np.arange(max(0, near[0] - 1), len(N)) if N[-1] / N[near[0]] < _APART else near
-
-
-def _rises_beyond_scatter(levels: PooledLevels) -> bool:
-    """Whether the last levels rise by more than levels scatter about their neighbours, whatever the family lacks."""
-    slope, half = _elasticity(levels, _last(levels), scatter_of_neighbours(levels) / levels.widening)
-    return slope - half > 0
-
-
-def past(N: Floats, hinge: float) -> Bools:
-    """Which levels lie past the hinge."""
-    return np.asarray(N / hinge >= PAST)
-
-
-def _beyond(levels: PooledLevels, best: Solved, slope: float) -> Conclusion:
-    a, b, last = float(best.chosen.a[0]), float(best.chosen.b[0]), float(levels.N[-1])
-    most = HALF_POINTS * a / b if b > 0 else math.inf
-    expected = levels.concurrency_at(most) if last < most < _FAR * last else None
-    reasons = [f"throughput still rises at the last level, by {slope:.2f} % for 1 % more load"]
-    C = float(levels.C[-1])
-    return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C, expected)
-
-
-def _settle(levels: PooledLevels, hinge: float) -> Settle:
-    """Two levels past the hinge; where both were measured, higher ones while there are too few, else these again.
-
-    Where throughput is flat from the first level on, its rise is below it, and no level further up shows it.
-    """
-    C = levels.concurrency_at(hinge)
-    if 1 < C <= levels.C[0]:
-        return Settle(_new(levels, [C / 4, C / 2]))
-    up = _new(levels, [_UP[0] * C, _UP[1] * C])
-    if not up and len(levels.C) < LEVELS:
-        last = float(levels.C[-1])
-        up = _new(levels, [last + 1, 2 * last])
-    if up:
-        return Settle(up)
-    beyond = levels.C[past(levels.N, hinge)]
-    near = levels.C[np.argmin(np.abs(np.log(levels.N / hinge)))]
-    return Settle(sorted({round(x) for x in (near, *beyond[:2])}))
-
-
-def _new(levels: PooledLevels, wanted: list[float]) -> list[int]:
-    """Those, as whole numbers, that no measured level lies within a tenth of."""
-    whole = {max(1, round(C)) for C in wanted}
-    return sorted(C for C in whole if not (np.abs(levels.C / C - 1) < 0.1).any())
-
-
-def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> list[str]:
-    """Why the plateau, or the fall past it, counts as not shown (docs/method.md, The knees); empty: it is."""
-    N, B = levels.N, hinge_of(levels, best.chosen)
-    reasons = [] if len(N) >= LEVELS else [f"{len(N)} levels, {LEVELS} are needed"]
-    where: Ints = np.flatnonzero(past(N, B))
-    if len(where) < 2:
-        reasons.append(f"{len(where)} level{'s' * (len(where) != 1)} past the knee, 2 are needed")
-    bend, saturated = draws.hinge, flat(levels, best.chosen)
-    if saturated:  # most draws have no corner either: these bend where they come near their asymptote
-        bend = np.where(np.isinf(bend), HALF_POINTS * draws.a / np.maximum(draws.b, 1e-300), bend)
-    sure = float(np.mean(bend / N[-1] < BELOW_LAST))
-    if sure < SURE:
-        reasons.append(f"the knee lies near the highest level or above it with a chance of {1 - sure:.0%}")
-    if len(where) >= 2 and not dip:
-        slope, half = _elasticity(levels, where, best.sigma[0])
-        if saturated and _falls(levels):
-            reasons.append("throughput falls with load from the first level on")
-        elif abs(slope) + half > ELASTICITY:
-            limit = f"limit ±{ELASTICITY:g} %"
-            reasons.append(f"past the knee throughput is not shown to be flat: {_change(slope, half)} ({limit})")
-    if not levels.in_flight_ok[where].all():
+def _not_shown(evidence: Evidence) -> list[str]:
+    """Return why the knee and the plateau past it are not shown; empty: they are."""
+    levels, knee = evidence.levels, evidence.knee
+    reasons = [] if len(levels.N) >= LEVELS else [f"{len(levels.N)} levels, {LEVELS} are needed"]
+    low, high = knee.ci95 or (None, None)
+    if math.isfinite(evidence.fall):
+        reasons.append(f"throughput has collapsed at {evidence.fall:g} in flight")
+    elif evidence.past < 2:
+        reasons.append(f"{evidence.past} level{'s' * (evidence.past != 1)} past the knee, 2 are needed")
+    if evidence.near_last > 1 - SURE:
+        reasons.append(f"the knee lies near the highest level or above it with a chance of {evidence.near_last:.0%}")
+    elif low is None:
+        reasons.append("throughput does not rise from the lowest level on, so the knee lies there or below")
+    elif high is None or high > NARROW * low:
+        reasons.append(f"the knee's 95 % interval is wider than a factor of {NARROW:g}")
+    if evidence.past >= 2 and not math.isfinite(evidence.fall):
+        middle, least, most = evidence.elasticity(PAST * evidence.value)
+        if most > ELASTICITY:
+            change = f"1 % more load changes it by {_signed(middle)} % ({_signed(least)} to {_signed(most)})"
+            reasons.append(f"past the knee throughput is not shown to be flat: {change}")
+    if not levels.in_flight_ok[PAST * evidence.value <= levels.N].all():
         reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was requested")
     return reasons
 
 
-def _change(slope: float, half: float) -> str:
-    """The elasticity in words; one that rounds to zero has no sign.
+def _signed(x: float) -> str:
+    """Return an elasticity in words; one that rounds to zero has no sign.
 
-    >>> _change(-0.001, 0.25)
-    '1 % more load changes it by 0.00 ± 0.25 %'
+    >>> _signed(-0.001), _signed(0.25)
+    ('0.00', '+0.25')
     """
-    sign = "+" if round(slope, 2) else ""
-    return f"1 % more load changes it by {round(slope, 2) + 0.0:{sign}.2f} ± {half:.2f} %"
+    return f"{round(x, 2) + 0.0:{'+' if round(x, 2) else ''}.2f}"
 
 
-def _falls(levels: PooledLevels) -> bool:
-    """Whether throughput falls over all levels, by their scatter about a line: no family does, and none fits."""
-    rise, error = slope_of(levels.log_load, np.log(levels.X))
-    return rise + t_quantile(0.975, len(levels.N) - 2) * error < 0
+def _settle(evidence: Evidence) -> Settle:
+    """Return two levels past the knee; where both were measured, those at the ends of its interval and at it."""
+    levels, knee = evidence.levels, evidence.knee
+    C, last = levels.concurrency_at(evidence.value), float(levels.C[-1])
+    down = _new(levels, [C / 4, C / 2])
+    if evidence.flat_throughout and down:
+        return Settle(down)
+    up = [each for each in _new(levels, [_UP[0] * C, _UP[1] * C]) if each < evidence.fall]
+    if up and evidence.past < 2:
+        return Settle(up)
+    ends = [each for each in (*(knee.ci95 or ()), evidence.value) if each is not None]
+    wanted = sorted({max(1, round(levels.concurrency_at(each))) for each in ends})
+    if len(levels.N) < LEVELS and not _new(levels, wanted):  # repeats alone make no more levels
+        wanted = [each for each in _new(levels, [2 * last, 4 * last]) if each < evidence.fall] or wanted
+    return Settle(wanted)
 
 
-def _elasticity(levels: PooledLevels, where: Ints, sigma: Floats) -> tuple[float, float]:
-    """dlnX/dlnN through these levels, weighted, and half of its 95 % interval."""
-    s = (sigma * levels.widening)[where]
-    w, x = sigma[where] ** -2.0, levels.log_load[where]
-    x = x - np.average(x, weights=w)
-    lever = float(w @ x**2) or 1e-9
-    return float((w * x) @ np.log(levels.X[where])) / lever, Z95 * math.sqrt(float((w * x) ** 2 @ s**2)) / lever
+def _new(levels: PooledLevels, wanted: Sequence[float]) -> list[int]:
+    """Return those, as whole numbers, that no measured level lies within a tenth of."""
+    whole = {max(1, round(C)) for C in wanted}
+    return sorted(C for C in whole if not (np.abs(levels.C / C - 1) < 0.1).any())

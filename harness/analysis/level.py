@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import traffic
-from harness.analysis import classes, drift, interference, metrics, recovery, replicas, sessions, slo, telemetry
+from harness.analysis import classes, drift, interference, metrics, recovery, replicas, seats, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.server_account import Ours, server_view
@@ -186,6 +186,7 @@ def summarise_level(
         recoveries_s=recovery.of_level(table, level, facts.traffic) or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
         drift=moved or UNSET,
+        service=seats.service(table, *window, made.e2e_s.mean) or UNSET,
         verdicts=[*_pauses(samples, level, made.client), *more, *made.verdicts, *_error_messages(records, level)],
     )
 

@@ -1,8 +1,8 @@
 """Measured levels as the points that a curve is fitted to: repeats pooled, every one with an error.
 
 A measured error counts as it is. One that was assumed from the number of requests is a weight between levels: its scale
-comes from the scatter of the points about the curve (`error_scale`). Left out: the curve itself (`curve`), and which
-level comes next (`ramp`).
+comes from the scatter of levels about their neighbours. Left out: the curve itself (`posterior`), and which level comes
+next (`ramp`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis.hyperbolas import CAPPED, COEFFICIENTS, HYPERBOLA, least_squares
+from harness.analysis.posterior import Data
 from harness.analysis.stats import ASSUMED, FLOOR, Z95, between, t_quantile
 from harness.analysis.table import Bools, Floats, Ints
 from harness.analysis.validity import Purpose, invalid_by, usable
@@ -21,12 +21,12 @@ from harness.judgement import Code
 from harness.results.foreign.measured import ForeignLevel
 from harness.summary import LevelSummary
 
+FALLEN = 0.55  # of the second highest throughput, below which the levels at the end have collapsed
+
 _PRIOR = 1.5  # σ of ln(scale): a factor of 4.5 either way is no surprise
-_GROSS = 3.0  # residuals count up to so many times the scatter, so that one bad level does not spoil all
-_ROBUST = 8  # points from which on that is done
-_ROUNDS = 6
+_MEDIAN = 0.4549  # of χ² with one degree of freedom
 _TYPICAL = 0.05  # error of a short window, where too few levels show it
-FEWEST = {CAPPED: 4, HYPERBOLA: 3}  # points that leave a residual, enough for a provisional answer
+_APART = math.sqrt(3)  # no level's error counts as more than 3 times another's: each is itself uncertain
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -45,15 +45,16 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class PooledLevels(msgspec.Struct, frozen=True):
-    """Distinct levels in order of C, repeats pooled."""
+    """Distinct levels in order of C, repeats pooled; arrays of shape [n]."""
 
     N: Floats
     C: Floats
     X: Floats
     sigma: Floats  # relative error
-    assumed: Bools  # the error's scale is by the scatter of the points
+    assumed: Bools  # the error's scale is by the scatter of the levels
     in_flight_ok: Bools  # as many in flight as were requested
     times: Ints  # how often each was measured
+    data: Data  # the same as a posterior takes them
     drift: float  # relative σ between repeats of one level, beyond their own errors
     scale: float  # factor that assumed errors were found to need
     spread: float  # by which an interval from assumed errors is wider than a normal one
@@ -64,17 +65,20 @@ class PooledLevels(msgspec.Struct, frozen=True):
         return np.where(self.assumed, self.spread, 1.0)
 
     @property
-    def log_load(self) -> Floats:
-        """ln N; where N does not rise from each level to the next, as past a server's own bound on it, ln C; [n]."""
-        return np.log(self.N if (np.diff(self.N) > 0).all() else self.C)
+    def upright(self) -> int:
+        """How many levels come before the throughput has collapsed for good; all of them where it has not."""
+        standing = np.flatnonzero(FALLEN * np.sort(self.X)[-2] <= self.X)  # one slip is no measure
+        return int(standing[-1]) + 1
 
     def lowest(self, count: int) -> PooledLevels:
-        """The first `count` levels alone."""
+        """Return the first `count` levels alone."""
         columns = ("N", "C", "X", "sigma", "assumed", "in_flight_ok", "times")
-        return msgspec.structs.replace(self, **{name: getattr(self, name)[:count] for name in columns})
+        of_data = {name: getattr(self.data, name)[:count] for name in ("u", "y", "g")}
+        cut = {name: getattr(self, name)[:count] for name in columns}
+        return msgspec.structs.replace(self, **cut, data=msgspec.structs.replace(self.data, **of_data))
 
     def concurrency_at(self, N: float) -> float:
-        """C that keeps N in flight: interpolated between the levels, in proportion beyond them."""
+        """Return C that keeps N in flight: interpolated between the levels, in proportion beyond them."""
         first, last = self.N[0], self.N[-1]
         if first < N < last:
             return float(np.interp(N, self.N, self.C))
@@ -120,7 +124,7 @@ def foreign_point(concurrency: float, level: ForeignLevel) -> Point:
 
 
 def pool(points: Sequence[Point]) -> PooledLevels:
-    """The valid points as distinct levels; repeats of one concurrency are averaged, weighted by their errors.
+    """Return the valid points as distinct levels; repeats of one concurrency are averaged, weighted by their errors.
 
     A machine that drifts moves a level as a whole, which its own error cannot show but repeats do. What lies between
     them beyond their errors is counted at every level, at one that was measured once too.
@@ -133,76 +137,68 @@ def pool(points: Sequence[Point]) -> PooledLevels:
     X = np.array([p.throughput for p in valid])
     guessed = np.array([p.assumed or p.se is None for p in valid], dtype=np.bool_)
     sigma = np.maximum(np.array([ASSUMED * p.throughput if p.se is None else p.se for p in valid]) / X, FLOOR)
-    scale, freedom = error_scale(N, N / X, sigma, guessed)
+    scale, freedom = error_scale(N, X, sigma, guessed)
     sigma = np.where(guessed, np.maximum(scale * sigma, FLOOR), sigma)
     drift = between(np.log(X), sigma, at)
     w = 1 / (sigma**2 + drift**2)
     total = np.bincount(at, w, len(C))
+    mean_N = np.bincount(at, w * N, len(C)) / total
     return PooledLevels(
-        N=np.bincount(at, w * N, len(C)) / total,
+        N=mean_N,
         C=C,
         X=np.bincount(at, w * X, len(C)) / total,
         sigma=np.asarray(total**-0.5, dtype=np.float64),
         assumed=np.bincount(at, w * guessed, len(C)) > total / 2,
         in_flight_ok=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
         times=times,
+        data=_data(np.log(mean_N) if (np.diff(mean_N) > 0).all() else np.log(C), np.log(X), sigma, guessed, at),
         drift=drift,
         scale=scale,
         spread=t_quantile(0.975, freedom + 1) / Z95,
     )
 
 
-def error_scale(N: Floats, y: Floats, sigma: Floats, assumed: Bools) -> tuple[float, float]:
-    """(factor on the relative errors `sigma` where they are `assumed`, degrees of freedom behind it).
+def _data(load: Floats, y: Floats, sigma: Floats, assumed: Bools, at: Ints) -> Data:
+    """Return the levels as a posterior takes them: load [n] past a server's own bound is that which was requested.
 
-    It brings the residuals about the capped hyperbola to their degrees of freedom, against a wide normal prior on its
-    logarithm: the s that minimises 2f·ln s + χ²/s² + (ln s/1.5)², f the freedom of the assumed points. Repeats count
-    too. N rises.
+    Of `y`, `sigma` and `assumed` each measurement has one; `at` is its level.
+    """
+    own = None if assumed.all() else float(np.median(sigma[~assumed]))
+    weight = np.clip(sigma / np.median(sigma), 1 / _APART, _APART) if len(sigma) else sigma
+    precision = np.asarray(np.bincount(at, weight**-2.0, len(load)), dtype=np.float64)
+    mean = np.bincount(at, weight**-2.0 * y, len(load)) / precision
+    scatter = float((((y - mean[at]) / weight) ** 2).sum())
+    return Data(load, mean, precision**-0.5, scatter, len(y) - len(load), own)
+
+
+def error_scale(N: Floats, X: Floats, sigma: Floats, assumed: Bools) -> tuple[float, float]:
+    """Return the factor on the relative errors `sigma` where they are `assumed`, and the degrees of freedom behind it.
+
+    It brings what levels lie off the line through their neighbours in ln N and ln X, by the median, and repeats off
+    each other, to its expectation, against a wide normal prior on its logarithm: the s that minimises 2f·ln s + χ²/s² +
+    (ln s/1.5)². Differences share levels, which leaves them half of their number as degrees of freedom (Gasser, Sroka
+    and Jennen-Steinmetz 1986). N rises; repeats are allowed.
 
     >>> N = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
-    >>> s, f = error_scale(N, np.maximum(0.01, N / 1600), np.full(7, 0.2), np.full(7, True))
+    >>> s, f = error_scale(N, N, np.full(7, 0.2), np.full(7, True))
     >>> bool(s < 0.01), f
-    (True, 4.0)
+    (True, 2.5)
     """
-    n, many = len(N), int(assumed.sum())
-    if 0 < n < FEWEST[HYPERBOLA] and many:  # nothing scatters
-        return min(1.0, _TYPICAL / float(sigma[assumed].max())), 1.0
-    family = next((family for family, fewest in FEWEST.items() if n >= fewest), None)
-    if not many or family is None:
+    if not assumed.any():
         return 1.0, 0.0
-    freedom = many * (n - COEFFICIENTS[family]) / n
-    # From below: errors that begin as large as assumed leave the curve to the others, and are never seen to be smaller.
-    scale, y_fit = min(1.0, ASSUMED / float(np.median(sigma[assumed]))), y
-    for _ in range(_ROUNDS):
-        total = np.where(assumed, scale * sigma, sigma)
-        y_fit = least_squares(N, y[None], (y_fit * total)[None] ** -2.0, family).y(N)[0]
-        z2 = ((y / y_fit - 1) / sigma)[assumed] ** 2
-        z2 = np.minimum(z2, max(_GROSS**2 * float(np.median(z2)), 1e-12)) if many >= _ROBUST else z2
-        scale = _likeliest(float(z2.sum()), freedom)
-    return scale, freedom
-
-
-def scatter_of_neighbours(levels: PooledLevels) -> Floats:
-    """Relative error of each level by how far levels lie off the line through their neighbours in ln N and ln X; [n].
-
-    No family takes part, so that what the families lack is not taken for scatter; a bend that lies between two levels
-    is, which errs on the careful side. An assumed error is scaled against the same prior as in `error_scale`, a
-    measured one only upwards; Student's t is in it. Two differences share each level, which leaves them half of their
-    number as degrees of freedom (Gasser, Sroka and Jennen-Steinmetz 1986). Needs 3 levels.
-    """
-    x, y = levels.log_load, np.log(levels.X)
-    sigma = np.where(levels.assumed, levels.sigma / levels.scale, levels.sigma)
-    below = (x[2:] - x[1:-1]) / (x[2:] - x[:-2])  # weight of the neighbour below
+    if len(N) < 3:  # nothing scatters
+        return min(1.0, _TYPICAL / float(sigma[assumed].max())), 1.0
+    x, y = np.log(N), np.log(X)
+    span = x[2:] - x[:-2]
+    below = np.where(span > 0, (x[2:] - x[1:-1]) / np.where(span > 0, span, 1.0), 0.5)
     off = y[1:-1] - below * y[:-2] - (1 - below) * y[2:]
     variance = sigma[1:-1] ** 2 + (below * sigma[:-2]) ** 2 + ((1 - below) * sigma[2:]) ** 2
     freedom = len(off) / 2
-    scale = _likeliest(freedom * float(np.mean(off**2 / variance)), freedom)
-    scales = np.where(levels.assumed, scale, max(scale, 1.0))
-    return np.asarray(np.maximum(scales * sigma, FLOOR) * t_quantile(0.975, freedom + 1) / Z95)
+    return _likeliest(freedom * float(np.median(off**2 / variance)) / _MEDIAN, freedom), freedom
 
 
 def _likeliest(chi2: float, freedom: float) -> float:
-    """The s that minimises 2f·ln s + χ²/s² + (ln s/σ)²: its slope rises with ln s, so by bisection."""
+    """Return the s that minimises 2f·ln s + χ²/s² + (ln s/σ)²: its slope rises with ln s, so by bisection."""
     low, high = -12.0, 6.0
     for _ in range(60):
         middle = (low + high) / 2

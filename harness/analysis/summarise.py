@@ -11,11 +11,11 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import server_metrics
-from harness.analysis import checks, classes, curve, gap, lengths, node_loss, phases, quality, slo
+from harness.analysis import change, checks, classes, curve, gap, headline, lengths, node_loss, phases, quality, seats, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts import shards as on_machines
-from harness.analysis.verdicts.curve import above_peak, dip_confirmed, drift, host_bound
+from harness.analysis.verdicts.curve import above_peak, changed, dip_confirmed, host_bound
 from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Outcome, Verdict, doubt, invalid, note
@@ -27,8 +27,6 @@ from harness.roles import Role, role_of, stopped
 from harness.server_metrics import Figure
 from harness.summary import (
     BEYOND,
-    FOUND,
-    PROVISIONAL,
     Cost,
     Curve,
     Knees,
@@ -57,10 +55,14 @@ def summarise(run: Result) -> Summary:
         levels = [msgspec.structs.replace(level, quality=each) for level, each in pairs]
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
     # A closed loop always has a curve; an open loop has none over concurrency.
-    fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
+    stretch, shift = change.steady_levels(of_ramp) if _has_slots(run) else (of_ramp, None)
+    fit = curve.fit(curve.points_of(stretch)) if _has_slots(run) else None
     fitted = _with_times(_below_failures(_with_prediction(fit.curve, run), of_ramp), run) if fit else None
     knees = msgspec.structs.replace(
-        fit.knees if fit else Knees(), slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
+        fit.knees if fit else Knees(),
+        slo=slo.knee(of_ramp),
+        seats=seats.as_value(seats.find(seats.occupancies(stretch))),
+        slo_rate=slo.rate_knee(of_ramp),
     )
     phase, of_phase = _phases(run, levels, fitted)
     workload = lengths.compared(run.manifest.scenario, table, finished)
@@ -70,8 +72,10 @@ def summarise(run: Result) -> Summary:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
     prediction = _with_gap(run, of_ramp, fitted, phase)
     parted = prediction.gap if prediction else None
-    of_curve = [drift(of_ramp), above_peak(parted, phase), quota_plateau(fitted, of_ramp)]
-    knee = _knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values()))
+    of_curve = [changed(shift, len(stretch)) if shift else None, above_peak(parted, phase), quota_plateau(fitted, of_ramp)]
+    has_slo = bool(facts.limits) or any(facts.class_limits.values())
+    unqualified = headline.of(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))
+    knee = unqualified.value
     if answers is not None:
         knees = msgspec.structs.replace(knees, quality=quality.knee(knee, of_ramp, answers.changed_at))
         found += quality.verdicts(answers)
@@ -81,6 +85,7 @@ def summarise(run: Result) -> Summary:
         verdicts=[*found, *of_phase, *filter(None, of_curve)],
         unit=facts.unit.value,
         knee_concurrency=knee,
+        knee=unqualified,
         levels=levels,
         curve=fitted,
         knees=knees,
@@ -150,16 +155,6 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
             each = [float(np.interp(x, C, seconds)) * max(1.0, x / C[-1]) for x in fitted.settle.levels]
             fitted = msgspec.structs.replace(fitted, settle=msgspec.structs.replace(fitted.settle, seconds=sum(each)))
     return fitted
-
-
-def _knee(knees: Knees, fitted: Curve | None, *, has_slo: bool) -> float | None:
-    """The knee unqualified (docs/definitions.md, The answer): the SLO's with `has_slo`, else the hinge.
-
-    That of a curve that is found or provisional.
-    """
-    if has_slo:
-        return knees.slo.value if knees.slo else None
-    return fitted.hinge_concurrency.value if fitted and fitted.state in (FOUND, PROVISIONAL) else None
 
 
 def _ramp(run: Result) -> list[RampStep]:

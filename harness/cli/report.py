@@ -102,7 +102,7 @@ def _merged(shards: tuple[str, ...], out: str) -> Path:
 @click.command()
 @click.argument("source", metavar="FILE|DIR|-")
 @click.option("--json", "as_json", is_flag=True, help="Print the `curve` object of summary.json on stdout.")
-@click.option("--seed", default=0, show_default=True, type=int, help="Seed of the bootstrap.")
+@click.option("--seed", default=0, show_default=True, type=int, help="Seed of the drawn curves.")
 def fit(source: str, as_json: bool, seed: int) -> None:
     """Fit the curve to measured points.
 
@@ -112,17 +112,16 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     """
     import msgspec
 
-    from harness.analysis import curve
     from harness.library import fit as fitting
-    from harness.report import run_report, terminal
+    from harness.report import fitted, terminal
 
     measured = _of_stdin() if source == "-" else fitting.read(source)
-    found = curve.fit(measured.points, seed=seed)
+    found = fitting.fitted(measured, seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
         loads = [point.concurrency for point in measured.points]
-        document = run_report.fit(found.curve, found.knees, loads, measured.unit, measured.about)
+        document = fitted.fit(found.curve, found.knees, loads, measured.unit, measured.about)
         terminal.show(document, console(stderr=False))
 
 

@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     per_s: str  # unit of its throughput
     simulated: bool
-    state: str  # of the curve
+    state: str  # of the knee
     knee: Quantity
     plateau: Quantity
     figure: Quantity | None = None  # the one that is plotted
@@ -124,7 +124,7 @@ def entry(folder: Path, plotted: Subject | None = None) -> Entry:
         model=manifest.model,
         per_s=(Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS).per_s,
         simulated=summary.simulated,
-        state=summary.curve.state if summary.curve else "none",
+        state=summary.knee.state,
         knee=figures.knee(summary),
         plateau=figures.plateau(summary),
         figure=of_figure,

@@ -1,18 +1,21 @@
-"""What a prediction needs of a result folder: the model, its deployment, and what its valid levels reached.
+"""What a prediction or a plan needs of a result folder: the model, its deployment, and what its valid levels reached.
 
-For calibrating on it, for comparing with a prediction, and for replacing one. Open loop and probes are left out.
+For calibrating on it, for comparing with a prediction, and for replacing one. There open loop and probes are left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from harness.analysis import gap, slo
+from harness.analysis.at_load import throughput
 from harness.analysis.summarise import summarise
 from harness.analysis.validity import Purpose, usable
 from harness.errors import HarnessError
+from harness.judgement import Outcome
 from harness.manifest import Machine
 from harness.predict import served, tune
 from harness.predict.catalog import Gpu
@@ -111,7 +114,7 @@ def with_measured(prediction: Prediction, question: Question, folders: Sequence[
 
 
 def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tuple[str, int], float]:
-    """The best output tokens/s of the folders within the SLO, by card and GPUs of a replica."""
+    """Return the most output tokens/s of the folders within the SLO, by card and GPUs of a replica."""
     limits = slo.limits(question.slo)
     found: dict[tuple[str, int], float] = {}
     for folder in folders:
@@ -121,33 +124,66 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
         key, gpus = run.manifest.gpu, run.manifest.gpus
         if key is None or not gpus:
             raise HarnessError("the card it was measured on is not recorded", place=folder, way_out="leave it out")
-        within = [level for level in valid(summary) if all(met(level, limit) for limit in limits)]
-        best = max((level.output_tokens_per_s.mean or 0.0 for level in within), default=None)
+        within = [each for each in valid(summary) if all(outcome([each], limit) == Outcome.MET for limit in limits)]
+        best = max((throughput(summary.curve, [level]).value or 0.0 for level in within), default=None)
         if best is None:
-            way_out = "measure a lower load, or ask for a looser SLO"
-            raise HarnessError("no valid level of it meets the SLO", place=folder, way_out=way_out)
+            way_out = "measure longer or at a lower load, or ask for a looser SLO"
+            raise HarnessError("no valid level of it is known to meet the SLO", place=folder, way_out=way_out)
         found[key.lower(), gpus] = max(best, found.get((key.lower(), gpus), best))
     return found
 
 
-def met(level: LevelSummary, limit: slo.SloLimit) -> bool:
-    """Whether the limit's percentile is within it."""
-    value = percentile(level, limit)
-    return value is not None and value <= limit.seconds
+def outcome(repeats: Sequence[LevelSummary], limit: slo.SloLimit) -> Outcome:
+    """Return whether the repeats of a load meet a limit by their stored percentiles; unresolved where these do not say.
+
+    The percentile decides where the samples are as many as a decision takes (`slo.fewest`). Fewer show that the limit
+    is missed where too few are within it even by the lowest percentile above it. Of several repeats the slowest counts.
+    """
+    found = [each for each in (_stored(level, limit) for level in repeats) if each.samples]
+    slowest = max((each.at(limit.needed) for each in found), default=math.nan)
+    n = sum(each.samples for each in found)
+    if math.isnan(slowest):
+        return Outcome.UNRESOLVED
+    if n >= slo.fewest(limit.needed):
+        return Outcome.MET if slowest <= limit.seconds else Outcome.MISSED
+    within = sum(int(each.most_within(limit.seconds) * each.samples) for each in found)
+    missed = slo.attained(str(limit), limit.needed, within, n, 1.0).outcome == Outcome.MISSED
+    return Outcome.MISSED if missed else Outcome.UNRESOLVED
 
 
 def percentile(level: LevelSummary, limit: slo.SloLimit) -> float | None:
-    """The percentile that a limit is about, in seconds; the largest value replaces a missing one.
+    """Return the percentile that a limit is about, in seconds; the largest value replaces a missing one."""
+    value = _stored(level, limit).at(limit.needed)
+    return None if math.isnan(value) else value
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """What is stored of a limit's samples: seconds by the share that is within them."""
+
+    seconds: dict[float, float]
+    samples: int
+
+    def at(self, share: float) -> float:
+        """Return the seconds within which the share lies, at most; nan where nothing is known."""
+        return self.seconds.get(share, self.seconds.get(1.0, math.nan))
+
+    def most_within(self, seconds: float) -> float:
+        """Return the largest share that may lie within so many seconds."""
+        return min((share for share, value in self.seconds.items() if value > seconds), default=1.0)
+
+
+def _stored(level: LevelSummary, limit: slo.SloLimit) -> _Stored:
+    """Return what is known of a limit at a level.
 
     `itl` and `icl` without a percentile are of requests: their mean pace, and their longest gap.
     """
     if limit.figure == "icl" and not limit.of_gaps:
-        return level.icl_s.max
+        longest = level.icl_s.max
+        return _Stored({} if longest is None else {1.0: longest}, level.e2e_s.n)
     of_requests = limit.figure == "itl" and not limit.of_gaps
     spread: Spread = level.tpot_s if of_requests else getattr(level, f"{limit.figure}_s")
-    known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
-    value = known.get(limit.needed)
-    return spread.max if value is None else value
+    stored = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99, 1.0: spread.max}
+    return _Stored({share: seconds for share, seconds in stored.items() if seconds is not None}, spread.n)
 
 
 def _same(run: Result, served: MeanLengths, question: Question, name: str) -> None:

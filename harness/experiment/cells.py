@@ -146,7 +146,7 @@ def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
         name=cell.name,
         at=cell.at,
         status=outcome.status,
-        knee=_knee(summary),
+        knee=None if summary.knee.value is None else Value(summary.knee.value, summary.knee.ci95),
         hinge=curve.hinge_concurrency if curve else None,
         plateau_tokens_per_s=curve.plateau_tokens_per_s if curve else None,
         plateau_reached=curve.plateau_reached if curve else None,
@@ -155,15 +155,6 @@ def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
         start_to_ready_s=start.start_to_ready_s if start else None,
         first_answer_s=start.first_answer_s if start else None,
     )
-
-
-def _knee(summary: Summary) -> Value | None:
-    """The unqualified knee, with the interval of the knee that it is taken from."""
-    knee = summary.knee_concurrency
-    if knee is None:
-        return None
-    named = (each for each in (summary.knees.slo, summary.knees.hinge) if each is not None and each.value == knee)
-    return next(named, Value(knee))
 
 
 def _codes(summary: Summary) -> list[str]:

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.analysis import curve
+import msgspec
+
+from harness.analysis import curve, seats
 from harness.analysis.curve import Fit, Point, points_of
 from harness.analysis.points import foreign_point
+from harness.analysis.seats import Occupancy
 from harness.errors import HarnessError
 from harness.library.measurement import Measurement, load
 from harness.results.foreign import formats
@@ -18,23 +21,32 @@ from harness.work import Unit
 
 
 class Measured(NamedTuple):
-    """Points to fit, what they count per second, and what another tool's file lacks."""
+    """Points to fit, what they count per second, what another tool's file lacks, and what shows the seats."""
 
     points: list[Point]
     unit: Unit
     about: str = ""
+    occupancies: Sequence[Occupancy] = ()
 
 
 def fit(source: str | Path | Measurement | Iterable[Sequence[float]], *, seed: int = 0) -> Fit:
-    """The curve and its knees: `.curve` and `.knees`, as in summary.json.
+    """Return the curve and its knees: `.curve` and `.knees`, as in summary.json.
 
     The source is a result folder, a measurement, another tool's file, a CSV, or pairs of concurrency and output tokens
-    per second, with one standard error as a third figure where it is known. `seed` is the bootstrap's.
+    per second, with one standard error as a third figure where it is known. `seed` is that of the drawn curves.
     """
     if isinstance(source, Measurement):
-        return curve.fit(_of_run(source).points, seed=seed)
-    points = read(str(source)).points if isinstance(source, str | Path) else [_point(row) for row in source]
-    return curve.fit(points, seed=seed)
+        return fitted(_of_run(source), seed)
+    if isinstance(source, str | Path):
+        return fitted(read(str(source)), seed)
+    return curve.fit([_point(row) for row in source], seed=seed)
+
+
+def fitted(measured: Measured, seed: int = 0) -> Fit:
+    """Return the curve and its knees, with the seats where the levels show them."""
+    found = curve.fit(measured.points, seed=seed)
+    knees = msgspec.structs.replace(found.knees, seats=seats.as_value(seats.find(measured.occupancies)))
+    return msgspec.structs.replace(found, knees=knees)
 
 
 def read(source: str) -> Measured:
@@ -53,12 +65,14 @@ def of_foreign(found: ForeignResult, place: str) -> Measured:
         about.insert(1, "simulated: no GPU was measured")
     if rated:
         about.append(f"{rated} level{'s' * (rated != 1)} at fixed rates left out")
-    return Measured([foreign_point(C, level) for C, _, level in levels], Unit.OUTPUT_TOKENS, "; ".join(about))
+    points = [foreign_point(C, level) for C, _, level in levels]
+    occupied = [each for C, _, level in levels if (each := seats.occupancy_of_file(C, level)) is not None]
+    return Measured(points, Unit.OUTPUT_TOKENS, "; ".join(about), occupied)
 
 
 def _of_run(run: Measurement) -> Measured:
     levels = [level for level in run.summary.levels if level.throughput.mean]
-    return Measured(points_of(levels), Unit(run.summary.unit))
+    return Measured(points_of(levels), Unit(run.summary.unit), occupancies=seats.occupancies(levels))
 
 
 def _point(row: Sequence[float]) -> Point:

@@ -15,13 +15,12 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.judgement import Gravity
 from harness.manifest import Manifest
 from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
-from harness.report.headline import hinge_of, is_open, limited, of_ramp, plateau_of, sentence, state, unit_of
+from harness.report.headline import is_open, limited, of_ramp, own_knee, plateau_of, sentence, state, unit_of
 from harness.report.remarks import worst
 from harness.report.subject import simulated_words, subject
 from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value, is_decided
@@ -61,8 +60,8 @@ def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None)
     series = [
         *_predictions(summary),
         *(_baseline(other) if other is not None else []),
-        *_fitted(summary, levels),
-        *_levels(levels, _error_scale(summary)),
+        *_fitted(summary),
+        *_levels(levels, summary.curve.parameters.get("noise") if summary.curve else None),
     ]
     tops = [(level.throughput.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
@@ -108,7 +107,7 @@ def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxy
         if points:
             line, marker = _QUANTILES[quantile]
             series += _through(Series(name=label, tone=quantile, points=points, line=line, marker=marker), levels)
-    knee = [Guide(at=guide.at, tone=guide.tone, line=guide.line) for guide in _hinge(summary)]
+    knee = [Guide(at=guide.at, tone=guide.tone, line=guide.line) for guide in _own_knee(summary)]
     log = name == "ttft" and all(point.y > 0 for each in series for point in each.points)
     return Chart(
         name=name,
@@ -174,9 +173,7 @@ def _baseline(baseline: Summary) -> list[Series]:
     """The levels of another run, and the line fitted to them."""
     levels = measured(baseline)
     points = [Datum(x, y, hover=(f"baseline, {load_of(level)}: {number(y)}",)) for x, y, level in levels]
-    line = [
-        msgspec.structs.replace(each, name="", tone="baseline", line="dashed") for each in _fitted(baseline, levels)
-    ]
+    line = [msgspec.structs.replace(each, name="", tone="baseline", line="dashed") for each in _fitted(baseline)]
     return [*line, Series(name="baseline", tone="baseline", points=points, marker="diamond")]
 
 
@@ -278,31 +275,20 @@ def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, fl
     return list(zip(fine, *rates, strict=True))
 
 
-def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
-    """The fitted curve over the measured range up to a collapse, its corner among the points."""
-    found = summary.curve
-    if not levels or found is None or found.family is None or is_open(summary):
+def _fitted(summary: Summary) -> list[Series]:
+    """The curve over the levels, with its 95 % band."""
+    if summary.curve is None or is_open(summary):
         return []
-    low, high = levels[0][0], min(levels[-1][0], found.parameters.get("collapse", math.inf))
-    loads = [low * (high / low) ** (i / 160) for i in range(161)]
-    corner = found.hinge_concurrency.value
-    if corner is not None and low < corner < high:
-        loads = sorted([*loads, corner])
-    rates = throughput(found, np.array(loads)).tolist()
-    points = [Datum(n, x) for n, x in zip(loads, rates, strict=True)]
-    return [Series(name=f"fitted {found.family.replace('_', ' ')}", tone="fitted", points=points, line="solid")]
+    points = [Datum(each.in_flight, each.per_s, each.low, each.high) for each in summary.curve.line]
+    return [Series(name="curve, 95 % band", tone="fitted", points=points, line="solid")] if points else []
 
 
-def _error_scale(summary: Summary) -> float:
-    """What the fit multiplied the errors by that it had to assume; 1 where it found nothing better."""
-    return summary.curve.parameters.get("error_scale", 1.0) if summary.curve else 1.0
-
-
-def _levels(levels: Sequence[_Measured], scale: float) -> list[Series]:
-    """The levels with their 95 % intervals; levels too short for one have the error that the fit gives them."""
+def _levels(levels: Sequence[_Measured], noise: float | None) -> list[Series]:
+    """The levels with their 95 % intervals; those too short for one have the fit's `noise`, a relative error."""
     kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
-        half = Z95 * (level.output_tokens_per_s_se or 0.0) * (scale if level.output_tokens_per_s_se_assumed else 1.0)
+        assumed = level.output_tokens_per_s_se_assumed and noise is not None
+        half = Z95 * ((noise or 0.0) * y if assumed else level.output_tokens_per_s_se or 0.0)
         low, high = level.throughput.ci95 or (y - half, y + half)
         kind = "void" if worst(level) == Gravity.INVALID else "own" if level.throughput.ci95 else "short"
         kinds[kind].append(Datum(x, y, min(low, y), max(high, y), hover=_hover(level)))
@@ -352,12 +338,9 @@ def _knees(summary: Summary) -> list[Guide]:
         rate = summary.knees.slo_rate
         return [_by_limits(rate, " requests/s")] if rate and rate.value is not None else []
     found, slo, plateau = summary.curve, summary.knees.slo, plateau_of(summary.curve)
-    out = _hinge(summary)
+    out = _own_knee(summary)
     if slo and slo.value is not None:
         out.append(msgspec.structs.replace(_by_limits(slo), low=True))
-    if found and state(found) == BEYOND and summary.levels:
-        last = found.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
-        out.append(Guide(at=math.inf, tone="knee", label=f"{_own_knee(summary)} above {number(last)} →"))
     if plateau and plateau.value is not None:
         about = "about " if state(found) == PROVISIONAL else ""
         label, words = f"plateau {about}{number(plateau.value)}", interval(plateau.ci95)
@@ -373,17 +356,18 @@ def _by_limits(knee: Value, unit: str = "") -> Guide:
     return Guide(at=knee.value or 0.0, tone="limit", line="solid" if sure else "dashed", label=label)
 
 
-def _hinge(summary: Summary) -> list[Guide]:
-    """The curve's knee where it has one, dashed where it is provisional."""
-    hinge, provisional = hinge_of(summary.curve, summary.knees), state(summary.curve) == PROVISIONAL
-    if hinge is None or hinge.value is None or is_open(summary):
+def _own_knee(summary: Summary) -> list[Guide]:
+    """The server's own knee with its interval, dashed where it is provisional."""
+    if is_open(summary):
         return []
-    label = f"{_own_knee(summary)} {'about ' * provisional}{number(hinge.value)}"
-    words = ", ".join(part for part in ("provisional" * provisional, interval(hinge.ci95)) if part)
+    own = own_knee(summary)
+    name = own.kind if limited(summary) else "knee"
+    if own.state == BEYOND and summary.curve and summary.curve.at_least_concurrency:
+        return [Guide(at=math.inf, tone="knee", label=f"{name} above {number(summary.curve.at_least_concurrency)} →")]
+    if own.value is None:
+        return []
+    provisional = own.state == PROVISIONAL
+    label = f"{name} {'about ' * provisional}{number(own.value)}"
+    words = ", ".join(part for part in ("provisional" * provisional, interval(own.ci95)) if part)
     line: Stroke = "dashed" if provisional else "solid"
-    return [Guide(at=hinge.value, tone="knee", line=line, ci95=hinge.ci95, label=label, detail=words)]
-
-
-def _own_knee(summary: Summary) -> str:
-    """What the curve's knee is called: where limits have a knee of their own, it is the hinge."""
-    return "hinge" if limited(summary) else "knee"
+    return [Guide(at=own.value, tone="knee", line=line, ci95=own.ci95, label=label, detail=words)]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
 from harness.decide.compare.runs import Load
@@ -21,7 +18,6 @@ from harness.work import Unit
 PICTURE = "comparison.png"
 _ANSWER = "Answer"
 _DIFFER = ("faster", "turns_over")  # outcomes of a pair
-_PLACES = 120  # of a fitted line
 _AGAIN = "measure each stack at least twice, better three times, in turn"
 
 
@@ -198,7 +194,7 @@ def _ratios(found: Comparison) -> list[Column]:
 def _side_by_side(found: Comparison) -> list[Column]:
     names: dict[str, Callable[[Stack], str]] = {
         "runs": lambda stack: str(stack.runs),
-        "knee": _knee,
+        "hinge": _hinge,
         "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, _per_s(stack)),
         "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, _per_s(stack)),
         "plateau over the predicted one": lambda stack: _share(stack.of_predicted),
@@ -214,7 +210,7 @@ def _side_by_side(found: Comparison) -> list[Column]:
     return [Column("", [name for name, _ in rows], words=True), *columns]
 
 
-def _knee(stack: Stack) -> str:
+def _hinge(stack: Stack) -> str:
     knees = Knees(hinge=stack.curve.hinge_concurrency)
     return of_curve(stack.curve, knees, [spot.in_flight for spot in stack.spots]).value
 
@@ -329,13 +325,7 @@ def _spot(spot: Spot, per_s: str) -> Datum:
 
 
 def _line(stack: Stack) -> list[Datum]:
-    if stack.curve.family is None or len(stack.spots) < 2:
-        return []
-    loads = np.geomspace(stack.spots[0].in_flight, stack.spots[-1].in_flight, _PLACES)
-    corner = stack.curve.hinge_concurrency.value
-    if corner is not None and loads[0] < corner < loads[-1]:
-        loads = np.sort(np.append(loads, corner))
-    return [Datum(float(n), float(x)) for n, x in zip(loads, throughput(stack.curve, loads), strict=True)]
+    return [Datum(each.in_flight, each.per_s) for each in stack.curve.line]
 
 
 def frontier(found: Comparison, suffix: str = "") -> Chart:

@@ -10,21 +10,23 @@ from harness.judgement import AGREES, Cause, Outcome
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load, load_of, number, percent, plain, slo_met
 from harness.report.headline import (
+    by_curve,
     is_open,
     limited,
     of_curve,
     of_ramp,
+    of_seats,
     one_alone,
+    own_knee,
     plateau_of,
     price,
-    state,
     throughputs_alone,
     undecided,
     unit_of,
     unsettled,
 )
 from harness.report.subject import BY_CONSTRUCTION
-from harness.summary import BEYOND, Calibrated, Curve, Gap, PredictedLevel, Summary, Value, is_decided
+from harness.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value, is_decided
 
 _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
 
@@ -34,8 +36,10 @@ def details(summary: Summary) -> list[Fact]:
     own = of_ramp(summary.levels)
     loads = [each.concurrency for each in own if each.concurrency is not None and usable(each, Purpose.ANSWER)]
     curve = [] if is_open(summary) else unsettled(summary.curve, loads)
-    if limited(summary) and not is_open(summary):
+    if not (is_open(summary) or by_curve(summary)):
         curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
+    if limited(summary) and (seats := own_knee(summary)).kind == "seats":
+        curve = [of_seats(seats, label="Seats"), *curve]
     curve += [*_plateau(summary), *_single_stream(summary)]
     found = [*_slo(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
     return [*_interrupted(summary), *curve, *found, *_client(summary)]
@@ -50,17 +54,13 @@ def _interrupted(summary: Summary) -> list[Fact]:
 
 
 def _plateau(summary: Summary) -> list[Fact]:
-    """Where half of the plateau and 95 % of it are reached and what is lost of it, or where a rising curve tends to."""
-    curve, found = summary.curve, []
-    for words, knee in (("half of it", summary.knees.half_point), ("95 %", summary.knees.plateau95)):
-        if plateau_of(curve) and knee and knee.value is not None:
-            found.append(f"{words} at {number(knee.value)} in flight")
+    """Where half of the plateau is reached, and what is lost of it."""
+    curve, half = summary.curve, summary.knees.half_point
+    reached = half.value if plateau_of(curve) and half else None
     lost = curve.dip.value if curve and curve.dip else None
-    tends = curve.asymptote_tokens_per_s if curve and state(curve) == BEYOND else None
     value = joined(
-        ", ".join(found),
+        f"half of it at {number(reached)} in flight" if reached is not None else "",
         f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else "",
-        f"the curve tends to {number(tends.value)} ({confidence(tends.ci95)})" if tends and tends.value else "",
     )
     return [Fact("Of the plateau", value)] if value else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.analysis.validity import Purpose, usable
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load_of, ms, number
-from harness.report.headline import headline, hinge_of, is_open, limited, of_ramp, plateau_of, state, unit_of
+from harness.report.headline import headline, is_open, limited, of_ramp, own_knee, plateau_of, state, unit_of
 from harness.report.operating_point import highest_up_to
 from harness.report.repeats import mean_of, of_loads
 from harness.summary import PROVISIONAL, LevelSummary, Summary, Value, is_decided
@@ -16,7 +16,7 @@ def figures(summary: Summary) -> list[Fact]:
     knee, plateau = _knee_fact(summary), plateau_of(summary.curve) if not is_open(summary) else None
     if knee is None or (plateau is None and not is_open(summary)):
         return headline(summary)[:3]
-    rest = [_fact("Plateau", plateau, unit_of(summary).per_s, _provisional(summary))] if plateau is not None else []
+    rest = [_fact("Plateau", plateau, unit_of(summary).per_s, state(summary.curve))] if plateau is not None else []
     return [knee, *rest, *_first_token(summary)]
 
 
@@ -28,11 +28,10 @@ def at_the_knee(summary: Summary) -> LevelSummary | None:
 
 
 def _knee(summary: Summary) -> Value | None:
-    """The knee of the limits where there are any, else the curve's own; None where it has no value."""
-    if is_open(summary):
-        knee = summary.knees.slo_rate
-    else:
-        knee = summary.knees.slo if limited(summary) else hinge_of(summary.curve, summary.knees)
+    """The run's knee, of an open loop the rate that meets the limits; None where it has no value."""
+    own = own_knee(summary)
+    limit = summary.knees.slo_rate if is_open(summary) else summary.knees.slo
+    knee = limit if is_open(summary) or limited(summary) else Value(own.value, own.ci95)
     return knee if knee is not None and knee.value is not None else None
 
 
@@ -40,19 +39,15 @@ def _knee_fact(summary: Summary) -> Fact | None:
     knee = _knee(summary)
     unit = "requests/s" if is_open(summary) else summary.load_unit
     if knee is None or not (is_open(summary) or limited(summary)):
-        return _fact("Knee", knee, unit, _provisional(summary)) if knee else None
+        return _fact("Knee", knee, unit, own_knee(summary).state) if knee else None
     missed = knee.ci95[1] if knee.ci95 else None
     met = "the limits are met there" if is_decided(knee) else "provisional: too few requests to decide the limits"
     detail = met + ("" if missed is None else f", and missed at {number(missed)}")
     return Fact("Knee", f"{number(knee.value)} {unit}", detail)
 
 
-def _provisional(summary: Summary) -> str:
-    return "provisional" if state(summary.curve) == PROVISIONAL else ""
-
-
-def _fact(label: str, value: Value, unit: str, doubt: str) -> Fact:
-    about = "about " if doubt else ""
+def _fact(label: str, value: Value, unit: str, now: str) -> Fact:
+    about, doubt = ("about ", "provisional") if now == PROVISIONAL else ("", "")
     return Fact(label, f"{about}{number(value.value)} {unit}", joined(doubt, confidence(value.ci95)))
 
 

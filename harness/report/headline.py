@@ -1,10 +1,14 @@
 """The headline: the answer in three lines by what the run was for, in the same words everywhere.
 
-    knees         the knee by the state of the curve, the plateau with the single stream, latencies at the knee
+    knees         the knee, the plateau with the load that gives 95 % of it, latencies at the knee
     one level     throughput, time to the first token, pace
     fixed rates   the rate that the server sustains, throughput and latencies there
 
-The knee is, by the state of the curve:
+The knee is the seats where the records show them:
+
+    16.2 requests in flight (95 % interval 15.9–16.5): the server serves so many at once, more wait
+
+Else it is, by the state of the curve:
 
     found        16.1 requests in flight (95 % interval 15.4–16.5)
     provisional  about 16.1 requests in flight (provisional; 95 % interval 11–28)
@@ -20,12 +24,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.analysis import slo
+from harness.analysis import at_load, slo
+from harness.analysis import headline as unqualified
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Outcome
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
-from harness.report.operating_point import at_the_knee, highest_up_to, latencies, one_level, phases, throughput
+from harness.report.operating_point import (
+    at_the_knee,
+    highest_up_to,
+    latencies,
+    most_served,
+    one_level,
+    phases,
+    throughput,
+)
 from harness.report.repeats import distinct
 from harness.summary import (
     BEYOND,
@@ -34,6 +47,7 @@ from harness.summary import (
     PROVISIONAL,
     Curve,
     Estimate,
+    Headline,
     Knees,
     LevelSummary,
     Summary,
@@ -48,17 +62,8 @@ REASONS = (Code.PLATEAU_NOT_REACHED, Code.KNEE_NOT_IDENTIFIABLE)  # verdicts tha
 
 
 def state(curve: Curve | None) -> str:
-    """How much of an answer the curve is: found, provisional, beyond or none.
-
-    Summaries of format 1 have no state; there it follows from the figures.
-    """
-    if curve is None:
-        return NONE
-    if curve.state != NONE or curve.reasons or curve.family is None:
-        return curve.state
-    if curve.plateau_reached:
-        return FOUND
-    return BEYOND if curve.hinge_concurrency.value is None else PROVISIONAL
+    """Return how much of an answer the curve is: found, provisional, beyond or none."""
+    return curve.state if curve else NONE
 
 
 def is_open(summary: Summary) -> bool:
@@ -81,18 +86,46 @@ def headline(summary: Summary) -> list[Fact]:
     if one and valid and not (limited(summary) or summary.phases):
         return one_level(distinct(valid)[0], unit_of(summary), price(summary))
     loads = [level.concurrency for level in valid if level.concurrency is not None]
-    by_curve = of_curve(summary.curve, summary.knees, loads, unit=summary.load_unit)
-    knee = _limited_knee(summary) if limited(summary) else by_curve
+    of_run = of_knee(own_knee(summary), summary.curve, summary.knees, loads, unit=summary.load_unit)
+    knee = _limited_knee(summary) if limited(summary) else of_run
     of_phase = phases(summary.phases)[:1]
     if of_phase and not own:
         return [*of_phase, knee]
-    return [knee, _plateau(summary), *(of_phase or at_the_knee(distinct(valid), summary.knee_concurrency))]
+    return [
+        knee,
+        _plateau(summary),
+        *(of_phase or at_the_knee(distinct(valid), summary.knee_concurrency, summary.curve)),
+    ]
 
 
 def sentence(summary: Summary) -> str:
     """The knee in one line, for titles and pictures."""
     fact = headline(summary)[0]
     return f"{fact.label}: {fact.text}"
+
+
+def own_knee(summary: Summary) -> Headline:
+    """Return the server's own knee, whatever limits a run has: its seats where they are known, else the curve's."""
+    return unqualified.of(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
+
+
+def by_curve(summary: Summary) -> bool:
+    """Return whether the run's knee is that of its curve: not the seats, nor that of limits."""
+    return not is_open(summary) and not limited(summary) and own_knee(summary).kind == "hinge"
+
+
+def of_seats(seats: Headline, label: str = "Knee") -> Fact:
+    """Return the seats of the server as a fact, with their interval, and whether they are provisional."""
+    about, value = "about " if seats.state == PROVISIONAL else "", Value(seats.value, seats.ci95)
+    found = f"{about}{count(value.value, 'requests in flight')}{_brackets(value, seats.state)}"
+    return Fact(label, f"{found}: the server serves so many at once, more wait")
+
+
+def of_knee(
+    own: Headline, curve: Curve | None, knees: Knees, loads: Sequence[float], unit: str = "requests in flight"
+) -> Fact:
+    """Return the server's own knee. `loads` are the concurrencies of the valid levels, in this unit."""
+    return of_seats(own) if own.kind == "seats" else of_curve(curve, knees, loads, unit=unit)
 
 
 def of_curve(
@@ -144,10 +177,10 @@ def plateau_of(curve: Curve | None) -> Value | None:
 
 
 def fastest(summary: Summary) -> LevelSummary | None:
-    """The level with the highest throughput; an invalid one only where there is no other."""
-    measured = [level for level in of_ramp(summary.levels) if level.throughput.mean is not None]
-    measured = [level for level in measured if not _invalid(level)] or measured
-    return max(measured, key=lambda level: level.throughput.mean or 0.0, default=None)
+    """Return the level at which most is served; an invalid one only where there is no other."""
+    measured = [level for level in of_ramp(summary.levels) if level.throughput.mean]
+    valid = [level for level in measured if not _invalid(level)]
+    return most_served(valid or measured, summary.curve)
 
 
 def limited(summary: Summary) -> bool:
@@ -248,8 +281,7 @@ def _expected(curve: Curve) -> str:
     """Where the knee is expected beyond the levels."""
     if curve.expected_concurrency is None:
         return ""
-    by = {"asymptote": "the curve's asymptote puts it", "prediction": "the prediction puts it"}
-    return f"{by.get(curve.expected_by or '', 'expected')} near {number(curve.expected_concurrency)}"
+    return f"the {curve.expected_by} puts it near {number(curve.expected_concurrency)}"
 
 
 def _reasons(curve: Curve | None) -> str:
@@ -289,21 +321,26 @@ def price(summary: Summary) -> str:
 
 
 def _plateau(summary: Summary) -> Fact:
-    """The plateau, what one request alone gives, and the price there."""
-    curve, now, top, unit = summary.curve, state(summary.curve), fastest(summary), unit_of(summary)
+    """Return the plateau, the load that gives nearly all of it, what one request alone gives, and the price there."""
+    curve, unit, least = summary.curve, unit_of(summary), summary.knees.plateau95
     alone = [each.mean for each in throughputs_alone(summary) if each.mean is not None]
     fitted = curve.single_stream_tokens_per_s.value if curve else None
     single = sum(alone) / len(alone) if alone else fitted
     detail = joined(f"{one_alone(summary)} {number(single)}" if single is not None else "", price(summary))
     plateau = plateau_of(curve)
     if plateau is not None:
-        about = "about " if now == PROVISIONAL else ""
-        return Fact("Plateau", f"{about}{number(plateau.value)} {unit.per_s}{_brackets(plateau)}", detail)
+        about = "about " if state(curve) == PROVISIONAL else ""
+        load = summary.load_unit.removeprefix("requests ")
+        nearly = f"95 % of it from {number(least.value)} {load} on{_brackets(least)}" if least else ""
+        text = f"{about}{number(plateau.value)} {unit.per_s}{_brackets(plateau)}"
+        return Fact("Plateau", text, joined(nearly, detail))
+    top = fastest(summary)
     if top is None:
         return Fact("Plateau", f"not measurable: no level has {'output' if unit.decodes else 'answers'}")
     if _invalid(top):
         return Fact("Plateau", "not measurable: no valid level")
-    return Fact("Plateau", f"at least {number(top.throughput.mean)} {unit.per_s}, measured at {load_of(top)}", detail)
+    most = at_load.throughput(curve, [top]).value
+    return Fact("Plateau", f"at least {number(most)} {unit.per_s}, served at {load_of(top)}", detail)
 
 
 def one_alone(summary: Summary) -> str:
@@ -329,5 +366,6 @@ def of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 
 
 def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
-    """A figure's interval, and whether it is provisional, in brackets."""
-    return f" ({joined('provisional' * (now == PROVISIONAL), confidence(value.ci95))})"
+    """Return a figure's interval, and whether it is provisional, in brackets; one without width was counted."""
+    counted = value.ci95 is not None and value.ci95[0] == value.ci95[1] is not None
+    return f" ({joined('provisional' * (now == PROVISIONAL), 'counted' if counted else confidence(value.ci95))})"

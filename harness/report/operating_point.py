@@ -7,25 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.analysis import at_load
 from harness.report.document import Fact
 from harness.report.format import MISSING, confidence, interval, joined, load_of, number, time
-from harness.summary import LevelSummary, Phases, Spread, Value
+from harness.summary import Curve, LevelSummary, Phases, Spread, Value
 from harness.work import Unit
-
-_AT = 1.05  # of a knee: a level up to there counts as at the knee
 
 
 def highest_up_to(levels: Sequence[LevelSummary], knee: float | None) -> LevelSummary | None:
-    """The level at a knee: the highest up to there; None without a knee or such a level."""
-    below = [level for level in levels if knee is not None and (level.load or 0) <= knee * _AT]
-    return max(below, key=lambda level: level.load or 0, default=None)
+    """Return the level at a knee: the highest up to it; None without a knee or such a level."""
+    at = at_load.knee_load(knee, [level.load or 0.0 for level in levels])
+    return next((level for level in levels if (level.load or 0.0) == at), None)
 
 
-def at_the_knee(levels: Sequence[LevelSummary], knee: float | None) -> list[Fact]:
-    """Latencies at the level at the knee, of the valid ones; without such a one at the fastest."""
+def most_served(levels: Sequence[LevelSummary], curve: Curve | None) -> LevelSummary | None:
+    """Return the level at which most is served, by the curve where there is one; None without a level."""
+    return max(levels, key=lambda level: at_load.throughput(curve, [level]).value or 0.0, default=None)
+
+
+def at_the_knee(levels: Sequence[LevelSummary], knee: float | None, curve: Curve | None) -> list[Fact]:
+    """Return the latencies at the level at the knee, of the valid ones; without such a one at the fastest."""
     if level := highest_up_to(levels, knee):
         return [Fact("At the knee", f"{_latencies(level)} ({load_of(level)})")]
-    top = max(levels, key=lambda level: level.throughput.mean or 0.0, default=None)
+    top = most_served([level for level in levels if level.throughput.mean], curve)
     return [latencies(top)] if top else []
 
 

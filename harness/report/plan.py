@@ -80,7 +80,7 @@ def _why(plan: Plan, limits: str) -> str:
         return f"the highest measured load that meets {limits}{missed}"
     within = f" of those that meet {limits}" if point.outcome else ""
     if point.by == "cost":
-        return f"the measured load with the highest throughput{within}"
+        return f"the lowest measured load with 99 % of the highest throughput{within}"
     return f"the lowest measured load with 95 % of the highest throughput{within}"
 
 

@@ -10,7 +10,7 @@ from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Gravity, rank
 from harness.report.document import Remark
 from harness.report.format import load, plain
-from harness.report.headline import REASONS, is_open, limited, of_ramp, unsettled
+from harness.report.headline import REASONS, by_curve, is_open, of_ramp, unsettled
 from harness.summary import LevelSummary, Summary, Verdict
 
 _OF_THE_FIT = (Code.FIT_ERROR_ASSUMED, Code.TRANSIENT_UNCHECKED)  # of a level that has no interval, which says enough
@@ -59,7 +59,6 @@ _BRIEF = {
     Code.DRIFT: "repeats differ more than by chance{}: other load?",
     Code.DIP_CONFIRMED: "throughput falls past the knee{}",
     Code.THROUGHPUT_COLLAPSES: "throughput collapses past the knee: keep the load below it",
-    Code.DIP_UNCONFIRMED: "throughput may fall past the knee: measure more there",
     Code.PLATEAU_NOT_REACHED: "the plateau is not reached",
     Code.KNEE_NOT_IDENTIFIABLE: "too few levels for a knee",
     Code.PHASE_PLATEAU_NOT_REACHED: "the phase's plateau is not reached",
@@ -100,7 +99,7 @@ def remarks(summary: Summary) -> list[Remark]:
 def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Remark]:
     """The first remarks in one line each, without those that repeat the headline; what would settle it among them."""
     loads = [level.concurrency for level in of_ramp(summary.levels) if level.concurrency is not None]
-    asked = len(set(loads)) > 1 and not limited(summary)  # one level shows no knee, and limits make their own
+    asked = len(set(loads)) > 1 and by_curve(summary)  # one level shows no knee, and limits and seats make their own
     curve = unsettled(summary.curve, loads) if asked else []
     settle = [fact for fact in curve if fact.label == "To settle it"]
     repeated = _repeated(summary)

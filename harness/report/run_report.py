@@ -1,4 +1,4 @@
-"""A run as a document: the whole report, the part that a terminal shows, and the result of a fit alone.
+"""A run as a document: the whole report, and the part that a terminal shows.
 
 Everything comes from a Summary and the manifest, and `with_records` from the requests and telemetry, so it can be made
 again at any time.
@@ -30,19 +30,18 @@ from harness.report import (
 from harness.report import document as doc
 from harness.report.facts import details
 from harness.report.figures import figures
-from harness.report.format import confidence, joined, load, number, percent, plain
+from harness.report.fitted import knee_facts
+from harness.report.format import load, plain
 from harness.report.frontier import frontier
-from harness.report.headline import headline, hinge_of, is_open, of_curve, sentence, state, unit_of, unsettled
+from harness.report.headline import headline, is_open, sentence, unit_of
 from harness.report.remarks import first_lines, remarks
 from harness.report.subject import manifest_facts, simulated_words, subject
 from harness.results.result import Result
 from harness.roles import Role, role_of
-from harness.summary import PROVISIONAL, Curve, Knees, RampStep, Summary, Value
-from harness.work import Unit
+from harness.summary import RampStep, Summary
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
 LEVELS = "Levels"
-_AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 
 
 def report(
@@ -146,62 +145,6 @@ def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section
     more = len(found) - len(first)
     rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more > 0 else ""
     return doc.Section(remarks=first, note=rest or "details: --verbose, or report.md")
-
-
-def fit(
-    curve: Curve,
-    knees: Knees,
-    loads: Sequence[float] = (),
-    unit: Unit = Unit.OUTPUT_TOKENS,
-    about: str = "",
-) -> doc.Document:
-    """The result of a fit alone: the answer, the family and its weight, every knee, the fit's verdicts.
-
-    `loads` are the concurrencies that it was made of; `about` says what they lack.
-    """
-    answer = [of_curve(curve, knees, loads), *unsettled(curve, loads)]
-    found = [doc.Fact(fact.label.lower(), fact.value, fact.detail) for fact in answer]
-    if curve.family is not None:
-        weights = ", ".join(f"{name.replace('_', ' ')} {weight:.2f}" for name, weight in curve.weights.items())
-        error = curve.parameters.get("leave_one_out")
-        missed = f"error {percent(error)} at a level left out of the fit" if error is not None else ""
-        found.append(doc.Fact("curve", curve.family.replace("_", " "), joined(f"Akaike weights: {weights}", missed)))
-    found += knee_facts(curve, knees, unit)
-    found += [
-        doc.Fact(verdict.level, verdict.code.replace("_", " "), joined(plain(verdict.message), plain(verdict.advice)))
-        for verdict in curve.verdicts
-    ]
-    return doc.Document(sections=[doc.Section(facts=found, note=plain(about))])
-
-
-def knee_facts(
-    curve: Curve, knees: Knees, unit: Unit = Unit.OUTPUT_TOKENS, load_unit: str = "requests in flight"
-) -> list[doc.Fact]:
-    """Every knee and figure of the curve by its own name, with interval and meaning; they are different numbers."""
-    provisional = state(curve) == PROVISIONAL
-    load, one = load_unit.removeprefix("requests "), "session" if load_unit == "sessions" else "request in flight"
-    per_s = "tok/s" if unit.decodes else unit.per_s
-    named: list[tuple[str, Value | None, str, str]] = [
-        ("hinge", knees.hinge or hinge_of(curve, knees), load, "where the rising branch meets the plateau"),
-        ("plateau95", knees.plateau95, load, "95 % of the plateau"),
-        ("half_point", knees.half_point, load, "half of the plateau"),
-        ("slo", knees.slo, load, "highest load that meets the limits, up to the lowest that misses them"),
-        ("slo_rate", knees.slo_rate, "requests/s", "the same for requests sent at a fixed rate"),
-        ("quality", knees.quality or None, load, "the knee, below every load at which answers changed"),
-        ("peak", knees.peak, load, "lowest load with the highest throughput"),
-        ("plateau", curve.plateau_tokens_per_s, per_s, f"{'output' if unit.decodes else unit} at and past the hinge"),
-        ("asymptote", curve.asymptote_tokens_per_s, per_s, "limit of the rising branch without any cap"),
-        ("single stream", curve.single_stream_tokens_per_s, per_s, f"one {one}"),
-        ("slope", curve.slope_tokens_per_s, per_s, f"added by each {one} at low load"),
-        ("dip", curve.dip, "", "share of the plateau lost at the last level"),
-    ]
-    out = []
-    for name, value, counted, meaning in named:
-        if value is not None and value.value is not None:
-            doubt = "provisional" if provisional and name in _AT_THE_PLATEAU else ""
-            figure = f"{number(value.value)} {counted}".strip()
-            out.append(doc.Fact(name, figure, joined(confidence(value.ci95), doubt, meaning)))
-    return out
 
 
 def ramp_facts(summary: Summary) -> list[doc.Fact]:

@@ -45,10 +45,10 @@ class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None  # exit status of its run; None: there was none to its end
     error: str | None = None  # why it could not be measured
     left_out: str | None = None  # why it was not to be: the map's bounds
-    knee: Value | None = None  # the unqualified one: of the SLO if there is one, else the hinge
-    hinge: Value | None = None  # as it was fitted, reached or not
+    knee: Value | None = None  # the unqualified one: of the SLO if there is one, else the seats, else the hinge
+    hinge: Value | None = None  # of the curve, reached or not
     plateau_tokens_per_s: Value | None = None  # likewise
-    plateau_reached: bool | None = None  # None: nothing could be fitted
+    plateau_reached: bool | None = None  # None: there is no curve
     verdicts: list[str] = []  # codes, the gravest first, each once
     prediction: Prediction | None = None  # made before the load; its levels are in the cell's own folder
     seconds: float = 0.0  # what it cost to measure

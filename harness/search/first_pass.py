@@ -1,11 +1,10 @@
-"""The first pass of a ramp: 1, 2, 4, … in flight, until throughput does not rise any more.
+"""The first pass of a ramp: 1, 2, 4, … in flight, until requests wait or throughput does not rise any more.
 
-It goes by fours where the time allows for few levels. The flat levels at its end cost the most, since a request takes
-N·G/X, which past the hinge grows with C: after the first flat level it goes on by √2, not 2. The rule is the same,
-elasticity below 5 % twice, and the second flat level costs 2.8 to 5.7 times what a level at the hinge does, instead of
-4 to 8. Where levels are noisy, the elasticity between two of them falls below 5 % by chance only, so the pass also ends
-once the curve through all of them puts the hinge below 0.9 of the last level in 95 % of the draws. If either was too
-early, the refinement goes on upwards.
+It goes by fours where the time allows for few levels. Levels past the knee cost the most, since a request takes N·G/X
+there, which grows with the load. So the pass ends at the first load at which requests wait for a seat, where the
+records show that. Else it ends when the elasticity is below 5 % twice, and after the first flat level it goes on by √2,
+not 2. Where levels are noisy it also ends once the knee lies below 0.9 of the last level with a chance of 95 %. If any
+of this was too early, the refinement goes on upwards.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ def next_step(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
         return step
     if search.slo and judged(measured[-1:]).leans == Outcome.MISSED:
         return end(End.SLO_PASSED, last=measured[-1].users)
+    if (full := knee.waits(measured)) and full[-1].load >= measured[-1].users:
+        return end(End.WAITING, load=full[0].load)
     flat = [_elasticity(a, b) < FLAT for a, b in itertools.pairwise(filter(lambda m: m.counts, measured))]
     if flat[-2:] == [True, True]:
         return end(End.FLAT, share=FLAT)
@@ -80,13 +81,12 @@ def is_sure(state: State) -> bool:
     fewest = _FEW if state.search.paced else LEVELS
     if len(state.times) < fewest or state.refined or _elasticity(valid[-2], valid[-1]) > _STILL:
         return False
-    found = knee.fit(state)
-    if found.draws is None:
+    found = knee.known(state)
+    if found is None:
         return False
     if len(state.times) < LEVELS:  # goes by fours: a bend well inside is enough to refine
-        hinge = found.curve.hinge_concurrency.value
-        return _few_levels(state.measured, state.search) and hinge is not None and hinge < _INSIDE * state.highest
-    return knee.below_last(state, found.draws) >= SURE
+        return _few_levels(state.measured, state.search) and found.corner < _INSIDE * state.highest
+    return found.below_last >= SURE
 
 
 def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:

@@ -1,69 +1,110 @@
-"""What is known of the knee from the curve through the levels so far, as a search needs it.
+"""What is known of the knee from the levels so far, as a search needs it.
 
-Left out: which level comes next (`refinement`), and what a level would add (`information_gain`).
+Left out: which level comes next (`refinement`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
-from harness.analysis import curve
-from harness.analysis.conclusion import BELOW_LAST, HALF_POINTS
-from harness.analysis.table import Floats
+from harness.analysis import change, curve, seats
+from harness.analysis.conclusion import BELOW_LAST
+from harness.analysis.seats import Occupancy, Seats
 from harness.search.decision import Part, interval_width
+from harness.search.measured import MeasuredLevel
 from harness.search.state import State
+from harness.summary import BEYOND
 
-PAST = 1.15  # a level that shall count as past the hinge (`hyperbolas.PAST`: 1.1) is chosen with some margin
-FAR = 4.0  # a hinge at infinity counts as so many times the last level
+UP_TO = 2.0  # times the load from which on requests wait, that a level goes up to
 
 _DRAWS = 100  # enough to choose a level by; the report makes its own
 
 
+class Known(msgspec.Struct, frozen=True):
+    """The knee so far, in requests in flight."""
+
+    fit: curve.Fit
+    low: float  # of the 95 % interval of the curve's corner
+    corner: float
+    high: float  # inf where it may lie beyond the levels
+    below_last: float  # the chance that it lies below the highest level, and clearly so
+    plateau_width: float  # of the 95 % interval, relative
+    seats: float | None  # requests served at once, where the records show them
+    onset: float | None  # the least load at which requests wait; None where they do at none
+
+    @property
+    def about(self) -> float:
+        """Where levels tell most."""
+        return self.seats or self.corner
+
+    @property
+    def width(self) -> float:
+        """Full width of the corner's interval, relative to it; inf without an upper end."""
+        return (self.high - self.low) / self.corner
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known what throughput does past the knee: stay, or fall."""
+        return self.fit.curve.plateau_reached or self.fit.curve.dip is not None
+
+    @property
+    def words(self) -> str:
+        """The answer so far, as a part of a sentence."""
+        if self.seats is not None:
+            return Part.SEATS.words(seats=self.seats)
+        if self.fit.curve.state == BEYOND:
+            return Part.RISES.words(concurrency=self.fit.curve.at_least_concurrency or 0.0)
+        past = "" if self.settled else ", and the plateau is not reached"
+        return Part.KNEE.words(hinge=interval_width(self.width), plateau=interval_width(self.plateau_width), past=past)
+
+
 def fit(state: State) -> curve.Fit:
-    """The curve through the levels so far; it has draws where there are enough of them."""
+    """Return the curve through the levels since the server last changed; it has draws where they are enough."""
+    return curve.fit(steady(state.measured)[0], seed=state.search.seed, draws=_DRAWS)
+
+
+def steady(measured: Sequence[MeasuredLevel]) -> tuple[list[curve.Point], list[Occupancy]]:
+    """Return the levels since the server last changed, as points and by what they show of its seats."""
     points = [
-        curve.Point(m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed)
-        for m in state.measured
-    ]
-    return curve.fit(points, seed=state.search.seed, draws=_DRAWS)
+        change.TimedPoint(
+            m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed,
+            time_s=math.nan if m.time_s is None else m.time_s,
+        )
+        for m in measured
+    ]  # fmt: skip
+    kept = change.steady(points)
+    since = measured[len(measured) - len(kept) :]
+    return list(kept), [m.occupancy for m in since if m.counts and m.occupancy is not None]
 
 
-def hinges(draws: curve.Draws) -> Floats:
-    """Where each draw bends: its hinge, of one without a corner where it has 95 % of what it tends to."""
-    with np.errstate(divide="ignore"):
-        return np.where(np.isinf(draws.hinge), HALF_POINTS * draws.a / draws.b, draws.hinge)
+def known(state: State) -> Known | None:
+    """Return what the levels so far say of the knee; None where they are too few for a curve."""
+    points, crowd = steady(state.measured)
+    found = curve.fit(points, seed=state.search.seed, draws=_DRAWS)
+    if found.posterior is None:
+        return None
+    mass, edges = found.posterior.knees()
+    low, corner, high = np.exp(np.interp((0.025, 0.5, 0.975), mass, edges)).tolist()
+    last = state.N[-1]
+    below = float(np.interp(math.log(BELOW_LAST * last), edges, mass))
+    above = 1 - float(np.interp(math.log(last), edges, mass))
+    plateau = found.curve.plateau_tokens_per_s
+    ends = plateau.ci95 or (None, None)
+    width = (ends[1] - ends[0]) / plateau.value if plateau.value and None not in ends else math.inf  # type: ignore[operator]
+    counted = seats.find(crowd)
+    waiting = seats.waiting(crowd)
+    return Known(
+        found, low, corner, math.inf if above > 1 - 0.975 else high, below, width,
+        counted.value if isinstance(counted, Seats) else None, waiting[0] if waiting else None,
+    )  # fmt: skip
 
 
-def plateaus(draws: curve.Draws) -> Floats:
-    """What each draw tends to: its plateau, of one without a corner its asymptote."""
-    with np.errstate(divide="ignore"):
-        return np.where(np.isinf(draws.plateau), 1 / draws.b, draws.plateau)
-
-
-def below_last(state: State, draws: curve.Draws) -> float:
-    """The chance that the hinge lies below the highest level, and clearly so."""
-    return float(np.mean(hinges(draws) < BELOW_LAST * state.N[-1]))
-
-
-def settled(found: curve.Fit) -> bool:
-    """Whether it is known what throughput does past the hinge: stay, or fall."""
-    return found.curve.plateau_reached or found.curve.dip is not None
-
-
-def width(draws: Floats) -> float:
-    """Full width of the 95 % interval relative to the median."""
-    lo, hi = curve.interval(draws)
-    return (hi - lo) / float(np.median(draws)) if math.isfinite(hi) else math.inf
-
-
-def so_far(state: State, found: curve.Fit, draws: curve.Draws) -> str:
-    """The answer so far in words."""
-    if not math.isfinite(np.median(draws.hinge)):
-        return Part.RISES.words(concurrency=max(state.times))
-    falls = ", and throughput falls past it" if found.curve.dip is not None else ", and the plateau is not reached"
-    past = "" if found.curve.plateau_reached else falls
-    return Part.KNEE.words(
-        hinge=interval_width(width(hinges(draws))), plateau=interval_width(width(plateaus(draws))), past=past
-    )
+def waits(levels: Sequence[MeasuredLevel]) -> list[Occupancy]:
+    """Return the levels at which requests wait for a seat, in order of load."""
+    crowd = [m.occupancy for m in levels if m.counts and m.occupancy is not None]
+    loads = seats.waiting(crowd)
+    return sorted((each for each in crowd if each.load in loads), key=lambda each: each.load)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.analysis import slo
+from harness.analysis.seats import Occupancy, occupancy
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.server import ERROR_RATE
 from harness.judgement import Code
@@ -34,6 +35,8 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     attainments: tuple[Attainment, ...] = ()  # of its limits
     unstable: bool = False  # open loop: more and more in flight
     stalled: bool = False  # no token came for so long that the level was ended
+    occupancy: Occupancy | None = None  # what it shows of the server's seats
+    time_s: float | None = None  # the middle of its window, since the run's start
     soak: bool = False  # the search is over, and this is what it was for
 
     @property
@@ -85,6 +88,8 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         attainments=tuple(summary.slo),
         unstable=Code.UNSTABLE in invalid_by(summary),
         stalled=LevelNote.STALLED in level.notes,
+        occupancy=occupancy(summary),
+        time_s=sum(summary.window) / 2,
         soak=role_of(level.reason) is Role.SOAK,
     )
 

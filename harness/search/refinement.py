@@ -1,16 +1,19 @@
-"""What a ramp measures after its first pass, until hinge and plateau are known.
+"""What a ramp measures after its first pass, until knee and plateau are known.
 
 These questions are answered in order before every level; the first that needs a level decides it:
 
     was the last level invalid?       measure it again, once
-    fewer than 6 valid levels?        no hinge is found yet: fill the gaps around the likeliest one
-    is the time nearly over?          the level that settles whether there is a plateau
-    does throughput seem to fall?     repeat the levels past the hinge
-    no descent to the knee yet?       repeat the level next to it, now that higher ones were measured
-    hinge and plateau known?          then it ends here
-    is it a fourth level?             repeat an earlier one, against drift
-    hinge or plateau too wide?        the level with the most information about them per second (`information_gain`)
-    plateau not reached?              go up, or to the level past the hinge with the most information on the slope there
+    do requests wait at one load?     another one above the seats: two show how many are served at once
+    fewer than 6 valid levels?        fill the gaps around the likeliest knee
+    is the time nearly over?          the level that settles whether there is a plateau, or one far above the knee
+    knee and plateau known?           one level far above the knee, then it ends here
+    may throughput still rise?        go up
+    else                              a level around the knee
+
+Levels around the knee lie between 0.5 and 1.5 of it, in turn below and above, so that a machine whose speed wanders
+does not bend the curve. Of each side the level comes next that tells most of the knee per second. Once requests wait,
+nothing above twice the least such load can tell more of the knee, but for one level at four times the knee: a fall is
+seen nowhere else.
 """
 
 from __future__ import annotations
@@ -21,31 +24,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.analysis import curve
-from harness.analysis.conclusion import BELOW_LAST, LEVELS, SURE
-from harness.analysis.hyperbolas import DIP
-from harness.analysis.table import Floats
-from harness.search import first_pass, information_gain, knee
-from harness.search.decision import Decision, End, Part, Reason, end, interval_width, measure
+from harness.analysis.conclusion import LEVELS, PAST, SURE
+from harness.search import first_pass, knee
+from harness.search.decision import Decision, End, Part, Reason, end, measure
+from harness.search.knee import UP_TO, Known
 from harness.search.state import State
 from harness.summary import BEYOND, FOUND, PROVISIONAL
 
-LEAST, MOST = 8, 24  # levels before the knee is known, and at which it is taken as it is
-DRIFT = 4  # every so many levels an earlier one is repeated
+LEAST, MOST = 8, 32  # levels before the knee is known, and at which it is taken as it is
 
-_CANDIDATES = 64
-_NEAR = 1.5  # a level within this factor of the hinge is next to it
-_VAGUE = 2.0  # an interval whose ends are this factor apart is too wide to use
+_ZONE = 0.5, 1.5  # of the knee, between which levels tell most of it
+_PAST_LEVELS = 2  # past the knee, that show whether throughput stays; until then the next one above it is
+_LOST = 0.05  # of throughput, from one level to the next, from which on it seems to fall
+_FAR, _FAR_ENOUGH = 4.0, 3.0  # of the knee: the one level above the others, and from where on there is one
+_PLACES = 12  # that each side may have its next level at
+_DISTINCT = 4  # levels of one side; then these are repeated
+_AS_GOOD = 0.8  # of the most information: among these the least measured level is taken, as no curve is exact
 _WORTH = 1.1  # least step up towards a level that failed
 _LAST = 2.5  # levels that the time left suffices for, below which the next one has to settle the plateau
-_TIMES = 4  # a level is not repeated more often for its information; drift and a dip may repeat it more
-_SMOOTH = 2 * DRIFT  # levels that would have shown a corner where there is one
-_DIPS = 0.2  # share of draws with a dip that makes one suspected
-_FALL = 0.03  # least fall of throughput that does
+_RISES = 4  # levels after the first pass that make sure that throughput rises at the highest load allowed
 
 
 def next_step(state: State, why: str) -> Decision:
-    """The next level that the knee needs, or why it needs no more; `why` the first pass ended."""
+    """Return the next level that the knee needs, or why it needs no more; `why` the first pass ended."""
     if state.measured and (again := first_pass.again(state.measured)):
         return again
     if not state.times or state.top < 1:
@@ -54,55 +55,66 @@ def next_step(state: State, why: str) -> Decision:
         answer = knee.fit(state).curve.state
         if answer in (FOUND, PROVISIONAL):
             return end(End.QUICK, state=answer)
+    if step := _second_to_wait(state):
+        return step
     if len(state.times) < LEVELS:
         return _fill(state) or end(End.FEW_LEVELS, needed=LEVELS, valid=len(state.times), bar=why)
-    fit = knee.fit(state)
-    assert fit.draws is not None
-    found = knee.so_far(state, fit, fit.draws)
+    found = knee.known(state)
+    assert found is not None
     if state.refined >= MOST:
-        return end(End.MANY_LEVELS, levels=MOST, found=found)
-    if step := _settling(state, fit) or _dip(state, fit.draws) or _from_above(state, fit.draws):
+        return _far(state, found) or end(End.MANY_LEVELS, levels=state.refined, found=found.words)
+    if step := _settling(state, found):
         return step
-    wide = _too_wide(state, fit.draws)
-    if not wide and knee.settled(fit) and state.refined >= LEAST:
-        return end(End.FOUND, found=found)
-    if _out_of_reach(state, fit.draws):
-        return end(End.OUT_OF_REACH, found=found, bar=state.bar)
-    step = _drift(state, fit, wide) or _higher(state, fit.draws, wide) or _informative(state, fit, wide)
-    return step or end(End.NOTHING_HELPS, found=found, why=state.no_more)
+    if _is_known(state, found):
+        return _far(state, found) or end(End.FOUND, found=found.words)
+    if _up(state) <= state.highest and found.below_last < 0.5 and state.refined >= _RISES:
+        return end(End.OUT_OF_REACH, found=found.words, bar=state.bar)
+    step = _higher(state, found) or _falling(state) or _around(state, found)
+    return step or _far(state, found) or end(End.NOTHING_HELPS, found=found.words, why=state.no_more)
 
 
-def _too_wide(state: State, draws: curve.Draws) -> list[Floats]:
-    """The draws of hinge and plateau, as far as these are not known well enough."""
-    wide, far = [], knee.FAR * state.N[-1]
-    if knee.width(hinges := knee.hinges(draws)) > state.search.hinge_width:
-        wide.append(np.minimum(hinges, far))
-    if knee.width(plateaus := knee.plateaus(draws)) > state.search.plateau_width:
-        wide.append(np.where(np.isinf(plateaus), draws.throughput(np.array([far]))[:, 0], plateaus))
-    return wide
-
-
-def _settling(state: State, fit: curve.Fit) -> Decision | None:
-    """The level that decides whether there is a plateau, while the time still suffices for it."""
-    left = state.search.seconds_left
-    if left is None or knee.settled(fit) or fit.curve.settle is None:
+def _second_to_wait(state: State) -> Decision | None:
+    """Return a level between what the server serves and the one load at which requests wait."""
+    full = knee.waits(state.measured)
+    if len(full) != 1:
         return None
-    wanted = [C for C in fit.curve.settle.levels if state.worthwhile(C) and state.affordable(C) and state.top >= C]
+    served, load = full[0].streaming, full[0].load
+    between = [round(served ** (1 - part) * load**part) for part in (0.5, 0.75)]
+    new = next((C for C in between if C not in state.times and served < C < load), None)
+    return state.measure(new, Reason.WAITS, load=load) if new else None
+
+
+def _is_known(state: State, found: Known) -> bool:
+    narrow = found.width <= state.search.hinge_width and found.plateau_width <= state.search.plateau_width
+    return narrow and found.settled and state.refined >= LEAST
+
+
+def _settling(state: State, found: Known) -> Decision | None:
+    """Return the level that decides what throughput does past the knee, while the time still suffices for it."""
+    left = state.search.seconds_left
+    if left is None:
+        return None
+    if found.settled or found.seats is not None:
+        step = _far(state, found)
+        return step if step and left <= _LAST * state.cost(step.concurrency or 1) else None
+    settle = found.fit.curve.settle
+    top = min(state.top, UP_TO * found.onset) if found.onset else state.top
+    wanted = [C for C in settle.levels if state.worthwhile(C) and state.affordable(C) and top >= C] if settle else []
     if not wanted or left > _LAST * state.cost(max(wanted)):
         return None
     return measure(max(wanted), Reason.LITTLE_TIME, left=left)
 
 
 def _fill(state: State) -> Decision | None:
-    """A level that is new, nearest to where the hinge may be: as predicted, else where throughput stops rising.
+    """Return a new level nearest to where the knee may be: as predicted, else where throughput stops rising.
 
     Where throughput still rises, as far up as the time allows.
     """
-    last = state.highest
-    if state.search.paced and knee.fit(state).curve.state == BEYOND:
+    last, found = state.highest, knee.known(state)
+    if state.search.paced and knee.fit(state).curve.state == BEYOND and not (found and found.onset):
         up = next((C for C in (2 * last, round(1.4 * last)) if state.top >= C > last and state.affordable(C)), None)
         return measure(up, Reason.STILL_RISES, last=last) if up else None
-    if state.search.paced and (between := _between(state)):
+    if state.search.paced and found and (between := _between(state, found.about)):
         return state.measure(between, Reason.FEW_LEVELS, levels=len(state.times))
     about = state.search.predicted_hinge
     if about is None or not 1 <= about <= last:
@@ -113,111 +125,99 @@ def _fill(state: State) -> Decision | None:
     return None if near is None else state.measure(near, Reason.FEW_LEVELS, levels=len(state.times))
 
 
-def _between(state: State) -> int | None:
-    """The middle of the two levels around the likeliest hinge; None where there is no new level between them."""
-    hinge = knee.fit(state).curve.hinge_concurrency.value
+def _between(state: State, about: float) -> int | None:
+    """Return the middle of the two levels around the likeliest knee; None where there is no new level between them."""
     for low, high in itertools.pairwise(state.times):
         middle = round(math.sqrt(low * high))
-        if hinge is not None and low <= hinge <= high and middle not in state.times and state.worthwhile(middle):
+        if low <= about <= high and middle not in state.times and state.worthwhile(middle):
             return middle
     return None
 
 
-def _dip(state: State, draws: curve.Draws) -> Decision | None:
-    """Throughput seems to fall past the hinge: only repeated levels can confirm it, three have to lie there."""
-    edge = knee.PAST * float(np.median(knee.hinges(draws)))
-    past = [C for C, N in zip(state.times, state.N, strict=True) if edge <= N]
-    if len(past) < 2 or not (_falls(state, past) or np.mean(draws.family == DIP) > _DIPS):
+def _higher(state: State, found: Known) -> Decision | None:
+    """Return a level further up, where the knee may lie near the highest one or beyond."""
+    up = _up(state)
+    enough = 0.5 if found.width > state.search.hinge_width and math.isfinite(found.high) else SURE
+    if up <= state.highest or found.below_last >= enough or (found.onset and up > UP_TO * found.onset):
         return None
-    if len(past) == 2:
-        between = round(math.sqrt(past[0] * past[1]))
-        return None if between in past else state.measure(between, Reason.FALLS)
-    once = [C for C in past[-2:] if state.times[C] == 1 and state.affordable(C)]
-    return state.measure(once[-1], Reason.FALLS_AGAIN) if once else None
+    return state.measure(up, Reason.HIGHER, bound=state.N[-1], chance=found.below_last)
 
 
-def _falls(state: State, past: Sequence[int]) -> bool:
-    """Whether the highest level lies below those before it, by twice its error."""
-    high = [m for m in state.valid if m.concurrency == past[-1]]
-    rest = [m for m in state.valid if m.concurrency in past[:-1]]
-    X, before = (sum(m.throughput for m in some) / len(some) for some in (high, rest))
-    error = state.typical_error * math.sqrt(1 / len(high) + 1 / len(rest))
-    return 1 - X / before > max(2 * error, _FALL)
+def _falling(state: State) -> Decision | None:
+    """Return the highest level again, where throughput seems to fall towards it and it was measured once."""
+    *_, before, last = state.times
+    low, high = (np.mean([m.throughput for m in state.valid if m.users == C]) for C in (last, before))
+    once = state.times[last] == 1 and last == state.highest
+    return state.measure(last, Reason.FALLS_AGAIN) if once and low < (1 - _LOST) * high else None
 
 
-def _from_above(state: State, draws: curve.Draws) -> Decision | None:
-    """The first pass' level next to the hinge again, after higher ones: this shows hysteresis of the server."""
-    hinge = float(np.median(knee.hinges(draws)))
-    if not math.isfinite(hinge):
+def _far(state: State, found: Known) -> Decision | None:
+    """Return one level far above the knee; None where there is one."""
+    C = min(round(_FAR * found.about), state.top)
+    if state.highest >= min(_FAR_ENOUGH * found.about, state.top) or state.highest >= C:
         return None
-    levels = [m.concurrency for m in state.measured]
-    for C, (i, m) in itertools.product(state.times, enumerate(state.measured)):
-        above = any(other.users > C for other in state.measured[levels.index(C) : i])
-        if m.concurrency == C and m.counts and above and abs(math.log(C / hinge)) <= math.log(_NEAR):
-            return None
-    climbed = _climbed(state)
-    if len(climbed) < 2:
-        return None
-    near = min(climbed[:-1], key=lambda C: abs(math.log(C / hinge)))
-    once = state.times[near] == 1  # repeated already and still far from the hinge: nothing nearer was climbed
-    return state.measure(near, Reason.FROM_ABOVE) if once else None
+    return state.measure(C, Reason.FAR)
 
 
-def _drift(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decision | None:
-    """Every fourth level repeats one of the first pass, the one with the most information per second."""
-    if state.refined % DRIFT != DRIFT - 1:
-        return None
-    step = information_gain.most(state, fit, [C for C in _climbed(state) if state.top >= C], wide)
-    return measure(step, Reason.DRIFT) if step else None
-
-
-def _climbed(state: State) -> list[int]:
-    """The valid concurrencies of the first pass, in order."""
-    return sorted({m.users for m in state.measured[: state.climbed] if m.counts})
-
-
-def _informative(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decision | None:
-    """The level with the most information per second on what is still too wide, or not known to be flat."""
-    draws = fit.draws
-    assert draws is not None
-    lo, hi = curve.interval(knee.hinges(draws))
-    known = Part.ABOVE.words(low=min(lo, state.N[-1]))
-    if math.isfinite(hi):
-        known = Part.BETWEEN.words(low=lo, high=hi)
+def _around(state: State, found: Known) -> Decision | None:
+    """Return a level near the knee, on the other side of it than the last one."""
     about = state.search.predicted_hinge
-    if about and hi / lo > _VAGUE and lo <= about <= min(hi, state.highest) and round(about) not in state.times:
-        return state.measure(round(about), Reason.PREDICTED, known=known, hinge=about)
-    grid = np.unique(np.round(np.geomspace(1, state.highest, _CANDIDATES)).astype(int)).tolist()
-    grid = [C for C in grid if state.times.get(C, 0) < _TIMES and state.worthwhile(C)]
-    up = [_up(state)] if _up(state) > state.highest else []
-    C = information_gain.most(state, fit, grid + up, wide)
-    if not wide and not knee.settled(fit):
-        known = Part.NOT_FLAT.words()
-    elif knee.width(knee.hinges(draws)) <= state.search.hinge_width and wide:
-        known = Part.PLATEAU.words(plateau=interval_width(knee.width(knee.plateaus(draws))))
-    return measure(C, Reason.INFORMATION, known=known) if C else None
+    vague = found.high / found.low > UP_TO and found.seats is None
+    if about and vague and found.low <= about <= min(found.high, state.highest) and round(about) not in state.times:
+        return state.measure(round(about), Reason.PREDICTED, known=_interval(found), hinge=about)
+    middle = found.about
+    ends = (found.low, min(found.high, state.N[-1])) if vague else (middle, middle)
+    below = _places(state, _ZONE[0] * ends[0], middle)
+    few_past = sum(PAST * middle <= N for N in state.N) < _PAST_LEVELS
+    above = _places(state, PAST * middle if few_past else math.floor(middle) + 1, _ZONE[1] * ends[1])
+    sides = [below, above] if state.valid[-1].users > middle else [above, below]
+    for side in sides:
+        C = _most(state, found, [C for C in side if state.affordable(C)])
+        if C is not None:
+            return measure(C, Reason.INFORMATION, known=_interval(found))
+    return None
 
 
-def _higher(state: State, draws: curve.Draws, wide: Sequence[Floats]) -> Decision | None:
-    """Up, where the hinge most likely lies beyond the last level, or is known but too near to it for a plateau."""
-    sure, up = knee.below_last(state, draws), _up(state)
-    if up <= state.highest or sure >= (0.5 if wide else SURE):
-        return None
-    return state.measure(up, Reason.HIGHER, bound=BELOW_LAST * state.N[-1], chance=sure)
+def _interval(found: Known) -> str:
+    if not math.isfinite(found.high):
+        return Part.ABOVE.words(low=found.low)
+    return Part.BETWEEN.words(low=found.low, high=found.high)
 
 
-def _out_of_reach(state: State, draws: curve.Draws) -> bool:
-    """Whether the levels allowed most likely reach no plateau; some more levels make sure of it.
+def _places(state: State, low: float, high: float) -> list[int]:
+    """Return levels of one side of the knee, in order: new ones as long as there are few, then those measured."""
+    least, most = max(1, math.ceil(low)), min(math.floor(high), _up(state))
+    if least > most:
+        return []
+    measured = [C for C in state.times if least <= C <= most]
+    if len(measured) >= _DISTINCT:
+        return measured
+    grid = np.unique(np.round(np.geomspace(least, most, _PLACES)).astype(int)).tolist()
+    return [C for C in sorted({*grid, *measured}) if state.worthwhile(C)]
 
-    Throughput still rises at the highest one, or it bends without a corner and that knee has no upper end.
+
+def _most(state: State, found: Known, levels: Sequence[int]) -> int | None:
+    """Return the level that would narrow the knee most per second, or the plateau where the knee is known.
+
+    Drawn curves disagree by var(ln X) at a level, and by var(Q) about the quantity Q. Measuring it once more with the
+    relative error s takes cov²/(var + s²) off the latter, the linear update of a normal ensemble.
     """
-    rises, smooth = knee.below_last(state, draws) < 0.5, np.mean(np.isinf(draws.hinge)) > 0.5
-    enough = (rises and state.refined >= DRIFT) or (smooth and state.refined >= _SMOOTH)
-    return _up(state) <= state.highest and bool(enough)
+    draws, posterior = found.fit.draws, found.fit.posterior
+    if not levels or draws is None or posterior is None:
+        return None
+    N = np.interp(levels, list(state.times), state.N) * np.maximum(1.0, np.array(levels) / max(state.times))
+    L = np.log(draws.throughput(N))
+    L = L - L.mean(0)
+    plateau = found.width <= state.search.hinge_width
+    q = np.log(draws.plateau if plateau else draws.hinge)
+    gain = (L.T @ (q - q.mean()) / len(q)) ** 2 / (np.mean(L**2, axis=0) + posterior.noise**2)
+    value = gain / [state.cost(C) for C in levels]
+    good = [C for C, v in zip(levels, value, strict=True) if v >= _AS_GOOD * value.max()]
+    return min(good, key=lambda C: (state.times.get(C, 0), -value[levels.index(C)]))
 
 
 def _up(state: State) -> int:
-    """The next level above the highest, which this is itself where none is allowed or worth it."""
+    """Return the next level above the highest, which this is itself where none is allowed or worth it."""
     up = min(math.ceil(state.highest * math.sqrt(2)), state.top)
     if any(m.concurrency == state.top + 1 for m in state.measured):  # which failed: halfway there, not right below it
         up = min(up, round(math.sqrt(state.highest * (state.top + 1))))

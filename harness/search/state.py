@@ -1,6 +1,6 @@
 """What a search decides on: its options, the levels measured so far in order, and what one more would cost.
 
-Left out: which level comes next (`ramp`), and what it would add (`information_gain`).
+Left out: which level comes next (`ramp`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     max_ttft_s: float | None
     predicted_hinge: float | None  # only where refinement starts; never data, never an end
     seed: int
-    hinge_width: float = 0.15  # full widths of the 95 % intervals, relative, at which it may stop
+    hinge_width: float = 0.08  # full widths of the 95 % intervals, relative, at which it may stop
     plateau_width: float = 0.05
     seconds_left: float | None
     requests_left: int | None

@@ -150,7 +150,11 @@ def test_the_knee_is_where_a_pass_is_full_and_the_plateau_the_predicted_one(inpu
     assert levels[0].throughput.mean == pytest.approx(predicted.single_stream_tokens_per_s.mid, rel=0.01)
     found = curve.fit(curve.points_of(levels)).curve
     assert found.state == "found"
-    assert found.hinge_concurrency.value == pytest.approx(cap, rel=0.05)
+    low, high = found.hinge_concurrency.ci95 or (None, None)
+    assert low is not None
+    assert high is not None
+    assert low < cap < high, "the level at the cap is on the plateau, so the corner may lie a little below it"
+    assert found.hinge_concurrency.value == pytest.approx(cap, rel=0.15)
     assert found.plateau_tokens_per_s.value == pytest.approx(predicted.plateau_tokens_per_s.mid, rel=0.02)
 
 

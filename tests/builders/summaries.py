@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness.manifest import Host, Manifest, Ramp, Scenario, Simulated, Target, 
 from harness.summary import (
     BEYOND,
     FOUND,
+    NONE,
     PROVISIONAL,
     Assumptions,
     Band,
@@ -19,7 +21,9 @@ from harness.summary import (
     ClientView,
     Cost,
     Curve,
+    CurvePoint,
     Estimate,
+    Headline,
     Knees,
     LevelSummary,
     PredictedLevel,
@@ -59,6 +63,12 @@ SIMULATED_MANIFEST = msgspec.structs.replace(
 def throughput(n: float) -> float:
     """The curve that all these summaries were drawn from; output tokens/s."""
     return min(n / (A + B * n), P)
+
+
+def line(lowest: int, highest: int, of: Callable[[float], float] = throughput) -> list[CurvePoint]:
+    """The curve over levels, with a band of ±1 %."""
+    places = [lowest * (highest / lowest) ** (i / 32) for i in range(33)]
+    return [CurvePoint(0.992 * C, C, of(0.992 * C), 0.99 * of(0.992 * C), 1.01 * of(0.992 * C)) for C in places]
 
 
 def spread(middle: float, n: int) -> Spread:
@@ -177,17 +187,17 @@ def full() -> Summary:
         complete=True,
         verdicts=[Verdict("server_version_unknown", "note", "the server publishes no version")],
         knee_concurrency=16.2,
+        knee=Headline("hinge", FOUND, 16.2, (15.4, 17.1)),
         levels=levels,
         curve=Curve(
             state=FOUND,
-            family="capped_hyperbola",
             single_stream_tokens_per_s=Value(140.8, (139.6, 142.1)),
             hinge_concurrency=hinge,
             plateau_tokens_per_s=plateau,
             plateau_reached=True,
             dip=None,
-            weights={"hyperbola": 0.0, "capped_hyperbola": 1.0},
-            parameters={"a": A, "b": B, "P": 1853.4, "lack_of_fit": 0.006},
+            parameters={"noise": 0.006},
+            line=line(1, 64),
             verdicts=[],
         ),
         knees=Knees(hinge=hinge, plateau95=Value(14.1, (13.5, 14.8)), half_point=Value(7.19, (7.1, 7.3))),
@@ -212,14 +222,13 @@ def simulated() -> Summary:
         at_least_concurrency=8.0,
         expected_concurrency=15.7,
         expected_by="prediction",
-        family="hyperbola",
         single_stream_tokens_per_s=Value(140.8, (138.0, 143.5)),
         hinge_concurrency=Value(None, (9.4, None)),
         plateau_tokens_per_s=Value(None, (1010.0, None)),
         plateau_reached=False,
         dip=None,
-        weights={"hyperbola": 1.0},
-        parameters={"a": A, "b": B, "lack_of_fit": 0.004},
+        parameters={"noise": 0.004},
+        line=line(1, 8),
         verdicts=[not_reached],
     )
     return msgspec.structs.replace(
@@ -227,6 +236,7 @@ def simulated() -> Summary:
         simulated=True,
         verdicts=[],
         knee_concurrency=None,
+        knee=Headline("hinge", BEYOND),
         levels=levels,
         curve=curve,
         knees=Knees(),
@@ -243,6 +253,7 @@ def interrupted() -> Summary:
         complete=False,
         verdicts=[stopped],
         knee_concurrency=None,
+        knee=Headline("hinge", NONE),
         levels=[level(1), level(2)],
         curve=None,
         knees=Knees(),
@@ -287,13 +298,11 @@ def hollow() -> Summary:
     )
     curve = Curve(
         reasons=["every level is invalid"],
-        family=None,
         single_stream_tokens_per_s=Value(None),
         hinge_concurrency=Value(None),
         plateau_tokens_per_s=Value(None),
         plateau_reached=False,
         dip=None,
-        weights={},
         parameters={},
         verdicts=[],
     )
@@ -303,6 +312,7 @@ def hollow() -> Summary:
         full(),
         verdicts=[],
         knee_concurrency=None,
+        knee=Headline("hinge", NONE),
         levels=[nothing],
         curve=curve,
         knees=Knees(),
@@ -326,6 +336,7 @@ def provisional() -> Summary:
         hinge_concurrency=hinge,
         plateau_tokens_per_s=plateau,
         plateau_reached=False,
+        line=line(1, 24),
         verdicts=[doubt],
     )
     levels = [level(c, noise) for c, noise in zip((1, 2, 4, 8, 16, 24), NOISE, strict=False)]
@@ -334,6 +345,7 @@ def provisional() -> Summary:
         made,
         verdicts=[],
         knee_concurrency=16.1,
+        knee=Headline("hinge", PROVISIONAL, 16.1, (11.0, 28.0)),
         levels=levels,
         curve=curve,
         knees=Knees(hinge=hinge),
@@ -352,7 +364,7 @@ def constant() -> Summary:
         hinge_concurrency=hinge,
         plateau_tokens_per_s=plateau,
         single_stream_tokens_per_s=Value(149.1, (147.0, 151.0)),
-        parameters={"a": 6.6e-3, "b": 3e-5, "P": 150.2},
+        line=line(1, 16, lambda _: 150.2),
     )
     levels = [
         level(c, output_tokens_per_s=Estimate(150.2 * (1 + noise), (148.0, 152.0)))
@@ -360,8 +372,9 @@ def constant() -> Summary:
     ]
     return msgspec.structs.replace(
         made,
-        verdicts=[Verdict("dip_unconfirmed", "note", "throughput seems to fall past the knee, by 1 %")],
+        verdicts=[Verdict("server_version_unknown", "note", "the server publishes no version")],
         knee_concurrency=1.01,
+        knee=Headline("hinge", FOUND, 1.01, (0.97, 1.04)),
         levels=levels,
         curve=curve,
         knees=Knees(hinge=hinge),

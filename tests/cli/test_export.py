@@ -119,7 +119,10 @@ def test_the_curve_of_an_exported_table_is_that_of_its_folder(folder: Path, tmp_
     made = exporting.export(folder, "csv", tmp_path / "out")
     of_folder, of_table = fitting.fit(folder), fitting.fit(made[0])
     assert of_table.curve == of_folder.curve
-    assert of_table.knees == of_folder.knees
+    assert msgspec.structs.replace(of_table.knees, seats=None) == msgspec.structs.replace(of_folder.knees, seats=None)
+    assert of_table.knees.seats is not None
+    assert of_folder.knees.seats is not None
+    assert of_table.knees.seats.value == pytest.approx(of_folder.knees.seats.value, rel=0.01)  # by other weights
 
 
 def test_an_unknown_format_is_refused_with_the_nearest(folder: Path, tmp_path: Path) -> None:

@@ -30,18 +30,30 @@ def capacity(made: Summary, limits: dict[str, float] | None = None, **manifest: 
     return of_summary("a", about, made, limits)
 
 
-def test_repeats_of_a_load_are_pooled_and_invalid_levels_left_out() -> None:
+def test_invalid_levels_are_left_out_and_repeats_are_one_load() -> None:
     made = summaries.full()
     again = msgspec.structs.replace(made.levels[3], repeat=1, output_tokens_per_s=Estimate(1100.0))
     found = capacity(msgspec.structs.replace(made, levels=[*made.levels, again]))
     assert [each.load for each in found.loads] == [1, 2, 4, 8, 12, 16, 24, 32, 48]  # 64 is void
-    first = made.levels[3].output_tokens_per_s.mean or 0.0
-    assert min(first, 1100.0) < (found.loads[3].work_per_s.value or 0.0) < max(first, 1100.0)
 
 
-def test_the_interval_is_that_of_the_level_s_own_error() -> None:
+def test_throughput_is_the_curve_s_and_a_level_that_had_luck_is_not_chosen_for_it() -> None:
+    made = summaries.full()
+    lucky = msgspec.structs.replace(made.levels[8], output_tokens_per_s=Estimate(2100.0))
+    found = capacity(msgspec.structs.replace(made, levels=[*made.levels[:8], lucky]))
+    at_48 = found.loads[-1].work_per_s
+    assert at_48.value == pytest.approx(summaries.P, rel=1e-3)  # the curve is flat from 16 on
+    assert at_48.ci95 == pytest.approx((0.99 * summaries.P, 1.01 * summaries.P), rel=1e-3)
+    chosen = [operating.choose(found, by).at for by in ("knee", "cost")]
+    assert [each and each.load for each in chosen] == [16, 24]  # 95 and 99 % of the most
+
+
+def test_without_a_curve_the_interval_is_that_of_the_level_s_own_error_or_there_is_none() -> None:
     """One standard error is 0.4 % in the builder, taken as the 0.5 % that no throughput is known better than."""
-    found = capacity(summary(*(summaries.level(C) for C in (1, 2, 4, 8, 16))))
+    levels = [summaries.level(C) for C in (1, 2, 4, 8)]
+    unsure = [*levels, summaries.level(16, output_tokens_per_s=Estimate(1830.0))]
+    found = capacity(summary(*unsure, curve=None))
+    assert found.loads[-1].work_per_s == Value(1830.0)
     X, ends = found.loads[2].work_per_s.value, found.loads[2].work_per_s.ci95
     assert pytest.approx(summaries.throughput(4 * 0.992)) == X
     assert ends is not None

@@ -27,7 +27,7 @@ from harness.results.result import Result, read_manifest
 from harness.scenario import Ramp, Scenario
 from harness.sim.process import running
 from harness.sim.profile import profile
-from harness.summary import Value
+from harness.summary import FOUND, Headline, Value
 from tests.builders.summaries import full, hollow, simulated
 
 
@@ -136,8 +136,8 @@ def test_a_cell_has_its_run_s_knee_hinge_and_plateau_with_their_intervals() -> N
 
 def test_the_unqualified_knee_of_a_cell_is_the_slo_s_where_one_was_given() -> None:
     summary = full()
-    knees = msgspec.structs.replace(summary.knees, slo=Value(12.0, (12.0, 14.0)))
-    found = cells.measured(CELL, outcome(msgspec.structs.replace(summary, knees=knees, knee_concurrency=12.0)))
+    knee = Headline("slo", FOUND, 12.0, (12.0, 14.0))
+    found = cells.measured(CELL, outcome(msgspec.structs.replace(summary, knee=knee, knee_concurrency=12.0)))
     assert found.knee == Value(12.0, (12.0, 14.0))
     assert found.hinge == Value(16.2, (15.4, 17.1))
 

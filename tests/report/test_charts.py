@@ -63,19 +63,18 @@ def test_the_examples_in_the_docstrings_hold() -> None:
     assert [doctest.testmod(module).failed for module in (chart, charts)] == [0, 0]
 
 
-def test_the_drawn_curve_is_the_fitted_one_with_its_corner() -> None:
+def test_the_drawn_curve_is_the_fitted_one_with_its_band() -> None:
     summary = full()
-    fitted = line(series(curve(summary), "fitted capped hyperbola"))
+    found = series(curve(summary), "curve, 95 % band")
     assert summary.curve is not None
-    hinge = summary.curve.hinge_concurrency.value
-    assert hinge is not None
-    assert fitted[hinge] == pytest.approx(1853.4, rel=0.01)
-    assert fitted[min(fitted)] == pytest.approx(min(fitted) / (7.0e-3 + 1.0e-4 * min(fitted)))
-    assert fitted[max(fitted)] == pytest.approx(1853.4)
+    assert [(point.x, point.y, point.low, point.high) for point in found.points] == [
+        (each.in_flight, each.per_s, each.low, each.high) for each in summary.curve.line
+    ]
+    assert found.line == "solid"
 
 
-def test_no_family_draws_no_curve() -> None:
-    assert not [each.name for each in curve(hollow(), Manifest()).series if "fitted" in each.name]
+def test_without_a_fit_no_curve_is_drawn() -> None:
+    assert not [each.name for each in curve(hollow(), Manifest()).series if each.tone == "fitted"]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=5))
@@ -116,7 +115,10 @@ def test_an_interval_stays_within_the_axes_and_an_error_of_the_fit_is_named_as_s
         output_tokens_per_s_se=2000.0,
         output_tokens_per_s_se_assumed=True,
     )
-    found = curve(msgspec.structs.replace(full(), levels=[*full().levels[:3], wide]))
+    summary = full()
+    assert summary.curve is not None
+    noisy = msgspec.structs.replace(summary.curve, parameters={"noise": 2.0})
+    found = curve(msgspec.structs.replace(summary, levels=[*summary.levels[:3], wide], curve=noisy))
     (point,) = series(found, "measured, pale: the fit's own error").points
     assert found.y.ends is not None
     assert point.low == 0.0
@@ -125,7 +127,7 @@ def test_an_interval_stays_within_the_axes_and_an_error_of_the_fit_is_named_as_s
 
 
 def test_an_assumed_error_is_drawn_as_large_as_the_fit_found_it() -> None:
-    """In a window of one request time 100 % is assumed, and levels that lie on a curve to 1 % show that it is 1 %."""
+    """In a window of one request time 100 % is assumed, where the curve found that a level is off by 1 %."""
     short = [
         msgspec.structs.replace(
             level,
@@ -137,7 +139,7 @@ def test_an_assumed_error_is_drawn_as_large_as_the_fit_found_it() -> None:
     ]
     summary = full()
     assert summary.curve is not None
-    scaled = msgspec.structs.replace(summary.curve, parameters={**summary.curve.parameters, "error_scale": 0.01})
+    scaled = msgspec.structs.replace(summary.curve, parameters={"noise": 0.01})
     found = curve(msgspec.structs.replace(summary, levels=short, curve=scaled))
     points = series(found, "measured, pale: the fit's own error").points
     assert [(point.high or 0) - point.y for point in points] == pytest.approx(

@@ -9,15 +9,18 @@ import msgspec
 import pytest
 
 from harness.manifest import Manifest
-from harness.report import claims, headline, level_table, remarks, run_report, subject
+from harness.report import claims, fitted, headline, level_table, remarks, run_report, subject
 from harness.report.document import Fact
 from harness.summary import (
+    FOUND,
+    PROVISIONAL,
     Assumptions,
     Attainment,
     Curve,
     DecodePhase,
     Estimate,
     GpuView,
+    Headline,
     Knees,
     Phases,
     PrefillPhase,
@@ -59,9 +62,10 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
     assert answer(full()) == [
         "Knee: 16.2 requests in flight (95 % interval 15.4–17.1)",
-        "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); single stream 140; $0.300 per million output tokens",
+        "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); 95 % of it from 14.1 in flight on "
+        "(95 % interval 13.5–14.8); single stream 140; $0.300 per million output tokens",
         "At the knee: TTFT p50 30 ms, p95 36 ms; ITL 8.76 ms; E2E p50 1.74 s (C = 16)",
-        "Of the plateau: half of it at 7.19 in flight, 95 % at 14.1 in flight",
+        "Of the plateau: half of it at 7.19 in flight",
         "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
         "bound by max_num_seqs = 16",
@@ -74,7 +78,7 @@ def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
 def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> None:
     assert answer(simulated()) == [
         "Knee: above 8 requests in flight: throughput still rises there; the prediction puts it near 15.7",
-        "Plateau: at least 1,026 output tok/s, measured at C = 8; single stream 140",
+        "Plateau: at least 1,018 output tok/s, served at C = 8; single stream 140",
         "At C = 8: TTFT p50 30 ms, p95 36 ms; ITL 7.95 ms; E2E p50 1.58 s",
         "To settle it: measure 16 and 32 in flight, about 48 s",
         "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 138–144)",
@@ -89,7 +93,7 @@ def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> 
 def test_an_interrupted_run_answers_with_what_stands() -> None:
     assert answer(interrupted()) == [
         "Knee: not measurable: 2 levels measured, too few for a curve",
-        "Plateau: at least 276 output tok/s, measured at C = 2; single stream 140",
+        "Plateau: at least 276 output tok/s, served at C = 2; single stream 140",
         "At C = 2: TTFT p50 30 ms; ITL 7.34 ms; E2E p50 1.46 s",
         "Interrupted: the run ended early; 2 levels were finished",
         "Single stream: 140 output tok/s measured (95 % interval 139–141)",
@@ -153,29 +157,39 @@ def test_no_headline_is_none_and_a_doubt_takes_no_answer_away(name: str) -> None
     assert headline.sentence(msgspec.structs.replace(summary, verdicts=[gravest])) == first
 
 
-def test_where_nothing_is_predicted_the_asymptote_says_where_the_knee_may_be() -> None:
-    curve = curve_of(
-        simulated(), expected_concurrency=310.0, expected_by="asymptote", settle=None,
-        asymptote_tokens_per_s=Value(10_000.0, (9100.0, 11_200.0)),
-    )  # fmt: skip
-    first, _, _, tends, *_ = answer(msgspec.structs.replace(simulated(), curve=curve))
-    assert first == (
-        "Knee: above 8 requests in flight: throughput still rises there; the curve's asymptote puts it near 310"
+def seated(**changes: Any) -> Summary:
+    """The whole run, of which the records show 16.2 seats."""
+    summary = full()
+    own, knees = Value(16.2, (15.9, 16.5)), msgspec.structs.replace(summary.knees, hinge=Value(13.1, (11.2, 14.9)))
+    return msgspec.structs.replace(
+        summary,
+        knee=Headline("seats", FOUND, own.value, own.ci95),
+        knees=msgspec.structs.replace(knees, seats=own),
+        **changes,
     )
-    assert tends == "Of the plateau: the curve tends to 10,000 (95 % interval 9,100–11,200)"
 
 
-def test_a_summary_without_a_state_is_read_by_its_figures() -> None:
-    """Summaries of format 1 have none."""
-    for made, expected in ((full, "found"), (provisional, "provisional"), (simulated, "beyond"), (hollow, "none")):
-        curve = curve_of(made(), state="none", reasons=[], settle=None)
-        assert headline.state(curve) == expected
-    old = curve_of(simulated(), state="none", reasons=[], settle=None, at_least_concurrency=None, expected_by=None,
-                   expected_concurrency=None)  # fmt: skip
-    assert answer(msgspec.structs.replace(simulated(), curve=old))[0] == (
-        "Knee: above 8 requests in flight: throughput still rises there"
+def test_known_seats_are_the_knee_and_the_curve_s_own_is_a_detail() -> None:
+    lines = answer(seated())
+    assert lines[0] == (
+        "Knee: 16.2 requests in flight (95 % interval 15.9–16.5): the server serves so many at once, more wait"
     )
-    assert headline.state(None) == "none"
+    assert "Hinge: 13.1 requests in flight (95 % interval 11.2–14.9)" in lines
+    rises = curve_of(simulated())
+    assert answer(seated(curve=rises))[0] == lines[0]
+
+
+def test_seats_that_were_counted_are_said_to_be() -> None:
+    found = headline.of_seats(Headline("seats", FOUND, 8.0, (8.0, 8.0)))
+    assert found.text == "8 requests in flight (counted): the server serves so many at once, more wait"
+    unsure = headline.of_seats(Headline("seats", PROVISIONAL, 20.0, (14.0, 29.0)), label="Seats")
+    assert unsure.text.startswith("about 20 requests in flight (provisional; 95 % interval 14–29)")
+
+
+def test_with_limits_the_seats_are_a_detail() -> None:
+    lines = answer(msgspec.structs.replace(seated(), knees=msgspec.structs.replace(seated().knees, slo=Value(12.0))))
+    assert lines[0].startswith("Knee: about 12 requests in flight")
+    assert any(line.startswith("Seats: 16.2 requests in flight") for line in lines)
 
 
 def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
@@ -184,7 +198,7 @@ def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
     summary = msgspec.structs.replace(interrupted(), levels=[first])
     assert answer(summary)[:2] == ["Knee: not measurable: no valid level", "Plateau: not measurable: no valid level"]
     lines = answer(msgspec.structs.replace(simulated(), levels=[first, *simulated().levels[1:]]))
-    assert lines[1] == "Plateau: at least 1,026 output tok/s, measured at C = 8; single stream 141"
+    assert lines[1] == "Plateau: at least 1,018 output tok/s, served at C = 8; single stream 141"
     assert "Single stream: 141 output tok/s by the curve (95 % interval 138–144)" in lines
 
 
@@ -423,7 +437,7 @@ def test_every_decision_of_the_ramp_is_shown_in_order_with_its_end() -> None:
 def test_every_knee_stands_under_its_own_name() -> None:
     curve = full().curve
     assert curve is not None
-    names = [fact.label for fact in run_report.knee_facts(curve, full().knees)]
+    names = [fact.label for fact in fitted.knee_facts(curve, full().knees)]
     assert names[0] == "hinge"
     assert len(set(names)) == len(names)
 
@@ -433,10 +447,10 @@ def test_a_fit_says_the_answer_first_in_the_words_of_the_report() -> None:
         summary = made()
         assert summary.curve is not None
         loads = [level.concurrency or 0 for level in summary.levels]
-        found = run_report.fit(summary.curve, summary.knees, loads).sections[0].facts
+        found = fitted.fit(summary.curve, summary.knees, loads).sections[0].facts
         head = headline.headline(summary)[0]
         assert found[0] == Fact("knee", head.value, head.detail)
-    provisional_knees = run_report.knee_facts(curve_of(provisional()), provisional().knees)
+    provisional_knees = fitted.knee_facts(curve_of(provisional()), provisional().knees)
     assert provisional_knees[0] == Fact(
         "hinge", "16.1 in flight", "95 % interval 11–28; provisional; where the rising branch meets the plateau"
     )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.distribution import parse
-from harness.report import charts, headline, level_table, markdown, run_report, subject, workload
+from harness.report import charts, fitted, headline, level_table, markdown, run_report, subject, workload
 from harness.report import document as doc
 from harness.summary import (
     Attainment,
@@ -61,7 +61,7 @@ def test_a_run_of_sessions_says_so_wherever_a_load_stands() -> None:
     assert [x for x, _, _ in charts.measured(run)] == [8.0]  # what the curve is over
     assert headline.sentence(run).startswith("Knee: 16.2 sessions")
     assert run.curve is not None
-    hinge = run_report.knee_facts(run.curve, run.knees, load_unit=run.load_unit)[0]
+    hinge = fitted.knee_facts(run.curve, run.knees, load_unit=run.load_unit)[0]
     assert (hinge.label, hinge.value) == ("hinge", "16.2 sessions")
     assert charts.curve(full(), MANIFEST).x.label == "requests in flight"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from string import Formatter
 
 import pytest
 
 from harness.roles import Role, role_of, stopped
 from harness.search.decision import (
     End,
+    Part,
     Reason,
     end,
     interval_width,
@@ -39,6 +41,7 @@ def test_a_decision_has_its_figures_in_its_reason() -> None:
         ("half a doubling: 16 gained nothing", Role.FIRST_PASS),
         ("twice a doubling: the time allows for few levels", Role.FIRST_PASS),
         ("31 again: throughput seems to fall past the hinge", Role.REPEAT),
+        ("31 again: throughput seems to fall past the knee", Role.REPEAT),
         ("repeat of 16 against drift", Role.REPEAT),
         ("back to 11 from above", Role.REPEAT),
         ("the hinge lies between 5.63 and 7.54 (95 %): 9 tells most per second", Role.REFINEMENT),
@@ -56,7 +59,7 @@ def test_the_role_of_a_level_is_read_from_the_sentence_of_any_version(sentence: 
 @pytest.mark.parametrize("why", Reason)
 def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) -> None:
     first = {Reason.SINGLE_STREAM, Reason.DOUBLING, Reason.FOURFOLD, Reason.HALF_A_DOUBLING}
-    again = {Reason.INVALID, Reason.FALLS_AGAIN, Reason.FROM_ABOVE, Reason.DRIFT}
+    again = {Reason.INVALID, Reason.FALLS_AGAIN}
     rates = {Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE, Reason.RATE_MET, Reason.RATE_MISSED}
     limits = {Reason.SLO_UNRESOLVED, Reason.SLO_MET, Reason.SLO_BETWEEN} | rates
     roles = {
@@ -66,12 +69,9 @@ def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) 
         Reason.SOAK: Role.SOAK,
     }
     roles |= dict.fromkeys(first, Role.FIRST_PASS) | dict.fromkeys(again, Role.REPEAT) | dict.fromkeys(limits, Role.SLO)
-    figures = dict.fromkeys(
-        ("last", "levels", "left", "bound", "chance", "hinge", "met", "missed", "tokens", "share"), 1
-    )
-    assert role_of(measure(7, why, known="the knee", what="the SLO knee", **figures).reason) is roles.get(
-        why, Role.REFINEMENT
-    )
+    texts = {"known": Part.BETWEEN.words(low=5.0, high=7.0), "what": "the SLO knee"}
+    figures = {name: texts.get(name, 1) for _, name, _, _ in Formatter().parse(why.value) if name and name != "level"}
+    assert role_of(measure(7, why, **figures).reason) is roles.get(why, Role.REFINEMENT)
 
 
 def test_an_end_that_was_planned_is_no_stop() -> None:
@@ -80,6 +80,10 @@ def test_an_end_that_was_planned_is_no_stop() -> None:
     for why in (End.STALLED, End.BUDGET, End.FOUND, End.FEW_LEVELS):
         assert why.stopped
         assert stopped(why.value)
+
+
+def test_a_load_stands_in_a_sentence_as_it_was_measured() -> None:
+    assert Part.RISES.words(concurrency=64.0) == "throughput still rises at 64"
 
 
 def test_what_is_left_is_worded_by_what_is_bounded() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from harness.analysis import curve
+from harness.analysis.seats import Occupancy
 from harness.roles import Role
 from harness.search import pace, ramp
 from harness.search.decision import Decision
@@ -20,13 +21,34 @@ TOKENS = 128  # of an answer
 
 
 class Ramp(msgspec.Struct):
-    """What a ramp came to: its last fit, its steps, and after how many seconds it first had which answer."""
+    """A whole ramp."""
 
-    fit: curve.Fit
     steps: list[Decision]
     seconds: float
-    first: dict[str, float]
     levels: list[MeasuredLevel]
+    windows: list[float]  # seconds of each level's
+    ends: list[float]  # when each ended
+
+    @property
+    def fit(self) -> curve.Fit:
+        """What it came to."""
+        return self.fit_of(len(self.levels))
+
+    def fit_of(self, count: int) -> curve.Fit:
+        """What its first levels came to."""
+        points = [curve.Point(m.users, m.in_flight, m.throughput, m.se, assumed=m.assumed) for m in self.levels[:count]]
+        return curve.fit(points, draws=200)
+
+    @property
+    def first(self) -> dict[str, float]:
+        """After how many seconds it first had which answer."""
+        states = [self.fit_of(i + 1).curve.state for i in range(len(self.levels))]
+        return {state: self.ends[states.index(state)] for state in set(states)}
+
+    def share(self, low: float, high: float) -> float:
+        """The share of its window time that levels in between have."""
+        near = [low <= m.users <= high for m in self.levels]
+        return float(np.dot(near, self.windows) / sum(self.windows))
 
 
 def throughput(C: int, seats: float, alone_s: float) -> float:
@@ -43,13 +65,18 @@ def run(
     noise: float = 0.01,
     seed: int = 0,
     quick: bool = False,
+    counted: bool = False,
 ) -> Ramp:
-    """A whole ramp; a level lasts as its pace says, and its window errs by `noise` and by what its phases do."""
+    """A whole ramp; a level lasts as its pace says, and its window errs by `noise` and by what its phases do.
+
+    `counted`: whether the records show how many are served at once.
+    """
     rng = np.random.default_rng(seed)
     levels: list[MeasuredLevel] = []
     steps: list[Decision] = []
-    first: dict[str, float] = {}
-    now, found = 0.0, curve.fit([])
+    windows: list[float] = []
+    ends: list[float] = []
+    now = 0.0
     options = Search(
         levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=seed, seconds_left=None, requests_left=None, seconds=max_seconds, paced=True,
@@ -80,19 +107,19 @@ def run(
         now += lasts
         measured = window >= 4 * request_s
         se = max(0.005, noise) if measured else max(0.02, 1 / math.sqrt(max(1.0, X * window / TOKENS)))
+        windows.append(window)
+        ends.append(now)
+        running = int(min(C, seats))
+        crowd = Occupancy(C, C, running, running / X, window, running, 0.5)
         levels.append(
             MeasuredLevel(
                 concurrency=C, rate=None, in_flight=float(C), throughput=X * math.exp(rng.normal(0, noise)),
                 se=se * X, assumed=not measured, error_rate=0.0, seconds=lasts, requests=int(X * lasts / TOKENS),
                 request_s=request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None,
+                occupancy=crowd if counted else None,
             )
         )  # fmt: skip
-        found = curve.fit(
-            [curve.Point(h.users, h.in_flight, h.throughput, h.se, assumed=h.assumed) for h in levels],
-            draws=200,
-        )
-        first.setdefault(found.curve.state, now)
-    return Ramp(found, steps, now, first, levels)
+    return Ramp(steps, now, levels, windows, ends)
 
 
 def covers(found: curve.Fit, seats: float) -> bool:
@@ -105,10 +132,11 @@ def covers(found: curve.Fit, seats: float) -> bool:
 def test_there_is_an_answer_early_and_a_found_one_soon(seats: float) -> None:
     """At 1.2 s alone: a knee, provisional or found, within 60 s, and a found one within 4 min."""
     found = run(seats, 1.2)
-    assert min(found.first.get(state, math.inf) for state in (PROVISIONAL, FOUND)) <= 60
-    assert found.first[FOUND] <= 240
-    assert found.fit.curve.state == FOUND
-    assert found.fit.curve.hinge_concurrency.value == pytest.approx(seats, rel=0.05)
+    first, last = found.first, found.fit.curve
+    assert min(first.get(state, math.inf) for state in (PROVISIONAL, FOUND)) <= 60
+    assert first[FOUND] <= 240
+    assert last.state == FOUND
+    assert last.hinge_concurrency.value == pytest.approx(seats, rel=0.05)
     assert found.steps[-1].reason.startswith("stopped: the 95 % interval of the knee")
     assert [step.role for step in found.steps[:4]] == [Role.FIRST_PASS] * 4
 
@@ -121,15 +149,23 @@ def test_every_budget_has_an_answer_and_is_kept(max_seconds: float, alone_s: flo
     for seed, seats in enumerate((6.0, 11.0, 16.0, 24.0, 30.0, 48.0)):
         found = run(seats, alone_s, max_seconds=max_seconds, seed=seed)
         assert found.seconds <= max_seconds + 1e-6
-        assert found.fit.curve.state != NONE
+        last = found.fit
+        assert last.curve.state != NONE
         highest = max(h.users for h in found.levels)
-        if found.fit.curve.state == BEYOND:
+        if last.curve.state == BEYOND:
             assert highest < 1.5 * seats, "past the seats throughput does not rise"
         else:
-            intervals, covered = intervals + 1, covered + covers(found.fit, seats)
+            intervals, covered = intervals + 1, covered + covers(last, seats)
         if highest < 0.7 * seats:
-            assert found.fit.curve.state != FOUND
+            assert last.curve.state != FOUND
     assert covered >= intervals - 1, f"{covered} of {intervals} intervals cover the seats"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seats", [8.0, 16.0, 32.0])
+def test_half_of_the_window_time_of_two_minutes_goes_to_levels_around_the_seats(seats: float) -> None:
+    found = run(seats, 1.2, max_seconds=120.0, noise=0.03, counted=True)
+    assert found.share(0.5 * seats, 1.5 * seats) >= 0.5
 
 
 @pytest.mark.slow

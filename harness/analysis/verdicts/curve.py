@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from harness.analysis import explanation
-from harness.analysis.hyperbolas import PAST
+from harness.analysis.change import Shift
+from harness.analysis.conclusion import PAST
 from harness.analysis.verdicts.server import KV_FULL
 from harness.judgement import Code, Verdict, doubt, note
 from harness.summary import Curve, Gap, LevelSummary, Phases
@@ -29,16 +30,6 @@ def knee_not_identifiable(levels: int, needed: int) -> Verdict:
         Code.KNEE_NOT_IDENTIFIABLE,
         f"knee not identifiable: {levels} distinct valid level{'s' * (levels != 1)}, at least {needed} are needed",
         "measure more levels, some of them around the bend",
-    )
-
-
-def dip_unconfirmed(depth: float | None, reasons: Sequence[str]) -> Verdict:
-    """The curve that fits best falls past its hinge, but that may be chance; depth: share lost at the last level."""
-    lost = "" if depth is None else f", by {depth:.0%} at the last level"
-    return note(
-        Code.DIP_UNCONFIRMED,
-        f"throughput seems to fall past the knee{lost}; not confirmed: {'; '.join(reasons)}",
-        "measure more levels past the knee, and each of them twice",
     )
 
 
@@ -122,26 +113,16 @@ def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
     return max(found, default=None)
 
 
-def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
-    """A doubt where one concurrency, measured again, differs by > 5 % and by > 3 of its standard errors."""
-    worst: tuple[float, LevelSummary, LevelSummary] | None = None
-    seen: dict[int | float | None, LevelSummary] = {}
-    for s in levels:
-        first = seen.setdefault(s.load, s)
-        x, y = first.throughput.mean, s.throughput.mean
-        if first is s or not x or y is None:
-            continue
-        error = math.hypot(first.output_tokens_per_s_se or 0.0, s.output_tokens_per_s_se or 0.0)
-        change = y / x - 1
-        if abs(change) > max(0.05, 3 * error / x) and (worst is None or abs(change) > abs(worst[0])):
-            worst = change, first, s
-    if worst is None:
-        return None
-    change, first, s = worst
-    unit = "documents/s" if s.unit == Unit.DOCUMENTS else "tok/s"
+def changed(shift: Shift, levels: int) -> Verdict:
+    """Return the doubt of a server that changed during its run; the answer rests on `levels` measured since then."""
+    ratio, (low, high) = shift.ratio.value or 1.0, shift.ratio.ci95 or (None, None)
+    ends = f" (95 % interval {low:.2f}–{high:.2f})" if low is not None and high is not None else ""
+    when = f"{shift.start_s:,.0f} to {shift.end_s:,.0f} s into the run"
+    often = "the server changed" if shift.times == 1 else f"the server changed {shift.times} times"
+    rests = f"the {levels} levels since then" if shift.enough else "all levels, since too few came after it"
     return doubt(
         Code.DRIFT,
-        f"{first.throughput.mean:.4g} {unit} at first, {s.throughput.mean:.4g} when measured again ({change:+.1%})",
-        "look for other load, a warming cache or a throttling GPU",
-        s.load,
+        f"{often}, {when}: {ratio:.2f} times the throughput at {shift.concurrency:.3g} in flight from then on{ends}; "
+        f"knee and plateau are those of {rests}",
+        "look for an autoscaler, other load or a throttling GPU at that time, and measure again",
     )

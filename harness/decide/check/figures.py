@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 
 from harness import units
-from harness.analysis import slo
+from harness.analysis import headline, slo
 from harness.analysis.stats import SAMPLES, t_quantile, wilson
 from harness.analysis.validity import Purpose, usable
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
@@ -147,12 +147,14 @@ def error_rate(levels: Sequence[LevelSummary]) -> Quantity:
 
 
 def knee(summary: Summary) -> Quantity:
-    """The knee unqualified: by the limits where the run has some, else the hinge."""
+    """Return the knee unqualified: by the limits where the run has some, else the seats, else the hinge."""
     open_loop = any(level.rate is not None for level in summary.levels)
     if any(level.slo for level in summary.levels) or summary.knees.slo or summary.knees.slo_rate:
         return _by_limits(summary.knees.slo_rate if open_loop else summary.knees.slo, summary, rates=open_loop)
     if open_loop:
         return Quantity(None, None, "requests were sent at fixed rates", "give the run limits: --slo")
+    if headline.of(summary.knees, summary.curve, sessions=summary.load_unit == "sessions").kind == "seats":
+        return _seats(summary)
     least = summary.curve.at_least_concurrency if summary.curve and summary.curve.state == BEYOND else None
     return _fitted(summary, _hinge, least)
 
@@ -194,6 +196,15 @@ def plausible(stored: Attainment) -> bool:
 
 def _may_be(stored: Attainment) -> bool:
     return plausible(stored) or (stored.ci95 is None and stored.outcome == Outcome.UNRESOLVED)
+
+
+def _seats(summary: Summary) -> Quantity:
+    """Return how many requests the server serves at once."""
+    found = summary.knees.seats
+    if found is None:
+        way_out = "measure two levels at which requests wait"
+        return Quantity(None, None, "the records do not show how many requests are served at once", way_out)
+    return Quantity(found.value, found.ci95, "", "measure more levels at which requests wait")
 
 
 def _hinge(curve: Curve, knees: Knees) -> Value | None:
@@ -283,6 +294,7 @@ def _phase(phase: str, name: str) -> Callable[[Summary], Quantity]:
 
 OF_RUN: Mapping[str, tuple[str, Callable[[Summary], Quantity]]] = {
     "knee": (NUMBER, knee),
+    "seats": (NUMBER, _seats),
     "hinge": (NUMBER, _of_curve(_hinge)),
     "plateau": (PER_SECOND, plateau),
     "single_stream": (PER_SECOND, _single_stream),

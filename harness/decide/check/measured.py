@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import curve, slo, summarise
+from harness.analysis import at_load, curve, headline, seats, slo, summarise
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.decide.check import figures
 from harness.decide.check.expression import Subject
@@ -55,11 +55,18 @@ def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:
     with np.errstate(all="ignore"):  # a stored summary may hold errors that no measurement has
         fit = curve.fit(points) if summary.curve else None
     knees = msgspec.structs.replace(
-        fit.knees if fit else summary.knees, slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
+        fit.knees if fit else summary.knees,
+        slo=slo.knee(of_ramp),
+        seats=seats.as_value(seats.find(seats.occupancies(of_ramp))),
+        slo_rate=slo.rate_knee(of_ramp),
     )
     fitted = fit.curve if fit else None
     usd = summarise.cost(manifest, fitted, of_ramp, Unit(summary.unit))
-    return msgspec.structs.replace(summary, levels=levels, curve=fitted, knees=knees, cost=usd, phases=None)
+    sessions = any(level.sessions for level in levels)
+    knee = headline.of(knees, fitted, has_slo=any(level.slo for level in of_ramp), sessions=sessions)
+    return msgspec.structs.replace(
+        summary, levels=levels, curve=fitted, knee=knee, knee_concurrency=knee.value, knees=knees, cost=usd, phases=None
+    )
 
 
 def levels_at(of: Measured, load: float, *, open_loop: bool) -> list[LevelSummary]:
@@ -75,8 +82,9 @@ def _of_ramp(of: Measured, *, open_loop: bool) -> list[LevelSummary]:
 def load_of(wanted: Subject, sides: Sequence[Sequence[Measured]]) -> tuple[float, bool] | Quantity:
     """The load of a figure's level, and whether it is a rate; what is missing where a run does not have it.
 
-    The knee's level is the valid one nearest to it in every run. Of several runs it is their median, and the last
-    side's where there are several: all are read at one load.
+    The knee's level is the one that the screen reads the answer at (`at_load.knee_load`), of those that are valid in
+    every run. Of several runs it is at the median of their knees, of the last side's where there are several: all are
+    read at one load.
     """
     every = [each for side in sides for each in side]
     if isinstance(wanted.at, float):
@@ -90,9 +98,13 @@ def load_of(wanted: Subject, sides: Sequence[Sequence[Measured]]) -> tuple[float
         return Quantity(None, None, f"no knee: {unknown.why}", unknown.way_out)
     middle = statistics.median(each.value or 0.0 for each in knees)
     loads, open_loop = common(every)
-    if not loads or middle <= 0:
+    if not loads:
         return NOTHING_IN_COMMON
-    return min(loads, key=lambda load: abs(math.log(load / middle))), open_loop
+    at = at_load.knee_load(middle, loads)
+    if at is None:
+        way_out = f"measure {max(1, math.floor(middle))} in flight" if not open_loop else "measure a lower rate"
+        return Quantity(None, None, f"no valid level of every run lies at the knee, {middle:.3g}, or below it", way_out)
+    return at, open_loop
 
 
 def common(every: Sequence[Measured]) -> tuple[list[float], bool]:

@@ -73,7 +73,8 @@ def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = (), *, answers
     found = [_row(name, stacks, of) for name, of in _SAME]
     found[1:1] = [_lengths(stacks), _model(stacks)]
     found += [_answers(stacks)] if answers else []
-    return found + [_row(name, stacks, of, allowed=name in vary) for name, of in VARIED.items()]
+    found += [_row(name, stacks, of, allowed=name in vary) for name, of in VARIED.items()]
+    return [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
 
 
 def fatal(table: Sequence[Row]) -> list[str]:
@@ -94,6 +95,12 @@ def _row(
         return Row(name=name, values=values, state=ALLOWED if allowed else FATAL, why="" if allowed else way)
     state: State = UNKNOWN if any(value is None for found in each for value in found) else EQUAL
     return Row(name=name, values=values, state=state)
+
+
+def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
+    """With the seats as they were measured where the setting is unknown; they decide nothing, for they may be KV's."""
+    measured = [_joined([run.facts.seats for run in runs]) for runs in stacks]
+    return msgspec.structs.replace(row, values=[a or b for a, b in zip(row.values, measured, strict=True)])
 
 
 def _joined(values: Sequence[str | None]) -> str | None:

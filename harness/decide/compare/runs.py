@@ -45,6 +45,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str | None = None
     tp: str | None = None
     max_num_seqs: str | None = None
+    seats: str | None = None  # the same as it was measured
     engine: str | None = None
     start: str | None = None  # of a level: staggered, burst or batch
 
@@ -264,7 +265,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
     assumed = prediction.assumptions if prediction else None
     on_host = manifest.gpu == "host" and manifest.machine is not None
     cpus = manifest.machine.cpus if manifest.machine else ()
-    seqs = hardware.max_num_seqs or server.get("slots")
+    seqs, seats = hardware.max_num_seqs or server.get("slots"), summary.knees.seats
     if manifest.url == "sim:":
         seqs = manifest.scenario.sim.max_num_seqs
     simulated = ", simulated" if summary.simulated else ""
@@ -282,6 +283,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         kv_dtype=hardware.kv_dtype or manifest.cache_config.get("cache_dtype"),
         tp=None if hardware.tp is None and manifest.gpus != 1 else str(hardware.tp or 1),
         max_num_seqs=None if seqs is None else str(seqs),
+        seats=f"{seats.value:.3g} (measured)" if seats and seats.value else None,
         engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
         start=manifest.scenario.ramp.start,
     )

@@ -1,6 +1,6 @@
 """The load at which the order of two stacks turns over, with its interval.
 
-Both curves are fitted (`analysis.curve`) and drawn by the fit's own bootstrap. A factor that all levels share, as
+Both curves are drawn from the fits' own posteriors (`analysis.curve`). A factor that all levels share, as
 uncertain as the runs differ, is added to each draw. The order turns over where nearly all draws have one stack ahead at
 the lowest common load and the other at the highest. The interval is of the last change of order in each draw.
 """
@@ -49,7 +49,7 @@ def find(
     if not low < high:
         return None
     N = np.geomspace(low, high, _PLACES)
-    n = min(len(a.draws.a), len(b.draws.a))
+    n = min(len(a.draws.hinge), len(b.draws.hinge))
     rng = np.random.default_rng(seed)
     error = rng.normal(size=n) if np.isinf(apart.freedom) else rng.standard_t(apart.freedom, n)
     ahead = np.log(b.draws.throughput(N)[:n] / a.draws.throughput(N)[:n]) + (apart.se * error)[:, None]

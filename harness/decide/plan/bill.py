@@ -79,15 +79,10 @@ def costs(
     egress = sent * mean_rate * 3600 * MONTH_H / 1e9 if sent is not None else None
     egress_usd = egress * prices.egress_gb if egress is not None and prices.egress_gb is not None else None
     others = [*prices.monthly.values(), *([] if egress_usd is None else [egress_usd])]
-    X = at.work_per_s.value or 0.0
-    low, high = at.work_per_s.ci95 or (X, X)
     return Costs(
         usd_per_hour=replicas * hourly,
         usd_per_month=month,
-        usd_per_million_at_point=Value(
-            cost.usd_per_million_tokens(hourly, X),
-            (cost.usd_per_million_tokens(hourly, high or X), cost.usd_per_million_tokens(hourly, low or X)),
-        ),
+        usd_per_million_at_point=_per_million(hourly, at.work_per_s),
         usd_per_million=per_s / (mean_rate * work) * 1e6,
         usd_per_million_blended=blended,
         usd_per_million_split=split,
@@ -97,6 +92,15 @@ def costs(
         egress_gb_per_month=egress,
         egress_usd_per_month=egress_usd,
         tco_usd_per_month=month + math.fsum(others) if others else None,
+    )
+
+
+def _per_million(usd_per_hour: float, per_s: Value) -> Value:
+    """Return what a million of the run's unit costs at a throughput, USD, with the interval that the throughput has."""
+    low, high = per_s.ci95 or (None, None)
+    ends = [rate and cost.usd_per_million_tokens(usd_per_hour, rate) for rate in (high, low)]
+    return Value(
+        cost.usd_per_million_tokens(usd_per_hour, per_s.value or 0.0), (ends[0], ends[1]) if per_s.ci95 else None
     )
 
 

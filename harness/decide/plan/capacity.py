@@ -1,8 +1,9 @@
 """What one replica was measured to do at each load: all that a plan knows of a server.
 
-Levels that are invalid are left out, repeats are pooled as for the curve. A run on several replicas is divided by their
-number. Where the requests were taken out of a folder, an SLO is judged by the stored percentiles; where classes have
-limits of their own by the attainments that were stored.
+Throughput at a load is the curve's (`analysis.at_load`), latencies are those of its level. Levels that are
+invalid are left out. A run on several replicas is divided by their number. Where the requests were taken out of a
+folder, an SLO is judged by the stored percentiles; where classes have limits of their own by the attainments that were
+stored.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.analysis import slo
-from harness.analysis.points import Point, pool
-from harness.analysis.stats import Z95
+from harness.analysis import at_load, slo
 from harness.analysis.summarise import summarise
 from harness.analysis.validity import Purpose, usable
 from harness.decide import measured
@@ -27,18 +26,17 @@ from harness.judgement import Gravity, Outcome
 from harness.manifest import Manifest
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.result import Result, read_summary, run_manifest
-from harness.summary import LevelSummary, Prediction, Spread, Summary, Value, is_decided
+from harness.summary import BEYOND, LevelSummary, Prediction, Spread, Summary, Value, is_decided
 from harness.work import Unit
 
 ClassLimit: TypeAlias = tuple[str | UnsetType, slo.SloLimit]  # UNSET: of all requests without limits of their own
-_WIDEST = 50.0  # of half an interval, in ln X: nothing is known
 
 
 class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One load of one replica. Work is counted in the run's unit: output tokens, input tokens or documents."""
 
     load: float  # requests in flight, or in open loop requests per second
-    work_per_s: Value  # with its 95 % interval
+    work_per_s: Value  # with its 95 % interval where there is a curve, or the level has its own
     requests_per_s: float  # that this work comes to
     in_flight: float | None
     ttft_s: Spread  # of what decodes nothing the whole answer
@@ -62,7 +60,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     slo_by: str  # requests | percentiles: what decided it
     slo_load: float | None  # the highest load that meets the SLO
     slo_missed: float | None  # the lowest that misses it
-    rises: bool  # no plateau was found: throughput may rise beyond the last load
+    rises: bool  # throughput still rises at the last load
+    seats: float | None = None  # requests that are served at once, where the records show it; more wait
     measured_replicas: int  # that the run loaded as one
     gpu: str | None
     gpus: float | None
@@ -131,15 +130,15 @@ def of_summary(
     work = _work_per_request(levels, unit)
     if not work:
         raise HarnessError("the work of a request is not known", place=place, way_out="measure it anew")
-    pooled = pool([_point(level) for level in levels])
-    rows = zip(pooled.C, pooled.X, pooled.sigma * pooled.widening, strict=True)
-    outcomes = {float(load): _outcome([s for s in levels if s.load == load], wanted, judged) for load in pooled.C}
+    curve = summary.curve
+    same = {load: [s for s in levels if s.load == load] for load in sorted({float(s.load or 0) for s in levels})}
+    outcomes = {load: _outcome(of_load, wanted, judged) for load, of_load in same.items()}
     loads = [
-        _load([s for s in levels if s.load == load], float(X), float(sigma), work, replicas, outcomes[float(load)])
-        for load, X, sigma in rows
+        _load(of_load, at_load.throughput(curve, of_load), work, replicas, outcomes[load])
+        for load, of_load in same.items()
     ]
     met, missed = _boundary(summary, outcomes, by) if wanted else (None, None)
-    start, curve = manifest.stack or None, summary.curve
+    start, seats = manifest.stack or None, summary.knees.seats
     return Capacity(
         source=place,
         simulated=summary.simulated,
@@ -150,7 +149,8 @@ def of_summary(
         slo_by=judged,
         slo_load=met and met / replicas,
         slo_missed=missed and missed / replicas,
-        rises=curve is None or not curve.plateau_reached,
+        rises=curve is not None and curve.state == BEYOND,
+        seats=seats.value / replicas if seats and seats.value else None,
         measured_replicas=replicas,
         gpu=manifest.gpu.lower() if manifest.gpu else None,
         gpus=manifest.gpus / replicas if manifest.gpus else None,
@@ -170,19 +170,19 @@ def of_summary(
 def planned(summary: Summary) -> list[LevelSummary]:
     """The levels that a plan may rest on."""
     found = [s for s in summary.levels if s.input_tokens_asked is None and s.load and usable(s, Purpose.ANSWER)]
-    return [s for s in found if s.throughput.mean and within_reason(_point(s))]
+    return [s for s in found if s.throughput.mean and within_reason(at_load.point(s))]
 
 
 def _load(
-    levels: Sequence[LevelSummary], X: float, sigma: float, work: float, replicas: int, outcome: str | None
+    levels: Sequence[LevelSummary], work_per_s: Value, work: float, replicas: int, outcome: str | None
 ) -> MeasuredLoad:
-    """The repeats of one load as one; latencies and the rest are those of the repeat with the most requests."""
-    level, X = max(levels, key=lambda each: each.requests), X / replicas
-    width = math.exp(min(Z95 * sigma, _WIDEST))
+    """Return the repeats of one load as one; latencies are those of the repeat with the most requests."""
+    level, X = max(levels, key=lambda each: each.requests), (work_per_s.value or 0.0) / replicas
+    low, high = work_per_s.ci95 or (None, None)
     server, gpu, load = level.server, level.gpu, float(level.load or 0)
     return MeasuredLoad(
         load=load / replicas,
-        work_per_s=Value(X, (X / width, X * width)),
+        work_per_s=Value(X, (low and low / replicas, high and high / replicas) if work_per_s.ci95 else None),
         requests_per_s=X / work,
         in_flight=level.in_flight and level.in_flight / replicas,
         ttft_s=level.first_s,
@@ -194,12 +194,6 @@ def _load(
         batch_utilization=server.batch_utilization if server else None,
         doubts=sorted({v.code for v in level.verdicts if v.level == Gravity.DOUBT}),
     )
-
-
-def _point(level: LevelSummary) -> Point:
-    X = level.throughput.mean or math.nan
-    assumed = level.output_tokens_per_s_se_assumed
-    return Point(float(level.load or 0), level.in_flight, X, level.output_tokens_per_s_se, assumed=assumed)
 
 
 def _limits(manifest: Manifest, limits: Mapping[str, float] | None) -> list[ClassLimit]:
@@ -233,8 +227,8 @@ def _outcome(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], by: s
         return None
     if by == "requests":
         return slo.judged([level.slo for level in levels], 0).outcome.value
-    met = all(measured.met(level, limit) for level in levels for _, limit in wanted)
-    return (Outcome.MET if met else Outcome.MISSED).value
+    found = {measured.outcome(levels, limit) for _, limit in wanted}
+    return next(each for each in Outcome if each in found).value
 
 
 def _boundary(summary: Summary, outcomes: Mapping[float, str | None], by: str) -> tuple[float | None, float | None]:

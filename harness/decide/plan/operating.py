@@ -1,10 +1,11 @@
 """The load at which each replica is to run, one of those that were measured.
 
     slo    the highest load that meets the limits
-    cost   the load with the highest throughput, of those that meet the limits where there are any
-    knee   the lowest load that has 95 % of the highest throughput
+    cost   the lowest load with 99 % of the highest throughput, of those that meet the limits where there are any
+    knee   likewise with 95 %
 
-Offline work has no limits and runs by cost. `knee` needs no limits: beyond it more load only waits.
+Throughput is that of the curve, so that a level which had luck is not chosen for it. Offline work has no limits and
+runs by cost. `knee` needs no limits: beyond it more load only waits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from harness.errors import HarnessError
 from harness.judgement import Outcome
 
 MOST_OF_IT = 0.95  # as `knees.plateau95`
+_ALL_OF_IT = 0.99  # a plateau is not known better, and more load on it only waits
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,5 +49,5 @@ def choose(capacity: Capacity, by: By | None = None, *, offline: bool = False) -
 
 def _best(loads: list[MeasuredLoad], by: str) -> MeasuredLoad:
     most = max(each.work_per_s.value or 0.0 for each in loads)
-    enough = most if by == "cost" else MOST_OF_IT * most
+    enough = most * (_ALL_OF_IT if by == "cost" else MOST_OF_IT)
     return next(each for each in loads if (each.work_per_s.value or 0.0) >= enough)

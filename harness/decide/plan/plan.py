@@ -17,6 +17,7 @@ from harness.traffic import Traffic
 FORMAT = 1
 MISSED, UNDECIDED = 99, 3  # exit statuses: the SLO is not reached; too few requests to decide it
 _ALIKE = 0.1  # relative: lengths that still count as those measured
+_WAITS = 1.05  # in flight over the seats, from where on requests wait
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +172,8 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
         found.append(
             "throughput still rises at the last measured load: a higher one may carry more and is not planned on"
         )
+    if capacity.seats is not None and at.in_flight is not None and at.in_flight > _WAITS * capacity.seats:
+        found.append(f"a replica serves {capacity.seats:.3g} requests at once: at the operating point more wait")
     if point.outcome == Outcome.MET and point.missed_at is None:
         found.append("no measured load misses the SLO: a higher one may meet it too")
     if point.outcome and capacity.slo_by == "percentiles":

@@ -56,7 +56,7 @@ def of_run(summary: Summary, manifest: Manifest) -> Logged:
         name=manifest.name or "knee",
         params=_params(manifest),
         tags={
-            "knee.state": str(summary.curve.state if summary.curve else "none"),
+            "knee.state": str(summary.knee.state),
             "knee.simulated": str(summary.simulated).lower(),
             "knee.complete": str(summary.complete).lower(),
             "knee.unit": summary.unit,

@@ -1,0 +1,220 @@
+"""Whether the whole server changed during a ramp: when, by how much, and which levels were measured since then.
+
+An autoscaler, a neighbour, a lost replica or a throttled GPU moves all levels, or only those above the old knee. So
+what the levels before and after a moment say of the curve is compared: the evidence of two curves, each with its own
+posterior, against that of one curve for all levels. A level whose window holds the moment may belong to neither.
+
+Where there are several moments, as when a GPU slows down bit by bit, the last of them counts. Left out: changes within
+a window (`window`), and what is said about a change (`verdicts.curve`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from harness.analysis import posterior
+from harness.analysis.points import Point, points_of
+from harness.analysis.posterior import Data, Posterior
+from harness.analysis.stats import ASSUMED, FLOOR
+from harness.analysis.table import Floats
+from harness.summary import LevelSummary, Value
+
+FEWEST = 2  # levels on each side of a change
+ENOUGH = 4  # distinct levels since the last change that a curve is made of
+
+_SURE = 4.5  # ln of the odds: 90 to 1, by simulated ramps (docs/method.md, When the server changes during a run)
+_RANGE = 2.0  # of ln X, that a level or a curve may lie in for all that is known beforehand
+_NOISE = 0.03  # of levels none of which has measured its own error
+_APART = math.sqrt(3)  # weights of levels, as in `points`
+_CONTRADICTS = 100.0  # times what levels contradict each other on the same side
+_RESOLVED = 0.02  # relative: a lesser contradiction shows no change
+_ROUGH = 8  # parts of a ramp, among which the likeliest is searched for the moment
+_NEARLY = 1.0  # ln of the odds of the likeliest moment over one that is nearly as likely
+_DRAWS, _PLACES = 200, 24  # curves that the size of a change is read from, and where
+
+
+class TimedPoint(Point, frozen=True, kw_only=True):
+    """A measured level, and when it was measured."""
+
+    time_s: float = math.nan  # the middle of its window, since the run's start
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """A change of the server; of several, from before the first to after the last."""
+
+    start_s: float  # it lies between these two, since the run's start
+    end_s: float
+    times: int  # how many there were
+    ratio: Value  # throughput after it over before
+    concurrency: float  # at which that is
+    since: int  # place of the first level after it
+    distinct: int  # levels from there on
+
+    @property
+    def enough(self) -> bool:
+        """Whether the levels since then make a curve."""
+        return self.distinct >= ENOUGH
+
+
+class _Levels(NamedTuple):
+    """Levels in order of time; arrays of shape [n]."""
+
+    u: Floats  # ln C
+    y: Floats  # ln X
+    weight: Floats  # the level's error over the noise
+    noise: float  # relative error of a usual level, by what levels measured of themselves
+
+    def part(self, start: int, end: int) -> _Levels:
+        """Return the levels from one place to before another."""
+        return _Levels(self.u[start:end], self.y[start:end], self.weight[start:end], self.noise)
+
+
+def timed(levels: Sequence[LevelSummary]) -> list[TimedPoint]:
+    """Return the levels of a closed loop as points, with the times of their windows."""
+    of = [(s, point) for s in levels for point in points_of([s])]
+    return [TimedPoint(**msgspec.structs.asdict(point), time_s=sum(s.window) / 2) for s, point in of]
+
+
+def steady_levels(levels: Sequence[LevelSummary]) -> tuple[list[LevelSummary], Shift | None]:
+    """Return the levels that a curve is made of, and the change that parts them from the others.
+
+    All levels are returned where the server did not change, or where too few came after that.
+    """
+    closed = [s for s in levels if points_of([s])]
+    shift = of_levels(timed(closed))
+    return (closed[shift.since :] if shift and shift.enough else list(levels)), shift
+
+
+def steady(points: Sequence[TimedPoint]) -> list[TimedPoint]:
+    """Return the points since the last change, or all of them where there was none or too few came since.
+
+    For a search: fast, as posteriors are only made where levels contradict each other.
+    """
+    shift = of_levels(points) if contradict(points) else None
+    return list(points[shift.since :] if shift and shift.enough else points)
+
+
+def of_levels(points: Sequence[TimedPoint]) -> Shift | None:
+    """Return how the server changed while the points were measured, which are in order of time; None: it did not."""
+    places = [i for i, p in enumerate(points) if p.valid and p.throughput > 0]
+    levels = _levels([points[i] for i in places])
+    moments = _moments(levels, 0, len(places))
+    if not moments:
+        return None
+    start = moments[-1][1]
+    before, after = levels.part(0, moments[0][0]), levels.part(start, len(places))
+    ratio, C = _ratio(before, after)
+    low, high = ratio.ci95 or (None, None)
+    if low is None or high is None or low <= 1 <= high:
+        return None  # it was there and is gone, or a few levels erred by more than their errors
+    first, last = places[moments[0][0] - 1], places[start]
+    return Shift(points[first].time_s, points[last].time_s, len(moments), ratio, C, last, len(np.unique(after.u)))
+
+
+def contradict(points: Sequence[TimedPoint]) -> bool:
+    """Return whether levels before a moment contradict those after it, whatever the curve; in less than a millisecond.
+
+    Throughput neither falls with load nor rises faster than in proportion to it. Two levels contradict each other by
+    what lies outside of that, squared, which is compared with levels of the same side.
+    """
+    levels = _levels([p for p in points if p.valid and p.throughput > 0])
+    rise, gain = levels.u - levels.u[:, None], levels.y - levels.y[:, None]
+    off = gain - np.clip(gain, np.minimum(rise, 0.0), np.maximum(rise, 0.0))
+    square = np.triu(2 * off**2 / (levels.weight**2 + levels.weight[:, None] ** 2))
+    n, every = len(square), float(square.sum())
+    for b in range(FEWEST, n - FEWEST + 1):
+        across = float(square[:b, b:].sum())
+        within = (every - across) / (math.comb(b, 2) + math.comb(n - b, 2))
+        if across > _CONTRADICTS * (within + _RESOLVED**2):
+            return True
+    return False
+
+
+def _levels(points: Sequence[TimedPoint]) -> _Levels:
+    X = np.array([p.throughput for p in points])
+    own = np.array([ASSUMED * p.throughput if p.se is None else p.se for p in points])
+    measured = np.array([p.se is not None and not p.assumed for p in points], dtype=np.bool_)
+    sigma = np.maximum(own / X, FLOOR)
+    weight = np.clip(sigma / (np.median(sigma) if len(sigma) else 1.0), 1 / _APART, _APART)
+    noise = float(np.median((sigma / weight)[measured])) if measured.any() else _NOISE
+    u = np.log(np.array([p.concurrency for p in points], dtype=np.float64))
+    return _Levels(u, np.log(X), weight, noise)
+
+
+def _moments(levels: _Levels, start: int, end: int) -> list[tuple[int, int]]:
+    """Return every change among the levels from `start` to before `end`, as `_moment` does."""
+    moment = _moment(levels.part(start, end))
+    if moment is None:
+        return []
+    b, a = start + moment[0], start + moment[1]
+    return [*_moments(levels, start, b), (b, a), *_moments(levels, a, end)]
+
+
+def _moment(levels: _Levels) -> tuple[int, int] | None:
+    """Return how many levels come before the likeliest change, and the first after it; None where there is none.
+
+    First some levels at a time are left out, which hides no change among them, then the moments among these are tried.
+    Of those that are nearly as likely the last one counts: a level too few is better than one from before the change.
+    """
+    n = len(levels.u)
+
+    @cache
+    def evidence(start: int, end: int) -> float:
+        return _evidence(levels.part(start, end))
+
+    def gain(moment: tuple[int, int]) -> float:
+        b, a = moment
+        return evidence(0, b) + evidence(a, n) - (a - b) * math.log(_RANGE)
+
+    out = max(1, n // _ROUGH)
+    rough = [(b, b + out) for b in range(FEWEST, n - FEWEST - out + 1, out)]
+    if not rough:
+        return None
+    first, last = max(rough, key=gain)
+    near = [(b, a) for b in range(first, last + 1) for a in (b, b + 1) if a <= last]
+    best = max(map(gain, near))
+    if best - evidence(0, n) <= _SURE:
+        return None
+    return max((moment for moment in near if gain(moment) > best - _NEARLY), key=lambda moment: (moment[1], moment[0]))
+
+
+def _evidence(levels: _Levels) -> float:
+    """Return ln of the density of the levels under one curve, its level being anywhere within _RANGE."""
+    found = _posterior(levels)
+    constants = (len(levels.y) - 1) / 2 * math.log(2 * math.pi) + math.log(_RANGE * len(found.half_points))
+    return found.evidence - constants - float(np.log(levels.weight).sum())
+
+
+def _posterior(levels: _Levels) -> Posterior:
+    u, at = np.unique(levels.u, return_inverse=True)
+    precision = np.bincount(at, levels.weight**-2.0)
+    y = np.bincount(at, levels.weight**-2.0 * levels.y) / precision
+    scatter = float((((levels.y - y[at]) / levels.weight) ** 2).sum())
+    g = np.asarray(precision**-0.5, dtype=np.float64)
+    return posterior.of(Data(u, y, g, scatter, len(at) - len(u), levels.noise))
+
+
+def _ratio(before: _Levels, after: _Levels) -> tuple[Value, float]:
+    """Return throughput after over before, with its 95 % interval, and at which concurrency.
+
+    That is the level where the change is surest: more seats show only where there were too few.
+    """
+    loads = np.unique(np.concatenate([before.u, after.u]))
+    at = np.exp(loads[loads >= min(max(before.u.min(), after.u.min()), before.u.max(), after.u.max())])
+    rng = np.random.default_rng(0)
+
+    def logs(levels: _Levels) -> Floats:
+        grid = np.geomspace(min(at[0], math.exp(levels.u.min())), max(at[-1], math.exp(levels.u.max())), _PLACES)
+        grid = np.unique(np.append(grid, at))
+        return np.log(posterior.draw(_posterior(levels), grid, _DRAWS, rng).throughput(at))
+
+    change = logs(after) - logs(before)
+    surest = int(np.argmax(np.abs(change.mean(0)) / change.std(0)))
+    low, middle, high = np.exp(np.quantile(change[:, surest], (0.025, 0.5, 0.975))).tolist()
+    return Value(middle, (low, high)), float(at[surest])

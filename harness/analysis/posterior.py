@@ -1,0 +1,334 @@
+"""The posterior of the throughput curve: what levels say of the knee, summed over every curve that agrees with them.
+
+In u = ln N and ln X, with N requests in flight and the throughput X:
+
+    ln X = level + ln(e^a / (h + e^a)) + g(a) - loss·v + noise
+    v = w·E[(Z + (u - s)/w)₊], Z normal;  a = u - v          a rises with u up to the knee s = ln S, and v past it
+
+The rising branch is a hyperbola with half-point h as far as the levels agree. g is an integrated random walk, which
+lets the elasticity wander by `tau` an e-fold of load: hardly for a dense model on one GPU, more for mixtures of
+experts, padded batches and contention. The width w makes the corner soft, as that of a closed network of queues; with
+w = 0 it is sharp. Past the knee throughput is flat, or lost at an even rate. A curve that hardly rises below its knee
+is on its plateau already, so the elasticity there is at least LEAST_RISE.
+
+Given (S, h, tau, w, loss, noise) the rest is Gaussian. The sum over a grid of these is the posterior, without starting
+values and without resampling. One eigendecomposition for each (S, tau, w, loss) serves all h and all noises. The grid
+of S is refined where the mass lies.
+
+The noise is one unknown for all levels. The errors that levels measured of themselves say what it is about, and how
+levels compare, within a factor of 3: a short window hardly knows its own error. Repeats of a level count by their
+scatter.
+
+Left out: what the curve means (`conclusion`), and which levels take part (`points`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from harness.analysis.table import Floats, Ints
+
+BEYOND = 4.0  # times the highest load, up to where a knee is looked for
+LEAST_RISE = 0.06  # dlnX/dlnN right below a knee, at least
+
+_COARSE = 3  # knees an octave, before the grid is refined
+_FINE, _PARTS, _REFINED = 30, 6, 2  # knees of a refined part, about; of each cell, at most; how often it is refined
+_SMOOTH = ((0.0, 0.65), (0.1, 0.12), (0.2, 0.12), (0.35, 0.11))  # w of a corner, and its prior weight
+# tau (of the elasticity, an e-fold), its prior weight, and the corners that it is combined with.
+_ROUGH = (
+    (0.01, 0.45, _SMOOTH),
+    (0.06, 0.25, _SMOOTH),
+    (0.20, 0.17, ((0.0, 0.75), (0.2, 0.25))),
+    (0.50, 0.08, ((0.0, 1.0),)),
+    (1.20, 0.05, ((0.0, 1.0),)),
+)
+_FLAT = 0.0, 0.01  # mean and standard deviation of what an e-fold of load past the knee loses
+_FALLING = 0.20, 0.15  # the same of a server that thrashes or preempts
+_FALLS, _SUSPECTED = 0.15, 0.02  # prior weight of the latter, where the last level lies so far below the highest
+_HALF_POINTS = 12
+_NOISES = np.geomspace(0.003, 0.15, 9)  # where no level has measured its own error
+_TYPICAL = 0.05  # of such a noise: larger ones are ever less likely
+_TIMES = np.array([0.7, 0.85, 1.0, 1.25, 1.6, 2.2, 3.2, 5.0])  # the levels' own error that the noise may be
+_TIMES_PRIOR = np.array([0.08, 0.17, 0.25, 0.20, 0.12, 0.09, 0.06, 0.03])
+_SOFT_EDGE = 0.03  # of LEAST_RISE
+_NEGLIGIBLE = 2e-3  # share of the posterior in a cell of S, below which it is not refined
+_UNLIKELY = 1e-3  # the same of a form
+# ln of the knee less s for each w: a soft corner bends before it. Its standard deviation for each w, and a sharp one's.
+_BEFORE, _CORNER = 0.35, (0.25, 0.005)
+_STEPS = 96  # of a random walk that a drawn curve is made of
+
+
+class Data(msgspec.Struct, frozen=True, eq=False):
+    """Distinct levels in order of load; arrays of shape [n]."""
+
+    u: Floats  # ln N
+    y: Floats  # ln X, the mean of the level's repeats
+    g: Floats  # the level's error over the noise
+    scatter: float  # Σ of squares of repeats about their level, over their weights
+    freedom: int  # repeats less levels
+    error: float | None  # relative error that the levels measured of themselves; None: none did
+
+
+class Curves(msgspec.Struct, frozen=True, eq=False):
+    """D curves drawn from the posterior, on a common grid of N."""
+
+    N: Floats  # [q]
+    log_X: Floats  # [D, q]
+    hinge: Floats  # [D]: S, up to BEYOND times the highest load
+    plateau: Floats  # [D]: throughput at S
+    blur: Floats  # [D]: factor on a load near S, for what the cells of the grid and the shape of the corner leave open
+
+    def throughput(self, N: Floats) -> Floats:
+        """Return throughput at N in flight, in work per second, shape [D, len(N)].
+
+        Below the grid it is in proportion to N, above it that of the grid's end.
+        """
+        x, at = np.log(self.N), np.log(np.clip(N, self.N[0], self.N[-1]))
+        k = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
+        share = (at - x[k]) / (x[k + 1] - x[k])
+        below = np.minimum(np.log(N / self.N[0]), 0.0)
+        return np.asarray(np.exp(self.log_X[:, k] * (1 - share) + self.log_X[:, k + 1] * share + below))
+
+    def reaching(self, share: float, top: Floats) -> Floats:
+        """Return the least N at which each curve has a share of `top` [D], shape [D]; the grid's end if none does."""
+        wanted = np.log(share * top)[:, None]
+        k = np.argmax(np.append(self.log_X[:, :-1] >= wanted, np.ones((len(top), 1), bool), axis=1), axis=1)
+        rows, x = np.arange(len(top)), np.log(self.N)
+        after, before = self.log_X[rows, k], self.log_X[rows, np.maximum(k - 1, 0)]
+        part = np.clip((wanted[:, 0] - before) / np.where(after > before, after - before, 1.0), 0.0, 1.0)
+        part = np.where(after < wanted[:, 0], 1.0, part)
+        inside = np.exp(x[np.maximum(k - 1, 0)] + part * (x[k] - x[np.maximum(k - 1, 0)]))
+        return np.asarray(
+            np.where(k == 0, self.N[0] * np.exp(np.minimum(wanted[:, 0] - self.log_X[:, 0], 0.0)), inside)
+        )
+
+
+class Posterior(msgspec.Struct, frozen=True, eq=False):
+    """Weights over the grid, and its axes."""
+
+    data: Data
+    log_S: Floats  # [s], the middles of the cells of ln S
+    width: Floats  # [s], of the cells
+    forms: Floats  # [c, 5]: tau, w, mean and standard deviation of the loss, prior weight
+    noises: Floats  # [k]
+    half_points: Floats  # [h]
+    weights: Floats  # [s, c, k, h]; their sum is 1
+    evidence: float  # ln of the likelihood, averaged over the grid
+
+    def knees(self) -> tuple[Floats, Floats]:
+        """Return the distribution function of ln S and where it has these values, both of shape [s + 1].
+
+        A knee is spread by what its cell leaves open, and by how soft its corner is: no shape is exact.
+        """
+        edges = np.append(self.log_S - self.width / 2, self.log_S[-1] + self.width[-1] / 2)
+        by_corner = self.weights.sum((2, 3))
+        mass = np.zeros(len(edges))
+        for w in np.unique(self.forms[:, 1]):
+            sd = np.sqrt((_CORNER[0] * w) ** 2 + _CORNER[1] ** 2 + self.width**2 / 12)
+            mass += _normal((edges[:, None] - self.log_S + _BEFORE * w) / sd) @ by_corner[:, self.forms[:, 1] == w].sum(
+                1
+            )
+        return np.maximum.accumulate(mass), edges
+
+    @property
+    def noise(self) -> float:
+        """The relative error of a level of usual length, by the mean of the posterior."""
+        return float(self.weights.sum((0, 1, 3)) @ self.noises)
+
+    def mean_form(self) -> tuple[float, float]:
+        """Return (tau, w), by the mean of the posterior."""
+        tau, w = self.weights.sum((0, 2, 3)) @ self.forms[:, :2]
+        return float(tau), float(w)
+
+
+def of(data: Data, most: float = math.inf) -> Posterior:
+    """Return the posterior of the levels; no knee lies above `most` in flight. Needs 2 levels."""
+    forms, noises, half_points = _forms(data), *_grids(data)
+    top = max(min(math.log(BEYOND) + data.u[-1], math.log(most)), data.u[0])
+    log_S = np.arange(data.u[0], top + 1e-9, math.log(2) / _COARSE)
+    width = np.full(len(log_S), math.log(2) / _COARSE)
+    found = _log_posterior(data, log_S, forms, noises, half_points)
+    for _ in range(_REFINED):
+        mass = np.exp(found - found.max()).sum((1, 2, 3)) * width
+        near = np.convolve(mass > _NEGLIGIBLE * mass.sum(), np.ones(3), "same")[: len(mass)] > 0
+        if near.sum() > _FINE / 2:
+            break
+        parts = int(np.clip(_FINE // near.sum(), 2, _PARTS))
+        offsets = (np.arange(parts) + 0.5) / parts - 0.5
+        fine = (log_S[near][:, None] + width[near][:, None] * offsets).ravel()
+        both = np.append(fine, log_S[~near])
+        order = np.argsort(both)
+        of_forms = np.exp(found - found.max()).sum((0, 2, 3))
+        likely = of_forms > _UNLIKELY * of_forms.sum()
+        refined = np.full((len(fine), *found.shape[1:]), -np.inf)
+        refined[:, likely] = _log_posterior(data, fine, forms[likely], noises, half_points)
+        found = np.concatenate([refined, found[~near]])[order]
+        log_S, width = both[order], np.append(np.repeat(width[near] / parts, parts), width[~near])[order]
+    most_likely = found.max()
+    weights = np.exp(found - most_likely) * width[:, None, None, None]
+    total = float(weights.sum())
+    evidence = float(most_likely) + math.log(total / width.sum())
+    return Posterior(data, log_S, width, forms, noises, half_points, weights / total, evidence)
+
+
+def _forms(data: Data) -> Floats:
+    """Return what curves may look like, shape [c, 5]; ones that fall only where the levels end below their highest."""
+    falls = float(data.y.max() - data.y[-1]) > _SUSPECTED
+    flat = [(tau, w, *_FLAT, p * q * (1 - _FALLS * falls)) for tau, p, corners in _ROUGH for w, q in corners]
+    falling = [(tau, w, *_FALLING, _FALLS / 4) for tau, w in ((0.01, 0.0), (0.06, 0.0), (0.2, 0.0), (0.06, 0.2))]
+    return np.array(flat + (falling if falls else []))
+
+
+def _grids(data: Data) -> tuple[Floats, Floats]:
+    """Return the noises, shape [k], and the half-points, shape [h]."""
+    noises = _NOISES if data.error is None else data.error * _TIMES
+    return noises, np.geomspace(0.5, max(64.0, 8 * math.exp(data.u[-1])), _HALF_POINTS)
+
+
+def _noise_prior(data: Data, noises: Floats) -> Floats:
+    """Return ln of the weight of each noise, with what repeats and rises steeper than load say of it; shape [k].
+
+    No server gives more than in proportion to load, so such a rise between two levels is noise.
+    """
+    prior = -noises / _TYPICAL if data.error is None else np.log(_TIMES_PRIOR)
+    steeper = np.diff(data.y) - np.diff(data.u)
+    z = steeper / (noises[:, None] * np.hypot(data.g[1:], data.g[:-1]))
+    chance = np.log(2 * np.maximum(_normal(-z), 1e-30))
+    of_rises = np.where(steeper > 0, chance, 0.0).sum(1)
+    return np.asarray(prior + of_rises - data.freedom * np.log(noises) - data.scatter / (2 * noises**2))
+
+
+def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, half_points: Floats) -> Floats:
+    """Return ln of the likelihood times the prior, the level integrated out; shape [s, c, k, h]."""
+    tau, w, loss, spread, prior = forms.T[:, None, :, None]  # each [1, c, 1]
+    s = log_S[:, None, None]
+    a, v = coordinates(data.u, s, w)
+    a, v = np.broadcast_arrays(a, v, a + tau)[:2]  # [s, c, n]
+    g, start = data.g, data.u[0]
+    covariance = (tau**2)[..., None] * walk(a - start, a - start) + (spread * v)[..., None] * (spread * v)[..., None, :]
+    values, Q = np.linalg.eigh(covariance / (g[:, None] * g))
+    total = 1 / (np.maximum(values, 0.0)[:, :, None] + noises[:, None] ** 2)  # [s, c, k, n]
+    rest = ((data.y + loss * v)[:, :, None] - hyperbola(a[:, :, None], half_points[:, None])) / g @ Q  # [s, c, h, n]
+    one = (1 / g) @ Q  # [s, c, n]
+    rise = (tau * np.maximum(a - start, 0.0)) ** 2 / 2 / g
+    rise = (rise[:, :, None] @ Q)[:, :, 0]  # covariance of the levels with the elasticity at the knee
+
+    def over(x: Floats, y: Floats) -> Floats:
+        return np.swapaxes((x * y) @ np.swapaxes(total, -1, -2), -1, -2)  # [s, c, k, ...]
+
+    ones = over(one[:, :, None], one[:, :, None])
+    level = over(rest, one[:, :, None]) / ones
+    by_rise = over(rise[:, :, None], one[:, :, None])
+    square = over(rest, rest) - level**2 * ones
+    elasticity = over(rest, rise[:, :, None]) - level * by_rise
+    elasticity += half_points / (half_points + np.exp(s)[..., None])
+    known = over(rise[:, :, None], rise[:, :, None]) - by_rise**2 / ones
+    unsure = (tau**2 * np.maximum(s - start, 0.0))[..., None] - known
+    rising = (elasticity - LEAST_RISE) / np.sqrt(np.maximum(unsure, 0.0) + _SOFT_EDGE**2)
+    found = (np.log(total).sum(-1)[..., None] - square - np.log(ones)) / 2 - np.logaddexp(0, -1.702 * rising)
+    return np.asarray(found + np.log(prior)[..., None] + _noise_prior(data, noises)[:, None])
+
+
+def coordinates(u: Floats, s: Floats, w: Floats) -> tuple[Floats, Floats]:
+    """Return (a, v): how far a load u = ln N has come on the rising branch, and how far past the knee s.
+
+    >>> coordinates(np.array([1.0, 3.0]), np.array(2.0), np.array(0.0))
+    (array([1., 2.]), array([0., 1.]))
+    """
+    soft = np.maximum(w, 1e-9)
+    z = np.clip((u - s) / soft, -40.0, 40.0)
+    v = np.where(w > 0, soft * (z * _normal(z) + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)), np.maximum(u - s, 0.0))
+    v = np.where((w > 0) & (z >= 40.0), u - s, v)
+    return u - v, v
+
+
+def walk(x: Floats, y: Floats) -> Floats:
+    """Return the covariance of an integrated random walk of unit variance at x and y, shape [..., len(x), len(y)].
+
+    m²(3M - m)/6 for m = min(x, y), M = max(x, y), both from where the walk begins; 0 before.
+    """
+    x, y = np.maximum(x, 0.0)[..., :, None], np.maximum(y, 0.0)[..., None, :]
+    least = np.minimum(x, y)
+    return np.asarray(least**2 * (3 * np.maximum(x, y) - least) / 6)
+
+
+def hyperbola(a: Floats, h: Floats) -> Floats:
+    """Return ln of N/(h + N) at N = e^a."""
+    return np.asarray(a - np.log(h + np.exp(a)))
+
+
+def _normal(z: Floats) -> Floats:
+    """Return the normal distribution function, to 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26)."""
+    x = np.abs(z) / math.sqrt(2)
+    t = 1 / (1 + 0.3275911 * x)
+    poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    upper = poly * np.exp(-x * x) / 2
+    return np.asarray(np.where(z > 0, 1 - upper, upper))
+
+
+def draw(posterior: Posterior, N: Floats, count: int, rng: np.random.Generator) -> Curves:
+    """Return `count` curves on the grid N [q], drawn from the posterior.
+
+    A curve is a random walk, moved to the levels by the weights that a Gaussian process has for them (Matheron's rule).
+    """
+    data, (S, form, noise, half) = posterior.data, _cells(posterior, count, rng)
+    jitter = rng.uniform(-0.5, 0.5, count) * posterior.width[S]
+    forms = posterior.forms[form]
+    corner = rng.normal(size=count) * np.hypot(_CORNER[0] * forms[:, 1], _CORNER[1])
+    s = posterior.log_S[S][:, None]
+    tau, w, loss, spread = forms.T[:4, :, None]
+    h, start = posterior.half_points[half][:, None], data.u[0]
+    levels = coordinates(data.u, s, w)
+    grid = coordinates(np.log(N), s, w)
+    a = np.append(grid[0], s, axis=1)  # the plateau is where the rising branch ends
+    v = np.append(grid[1], np.zeros_like(s), axis=1)
+
+    at, path = _walks(max(float(a.max()) - start, 1e-6), count, rng)
+    fall = rng.normal(size=(count, 1))
+
+    def prior(a: Floats, v: Floats) -> Floats:
+        return np.asarray(hyperbola(a, h) + tau * _read(path, at, a - start) - (loss + spread * fall) * v)
+
+    error = posterior.noises[noise][:, None] * data.g
+    R = (tau**2)[..., None] * walk(levels[0] - start, levels[0] - start)
+    R += (spread * levels[1])[..., None] * (spread * levels[1])[:, None] + error[..., None] * np.eye(len(data.u)) * (
+        error[:, None]
+    )
+    rest = data.y - prior(*levels) - error * rng.normal(size=error.shape)
+    solved = np.linalg.solve(R, np.stack([rest, np.ones_like(rest)], axis=-1))
+    level = solved[..., 0].sum(1, keepdims=True) / solved[..., 1].sum(1, keepdims=True)
+    weights = solved[..., 0] - level * solved[..., 1]
+    moved = (tau**2)[..., None] * walk(a - start, levels[0] - start) + (
+        (spread * v)[..., None] * (spread * levels[1])[:, None]
+    )
+    log_X = level + prior(a, v) + (moved @ weights[..., None])[..., 0]
+    blur = np.exp(jitter + corner)
+    return Curves(N, log_X[:, :-1], np.exp(s[:, 0] - _BEFORE * forms[:, 1]) * blur, np.exp(log_X[:, -1]), blur)
+
+
+def _cells(posterior: Posterior, count: int, rng: np.random.Generator) -> tuple[Ints, ...]:
+    """Return cells of the grid as often as their weights say, in random order; indices of each axis, shape [count]."""
+    upto = np.cumsum(posterior.weights.ravel())
+    even = (np.arange(count) + rng.uniform()) / count * upto[-1]
+    cells = rng.permutation(np.minimum(np.searchsorted(upto, even), len(upto) - 1))
+    return np.unravel_index(cells, posterior.weights.shape)
+
+
+def _walks(length: float, count: int, rng: np.random.Generator) -> tuple[float, Floats]:
+    """Return the step, and integrated random walks from 0 to `length`, shape [count, steps + 1]."""
+    step = length / _STEPS
+    speed = np.cumsum(rng.normal(size=(count, _STEPS)), axis=1) * math.sqrt(step)
+    speed = np.append(np.zeros((count, 1)), speed, axis=1)
+    path = np.cumsum((speed[:, 1:] + speed[:, :-1]) / 2, axis=1) * step
+    return step, np.append(np.zeros((count, 1)), path, axis=1)
+
+
+def _read(path: Floats, step: float, x: Floats) -> Floats:
+    """Return the walks at x [count, m], between their steps by straight lines; 0 before they begin."""
+    at = np.clip(x / step, 0.0, path.shape[1] - 1.000001)
+    k = at.astype(np.int64)
+    rows = np.arange(len(path))[:, None]
+    return np.asarray(path[rows, k] * (1 - (at - k)) + path[rows, k + 1] * (at - k))

@@ -1,0 +1,140 @@
+"""A server that changes during a ramp is noticed, with when and by how much; one that keeps its speed never is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from harness.analysis import change
+from harness.analysis.change import Shift, TimedPoint
+from harness.summary import Estimate, LevelSummary
+from tests.builders.summaries import level
+
+EVERY_S = 20.0  # from the middle of a window to that of the next
+RAMP = (1, 2, 4, 8, 16, 32, 64, 18, 30, 21, 27)
+
+Server = Callable[[float], float]  # requests in flight in, tok/s out
+
+
+def serves(seats: float, speed: float = 1.0) -> Server:
+    """A server that is faster by a half with as many requests as it has seats, each of them slower."""
+    return lambda C: speed * 50 * min(C, seats) / (1 + 0.01 * min(C, seats))
+
+
+def ramp(
+    *stretches: tuple[Server, int], levels: Sequence[int] = RAMP, noise: float = 0.0, seed: int = 0
+) -> list[TimedPoint]:
+    """The levels of each server in turn, the last one's to the end; each says how many are its own."""
+    rng = np.random.default_rng(seed)
+    servers = [server for server, count in stretches for _ in range(count)]
+    out = []
+    for i, (C, server) in enumerate(zip(levels, servers, strict=True)):
+        X = server(C) * float(np.exp(noise * rng.normal()))
+        out.append(TimedPoint(C, float(C), X, (noise or 0.005) * X, time_s=EVERY_S * i))
+    return out
+
+
+def shift(points: Sequence[TimedPoint]) -> Shift:
+    found = change.of_levels(points)
+    assert found is not None
+    return found
+
+
+def test_a_server_that_slows_down_is_named_with_time_and_size() -> None:
+    found = shift(ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.03))
+    assert (found.times, found.since, found.distinct, found.enough) == (1, 7, 4, True)
+    assert (found.start_s, found.end_s) == (6 * EVERY_S, 7 * EVERY_S)
+    low, high = found.ratio.ci95 or (None, None)
+    assert low is not None
+    assert high is not None
+    assert low < 0.6 < high < 0.8
+
+
+@pytest.mark.slow
+def test_more_seats_are_a_change_though_levels_below_the_old_knee_stay() -> None:
+    found = shift(ramp((serves(24), 7), (serves(48), 5), levels=(*RAMP[:7], 18, 40, 21, 60, 34), noise=0.01))
+    assert found.since in (7, 8)  # with 18 in flight there is no difference
+    assert found.ratio.value is not None
+    assert found.ratio.value > 1.2
+    assert found.concurrency > 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
+def test_a_calm_server_is_not_doubted(noise: float) -> None:
+    ramps = [ramp((serves(24), len(RAMP)), noise=noise, seed=seed) for seed in range(3)]
+    assert [change.of_levels(points) for points in ramps] == [None] * 3
+
+
+@pytest.mark.slow
+def test_one_level_alone_is_no_change() -> None:
+    points = ramp((serves(24), len(RAMP)), noise=0.02)
+    points[8] = msgspec.structs.replace(points[8], throughput=1.3 * points[8].throughput)
+    assert change.of_levels(points) is None
+    assert change.steady(points) == points
+
+
+def test_the_moment_may_lie_within_a_window() -> None:
+    found = shift(ramp((serves(24), 6), (serves(24, 0.8), 1), (serves(24, 0.6), 4), noise=0.01))
+    assert (found.start_s, found.end_s, found.since) == (5 * EVERY_S, 7 * EVERY_S, 7)
+
+
+@pytest.mark.slow
+def test_of_several_changes_the_last_one_counts() -> None:
+    levels = (*RAMP[:7], 18, 30, 21, 27, 16, 34, 24)
+    slows = ramp((serves(24), 6), (serves(24, 0.7), 4), (serves(24, 0.4), 4), levels=levels, noise=0.01)
+    found = shift(slows)
+    assert (found.times, found.since, found.start_s) == (2, 10, 5 * EVERY_S)
+    assert found.ratio.value == pytest.approx(0.4, rel=0.1)
+
+
+def test_places_are_those_of_the_points_given_and_invalid_ones_say_nothing() -> None:
+    points = ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02)
+    broken = msgspec.structs.replace(points[3], throughput=1.0, valid=False)
+    assert shift([*points[:3], broken, *points[3:]]).since == 8
+
+
+def test_a_search_goes_on_with_the_levels_since_then() -> None:
+    points = ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02)
+    assert change.contradict(points)
+    assert change.steady(points) == points[7:]
+
+
+@pytest.mark.slow
+def test_too_few_levels_since_then_are_no_curve() -> None:
+    points = ramp((serves(24), 8), (serves(24, 0.6), 3), noise=0.02)
+    assert not shift(points).enough
+    assert change.steady(points) == points
+
+
+@pytest.mark.parametrize("points", [[], ramp((serves(24), 4), levels=RAMP[:4])])
+def test_few_levels_do_not_contradict_each_other(points: list[TimedPoint]) -> None:
+    assert not change.contradict(points)
+    assert change.of_levels(points) is None
+
+
+def summaries(points: Sequence[TimedPoint]) -> list[LevelSummary]:
+    """Levels as a run summarises them, with windows of 10 s."""
+    return [
+        msgspec.structs.replace(
+            level(round(p.concurrency)),
+            in_flight=p.concurrency,
+            output_tokens_per_s=Estimate(p.throughput, (0.9 * p.throughput, 1.1 * p.throughput)),
+            output_tokens_per_s_se=p.se,
+            window=(p.time_s + 100, p.time_s + 110),
+        )
+        for p in points
+    ]
+
+
+@pytest.mark.slow
+def test_a_curve_is_made_of_the_levels_since_then() -> None:
+    levels = summaries(ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02))
+    kept, found = change.steady_levels(levels)
+    assert kept == levels[7:]
+    assert found is not None
+    assert (found.start_s, found.end_s) == (6 * EVERY_S + 105, 7 * EVERY_S + 105)
+    assert change.steady_levels(levels[:7]) == (levels[:7], None)
