@@ -39,7 +39,7 @@ def throughput(curve: Curve | None, levels: Sequence[LevelSummary]) -> Value:
     pooled = pool([point(level) for level in levels])
     if not len(pooled.X):
         return Value(None)
-    X, half = float(pooled.X[0]), Z95 * float((pooled.sigma * pooled.widening)[0])
+    X, half = float(pooled.X[0]), Z95 * float(pooled.sigma[0])
     known = all(level.throughput.ci95 for level in levels)
     return Value(X, (X * math.exp(-half), X * math.exp(half)) if known else None)
 

@@ -34,7 +34,7 @@ _NOISE = 0.03  # of levels none of which has measured its own error
 _APART = math.sqrt(3)  # weights of levels, as in `points`
 _CONTRADICTS = 100.0  # times what levels contradict each other on the same side
 _RESOLVED = 0.02  # relative: a lesser contradiction shows no change
-_ROUGH = 8  # parts of a ramp, among which the likeliest is searched for the moment
+_ROUGH = 6  # parts of a ramp, among which the likeliest is searched for the moment
 _NEARLY = 1.0  # ln of the odds of the likeliest moment over one that is nearly as likely
 _DRAWS, _PLACES = 200, 24  # curves that the size of a change is read from, and where
 

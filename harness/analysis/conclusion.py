@@ -35,6 +35,7 @@ _UNSURE = 0.025  # chance of a knee above the levels, from which on its interval
 _LOWEST = 1.05  # of the lowest level: a knee up to there lies at it or below
 _SHORT = 1.5  # the last so many times of the load, over which a rise is read
 _WIDE = 2.1  # times the load by which a rise in proportion would have ended, from which on two levels are too far apart
+_ALONE = 1.25  # times the second highest throughput, from which on the highest is supported by no other level
 _UP = 1.5, 2.5  # levels past the knee that would settle it, in knees
 
 
@@ -154,6 +155,10 @@ def _not_shown(evidence: Evidence) -> list[str]:
     levels, knee = evidence.levels, evidence.knee
     reasons = [] if len(levels.N) >= LEVELS else [f"{len(levels.N)} levels, {LEVELS} are needed"]
     low, high = knee.ci95 or (None, None)
+    highest, second = int(np.argmax(levels.X)), float(np.sort(levels.X)[-2])
+    if levels.X[highest] > _ALONE * second:
+        times = levels.X[highest] / second
+        reasons.append(f"the level at {levels.C[highest]:g} has {times:.2g} times the throughput of any other")
     if math.isfinite(evidence.fall):
         reasons.append(f"throughput has collapsed at {evidence.fall:g} in flight")
     elif evidence.past < 2:

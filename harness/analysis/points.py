@@ -1,8 +1,8 @@
 """Measured levels as the points that a curve is fitted to: repeats pooled, every one with an error.
 
-A measured error counts as it is. One that was assumed from the number of requests is a weight between levels: its scale
-comes from the scatter of levels about their neighbours. Left out: the curve itself (`posterior`), and which level comes
-next (`ramp`).
+A measured error counts as it is. One that was assumed from the number of requests says little: short windows scatter by
+3 to 8 % whatever it is, so it lies between these. Left out: the curve itself (`posterior`), and which level comes next
+(`ramp`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis.posterior import Data
-from harness.analysis.stats import ASSUMED, FLOOR, Z95, between, t_quantile
+from harness.analysis.stats import ASSUMED, FLOOR, between
 from harness.analysis.table import Bools, Floats, Ints
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code
@@ -23,9 +23,8 @@ from harness.summary import LevelSummary
 
 FALLEN = 0.55  # of the second highest throughput, below which the levels at the end have collapsed
 
-_PRIOR = 1.5  # σ of ln(scale): a factor of 4.5 either way is no surprise
-_MEDIAN = 0.4549  # of χ² with one degree of freedom
-_TYPICAL = 0.05  # error of a short window, where too few levels show it
+SHORT = 0.03, 0.08  # relative error of a level whose window was too short to measure it
+HARDLY = 0.25  # requests of a window for each in flight, below which it is no measurement
 _APART = math.sqrt(3)  # no level's error counts as more than 3 times another's: each is itself uncertain
 
 
@@ -51,18 +50,10 @@ class PooledLevels(msgspec.Struct, frozen=True):
     C: Floats
     X: Floats
     sigma: Floats  # relative error
-    assumed: Bools  # the error's scale is by the scatter of the levels
     in_flight_ok: Bools  # as many in flight as were requested
     times: Ints  # how often each was measured
     data: Data  # the same as a posterior takes them
     drift: float  # relative σ between repeats of one level, beyond their own errors
-    scale: float  # factor that assumed errors were found to need
-    spread: float  # by which an interval from assumed errors is wider than a normal one
-
-    @property
-    def widening(self) -> Floats:
-        """`spread` where the error was assumed, 1 where it was measured; shape [n]."""
-        return np.where(self.assumed, self.spread, 1.0)
 
     @property
     def upright(self) -> int:
@@ -72,7 +63,7 @@ class PooledLevels(msgspec.Struct, frozen=True):
 
     def lowest(self, count: int) -> PooledLevels:
         """Return the first `count` levels alone."""
-        columns = ("N", "C", "X", "sigma", "assumed", "in_flight_ok", "times")
+        columns = ("N", "C", "X", "sigma", "in_flight_ok", "times")
         of_data = {name: getattr(self.data, name)[:count] for name in ("u", "y", "g")}
         cut = {name: getattr(self, name)[:count] for name in columns}
         return msgspec.structs.replace(self, **cut, data=msgspec.structs.replace(self.data, **of_data))
@@ -129,16 +120,13 @@ def pool(points: Sequence[Point]) -> PooledLevels:
     A machine that drifts moves a level as a whole, which its own error cannot show but repeats do. What lies between
     them beyond their errors is counted at every level, at one that was measured once too.
     """
-    valid = sorted(
-        (p for p in points if p.valid and p.throughput > 0 and p.concurrency > 0), key=lambda p: p.concurrency
-    )
+    valid = sorted(filter(_counts, points), key=lambda p: p.concurrency)
     C, at, times = np.unique([p.concurrency for p in valid], return_inverse=True, return_counts=True)
     N = np.array([p.in_flight or p.concurrency for p in valid])
     X = np.array([p.throughput for p in valid])
     guessed = np.array([p.assumed or p.se is None for p in valid], dtype=np.bool_)
     sigma = np.maximum(np.array([ASSUMED * p.throughput if p.se is None else p.se for p in valid]) / X, FLOOR)
-    scale, freedom = error_scale(N, X, sigma, guessed)
-    sigma = np.where(guessed, np.maximum(scale * sigma, FLOOR), sigma)
+    sigma = np.where(guessed, np.clip(sigma, *SHORT), sigma)
     drift = between(np.log(X), sigma, at)
     w = 1 / (sigma**2 + drift**2)
     total = np.bincount(at, w, len(C))
@@ -148,14 +136,21 @@ def pool(points: Sequence[Point]) -> PooledLevels:
         C=C,
         X=np.bincount(at, w * X, len(C)) / total,
         sigma=np.asarray(total**-0.5, dtype=np.float64),
-        assumed=np.bincount(at, w * guessed, len(C)) > total / 2,
         in_flight_ok=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
         times=times,
         data=_data(np.log(mean_N) if (np.diff(mean_N) > 0).all() else np.log(C), np.log(X), sigma, guessed, at),
         drift=drift,
-        scale=scale,
-        spread=t_quantile(0.975, freedom + 1) / Z95,
     )
+
+
+def _counts(p: Point) -> bool:
+    """Whether a point counts: valid, and not one whose window saw hardly any of the requests in flight.
+
+    An assumed error is 1/√requests.
+    """
+    if not (p.valid and p.throughput > 0 and p.concurrency > 0):
+        return False
+    return not p.assumed or not p.se or (p.throughput / p.se) ** 2 >= HARDLY * p.concurrency
 
 
 def _data(load: Floats, y: Floats, sigma: Floats, assumed: Bools, at: Ints) -> Data:
@@ -169,41 +164,3 @@ def _data(load: Floats, y: Floats, sigma: Floats, assumed: Bools, at: Ints) -> D
     mean = np.bincount(at, weight**-2.0 * y, len(load)) / precision
     scatter = float((((y - mean[at]) / weight) ** 2).sum())
     return Data(load, mean, precision**-0.5, scatter, len(y) - len(load), own)
-
-
-def error_scale(N: Floats, X: Floats, sigma: Floats, assumed: Bools) -> tuple[float, float]:
-    """Return the factor on the relative errors `sigma` where they are `assumed`, and the degrees of freedom behind it.
-
-    It brings what levels lie off the line through their neighbours in ln N and ln X, by the median, and repeats off
-    each other, to its expectation, against a wide normal prior on its logarithm: the s that minimises 2f·ln s + χ²/s² +
-    (ln s/1.5)². Differences share levels, which leaves them half of their number as degrees of freedom (Gasser, Sroka
-    and Jennen-Steinmetz 1986). N rises; repeats are allowed.
-
-    >>> N = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
-    >>> s, f = error_scale(N, N, np.full(7, 0.2), np.full(7, True))
-    >>> bool(s < 0.01), f
-    (True, 2.5)
-    """
-    if not assumed.any():
-        return 1.0, 0.0
-    if len(N) < 3:  # nothing scatters
-        return min(1.0, _TYPICAL / float(sigma[assumed].max())), 1.0
-    x, y = np.log(N), np.log(X)
-    span = x[2:] - x[:-2]
-    below = np.where(span > 0, (x[2:] - x[1:-1]) / np.where(span > 0, span, 1.0), 0.5)
-    off = y[1:-1] - below * y[:-2] - (1 - below) * y[2:]
-    variance = sigma[1:-1] ** 2 + (below * sigma[:-2]) ** 2 + ((1 - below) * sigma[2:]) ** 2
-    freedom = len(off) / 2
-    return _likeliest(freedom * float(np.median(off**2 / variance)) / _MEDIAN, freedom), freedom
-
-
-def _likeliest(chi2: float, freedom: float) -> float:
-    """Return the s that minimises 2f·ln s + χ²/s² + (ln s/σ)²: its slope rises with ln s, so by bisection."""
-    low, high = -12.0, 6.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if freedom - chi2 * math.exp(-2 * middle) + middle / _PRIOR**2 > 0:
-            high = middle
-        else:
-            low = middle
-    return math.exp((low + high) / 2)

@@ -8,8 +8,8 @@ In u = ln N and ln X, with N requests in flight and the throughput X:
 The rising branch is a hyperbola with half-point h as far as the levels agree. g is an integrated random walk, which
 lets the elasticity wander by `tau` an e-fold of load: hardly for a dense model on one GPU, more for mixtures of
 experts, padded batches and contention. The width w makes the corner soft, as that of a closed network of queues; with
-w = 0 it is sharp. Past the knee throughput is flat, or lost at an even rate. A curve that hardly rises below its knee
-is on its plateau already, so the elasticity there is at least LEAST_RISE.
+w = 0 it is sharp. Past the knee throughput is flat, or lost at a rate that wanders too. A curve that hardly rises below
+its knee is on its plateau already, so the elasticity there is at least LEAST_RISE.
 
 Given (S, h, tau, w, loss, noise) the rest is Gaussian. The sum over a grid of these is the posterior, without starting
 values and without resampling. One eigendecomposition for each (S, tau, w, loss) serves all h and all noises. The grid
@@ -46,8 +46,9 @@ _ROUGH = (
     (1.20, 0.05, ((0.0, 1.0),)),
 )
 _FLAT = 0.0, 0.01  # mean and standard deviation of what an e-fold of load past the knee loses
-_FALLING = 0.20, 0.15  # the same of a server that thrashes or preempts
-_FALLS, _SUSPECTED = 0.15, 0.02  # prior weight of the latter, where the last level lies so far below the highest
+# The same of a server that preempts, and of one that thrashes; their rate of loss wanders by as much, an e-fold.
+_FALLING = (0.20, 0.15), (1.0, 0.8)
+_FALLS, _SUSPECTED = 0.08, 0.02  # prior weight of these, where the last level lies so far below the highest
 _HALF_POINTS = 12
 _NOISES = np.geomspace(0.003, 0.15, 9)  # where no level has measured its own error
 _TYPICAL = 0.05  # of such a noise: larger ones are ever less likely
@@ -178,7 +179,8 @@ def _forms(data: Data) -> Floats:
     """Return what curves may look like, shape [c, 5]; ones that fall only where the levels end below their highest."""
     falls = float(data.y.max() - data.y[-1]) > _SUSPECTED
     flat = [(tau, w, *_FLAT, p * q * (1 - _FALLS * falls)) for tau, p, corners in _ROUGH for w, q in corners]
-    falling = [(tau, w, *_FALLING, _FALLS / 4) for tau, w in ((0.01, 0.0), (0.06, 0.0), (0.2, 0.0), (0.06, 0.2))]
+    falling = [(tau, w, *_FALLING[0], _FALLS / 6) for tau, w in ((0.01, 0.0), (0.06, 0.0), (0.2, 0.0), (0.06, 0.2))]
+    falling += [(tau, 0.0, *_FALLING[1], _FALLS / 6) for tau in (0.01, 0.06)]
     return np.array(flat + (falling if falls else []))
 
 
@@ -196,7 +198,7 @@ def _noise_prior(data: Data, noises: Floats) -> Floats:
     prior = -noises / _TYPICAL if data.error is None else np.log(_TIMES_PRIOR)
     steeper = np.diff(data.y) - np.diff(data.u)
     z = steeper / (noises[:, None] * np.hypot(data.g[1:], data.g[:-1]))
-    chance = np.log(2 * np.maximum(_normal(-z), 1e-30))
+    chance = np.log(2 * np.maximum(_normal(-z), 1e-300))
     of_rises = np.where(steeper > 0, chance, 0.0).sum(1)
     return np.asarray(prior + of_rises - data.freedom * np.log(noises) - data.scatter / (2 * noises**2))
 
@@ -208,7 +210,7 @@ def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, hal
     a, v = coordinates(data.u, s, w)
     a, v = np.broadcast_arrays(a, v, a + tau)[:2]  # [s, c, n]
     g, start = data.g, data.u[0]
-    covariance = (tau**2)[..., None] * walk(a - start, a - start) + (spread * v)[..., None] * (spread * v)[..., None, :]
+    covariance = (tau**2)[..., None] * walk(a - start, a - start) + (spread**2)[..., None] * _loss(v, v)
     values, Q = np.linalg.eigh(covariance / (g[:, None] * g))
     total = 1 / (np.maximum(values, 0.0)[:, :, None] + noises[:, None] ** 2)  # [s, c, k, n]
     rest = ((data.y + loss * v)[:, :, None] - hyperbola(a[:, :, None], half_points[:, None])) / g @ Q  # [s, c, h, n]
@@ -255,6 +257,11 @@ def walk(x: Floats, y: Floats) -> Floats:
     return np.asarray(least**2 * (3 * np.maximum(x, y) - least) / 6)
 
 
+def _loss(v: Floats, w: Floats) -> Floats:
+    """Return the covariance of what is lost at v and w past the knee, for a rate of unit variance that wanders."""
+    return np.asarray(v[..., :, None] * w[..., None, :] + walk(v, w))
+
+
 def hyperbola(a: Floats, h: Floats) -> Floats:
     """Return ln of N/(h + N) at N = e^a."""
     return np.asarray(a - np.log(h + np.exp(a)))
@@ -287,24 +294,24 @@ def draw(posterior: Posterior, N: Floats, count: int, rng: np.random.Generator) 
     v = np.append(grid[1], np.zeros_like(s), axis=1)
 
     at, path = _walks(max(float(a.max()) - start, 1e-6), count, rng)
-    fall = rng.normal(size=(count, 1))
+    past, fall = _walks(max(float(v.max()), float(levels[1].max()), 1e-6), count, rng)
+    rate = rng.normal(size=(count, 1))
 
     def prior(a: Floats, v: Floats) -> Floats:
-        return np.asarray(hyperbola(a, h) + tau * _read(path, at, a - start) - (loss + spread * fall) * v)
+        lost = loss * v + spread * (rate * v + _read(fall, past, v))
+        return np.asarray(hyperbola(a, h) + tau * _read(path, at, a - start) - lost)
+
+    def covariance(a: Floats, v: Floats) -> Floats:
+        of_rise = walk(a - start, levels[0] - start)
+        return np.asarray((tau**2)[..., None] * of_rise + (spread**2)[..., None] * _loss(v, levels[1]))
 
     error = posterior.noises[noise][:, None] * data.g
-    R = (tau**2)[..., None] * walk(levels[0] - start, levels[0] - start)
-    R += (spread * levels[1])[..., None] * (spread * levels[1])[:, None] + error[..., None] * np.eye(len(data.u)) * (
-        error[:, None]
-    )
+    R = covariance(*levels) + (error**2)[..., None] * np.eye(len(data.u))
     rest = data.y - prior(*levels) - error * rng.normal(size=error.shape)
     solved = np.linalg.solve(R, np.stack([rest, np.ones_like(rest)], axis=-1))
     level = solved[..., 0].sum(1, keepdims=True) / solved[..., 1].sum(1, keepdims=True)
     weights = solved[..., 0] - level * solved[..., 1]
-    moved = (tau**2)[..., None] * walk(a - start, levels[0] - start) + (
-        (spread * v)[..., None] * (spread * levels[1])[:, None]
-    )
-    log_X = level + prior(a, v) + (moved @ weights[..., None])[..., 0]
+    log_X = level + prior(a, v) + (covariance(a, v) @ weights[..., None])[..., 0]
     blur = np.exp(jitter + corner)
     return Curves(N, log_X[:, :-1], np.exp(s[:, 0] - _BEFORE * forms[:, 1]) * blur, np.exp(log_X[:, -1]), blur)
 

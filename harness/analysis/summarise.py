@@ -11,11 +11,25 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import server_metrics
-from harness.analysis import change, checks, classes, curve, gap, headline, lengths, node_loss, phases, quality, seats, slo
+from harness.analysis import (
+    change,
+    checks,
+    classes,
+    curve,
+    gap,
+    headline,
+    lengths,
+    node_loss,
+    phases,
+    quality,
+    seats,
+    slo,
+)
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts import shards as on_machines
-from harness.analysis.verdicts.curve import above_peak, changed, dip_confirmed, host_bound
+from harness.analysis.verdicts.curve import changed, dip_confirmed, host_bound
+from harness.analysis.verdicts.peak import above_peak
 from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Outcome, Verdict, doubt, invalid, note
@@ -72,7 +86,8 @@ def summarise(run: Result) -> Summary:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
     prediction = _with_gap(run, of_ramp, fitted, phase)
     parted = prediction.gap if prediction else None
-    of_curve = [changed(shift, len(stretch)) if shift else None, above_peak(parted, phase), quota_plateau(fitted, of_ramp)]
+    change_said = changed(shift, len(stretch)) if shift else None
+    of_curve = [change_said, above_peak(parted, phase), quota_plateau(fitted, of_ramp)]
     has_slo = bool(facts.limits) or any(facts.class_limits.values())
     unqualified = headline.of(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))
     knee = unqualified.value

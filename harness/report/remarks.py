@@ -56,7 +56,7 @@ _BRIEF = {
     Code.THROUGHPUT_DECAYS: "throughput falls over the window{}: --verbose",
     Code.LATENCY_CREEPS: "TTFT p99 rises over the window{}: --verbose",
     Code.MEMORY_GROWS: "the server's memory grows over the window{}: --verbose",
-    Code.DRIFT: "repeats differ more than by chance{}: other load?",
+    Code.DRIFT: "the server changed during the run: --verbose says when",
     Code.DIP_CONFIRMED: "throughput falls past the knee{}",
     Code.THROUGHPUT_COLLAPSES: "throughput collapses past the knee: keep the load below it",
     Code.PLATEAU_NOT_REACHED: "the plateau is not reached",

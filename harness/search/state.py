@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis.stats import ASSUMED, FLOOR
 from harness.analysis.verdicts.server import ERROR_RATE
 from harness.scenario import Scenario
 from harness.search import decision, pace
@@ -173,12 +172,6 @@ class State(msgspec.Struct, frozen=True):
         return (
             decision.not_enough(self.search.seconds_left, self.search.requests_left, "a level that helps") or self.bar
         )
-
-    @property
-    def typical_error(self) -> float:
-        """Relative error that a level has here."""
-        errors = [m.se / m.throughput for m in self.valid if m.se]
-        return max(float(np.median(errors)), FLOOR) if errors else ASSUMED
 
 
 def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:

@@ -242,7 +242,7 @@ def test_two_levels_never_show_a_knee(points: list[Point], state: str) -> None:
 def test_two_levels_say_what_they_show_of_a_rise() -> None:
     doubled = fit([Point(1, None, 301, se=100), Point(2, None, 587, se=55)]).curve
     assert doubled.reasons[1] == "their errors leave open whether throughput rises from 1 to 2 in flight"
-    flat = fit(csv([8, 16], [300, 301]))
+    flat = fit([Point(8, None, 300, se=3), Point(16, None, 301, se=3)])
     assert flat.curve.reasons[1] == "throughput does not rise from 8 to 16 in flight, so a knee lies below 16"
     assert settle(flat) == [4, 11]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis import explanation, gap
-from harness.analysis.verdicts.curve import above_peak
+from harness.analysis.verdicts.peak import above_peak
 from harness.judgement import Cause
 from harness.predict import catalog
 from harness.predict.deployment import deployment

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import numpy as np
 import pytest
 
-from harness.analysis import points
-from harness.analysis.points import Point, error_scale, pool
+from harness.analysis.points import Point, pool
 
 
 def of(*levels: tuple[float, float]) -> list[Point]:
@@ -56,7 +54,7 @@ def test_no_level_s_error_counts_as_more_than_three_times_another_s() -> None:
 
 def test_a_level_without_an_error_among_others_has_an_assumed_one() -> None:
     pooled = pool([*of((1, 100), (2, 200), (2, 190), (4, 400), (8, 800)), Point(16, 16, 1100)])
-    assert pooled.assumed.tolist() == [False, False, False, False, True]
+    assert pooled.sigma[-1] == pytest.approx(math.hypot(0.03, pooled.drift))
     assert pool([Point(C, None, C) for C in (1, 2, 4)]).data.error is None
 
 
@@ -80,24 +78,14 @@ def test_levels_have_collapsed_only_where_they_end_the_ramp(X: list[float], upri
     assert pool([Point(2**i, None, x) for i, x in enumerate(X)]).upright == upright
 
 
-@pytest.mark.parametrize(("noise", "assumed"), [(0.01, 0.2), (0.05, 0.02), (0.02, 0.02)])
-def test_the_scale_of_assumed_errors_is_that_of_the_scatter(noise: float, assumed: float) -> None:
-    """A power law: a straight line in ln N and ln X, off which nothing but the noise lies."""
-    N = np.geomspace(1, 256, 17)
-    found = []
-    for seed in range(50):
-        X = N**0.7 * np.exp(np.random.default_rng(seed).normal(0, noise, 17))
-        found.append(error_scale(N, X, np.full(17, assumed), np.full(17, True))[0] * assumed)
-    assert np.median(found) == pytest.approx(noise, rel=0.2)
+def test_an_assumed_error_lies_between_3_and_8_percent_and_a_measured_one_is_as_it_is() -> None:
+    errors = [(0.94, True), (0.001, True), (0.05, True), (0.2, False), (0.01, False)]
+    levels = [Point(2**i, None, 100.0, se=100 * e, assumed=a) for i, (e, a) in enumerate(errors)]
+    assert pool(levels).sigma == pytest.approx([0.08, 0.03, 0.05, 0.2, 0.01])
 
 
-def test_measured_errors_count_as_they_are() -> None:
-    N = np.geomspace(1, 256, 17)
-    scale, _ = error_scale(N, np.minimum(100 * N, 3000), np.full(17, 0.05), np.zeros(17, dtype=np.bool_))
-    assert scale == 1.0
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    found = doctest.testmod(points)
-    assert found.attempted
-    assert found.failed == 0
+def test_a_level_whose_window_saw_hardly_any_of_its_requests_is_no_point() -> None:
+    """An assumed error is 1/√requests: 1 and 60 requests of 192 in flight, and an error that was measured."""
+    seen = [Point(192, None, 2139.0, se=2139.0 / math.sqrt(n), assumed=True) for n in (1, 60)]
+    assert [len(pool([point]).N) for point in seen] == [0, 1]
+    assert len(pool([Point(192, None, 2139.0, se=2139.0)]).N) == 1

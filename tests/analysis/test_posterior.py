@@ -29,7 +29,7 @@ def covariance(x: Floats, y: Floats, start: float, s: float, form: Floats) -> Fl
     """Return what curves of a form vary by together at loads x and y, the level left out, shape [len(x), len(y)]."""
     tau, w, _, spread, _ = form
     (a, v), (b, z) = coordinates(x, np.array(s), w), coordinates(y, np.array(s), w)
-    return np.asarray(tau**2 * walk(a - start, b - start) + spread**2 * v[:, None] * z)
+    return np.asarray(tau**2 * walk(a - start, b - start) + spread**2 * (v[:, None] * z + walk(v, z)))
 
 
 def mean(x: Floats, s: float, form: Floats, h: float) -> Floats:
@@ -133,7 +133,7 @@ def test_the_weights_are_a_distribution_and_the_evidence_is_their_mean() -> None
     again = posterior._log_posterior(MANY, found.log_S, found.forms, found.noises, found.half_points)
     share = found.width / found.width.sum()
     by_sum = math.log((np.exp(again - again.max()).sum((1, 2, 3)) * share).sum()) + again.max()
-    assert found.evidence == pytest.approx(by_sum)
+    assert found.evidence == pytest.approx(by_sum, abs=2e-3), "forms with less than a thousandth are not refined"
 
 
 def test_the_knee_s_distribution_rises_from_nothing_to_all() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from harness.analysis import lengths
+from harness.analysis.change import Shift
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.lengths import Law
@@ -26,6 +27,7 @@ from harness.summary import (
     GpuView,
     LevelSummary,
     ServerView,
+    Value,
     Verdict,
     WorkloadSummary,
 )
@@ -297,16 +299,15 @@ def test_the_gravest_verdict_comes_first() -> None:
     assert [v.level for v in found] == ["invalid", "doubt", "note", "note", "note"]
 
 
-def repeat(rate: float, *, se: float = 0.3) -> LevelSummary:
-    return with_(output_tokens_per_s=Estimate(rate), output_tokens_per_s_se=se)
-
-
-def test_a_level_measured_again_must_agree_with_itself() -> None:
-    found = curve.drift([repeat(36.0), repeat(32.0)])
-    expect(found, "drift", "doubt", "36", "32", "-11.1%")
-    assert curve.drift([repeat(36.0), repeat(35.0)]) is None  # within 5 %
-    assert curve.drift([repeat(36.0, se=2.0), repeat(32.0, se=2.0)]) is None  # within its errors
-    assert curve.drift([repeat(36.0), msgspec.structs.replace(repeat(32.0), concurrency=8)]) is None
+def test_a_change_of_the_server_is_said_with_its_time_and_size() -> None:
+    shift = Shift(47.0, 53.4, 1, Value(0.6, (0.55, 0.66)), 24.0, 5, 8)
+    found = curve.changed(shift, 9)
+    assert (found.code, found.level) == ("drift", "doubt")
+    for words in ("47 to 53 s into the run", "0.60 times", "0.55–0.66", "24 in flight", "the 9 levels since then"):
+        assert words in found.message
+    few = curve.changed(msgspec.structs.replace(shift, times=2, distinct=3), 14)
+    assert "changed 2 times" in few.message
+    assert "all levels, since too few came after it" in few.message
 
 
 def test_a_plateau_that_was_not_reached_gives_its_reasons() -> None:

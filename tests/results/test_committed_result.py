@@ -53,13 +53,14 @@ def test_its_summary_is_made_anew_from_its_records(result: Path, levels: list[in
     same(msgspec.json.encode(again.levels), msgspec.json.encode(committed.levels))
     assert again.curve is not None
     assert committed.curve is not None
-    hinge, was = again.curve.hinge_concurrency, committed.curve.hinge_concurrency
-    assert hinge.value == pytest.approx(was.value)
-    assert hinge.ci95 is not None
-    low, high = hinge.ci95
+    assert again.curve.hinge_concurrency.value == pytest.approx(committed.curve.hinge_concurrency.value)
+    assert (again.knee.kind, again.knee.state) == ("seats", "found")
+    assert again.knee.ci95 is not None
+    low, high = again.knee.ci95
     assert low is not None
     assert high is not None
     assert low <= knee <= high, f"the server ran at most {knee} sequences at once"
+    assert high <= 1.05 * knee
     assert again.simulated is False
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from harness.analysis import explanation
 from harness.analysis.change import Shift
 from harness.analysis.conclusion import PAST
 from harness.analysis.verdicts.server import KV_FULL
 from harness.judgement import Code, Verdict, doubt, note
-from harness.summary import Curve, Gap, LevelSummary, Phases
-from harness.work import Unit
+from harness.summary import Curve, LevelSummary
 
 GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
 PROCESSOR_IDLE = 0.5  # processors of this machine, below which all count as busy
@@ -93,19 +90,6 @@ def host_bound(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | None:
         "tokenising or the host binds, not the GPU",
         "give the server more API or tokenizer processes, or send more inputs a request",
     )
-
-
-def above_peak(gap: Gap | None, phases: Phases | None) -> Verdict | None:
-    """A doubt where more was reached than the hardware can do by its figures, at one request alone or by a probe."""
-    mbu, mfu = (gap.mbu, gap.mfu) if gap else (None, None)
-    probed = (
-        phases.decode.mbu if phases and phases.decode else None,
-        phases.prefill.mfu if phases and phases.prefill else None,
-    )
-    found = explanation.above_peak(mbu or probed[0], mfu or probed[1])
-    if not found:
-        return None
-    return doubt(Code.ABOVE_PEAK, found, "check --gpu and --dtype: the prediction rests on these figures")
 
 
 def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:

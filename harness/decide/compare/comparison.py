@@ -316,9 +316,7 @@ def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
         runs=len(runs),
         unit=runs[0].facts.unit or Unit.OUTPUT_TOKENS.value,
         curve=fitted,
-        spots=[
-            Spot(*map(float, each)) for each in zip(pooled.N, pooled.X, pooled.sigma * pooled.widening, strict=True)
-        ],
+        spots=[Spot(*map(float, each)) for each in zip(pooled.N, pooled.X, pooled.sigma, strict=True)],
         loads=[load for run in runs for load in run.loads],
         of_ceiling=plateau / _mean(ceilings) if plateau and ceilings else None,
         of_predicted=plateau / _mean(predicted) if plateau and predicted else None,

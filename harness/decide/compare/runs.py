@@ -99,7 +99,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         if not self.points:
             return {}
         found = pool(self.points)
-        rows = zip(found.C, found.X, found.sigma * found.widening, strict=True)
+        rows = zip(found.C, found.X, found.sigma, strict=True)
         return {float(C): (math.log(X), float(sigma)) for C, X, sigma in rows}
 
 
