@@ -68,7 +68,10 @@ def fit(state: State) -> curve.Fit:
 
 
 def steady(measured: Sequence[MeasuredLevel]) -> tuple[list[curve.Point], list[Occupancy]]:
-    """Return the levels since the server last changed, as points and by what they show of its seats."""
+    """Return the levels since the server last changed, as points and by what they show of its seats.
+
+    Levels without times are all of them: they may have any order.
+    """
     points = [
         change.TimedPoint(
             m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed,
@@ -76,7 +79,7 @@ def steady(measured: Sequence[MeasuredLevel]) -> tuple[list[curve.Point], list[O
         )
         for m in measured
     ]  # fmt: skip
-    kept = change.steady(points)
+    kept = change.steady(points) if all(m.time_s is not None for m in measured) else points
     since = measured[len(measured) - len(kept) :]
     return list(kept), [m.occupancy for m in since if m.counts and m.occupancy is not None]
 

@@ -313,7 +313,8 @@ def test_a_measured_result_takes_the_place_of_its_prediction() -> None:
     assert got.exit_code == 0, got.output
     (replaced,) = (each for each in json.loads(got.output) if each["measured"])
     assert (replaced["gpu"], replaced["tp"]) == ("h100-sxm", 1)
-    assert replaced["output_tokens_per_s"]["mid"] == pytest.approx(1643.9, rel=1e-4)  # its best level, C = 20
+    # The curve at its best level, C = 20.
+    assert replaced["output_tokens_per_s"]["mid"] == pytest.approx(1643.2, rel=1e-4)
 
 
 @pytest.mark.slow
