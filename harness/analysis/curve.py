@@ -110,7 +110,7 @@ def _grid(levels: PooledLevels, found: Posterior, fall: float) -> Floats:
     mass, edges = found.knees()
     corners = np.exp(np.interp(np.linspace(0.01, 0.99, _AT_KNEE), mass, edges))
     inside = corners[(corners > low) & (corners < high)]
-    return np.unique(np.concatenate([np.geomspace(low, high, _PLACES), levels.N, inside]))
+    return np.unique(np.concatenate([np.geomspace(low, high, _PLACES), np.exp(found.data.u), inside]))
 
 
 def _line(levels: PooledLevels, draws: Curves, evidence: Evidence) -> list[CurvePoint]:

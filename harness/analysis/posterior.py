@@ -59,6 +59,7 @@ _NEGLIGIBLE = 2e-3  # share of the posterior in a cell of S, below which it is n
 _UNLIKELY = 1e-3  # the same of a form
 # ln of the knee less s for each w: a soft corner bends before it. Its standard deviation for each w, and a sharp one's.
 _BEFORE, _CORNER = 0.35, (0.25, 0.005)
+_MOST_LEVELS = 64  # that a posterior is made of
 _STEPS = 96  # of a random walk that a drawn curve is made of
 
 
@@ -147,6 +148,7 @@ class Posterior(msgspec.Struct, frozen=True, eq=False):
 
 def of(data: Data, most: float = math.inf) -> Posterior:
     """Return the posterior of the levels; no knee lies above `most` in flight. Needs 2 levels."""
+    data = _thinned(data)
     forms, noises, half_points = _forms(data), *_grids(data)
     top = max(min(math.log(BEYOND) + data.u[-1], math.log(most)), data.u[0])
     log_S = np.arange(data.u[0], top + 1e-9, math.log(2) / _COARSE)
@@ -173,6 +175,17 @@ def of(data: Data, most: float = math.inf) -> Posterior:
     total = float(weights.sum())
     evidence = float(most_likely) + math.log(total / width.sum())
     return Posterior(data, log_S, width, forms, noises, half_points, weights / total, evidence)
+
+
+def _thinned(data: Data) -> Data:
+    """Return the levels, neighbours taken together where there are more than the grid can carry."""
+    if len(data.u) <= _MOST_LEVELS:
+        return data
+    part = np.minimum((data.u - data.u[0]) / (data.u[-1] - data.u[0]) * _MOST_LEVELS, _MOST_LEVELS - 1).astype(np.int64)
+    _, at = np.unique(part, return_inverse=True)
+    precision = np.bincount(at, data.g**-2.0)
+    u, y = (np.bincount(at, data.g**-2.0 * each) / precision for each in (data.u, data.y))
+    return msgspec.structs.replace(data, u=u, y=y, g=precision**-0.5)
 
 
 def _forms(data: Data) -> Floats:

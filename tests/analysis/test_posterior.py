@@ -193,3 +193,13 @@ def test_curves_are_read_between_their_places_and_beyond() -> None:
     assert got.tolist() == pytest.approx([5.0, 10.0, 10 * math.sqrt(2), 20.0, 20.0])
     for share, N in ((1.0, 2.0), (0.75, 1.5), (0.5, 1.0), (0.25, 0.5), (1.5, 4.0)):
         assert curves.reaching(share, 20 * one)[0] == pytest.approx(N, rel=0.02), share
+
+
+def test_thousands_of_levels_make_the_same_knee_as_the_means_of_neighbours() -> None:
+    N = np.arange(1.0, 3000.0)
+    many = data(N, np.minimum(N, 48) / (0.01 + 0.0001 * np.minimum(N, 48)))
+    found = posterior.of(many)
+    assert len(found.data.u) <= 64
+    mass, edges = found.knees()
+    low, high = np.exp(np.interp((0.025, 0.975), mass, edges))
+    assert low < 48 < high < 1.5 * low

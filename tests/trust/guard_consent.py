@@ -521,9 +521,6 @@ def _computing(*arguments: str) -> Case:
     """In the middle of what only computes."""
 
     def case(place: Path) -> Seen:
-        (place / "points.csv").write_text(
-            "concurrency,output_tokens_per_s\n" + "".join(f"{n},{100 * n / (1 + n / 50):.3f}\n" for n in range(1, 3000))
-        )
         with process(place, *arguments) as running:
             time.sleep(2.0)
             if running.poll() is not None:
@@ -672,7 +669,6 @@ CASES: dict[str, Case] = {
         "predict", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--simulate", "--input-tokens", "1000",
         "--output-tokens", "50000", "--levels", "64,256,1000,4000",
     ),
-    "9: Ctrl-C in `knee fit`": _computing("fit", "points.csv"),
     "10: a tokenizer's own code, y piped in": _tokenizer_code(runs=False),
     "10: likewise with --yes": _tokenizer_code("--yes", runs=False),
     "10: with --trust-remote-code": _tokenizer_code("--trust-remote-code", runs=True),
