@@ -31,7 +31,7 @@ NARROW = 1.5  # the upper end of a found knee over its lower
 PAST = 1.1  # a level is past the knee from so many knees on
 ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
 
-_UNSURE = 0.025  # chance of a knee above the levels, from which on its interval has no upper end
+UNSURE = 0.025  # chance of a knee above the levels, from which on its interval has no upper end
 _LOWEST = 1.05  # of the lowest level: a knee up to there lies at it or below
 _SHORT = 1.5  # the last so many times of the load, over which a rise is read
 _WIDE = 2.1  # times the load by which a rise in proportion would have ended, from which on two levels are too far apart
@@ -54,16 +54,15 @@ class Evidence:
     def __init__(self, levels: PooledLevels, posterior: Posterior, draws: Curves, fall: float) -> None:
         self.levels, self.draws, self.fall = levels, draws, fall
         last = float(levels.N[-1])
-        mass, edges = posterior.knees()
-        low, middle, high = np.exp(np.interp((0.025, 0.5, 0.975), mass, edges))
+        low, middle, high = posterior.quantiles(0.025, 0.5, 0.975)
 
         def chance_above(N: float) -> float:
-            return 0.0 if fall <= N else 1.0 - float(np.interp(math.log(N), edges, mass))
+            return 0.0 if fall <= N else 1.0 - posterior.chance_below(N)
 
         self.above, self.near_last = chance_above(last), chance_above(BELOW_LAST * last)
-        ends = [min(max(float(each), float(levels.N[0])), fall) for each in (low, middle, high)]
+        ends = [min(max(each, float(levels.N[0])), fall) for each in (low, middle, high)]
         self.flat_throughout = ends[1] <= _LOWEST * levels.N[0]  # it lies past any bend
-        bounded = self.above <= _UNSURE or math.isfinite(fall)
+        bounded = self.above <= UNSURE or math.isfinite(fall)
         self.knee = Value(
             ends[1] if bounded or self.rises_at_last else min(ends[1], last),
             (None if self.flat_throughout and levels.N[0] > _LOWEST else ends[0], ends[2] if bounded else None),

@@ -33,8 +33,6 @@ _LINE = 33  # places of the curve that is kept in a summary
 _ENDS = 0.025, 0.975
 _LOST = 0.02  # of the plateau, that a fall past the knee loses at least
 
-Draws = Curves
-
 
 class Fit(msgspec.Struct, frozen=True):
     """The curve, its knees, and curves drawn from its posterior; None where there are too few levels for one."""
@@ -107,8 +105,7 @@ def _grid(levels: PooledLevels, found: Posterior, fall: float) -> Floats:
     Places are dense where the knee may be: between two of them a curve is a chord, which would cut its corner.
     """
     low, high = min(1.0, float(levels.N[0])), min(2.0 * float(levels.N[-1]), fall)
-    mass, edges = found.knees()
-    corners = np.exp(np.interp(np.linspace(0.01, 0.99, _AT_KNEE), mass, edges))
+    corners = np.array(found.quantiles(*np.linspace(0.01, 0.99, _AT_KNEE)))
     inside = corners[(corners > low) & (corners < high)]
     return np.unique(np.concatenate([np.geomspace(low, high, _PLACES), np.exp(found.data.u), inside]))
 

@@ -135,6 +135,16 @@ class Posterior(msgspec.Struct, frozen=True, eq=False):
             )
         return np.maximum.accumulate(mass), edges
 
+    def quantiles(self, *shares: float) -> list[float]:
+        """Return the loads below which the knee lies with these chances, in requests in flight."""
+        mass, edges = self.knees()
+        return np.exp(np.interp(shares, mass, edges)).tolist()  # type: ignore[no-any-return]
+
+    def chance_below(self, N: float) -> float:
+        """Return the chance that the knee lies below N in flight."""
+        mass, edges = self.knees()
+        return float(np.interp(math.log(N), edges, mass))
+
     @property
     def noise(self) -> float:
         """The relative error of a level of usual length, by the mean of the posterior."""

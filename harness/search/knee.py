@@ -9,10 +9,9 @@ import math
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from harness.analysis import change, curve, seats
-from harness.analysis.conclusion import BELOW_LAST
+from harness.analysis.conclusion import BELOW_LAST, UNSURE
 from harness.analysis.seats import Occupancy, Seats
 from harness.search.decision import Part, interval_width
 from harness.search.measured import MeasuredLevel
@@ -90,18 +89,17 @@ def known(state: State) -> Known | None:
     found = curve.fit(points, seed=state.search.seed, draws=_DRAWS)
     if found.posterior is None:
         return None
-    mass, edges = found.posterior.knees()
-    low, corner, high = np.exp(np.interp((0.025, 0.5, 0.975), mass, edges)).tolist()
+    low, corner, high = found.posterior.quantiles(0.025, 0.5, 0.975)
     last = state.N[-1]
-    below = float(np.interp(math.log(BELOW_LAST * last), edges, mass))
-    above = 1 - float(np.interp(math.log(last), edges, mass))
+    below = found.posterior.chance_below(BELOW_LAST * last)
+    above = 1 - found.posterior.chance_below(last)
     plateau = found.curve.plateau_tokens_per_s
     ends = plateau.ci95 or (None, None)
     width = (ends[1] - ends[0]) / plateau.value if plateau.value and None not in ends else math.inf  # type: ignore[operator]
     counted = seats.find(crowd)
     waiting = seats.waiting(crowd)
     return Known(
-        found, low, corner, math.inf if above > 1 - 0.975 else high, below, width,
+        found, low, corner, math.inf if above > UNSURE else high, below, width,
         counted.value if isinstance(counted, Seats) else None, waiting[0] if waiting else None,
     )  # fmt: skip
 

@@ -111,7 +111,8 @@ def _fill(state: State) -> Decision | None:
     Where throughput still rises, as far up as the time allows.
     """
     last, found = state.highest, knee.known(state)
-    if state.search.paced and knee.fit(state).curve.state == BEYOND and not (found and found.onset):
+    rises = (found.fit if found else knee.fit(state)).curve.state == BEYOND
+    if state.search.paced and rises and not (found and found.onset):
         up = next((C for C in (2 * last, round(1.4 * last)) if state.top >= C > last and state.affordable(C)), None)
         return measure(up, Reason.STILL_RISES, last=last) if up else None
     if state.search.paced and found and (between := _between(state, found.about)):

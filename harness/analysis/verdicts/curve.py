@@ -1,4 +1,4 @@
-"""What several levels show together: of the fitted curve, its dip, and of a level that was measured again."""
+"""What several levels show together: of the curve, of its fall, and of a server that changed during its run."""
 
 from __future__ import annotations
 
