@@ -28,7 +28,7 @@ from knee_table import Bench, Line, Outcome, Sharp, judged, share
 from knee_truths import Floats, TrueCurve
 
 from harness.analysis import change, headline, seats, stats
-from harness.analysis.curve import fit
+from harness.analysis.curve import Point, fit
 from harness.library.prediction import Deployment, predict
 from harness.search.measured import MeasuredLevel
 from harness.search.ramp import next_level
@@ -43,12 +43,19 @@ SHARP = {0.0: Sharp(None, 1.6), 0.03: Sharp(0.50, 2.0), 0.05: Sharp(None, 2.5)}
 
 def outcome(levels: Sequence[MeasuredLevel], truth: float, seed: int) -> Outcome:
     """Return the knee that heads a run, beside the truth: the seats where the levels show them, else the corner."""
-    found = fit(knee_truths.points(levels), seed=seed)
-    counted = seats.find([level.occupancy for level in levels if level.occupancy is not None])
-    knees = msgspec.structs.replace(found.knees, seats=seats.as_value(counted))
-    knee = headline.of(knees, found.curve)
+    crowd = [level.occupancy for level in levels if level.occupancy is not None]
     highest = max((level.users for level in levels), default=0)
-    return Outcome(truth, knee.state, Value(knee.value, knee.ci95), highest, len(levels))
+    return headed(knee_truths.points(levels), crowd, truth, seed, highest, len(levels))
+
+
+def headed(
+    points: Sequence[Point], crowd: Sequence[seats.Occupancy], truth: float, seed: int, highest: int, levels: int
+) -> Outcome:
+    """Return the knee that heads a run of these points, and of what they show of the seats."""
+    found = fit(points, seed=seed)
+    knees = msgspec.structs.replace(found.knees, seats=seats.as_value(seats.find(crowd)))
+    knee = headline.of(knees, found.curve)
+    return Outcome(truth, knee.state, Value(knee.value, knee.ci95), highest, levels)
 
 
 def generator(seed: int, name: str, *numbers: int) -> np.random.Generator:
@@ -223,6 +230,7 @@ class MovingServer(NamedTuple):
     speed: Floats  # at every TICK_S
     after: TrueCurve | None = None
     moment_s: float = math.inf
+    records: bool = False  # whether its levels have records, which show how many requests stream
 
     def at(self, now: float) -> TrueCurve:
         """Return the curve at that moment."""
@@ -281,7 +289,17 @@ def measured_level(server: MovingServer, C: int, start: float, end: float, secon
     completions = round(X * (end - start) / TOKENS)
     se, assumed = stats.fit_error(at, tokens, start, end, request_s, completions, answer_s)
     level = knee_truths.measured_level(C, X, None, request_s, (end - start) / request_s)
-    return msgspec.structs.replace(level, se=se, assumed=assumed, seconds=seconds, time_s=(start + end) / 2)
+    return msgspec.structs.replace(
+        level, se=se, assumed=assumed, seconds=seconds, time_s=(start + end) / 2,
+        occupancy=occupancy(curve, level, end - start) if server.records else None,
+    )  # fmt: skip
+
+
+def occupancy(curve: TrueCurve, level: MeasuredLevel, seconds: float) -> seats.Occupancy:
+    """Return what the records of a level show of the seats: as many stream at most as the curve has seats."""
+    most = min(level.users, curve.B)
+    tpot_s = DECODES * most / level.throughput
+    return seats.Occupancy(level.users, float(level.users), DECODES * most, tpot_s, seconds, int(most), 0.5)
 
 
 def levels_of(timed: Sequence[TimedLevel]) -> list[MeasuredLevel]:
@@ -289,18 +307,23 @@ def levels_of(timed: Sequence[TimedLevel]) -> list[MeasuredLevel]:
     return [each.level for each in timed]
 
 
-def wandering(name: str, curve: TrueCurve, seed: int, index: int) -> Outcome:
+def wandering(name: str, curve: TrueCurve, records: bool, seed: int, index: int) -> Outcome:
     """Return what one ramp finds on a server with that curve whose speed wanders."""
-    server = MovingServer(curve, WANDERS.drawn(BUDGET_S, generator(seed, name, index)))
+    server = MovingServer(curve, WANDERS.drawn(BUDGET_S, generator(seed, name, index)), records=records)
     return outcome(levels_of(in_time(server, index)), curve.B, index)
 
 
 def wander(name: str, curve: TrueCurve, work: Bench) -> Iterator[Line]:
-    """Yield the line of a server whose speed wanders by more than any noise that the sharpness has a target for."""
-    todo = partial(wandering, name, curve, work.options.seed)
-    outcomes = list(work.pool.map(todo, range(work.options.server_runs), chunksize=4))
-    what = f"ramps of {BUDGET_S:g} s, {name}: speed off by {WANDERS.sd:.0%}, for {WANDERS.correlation_s:g} s"
-    yield judged(name, what, outcomes, Sharp())
+    """Yield lines of a server whose speed wanders by more than any noise that the sharpness has a target for.
+
+    One is with its records, as every run has them, and one by its throughput alone, as in other tools' files.
+    """
+    for records in (True, False):
+        todo = partial(wandering, name, curve, records, work.options.seed)
+        outcomes = list(work.pool.map(todo, range(work.options.server_runs), chunksize=4))
+        row = name if records else f"{name}-alone"
+        what = f"ramps of {BUDGET_S:g} s, {row}: speed off by {WANDERS.sd:.0%}, for {WANDERS.correlation_s:g} s"
+        yield judged(row, what, outcomes, Sharp())
 
 
 # ---- servers that change --------------------------------------------------------------------------------
@@ -311,14 +334,19 @@ CHANGES = {"slowed": SLOWED, "doubled": DOUBLED}
 DIFFERS = 0.05  # relative throughput at a level that shows a change
 
 
-def change_of(levels: Sequence[TimedLevel]) -> change.Shift | None:
-    """Return the change that the run doubts its levels for; None where it sees none."""
+def steady(levels: Sequence[TimedLevel]) -> change.Steady:
+    """Return the last steady stretch of the levels, as a run takes it."""
     points = knee_truths.points(levels_of(levels))
-    timed = [
-        change.TimedPoint(**msgspec.structs.asdict(point), time_s=(each.start_s + each.end_s) / 2)
-        for each, point in zip(levels, points, strict=True)
-    ]
-    return change.of_levels(timed)
+    return change.steady(
+        [
+            change.TimedPoint(
+                **msgspec.structs.asdict(point),
+                time_s=(each.start_s + each.end_s) / 2,
+                occupancy=each.level.occupancy,
+            )
+            for each, point in zip(levels, points, strict=True)
+        ]
+    )
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -330,7 +358,7 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 def watched(server: MovingServer, timed: Sequence[TimedLevel], index: int) -> Watched:
-    """Return what that ramp finds; the truth is that of the last stretch, which an answer without a name is for."""
+    """Return what that ramp finds; the truth is that of the stretch it names, else that of the last."""
     last = server.at(math.inf)
 
     def differs(each: TimedLevel) -> bool:
@@ -339,15 +367,18 @@ def watched(server: MovingServer, timed: Sequence[TimedLevel], index: int) -> Wa
 
     sides = ([t for t in timed if t.end_s <= server.moment_s], [t for t in timed if t.start_s >= server.moment_s])
     shows = all(any(map(differs, side)) for side in sides)
-    shift = change_of(timed)
-    stretch = timed[shift.since :] if shift and shift.enough else timed
-    return Watched(outcome(levels_of(stretch), last.B, index), shift is not None, shows)
+    found = steady(timed)
+    shift = found.shift
+    before = shift is not None and shift.steady is not None and shift.steady[0] < shift.since
+    truth = server.before.B if before else last.B
+    highest = max(each.level.users for each in timed)
+    return Watched(headed(found.points, found.crowd, truth, index, highest, len(timed)), shift is not None, shows)
 
 
 def changed(seed: int, index: int) -> dict[str, Watched]:
     """Return one ramp of a calm server, and of its twins that change in the middle half of the time that it takes."""
     rng = generator(seed, "changes", index)
-    calm = MovingServer(DENSE, CALM.drawn(BUDGET_S, rng))
+    calm = MovingServer(DENSE, CALM.drawn(BUDGET_S, rng), records=True)
     timed = in_time(calm, index)
     moment_s = timed[-1].end_s * rng.uniform(0.25, 0.75)
     found = {"calm": watched(calm, timed, index)}
@@ -362,12 +393,15 @@ def changes(work: Bench) -> Iterator[Line]:
     ramps = list(work.pool.map(partial(changed, work.options.seed), range(work.options.server_runs), chunksize=2))
     for name in ("calm", *CHANGES):
         some = [ramp[name] for ramp in ramps]
-        doubts, calm = share([one.doubts for one in some]), name == "calm"
+        calm = name == "calm"
+        shown = some if calm else [one for one in some if one.shows]
+        doubts = share([one.doubts for one in shown])
         yield Line(
             f"changes-{name}-doubt", f"ramps of a server that {'keeps its speed' if calm else f'is {name}'}: a doubt",
-            f"≤ {FALSE_ALARMS:.0%}" if calm else f"≥ {DOUBTED:.0%}", f"{doubts:.1%} of {len(some)}",
+            f"≤ {FALSE_ALARMS:.0%}" if calm else f"≥ {DOUBTED:.0%} of those whose levels on both sides show it",
+            f"{doubts:.1%} of {len(shown)}",
             doubts <= FALSE_ALARMS if calm else doubts >= DOUBTED,
-            "" if calm else f"levels on both sides show the change in {share([one.shows for one in some]):.1%}",
+            "" if calm else f"{share([one.doubts for one in some]):.1%} of all {len(some)}",
         )  # fmt: skip
         yield judged(f"changes-{name}", f"the same ramps, {name}", [one.found for one in some], Sharp())
 

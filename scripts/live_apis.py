@@ -122,7 +122,7 @@ def vllm_version() -> str:
 SERVERS = {
     "llama": Server("llama-server", llama_version, serve_llama(4)),
     "llama-rank": Server("llama-server --reranking", llama_version, serve_llama_rank),
-    "vllm": Server("vLLM", vllm_version, serve_vllm),
+    "vllm": Server("vLLM", vllm_version, serve_vllm(16)),
     "vllm-pooling": Server("vLLM --runner pooling", vllm_version, serve_vllm_pooling),
 }
 CASES = [

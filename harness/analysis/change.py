@@ -3,9 +3,10 @@
 An autoscaler, a neighbour, a lost replica or a throttled GPU moves all levels, or only those above the old knee. So
 what the levels before and after a moment say of the curve is compared: the evidence of two curves, each with its own
 posterior, against that of one curve for all levels. A level whose window holds the moment may belong to neither.
+Where the curves do not differ, a change shows if another number of requests is served at once than was counted before.
 
-Where there are several moments, as when a GPU slows down bit by bit, the last of them counts. Left out: changes within
-a window (`window`), and what is said about a change (`verdicts.curve`).
+The answer rests on the last stretch between changes that is long enough for a curve. Left out: changes within a window
+(`window`), and what is said about a change (`verdicts.curve`).
 """
 
 from __future__ import annotations
@@ -18,24 +19,28 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from harness.analysis import posterior
-from harness.analysis.points import Point, points_of
+from harness.analysis import posterior, seats
+from harness.analysis.points import FALLEN, SHORT, Point, points_of
 from harness.analysis.posterior import Data, Posterior
+from harness.analysis.seats import Occupancy
 from harness.analysis.stats import ASSUMED, FLOOR
 from harness.analysis.table import Floats
 from harness.summary import LevelSummary, Value
 
 FEWEST = 2  # levels on each side of a change
-ENOUGH = 4  # distinct levels since the last change that a curve is made of
+ENOUGH = 4  # distinct levels of a steady stretch that a curve is made of
 
 _SURE = 4.5  # ln of the odds: 90 to 1, by simulated ramps (docs/method.md, When the server changes during a run)
 _RANGE = 2.0  # of ln X, that a level or a curve may lie in for all that is known beforehand
+_COLLAPSE = 2.0  # ln of the odds against a curve that collapses
 _NOISE = 0.03  # of levels none of which has measured its own error
 _APART = math.sqrt(3)  # weights of levels, as in `points`
 _CONTRADICTS = 100.0  # times what levels contradict each other on the same side
 _RESOLVED = 0.02  # relative: a lesser contradiction shows no change
 _ROUGH = 6  # parts of a ramp, among which the likeliest is searched for the moment
 _NEARLY = 1.0  # ln of the odds of the likeliest moment over one that is nearly as likely
+_OTHER = 1.1  # times the seats before, from which on a level shows other ones
+_HELD = 0.25  # of a window that as many stream as there are seats; without a fixed number the greatest is rare
 _DRAWS, _PLACES = 200, 24  # curves that the size of a change is read from, and where
 
 
@@ -43,6 +48,7 @@ class TimedPoint(Point, frozen=True, kw_only=True):
     """A measured level, and when it was measured."""
 
     time_s: float = math.nan  # the middle of its window, since the run's start
+    occupancy: Occupancy | None = None  # what it shows of the server's seats
 
 
 class Shift(msgspec.Struct, frozen=True):
@@ -54,12 +60,13 @@ class Shift(msgspec.Struct, frozen=True):
     ratio: Value  # throughput after it over before
     concurrency: float  # at which that is
     since: int  # place of the first level after it
-    distinct: int  # levels from there on
+    steady: tuple[int, int] | None  # places of the last stretch with enough levels for a curve, and past it
+    served: float | None = None  # at once, before it; None where throughput shows the change
 
     @property
-    def enough(self) -> bool:
-        """Whether the levels since then make a curve."""
-        return self.distinct >= ENOUGH
+    def places(self) -> slice:
+        """The levels that the answer rests on: all where no stretch has enough."""
+        return slice(*self.steady) if self.steady else slice(None)
 
 
 class _Levels(NamedTuple):
@@ -76,45 +83,81 @@ class _Levels(NamedTuple):
 
 
 def timed(levels: Sequence[LevelSummary]) -> list[TimedPoint]:
-    """Return the levels of a closed loop as points, with the times of their windows."""
+    """Return the levels of a closed loop as points, with the times of their windows and what they show of the seats."""
     of = [(s, point) for s in levels for point in points_of([s])]
-    return [TimedPoint(**msgspec.structs.asdict(point), time_s=sum(s.window) / 2) for s, point in of]
+    return [
+        TimedPoint(**msgspec.structs.asdict(point), time_s=sum(s.window) / 2, occupancy=seats.occupancy(s))
+        for s, point in of
+    ]
 
 
-def steady_levels(levels: Sequence[LevelSummary]) -> tuple[list[LevelSummary], Shift | None]:
-    """Return the levels that a curve is made of, and the change that parts them from the others.
+class Steady(NamedTuple):
+    """The levels that an answer is made of, and the change that parts them from the others."""
 
-    All levels are returned where the server did not change, or where too few came after that.
+    points: list[TimedPoint]  # that a curve is made of: all of them where no stretch between changes is long enough
+    crowd: list[Occupancy]  # what levels show of the seats since their number changed: a slower server keeps its own
+    shift: Shift | None
+
+
+def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
+    """Return the last steady stretch of the levels, which are in order of time.
+
+    Fast, for a search: posteriors are made only where levels contradict each other.
     """
-    closed = [s for s in levels if points_of([s])]
-    shift = of_levels(timed(closed))
-    return (closed[shift.since :] if shift and shift.enough else list(levels)), shift
-
-
-def steady(points: Sequence[TimedPoint]) -> list[TimedPoint]:
-    """Return the points since the last change, or all of them where there was none or too few came since.
-
-    For a search: fast, as posteriors are only made where levels contradict each other.
-    """
-    shift = of_levels(points) if contradict(points) else None
-    return list(points[shift.since :] if shift and shift.enough else points)
+    crowd = [p.occupancy for p in points]
+    moments, _ = _by_seats(crowd)
+    shift = of_levels(points) if not fast or moments or contradict(points) else None
+    start, places = moments[-1][1] if moments else 0, shift.places if shift else slice(None)
+    of_seats = crowd[places] if places.stop is not None and places.stop <= start else crowd[start:]
+    return Steady(list(points[places]), [each for each in of_seats if each is not None], shift)
 
 
 def of_levels(points: Sequence[TimedPoint]) -> Shift | None:
     """Return how the server changed while the points were measured, which are in order of time; None: it did not."""
-    places = [i for i, p in enumerate(points) if p.valid and p.throughput > 0]
-    levels = _levels([points[i] for i in places])
-    moments = _moments(levels, 0, len(places))
+    kept = [p for p in points if p.valid and p.throughput > 0]
+    levels = _levels(kept)
+    shift = _shift(levels, kept, _moments(levels, 0, len(kept)))
+    low, high = shift.ratio.ci95 if shift and shift.ratio.ci95 else (1.0, 1.0)
+    if low is None or high is None or low <= 1 <= high:  # it was there and is gone, or a few levels erred by chance
+        moments, served = _by_seats([p.occupancy for p in kept])
+        shift = _shift(levels, kept, moments, served)
+    if shift is None:
+        return None
+    place = [i for i, p in enumerate(points) if p.valid and p.throughput > 0]
+    steady = (place[shift.steady[0]], place[shift.steady[1] - 1] + 1) if shift.steady else None
+    return msgspec.structs.replace(shift, since=place[shift.since], steady=steady)
+
+
+def _shift(
+    levels: _Levels, points: Sequence[TimedPoint], moments: Sequence[tuple[int, int]], served: float | None = None
+) -> Shift | None:
     if not moments:
         return None
-    start = moments[-1][1]
-    before, after = levels.part(0, moments[0][0]), levels.part(start, len(places))
-    ratio, C = _ratio(before, after)
-    low, high = ratio.ci95 or (None, None)
-    if low is None or high is None or low <= 1 <= high:
-        return None  # it was there and is gone, or a few levels erred by more than their errors
-    first, last = places[moments[0][0] - 1], places[start]
-    return Shift(points[first].time_s, points[last].time_s, len(moments), ratio, C, last, len(np.unique(after.u)))
+    first, since = moments[0][0], moments[-1][1]
+    ratio, C = _ratio(levels.part(0, first), levels.part(since, len(points)))
+    times = points[first - 1].time_s, points[since].time_s
+    starts, ends = [0, *(a for _, a in moments)], [*(b for b, _ in moments), len(points)]
+    long = [(a, b) for a, b in zip(starts, ends, strict=True) if len(np.unique(levels.u[a:b])) >= ENOUGH]
+    return Shift(*times, len(moments), ratio, C, since, long[-1] if long else None, served)
+
+
+def _by_seats(levels: Sequence[Occupancy | None]) -> tuple[list[tuple[int, int]], float | None]:
+    """Return every change of the number served at once, as `_moments` does, and what it was before the last one.
+
+    It shows at the first level at which clearly more stream than did where requests waited, or fewer while more wait.
+    """
+    moments: list[tuple[int, int]] = []
+    served: int | None = None
+    before: float | None = None
+    for i, level in enumerate(levels):
+        if level is None:
+            continue
+        full = level.most_fraction >= _HELD and level.in_flight >= seats.CROWDED * level.most
+        if served and (level.streaming > _OTHER * served or (full and level.most < served / _OTHER)):
+            moments.append((i, i))
+            before, served = float(served), None
+        served = level.most if full else served
+    return moments, before
 
 
 def contradict(points: Sequence[TimedPoint]) -> bool:
@@ -142,7 +185,8 @@ def _levels(points: Sequence[TimedPoint]) -> _Levels:
     measured = np.array([p.se is not None and not p.assumed for p in points], dtype=np.bool_)
     sigma = np.maximum(own / X, FLOOR)
     weight = np.clip(sigma / (np.median(sigma) if len(sigma) else 1.0), 1 / _APART, _APART)
-    noise = float(np.median((sigma / weight)[measured])) if measured.any() else _NOISE
+    # A change within a window adds to its error: the lower ones tell the noise.
+    noise = min(float(np.quantile((sigma / weight)[measured], 0.25)), SHORT[1]) if measured.any() else _NOISE
     u = np.log(np.array([p.concurrency for p in points], dtype=np.float64))
     return _Levels(u, np.log(X), weight, noise)
 
@@ -185,10 +229,19 @@ def _moment(levels: _Levels) -> tuple[int, int] | None:
 
 
 def _evidence(levels: _Levels) -> float:
-    """Return ln of the density of the levels under one curve, its level being anywhere within _RANGE."""
+    """Return ln of the density of the levels under one curve, its level being anywhere within _RANGE.
+
+    At its end the curve may have collapsed, as `points` understands it; such levels may be anywhere, too.
+    """
     found = _posterior(levels)
     constants = (len(levels.y) - 1) / 2 * math.log(2 * math.pi) + math.log(_RANGE * len(found.half_points))
-    return found.evidence - constants - float(np.log(levels.weight).sum())
+    one = found.evidence - constants - float(np.log(levels.weight).sum())
+    standing = levels.y >= np.sort(levels.y)[-2] + math.log(FALLEN)
+    upright = levels.u <= levels.u[standing].max()
+    if upright.all() or np.count_nonzero(upright) < FEWEST:
+        return one
+    rest = _Levels(levels.u[upright], levels.y[upright], levels.weight[upright], levels.noise)
+    return max(one, _evidence(rest) - _COLLAPSE - math.log(_RANGE) * np.count_nonzero(~upright))
 
 
 def _posterior(levels: _Levels) -> Posterior:
@@ -210,8 +263,8 @@ def _ratio(before: _Levels, after: _Levels) -> tuple[Value, float]:
     rng = np.random.default_rng(0)
 
     def logs(levels: _Levels) -> Floats:
-        grid = np.geomspace(min(at[0], math.exp(levels.u.min())), max(at[-1], math.exp(levels.u.max())), _PLACES)
-        grid = np.unique(np.append(grid, at))
+        ends = min(at[0], math.exp(levels.u.min())), max(at[-1], math.exp(levels.u.max()))
+        grid = posterior.grid(np.geomspace(*ends, _PLACES), at)
         return np.log(posterior.draw(_posterior(levels), grid, _DRAWS, rng).throughput(at))
 
     change = logs(after) - logs(before)

@@ -107,8 +107,7 @@ def _grid(levels: PooledLevels, found: Posterior, fall: float) -> Floats:
     low, high = min(1.0, float(levels.N[0])), min(2.0 * float(levels.N[-1]), fall)
     corners = np.array(found.quantiles(*np.linspace(0.01, 0.99, _AT_KNEE)))
     inside = corners[(corners > low) & (corners < high)]
-    u = np.concatenate([np.linspace(math.log(low), math.log(high), _PLACES), found.data.u, np.log(inside)])
-    return np.exp(np.unique(np.round(u, 9)))  # places apart by less than rounding would be one to a chord between them
+    return posterior.grid(np.geomspace(low, high, _PLACES), np.exp(found.data.u), inside)
 
 
 def _line(levels: PooledLevels, draws: Curves, evidence: Evidence) -> list[CurvePoint]:

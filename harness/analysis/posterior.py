@@ -339,6 +339,11 @@ def draw(posterior: Posterior, N: Floats, count: int, rng: np.random.Generator) 
     return Curves(N, log_X[:, :-1], np.exp(s[:, 0] - _BEFORE * forms[:, 1]) * blur, np.exp(log_X[:, -1]), blur)
 
 
+def grid(*loads: Floats) -> Floats:
+    """Return these loads in order, those that only rounding tells apart once; a chord between them has no slope."""
+    return np.exp(np.unique(np.round(np.log(np.concatenate(loads)), 9)))
+
+
 def _cells(posterior: Posterior, count: int, rng: np.random.Generator) -> tuple[Ints, ...]:
     """Return cells of the grid as often as their weights say, in random order; indices of each axis, shape [count]."""
     upto = np.cumsum(posterior.weights.ravel())

@@ -69,13 +69,13 @@ def summarise(run: Result) -> Summary:
         levels = [msgspec.structs.replace(level, quality=each) for level, each in pairs]
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
     # A closed loop always has a curve; an open loop has none over concurrency.
-    stretch, shift = change.steady_levels(of_ramp) if _has_slots(run) else (of_ramp, None)
-    fit = curve.fit(curve.points_of(stretch)) if _has_slots(run) else None
+    steady = change.steady(change.timed(of_ramp))
+    fit = curve.fit(steady.points) if _has_slots(run) else None
     fitted = _with_times(_below_failures(_with_prediction(fit.curve, run), of_ramp), run) if fit else None
     knees = msgspec.structs.replace(
         fit.knees if fit else Knees(),
         slo=slo.knee(of_ramp),
-        seats=seats.as_value(seats.find(seats.occupancies(stretch))),
+        seats=seats.as_value(seats.find(steady.crowd)),
         slo_rate=slo.rate_knee(of_ramp),
     )
     phase, of_phase = _phases(run, levels, fitted)
@@ -86,7 +86,7 @@ def summarise(run: Result) -> Summary:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
     prediction = _with_gap(run, of_ramp, fitted, phase)
     parted = prediction.gap if prediction else None
-    change_said = changed(shift, len(stretch)) if shift else None
+    change_said = changed(steady.shift, len(steady.points)) if steady.shift else None
     of_curve = [change_said, above_peak(parted, phase), quota_plateau(fitted, of_ramp)]
     has_slo = bool(facts.limits) or any(facts.class_limits.values())
     unqualified = headline.of(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))

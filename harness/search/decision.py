@@ -30,6 +30,7 @@ class Reason(enum.StrEnum):
     FEW_LEVELS = "only {levels} levels so far: {level} lies near the bend"
     LITTLE_TIME = "{left:.3g} s are left: {level} tells whether there is a plateau"
     FALLS_AGAIN = "{level} again: throughput seems to fall past the knee"
+    CONTROL = "{level} again: whether the server is as it was"
     WAITS = "requests wait at {load:g}: {level} tells how many are served at once"
     FAR = "far above the knee: whether throughput falls at {level}"
     HIGHER = "the knee lies below {bound:.3g} with {chance:.0%} only: up to {level}"

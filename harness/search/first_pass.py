@@ -1,10 +1,10 @@
 """The first pass of a ramp: 1, 2, 4, … in flight, until requests wait or throughput does not rise any more.
 
-It goes by fours where the time allows for few levels. Levels past the knee cost the most, since a request takes N·G/X
-there, which grows with the load. So the pass ends at the first load at which requests wait for a seat, where the
-records show that. Else it ends when the elasticity is below 5 % twice, and after the first flat level it goes on by √2,
-not 2. Where levels are noisy it also ends once the knee lies below 0.9 of the last level with a chance of 95 %. If any
-of this was too early, the refinement goes on upwards.
+It goes by fours where the time allows for few levels, as long as it pays for such a level twice. Levels past the knee
+cost the most, since a request takes N·G/X there, which grows with the load. So the pass ends at the first load at which
+requests wait for a seat, where the records show that. Else it ends when the elasticity is below 5 % twice, and after
+the first flat level it goes on by √2, not 2. Where levels are noisy it also ends once the knee lies below 0.9 of the
+last level with a chance of 95 %. If any of this was too early, the refinement goes on upwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from harness.analysis.conclusion import LEVELS, SURE
 from harness.judgement import Outcome
-from harness.search import knee
+from harness.search import knee, pace
 from harness.search.decision import Decision, End, Reason, end, measure
 from harness.search.edge import judged
 from harness.search.measured import MeasuredLevel
@@ -62,7 +62,7 @@ def next_step(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
         return end(End.CEILING, bar=bar)
     if flat and flat[-1]:
         return measure(min(round(last * math.sqrt(2)) + (last == 1), top), Reason.HALF_A_DOUBLING, last=last)
-    if _few_levels(measured, search):
+    if _few_levels(measured, search) and _pays_twice(measured[-1], search):
         return measure(min(4 * last, top), Reason.FOURFOLD)
     return measure(min(2 * last, top), Reason.DOUBLING)
 
@@ -107,6 +107,15 @@ def _few_levels(measured: Sequence[MeasuredLevel], search: Search) -> bool:
     """Whether a ramp's time allows for few levels, by the time of a request alone."""
     alone = measured[0].request_s
     return search.seconds is not None and alone is not None and search.seconds < _MANY * (alone + search.rest_s)
+
+
+def _pays_twice(last: MeasuredLevel, search: Search) -> bool:
+    """Whether the time left is enough for two levels at four times the load, where a request may take as much longer.
+
+    Two loads at which requests wait show how many are served at once; a single one shows little.
+    """
+    each = pace.LEAST_REQUEST_TIMES * (4 * (last.request_s or 0.0) + search.rest_s)
+    return search.seconds_left is None or 2 * each <= search.seconds_left
 
 
 def _elasticity(a: MeasuredLevel, b: MeasuredLevel) -> float:

@@ -34,6 +34,7 @@ class Known(msgspec.Struct, frozen=True):
     plateau_width: float  # of the 95 % interval, relative
     seats: float | None  # requests served at once, where the records show them
     onset: float | None  # the least load at which requests wait; None where they do at none
+    shift: change.Shift | None  # a change of the server, if the levels so far look like one
 
     @property
     def about(self) -> float:
@@ -62,30 +63,27 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def fit(state: State) -> curve.Fit:
-    """Return the curve through the levels since the server last changed; it has draws where they are enough."""
-    return curve.fit(steady(state.measured)[0], seed=state.search.seed, draws=_DRAWS)
+    """Return the curve through the levels of the last steady stretch; it has draws where they are enough."""
+    return curve.fit(steady(state.measured).points, seed=state.search.seed, draws=_DRAWS)
 
 
-def steady(measured: Sequence[MeasuredLevel]) -> tuple[list[curve.Point], list[Occupancy]]:
-    """Return the levels since the server last changed, as points and by what they show of its seats.
-
-    Levels without times are all of them: they may have any order.
-    """
+def steady(measured: Sequence[MeasuredLevel]) -> change.Steady:
+    """Return the last steady stretch of the levels; all are one where their times are not known."""
     points = [
         change.TimedPoint(
             m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed,
-            time_s=math.nan if m.time_s is None else m.time_s,
+            time_s=math.nan if m.time_s is None else m.time_s, occupancy=m.occupancy if m.counts else None,
         )
         for m in measured
     ]  # fmt: skip
-    kept = change.steady(points) if all(m.time_s is not None for m in measured) else points
-    since = measured[len(measured) - len(kept) :]
-    return list(kept), [m.occupancy for m in since if m.counts and m.occupancy is not None]
+    if any(m.time_s is None for m in measured):
+        return change.Steady(points, [p.occupancy for p in points if p.occupancy], None)
+    return change.steady(points, fast=True)
 
 
 def known(state: State) -> Known | None:
     """Return what the levels so far say of the knee; None where they are too few for a curve."""
-    points, crowd = steady(state.measured)
+    points, crowd, shift = steady(state.measured)
     found = curve.fit(points, seed=state.search.seed, draws=_DRAWS)
     if found.posterior is None:
         return None
@@ -100,7 +98,7 @@ def known(state: State) -> Known | None:
     waiting = seats.waiting(crowd)
     return Known(
         found, low, corner, math.inf if above > UNSURE else high, below, width,
-        counted.value if isinstance(counted, Seats) else None, waiting[0] if waiting else None,
+        counted.value if isinstance(counted, Seats) else None, waiting[0] if waiting else None, shift,
     )  # fmt: skip
 
 

@@ -5,8 +5,10 @@ These questions are answered in order before every level; the first that needs a
     was the last level invalid?       measure it again, once
     do requests wait at one load?     another one above the seats: two show how many are served at once
     fewer than 6 valid levels?        fill the gaps around the likeliest knee
+    has the whole server changed?     the last level before that again, once
     is the time nearly over?          the level that settles whether there is a plateau, or one far above the knee
     knee and plateau known?           one level far above the knee, then it ends here
+    many levels since the first pass? one of its levels again: it shows whether the whole server has changed
     may throughput still rise?        go up
     else                              a level around the knee
 
@@ -25,6 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.analysis.conclusion import LEVELS, PAST, SURE
+from harness.analysis.seats import CROWDED
 from harness.search import first_pass, knee
 from harness.search.decision import Decision, End, Part, Reason, end, measure
 from harness.search.knee import UP_TO, Known
@@ -42,6 +45,7 @@ _DISTINCT = 4  # levels of one side; then these are repeated
 _AS_GOOD = 0.8  # of the most information: among these the least measured level is taken, as no curve is exact
 _WORTH = 1.1  # least step up towards a level that failed
 _LAST = 2.5  # levels that the time left suffices for, below which the next one has to settle the plateau
+_CONTROLLED, _BEFORE_FAR = 4, 2  # levels after which one of the first pass is measured again
 _RISES = 4  # levels after the first pass that make sure that throughput rises at the highest load allowed
 
 
@@ -63,13 +67,13 @@ def next_step(state: State, why: str) -> Decision:
     assert found is not None
     if state.refined >= MOST:
         return _far(state, found) or end(End.MANY_LEVELS, levels=state.refined, found=found.words)
-    if step := _settling(state, found):
+    if step := _confirming(state, found) or _settling(state, found):
         return step
     if _is_known(state, found):
         return _far(state, found) or end(End.FOUND, found=found.words)
     if _up(state) <= state.highest and found.below_last < 0.5 and state.refined >= _RISES:
         return end(End.OUT_OF_REACH, found=found.words, bar=state.bar)
-    step = _higher(state, found) or _falling(state) or _around(state, found)
+    step = _higher(state, found) or _falling(state) or _control(state, found) or _around(state, found)
     return step or _far(state, found) or end(End.NOTHING_HELPS, found=found.words, why=state.no_more)
 
 
@@ -78,9 +82,9 @@ def _second_to_wait(state: State) -> Decision | None:
     full = knee.waits(state.measured)
     if len(full) != 1:
         return None
-    served, load = full[0].streaming, full[0].load
+    served, load = max(full[0].streaming, full[0].most), full[0].load
     between = [round(served ** (1 - part) * load**part) for part in (0.5, 0.75)]
-    new = next((C for C in between if C not in state.times and served < C < load), None)
+    new = next((C for C in between if C not in state.times and CROWDED * served <= C < load), None)
     return state.measure(new, Reason.WAITS, load=load) if new else None
 
 
@@ -144,6 +148,26 @@ def _higher(state: State, found: Known) -> Decision | None:
     return state.measure(up, Reason.HIGHER, bound=state.N[-1], chance=found.below_last)
 
 
+def _confirming(state: State, found: Known) -> Decision | None:
+    """Return the last level before a change again, where none shows both sides: a collapse past the knee is like it."""
+    if found.shift is None:
+        return None
+    before, after = (
+        [m.users for m in part if m.counts]
+        for part in (state.measured[: found.shift.since], state.measured[found.shift.since :])
+    )
+    return None if set(before) & set(after) else state.measure(before[-1], Reason.CONTROL)
+
+
+def _control(state: State, found: Known, since: int = _CONTROLLED) -> Decision | None:
+    """Return the level of the first pass next below half the knee again, where so many were measured since."""
+    order = [m.users for m in state.valid]
+    first = [m.users for m in state.measured[: state.climbed] if m.counts]
+    C = max((C for C in first if _ZONE[0] * found.about >= C), default=min(first, default=None))
+    due = C is not None and order[::-1].index(C) >= since
+    return state.measure(C, Reason.CONTROL) if due and C else None
+
+
 def _falling(state: State) -> Decision | None:
     """Return the highest level again, where throughput seems to fall towards it and it was measured once."""
     *_, before, last = state.times
@@ -153,11 +177,11 @@ def _falling(state: State) -> Decision | None:
 
 
 def _far(state: State, found: Known) -> Decision | None:
-    """Return one level far above the knee; None where there is one."""
+    """Return one level far above the knee, where there is none; before it a control: a slower server is like a fall."""
     C = min(round(_FAR * found.about), state.top)
     if state.highest >= min(_FAR_ENOUGH * found.about, state.top) or state.highest >= C:
         return None
-    return state.measure(C, Reason.FAR)
+    return _control(state, found, _BEFORE_FAR) or state.measure(C, Reason.FAR)
 
 
 def _around(state: State, found: Known) -> Decision | None:

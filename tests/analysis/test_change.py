@@ -10,6 +10,7 @@ import pytest
 
 from harness.analysis import change
 from harness.analysis.change import Shift, TimedPoint
+from harness.analysis.seats import Occupancy
 from harness.summary import Estimate, LevelSummary
 from tests.builders.summaries import level
 
@@ -45,7 +46,7 @@ def shift(points: Sequence[TimedPoint]) -> Shift:
 
 def test_a_server_that_slows_down_is_named_with_time_and_size() -> None:
     found = shift(ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.03))
-    assert (found.times, found.since, found.distinct, found.enough) == (1, 7, 4, True)
+    assert (found.times, found.since, found.steady) == (1, 7, (7, 11))
     assert (found.start_s, found.end_s) == (6 * EVERY_S, 7 * EVERY_S)
     low, high = found.ratio.ci95 or (None, None)
     assert low is not None
@@ -74,7 +75,7 @@ def test_one_level_alone_is_no_change() -> None:
     points = ramp((serves(24), len(RAMP)), noise=0.02)
     points[8] = msgspec.structs.replace(points[8], throughput=1.3 * points[8].throughput)
     assert change.of_levels(points) is None
-    assert change.steady(points) == points
+    assert change.steady(points).points == points
 
 
 def test_the_moment_may_lie_within_a_window() -> None:
@@ -100,14 +101,55 @@ def test_places_are_those_of_the_points_given_and_invalid_ones_say_nothing() -> 
 def test_a_search_goes_on_with_the_levels_since_then() -> None:
     points = ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02)
     assert change.contradict(points)
-    assert change.steady(points) == points[7:]
+    assert change.steady(points, fast=True).points == points[7:]
 
 
 @pytest.mark.slow
-def test_too_few_levels_since_then_are_no_curve() -> None:
+def test_with_too_few_levels_since_then_the_levels_before_are_the_curve() -> None:
     points = ramp((serves(24), 8), (serves(24, 0.6), 3), noise=0.02)
-    assert not shift(points).enough
-    assert change.steady(points) == points
+    assert shift(points).steady == (0, 8)
+    assert change.steady(points).points == points[:8]
+
+
+def crowded(points: Sequence[TimedPoint], *stretches: tuple[int, int]) -> list[TimedPoint]:
+    """The same points with what their records show of the seats: so many in each stretch, of so many levels."""
+    seats = [seats for seats, count in stretches for _ in range(count)]
+    return [
+        msgspec.structs.replace(
+            p, occupancy=Occupancy(p.concurrency, p.concurrency, min(p.concurrency, most), 0.02, 10.0, most, 0.5)
+        )
+        for p, most in zip(points, seats, strict=True)
+    ]
+
+
+def test_more_seats_are_counted_where_throughput_hardly_shows_them() -> None:
+    """At 64 all seats were taken, at 27 more are: throughput is within its noise, the count is not."""
+    points = ramp((serves(24), 10), (serves(27.5), 1), noise=0.05)
+    found = shift(crowded(points, (24, 10), (27, 1)))
+    assert (found.since, found.served, found.steady) == (10, 24.0, (0, 10))
+    assert len(change.steady(crowded(points, (24, 10), (27, 1))).crowd) == 10
+    assert change.of_levels(points) is None
+
+
+def test_a_slower_server_keeps_its_seats() -> None:
+    points = ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02)
+    found = change.steady(crowded(points, (24, 11)))
+    assert (len(found.points), len(found.crowd)) == (4, 11)
+
+
+def test_seats_that_stay_are_no_change() -> None:
+    points = ramp((serves(24), 11), noise=0.05)
+    assert change.of_levels(crowded(points, (24, 11))) is None
+
+
+def test_a_number_that_never_lasts_is_no_count_of_seats() -> None:
+    """Where memory binds, the greatest number that streams at once comes seldom and differs from level to level."""
+    points = crowded(ramp((serves(24), 11), noise=0.05), (20, 7), (31, 4))
+    rare = [
+        msgspec.structs.replace(p, occupancy=p.occupancy and msgspec.structs.replace(p.occupancy, most_fraction=0.05))
+        for p in points
+    ]
+    assert change.of_levels(rare) is None
 
 
 @pytest.mark.parametrize("points", [[], ramp((serves(24), 4), levels=RAMP[:4])])
@@ -132,9 +174,10 @@ def summaries(points: Sequence[TimedPoint]) -> list[LevelSummary]:
 
 @pytest.mark.slow
 def test_a_curve_is_made_of_the_levels_since_then() -> None:
-    levels = summaries(ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02))
-    kept, found = change.steady_levels(levels)
-    assert kept == levels[7:]
-    assert found is not None
-    assert (found.start_s, found.end_s) == (6 * EVERY_S + 105, 7 * EVERY_S + 105)
-    assert change.steady_levels(levels[:7]) == (levels[:7], None)
+    points = change.timed(summaries(ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02)))
+    found = change.steady(points)
+    assert found.points == points[7:]
+    assert found.shift is not None
+    assert (found.shift.start_s, found.shift.end_s) == (6 * EVERY_S + 105, 7 * EVERY_S + 105)
+    assert change.steady(points[:7]).points == points[:7]
+    assert change.steady(points[:7]).shift is None

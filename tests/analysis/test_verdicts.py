@@ -300,14 +300,17 @@ def test_the_gravest_verdict_comes_first() -> None:
 
 
 def test_a_change_of_the_server_is_said_with_its_time_and_size() -> None:
-    shift = Shift(47.0, 53.4, 1, Value(0.6, (0.55, 0.66)), 24.0, 5, 8)
+    shift = Shift(47.0, 53.4, 1, Value(0.6, (0.55, 0.66)), 24.0, 5, (5, 14))
     found = curve.changed(shift, 9)
     assert (found.code, found.level) == ("drift", "doubt")
     for words in ("47 to 53 s into the run", "0.60 times", "0.55–0.66", "24 in flight", "the 9 levels since then"):
         assert words in found.message
-    few = curve.changed(msgspec.structs.replace(shift, times=2, distinct=3), 14)
+    early = curve.changed(msgspec.structs.replace(shift, steady=(0, 5)), 5)
+    assert "the 5 levels before it, as few came after" in early.message
+    few = curve.changed(msgspec.structs.replace(shift, times=2, steady=None, served=16.0), 14)
     assert "changed 2 times" in few.message
-    assert "all levels, since too few came after it" in few.message
+    assert "another number of requests at once than the 16 before" in few.message
+    assert "all levels, since no stretch is long enough" in few.message
 
 
 def test_a_plateau_that_was_not_reached_gives_its_reasons() -> None:

@@ -59,7 +59,7 @@ def test_the_role_of_a_level_is_read_from_the_sentence_of_any_version(sentence: 
 @pytest.mark.parametrize("why", Reason)
 def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) -> None:
     first = {Reason.SINGLE_STREAM, Reason.DOUBLING, Reason.FOURFOLD, Reason.HALF_A_DOUBLING}
-    again = {Reason.INVALID, Reason.FALLS_AGAIN}
+    again = {Reason.INVALID, Reason.FALLS_AGAIN, Reason.CONTROL}
     rates = {Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE, Reason.RATE_MET, Reason.RATE_MISSED}
     limits = {Reason.SLO_UNRESOLVED, Reason.SLO_MET, Reason.SLO_BETWEEN} | rates
     roles = {

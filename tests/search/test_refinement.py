@@ -6,6 +6,7 @@ import itertools
 import math
 from functools import partial
 
+import msgspec
 import pytest
 
 from harness.roles import Role
@@ -49,7 +50,7 @@ def test_after_the_climb_at_least_half_of_the_time_goes_to_levels_around_the_kne
 def test_levels_around_the_knee_lie_in_turn_below_and_above_it(hinge: float, seats: int | None) -> None:
     whole = ramp(search(max_concurrency=256), partial(server, hinge=hinge), seats=seats)
     above = [(step.concurrency or 0) > hinge for step in whole.steps if step.why is Reason.INFORMATION]
-    assert len(above) >= 6
+    assert len(above) >= 5
     assert all(a != b for a, b in itertools.pairwise(above))
 
 
@@ -111,6 +112,27 @@ def test_a_fall_past_the_knee_is_measured_again() -> None:
     step = next_level([*climbed(*rates), low], search(max_concurrency=91))
     assert (step.concurrency, step.reason) == (91, "91 again: throughput seems to fall past the knee")
     assert next_level([*climbed(*rates), low, low], search(max_concurrency=91)).why is not Reason.FALLS_AGAIN
+
+
+@pytest.mark.slow
+def test_a_level_of_the_climb_is_measured_again_every_few_levels_and_before_the_far_one() -> None:
+    """A server that slows down differs there, and a fall past the knee is like one that slowed down."""
+    whole = ramp(search(max_concurrency=256), partial(server, hinge=24.0), seats=24)
+    control = [i for i, step in enumerate(whole.steps) if step.why is Reason.CONTROL]
+    assert {whole.steps[i].concurrency for i in control} == {8}
+    far = next(i for i, step in enumerate(whole.steps) if step.why is Reason.FAR)
+    assert 0 < far - control[-1] <= 2
+    first = next(i for i, m in enumerate(whole.levels) if m.users == 8)
+    assert all(b - a <= 6 for a, b in itertools.pairwise([first, *control]))
+
+
+@pytest.mark.slow
+def test_what_looks_like_a_change_is_confirmed_by_the_last_level_before_it() -> None:
+    """The climb from 16 on is much slower: by its load, or from that time on."""
+    rates = [server(C) * (1.0 if C < 16 else 0.3) for C in (1, 2, 4, 8, 16, 32, 64)]
+    levels = [msgspec.structs.replace(m, time_s=20.0 * i) for i, m in enumerate(climbed(*rates))]
+    step = next_level(levels, search(max_concurrency=64))
+    assert (step.concurrency, step.why) == (8, Reason.CONTROL)
 
 
 @pytest.mark.slow

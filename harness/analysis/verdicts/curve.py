@@ -98,15 +98,21 @@ def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
 
 
 def changed(shift: Shift, levels: int) -> Verdict:
-    """Return the doubt of a server that changed during its run; the answer rests on `levels` measured since then."""
+    """Return the doubt of a server that changed during its run; the answer rests on so many levels."""
     ratio, (low, high) = shift.ratio.value or 1.0, shift.ratio.ci95 or (None, None)
     ends = f" (95 % interval {low:.2f}–{high:.2f})" if low is not None and high is not None else ""
     when = f"{shift.start_s:,.0f} to {shift.end_s:,.0f} s into the run"
     often = "the server changed" if shift.times == 1 else f"the server changed {shift.times} times"
-    rests = f"the {levels} levels since then" if shift.enough else "all levels, since too few came after it"
+    served = f", and another number of requests at once than the {shift.served:.3g} before" if shift.served else ""
+    if shift.steady is None:
+        rests = "all levels, since no stretch is long enough"
+    elif shift.steady[0] == shift.since:
+        rests = f"the {levels} levels since then"
+    else:
+        rests = f"the {levels} levels before it, as few came after"
     return doubt(
         Code.DRIFT,
-        f"{often}, {when}: {ratio:.2f} times the throughput at {shift.concurrency:.3g} in flight from then on{ends}; "
-        f"knee and plateau are those of {rests}",
+        f"{often}, {when}: {ratio:.2f} times the throughput at {shift.concurrency:.3g} in flight from then on{ends}"
+        f"{served}; knee and plateau are those of {rests}",
         "look for an autoscaler, other load or a throttling GPU at that time, and measure again",
     )
