@@ -59,9 +59,8 @@ class SweepResult(msgspec.Struct, frozen=True):
     """The fit of a sweep, and what the sweep took."""
 
     hinge: Value
-    plateau: Value  # by the bootstrap, whether it is shown or not
+    plateau: Value  # by the posterior, whether it is shown or not
     shown: Value  # as it is shown: only where the plateau counts as reached
-    asymptote: Value
     reached: bool
     levels: int
     highest: int
@@ -99,7 +98,6 @@ def sweep_result(levels: Sequence[MeasuredLevel], seed: int = 0) -> SweepResult:
         hinge=found.hinge_concurrency,
         plateau=Value(None) if fitted.draws is None else of_draws(fitted.draws.plateau),
         shown=found.plateau_tokens_per_s,
-        asymptote=found.asymptote_tokens_per_s or Value(None),
         reached=found.plateau_reached,
         levels=len(levels),
         highest=max(h.concurrency or 0 for h in levels),
@@ -207,7 +205,7 @@ def coverage(kind: str, work: SharedRamps) -> Iterator[Line]:
             )  # fmt: skip
 
 
-# A plateau is shown where it is reached; the bootstrap of every run has one.
+# A plateau is shown where it is reached; the posterior of every run has one.
 FIGURES = {"hinge": "hinge", "plateau": "plateau", "shown": "plateau where it is said to be reached"}
 
 
@@ -226,7 +224,7 @@ def _truth(truth: TrueCurve, figure: str) -> float:
 
 
 def _no_hinge(name: str, noise: float, runs: Sequence[Run], counted: str) -> Iterator[Line]:
-    """A hyperbola has no hinge, and an asymptote in place of the plateau."""
+    """Yield the line of curves that only tend to a plateau: they have no knee, or one without an upper end."""
     ramp, grid = (share([a.hinge.value is None or covers(a.hinge, math.inf) is not False for _, a in of])
                   for of in _both(runs))  # fmt: skip
     reached = share([run.adaptive.reached for run in runs])
@@ -234,12 +232,6 @@ def _no_hinge(name: str, noise: float, runs: Sequence[Run], counted: str) -> Ite
         f"{name}-hinge", f"hinge null or unbounded, hyperbola, {noise:.0%} noise", f"≥ {COVERED:.0%}",
         f"{ramp:.1%} of {len(runs)}", ramp >= COVERED,
         f"{counted}; plateau said in {reached:.1%}; doubling: {grid:.1%}",
-    )  # fmt: skip
-    strict = noise == NOISES[0]
-    found, doubled = (tally([(a.asymptote, truth.plateau) for truth, a in of]) for of in _both(runs))
-    yield Line(
-        f"{name}-asymptote", f"95 % intervals of P_inf = 1/b that cover, {noise:.0%} noise", promise(strict),
-        str(found), kept(found, strict), f"doubling: {doubled}",
     )  # fmt: skip
 
 

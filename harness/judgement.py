@@ -36,6 +36,8 @@ class Code(enum.StrEnum):
     ERRORS_ABOVE_1_PERCENT = enum.auto()
     ERROR_MESSAGE = "said"  # with the kind of error behind it, as in `said_timeout`: the first message of that kind
     STALLED = enum.auto()
+    HUNG = enum.auto()
+    SILENCE = enum.auto()
     UNSTABLE = enum.auto()
     SERVER_LUMPS = enum.auto()
     REPLICAS_UNEVEN = enum.auto()
@@ -47,6 +49,8 @@ class Code(enum.StrEnum):
     # by the tokens that were sent and came
     ITL_CHUNKED = enum.auto()
     UNPLACED_TOKENS = enum.auto()
+    LATE_END = enum.auto()
+    READ_WITH_CARE = "read"  # with a code of Record.noted behind it, as in `read_think`
     OUTPUT_LENGTH_OFF = enum.auto()
     INPUT_LENGTH_OFF = enum.auto()
     PREFIX_CACHE_HITS = enum.auto()
@@ -62,6 +66,7 @@ class Code(enum.StrEnum):
     NOT_PRECISE = enum.auto()
     CUT_SHORT = enum.auto()
     TRANSIENT_UNCHECKED = enum.auto()
+    BY_COUNT = enum.auto()
     TOO_FEW_SAMPLES = enum.auto()
     TOO_FEW_STEPS = enum.auto()
     THROUGHPUT_DECAYS = enum.auto()

@@ -71,6 +71,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     differs_at: int | None = None  # words after which its answer leaves that of an unloaded server; None: nowhere
     flaw: str = ""  # what is wrong with its text (`workload.answers`); "": nothing
     score: float | None = None  # of an answer that has one expected, 0 or 1
+    noted: str = ""  # codes of what it was measured in spite of, a comma between (docs/definitions.md)
 
 
 class LevelNote(enum.StrEnum):
@@ -79,6 +80,7 @@ class LevelNote(enum.StrEnum):
     CUT_SHORT = "cut_short"  # a bound of the run ended its window
     FAILING = "failing"  # most of its requests failed, and so its window ended
     STALLED = "stalled"  # no token came for so long that its window ended
+    REFUSED = "refused"  # connections found no server, and so its window ended
     COOLDOWN_CUT = "cooldown_cut"  # a bound of the run ended it before the last request of its window had ended
     COOLDOWN_FAILING = "cooldown_failing"  # likewise, most of its requests failed
     COOLDOWN_STALLED = "cooldown_stalled"  # likewise, no token came for so long
@@ -86,6 +88,8 @@ class LevelNote(enum.StrEnum):
     TRANSIENT_UNCHECKED = "transient_unchecked"  # its window has too few bins to search for one
     NOT_SETTLED = "not_settled"  # a trend goes through its window
     NOT_PRECISE = "not_precise"  # its throughput is less precise than requested
+    INTERRUPTED = "interrupted"  # a signal ended it; a resumed run measures it again
+    COUNTED = "counted"  # it has a given number of requests, and its window is from the first to the last of them
     VOID = "void"  # broken off with its session
 
 
@@ -106,6 +110,7 @@ class Level(msgspec.Struct, frozen=True):
     rate: float | None = None  # open loop: requests per second that were to be sent
     reason: str = ""  # why the ramp chose it
     input_tokens: int | None = None  # of its prompts, where a probe varies them; None: the scenario's
+    hung: int = 0  # requests that were still in flight at its end, for much longer than any that succeeded took
 
     @property
     def finished(self) -> bool:

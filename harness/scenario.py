@@ -40,6 +40,7 @@ HalfWidth = Annotated[float, bound("a half-width is above 0, at most 0.5", "writ
 Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
 Price = Annotated[float, bound("a price is not negative", "give USD per GPU and hour", ge=0)]
 Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
+Seconds = Annotated[float, bound("a time is not negative", "write '30s', or 0", ge=0)]
 Share = Annotated[float, bound("a share is from 0 to 1", "write 0.02 for 2 %", ge=0, le=1)]
 Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", ge=1, le=10_000)]
 Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
@@ -71,6 +72,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
     request_timeout: Annotated[float, above_0("write it like '600s'")] = 600.0  # seconds, one request
+    wait: Seconds | UnsetType = UNSET  # for a server that does not answer; UNSET: 0 at launch, 5 s during the run
     max_rps: Annotated[float, above_0("leave it out")] | None = None  # quota of a hosted endpoint, requests/s
     server_meta: dict[str, str] = {}
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
@@ -85,6 +87,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
     traceparent: bool | UnsetType = UNSET  # every request carries a trace id of its own (W3C Trace Context)
     exporters: list[str] | UnsetType = UNSET  # pages of DCGM and node exporters
+    omit: list[str] | UnsetType = UNSET  # fields that no request has, by their paths; UNSET: none but what is refused
 
     @property
     def streams(self) -> bool:
@@ -227,6 +230,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t -~]*")
+_FIELD = re.compile(r"\w+(\.\w+)*")  # a path in a request's body
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
@@ -235,7 +239,8 @@ PRECISION = 0.02  # half-width of a level's 95 % interval at which its window ma
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 _SECONDS = [
-    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "duration"),
+    ("target", "request_timeout"), ("target", "wait"), ("ramp", "level_seconds"), ("ramp", "max_seconds"),
+    ("ramp", "duration"),
 ]  # fmt: skip
 _SIZES = [("ramp", "max_disk")]
 _COUNTS = [
@@ -353,6 +358,9 @@ def _check_target(scenario: Scenario, must: Must) -> None:
     must(not _may_carry_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
     for url in target.exporters or ():
         must(not _may_carry_a_key(url), "target.exporters", *_NO_KEY)
+    for name in target.omit or ():
+        must(_FIELD.fullmatch(name) is not None, "target.omit", "it names no field", "write it like ignore_eos")
+        must(name not in target.extra_body, "target.omit", f"extra_body has {name}", "leave one of them out")
     must(  # a key that was written here by mistake is not repeated
         target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
@@ -658,7 +666,7 @@ def workload_digest(scenario: Scenario) -> str:
     target = shown(scenario).target
     open_loop = ramp.search_rate or ramp.level_rates is not None
     arrives = [open_loop and ramp.arrivals, msgspec.to_builtins(ramp.think or 0), ramp.probe]
-    asked = [workload, classes, target.api, target.extra_body, arrives]
+    asked = [workload, classes, target.api, target.extra_body, arrives, *([target.omit] if target.omit else [])]
     return _digest(asked)
 
 

@@ -308,6 +308,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     icl_s: Spread
     tpot_s: Spread
     e2e_s: Spread
+    tail_s: Spread | UnsetType = UNSET  # from the last token to the end of the answer; UNSET: in older results
     lag_s: Spread
     goodput_requests_per_s: float | None
     goodput_tokens_per_s: float | None

@@ -146,8 +146,8 @@ def _own(table: str, key: str) -> bool:
     """Whether a key is set by an option with a text of its own, and not one of another table by the same name."""
     return (table, key) in {
         ("target", "url"), ("target", "urls"), ("target", "headers"), ("target", "extra_body"),
-        ("target", "exporters"), ("target", "server_meta"), ("workload", "dataset"), ("ramp", "levels"),
-        ("ramp", "rates"), ("ramp", "search_rate"), ("ramp", "slo_fail"), ("ramp", "workers"),
+        ("target", "exporters"), ("target", "omit"), ("target", "server_meta"), ("workload", "dataset"),
+        ("ramp", "levels"), ("ramp", "rates"), ("ramp", "search_rate"), ("ramp", "slo_fail"), ("ramp", "workers"),
         ("hardware", "host_cpus"), ("hardware", "price_per_mtok"), ("workload.dataset", "skip_broken"),
     }  # fmt: skip
 

@@ -19,7 +19,7 @@ from harness.analysis import window
 from harness.analysis.conditions import Conditions
 from harness.analysis.metrics import figures, late_share, mean_itl, meets, peak_rate, steps, ttft
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
-from harness.analysis.table import Bools, Floats, Table, gaps, hidden_tokens, placed_tokens
+from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.validity import invalid_by
 from harness.analysis.verdicts.client import PERCENTILES, client_limited, late_reads, spoilt
 from harness.analysis.verdicts.level import Evidence, of_level
@@ -81,6 +81,8 @@ def level_summary(
         gaps=chunks.gaps,
         median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
         usage_tokens=requests.usage_tokens,
+        hung=max(level.hung, int(np.count_nonzero(requests.silent))),
+        silence_s=window.silence(table, start, end),
     )
     made = _without_late_reads(made)
     return msgspec.structs.replace(made, verdicts=of_level(made, level, conditions, seen))
@@ -110,16 +112,19 @@ class _Requests(msgspec.Struct, frozen=True):
     counted: int  # without what we cut
     judged: int  # of these, those whose latencies count
     output_tokens: Floats  # of every request, by usage, else as many as have an arrival
-    shown_tokens: Floats  # of these, without a reasoning that was not streamed
+    placed_tokens: Floats  # of these, with an arrival
     usage_tokens: float  # of the good ones whose usage came
     unplaced_tokens: float  # of these, without an arrival
     e2e: Spread
+    tail: Spread  # from the last token to the end of the answer
+    silent: Bools  # those that hung, shape [requests]
     little: Little
 
 
 def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests:
     began = began_in(table, level)
-    good = began & table.ok & ~table.canary
+    good, silent = began & table.ok & ~table.canary, window.silent(table, level)
+    lost = silent & table.failed & ~began  # which hung since before the window
     with_arrival = placed_tokens(table)
     known = good & ~np.isnan(table.output_tokens)
     usage = float(table.output_tokens[known].sum())
@@ -128,16 +133,18 @@ def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests
     return _Requests(
         began=began,
         good=good,
-        failed=began & table.failed,
+        failed=(began & table.failed) | lost,
         figures=of_good,
         lag=(table.sent - table.scheduled)[good],
-        counted=int((began & ~table.cut).sum()),
+        counted=int(((began & ~table.cut) | lost).sum()),
         judged=int((began & ~table.cut & ~table.canary).sum()),
         output_tokens=output_tokens,
-        shown_tokens=output_tokens - hidden_tokens(table),
+        placed_tokens=with_arrival,
         usage_tokens=usage,
         unplaced_tokens=usage - float(with_arrival[known].sum()),
         e2e=spread(of_good["e2e"]),
+        tail=spread((table.done - table.last)[good]),
+        silent=silent,
         little=little(table, level, *level.window),
     )
 
@@ -165,7 +172,7 @@ def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chun
     independent = steps(icls, T, replicas, reorder=True)
     icl = spread(icls, independent, mean_icl, reorder=True)
     tokens_per_chunk = float(placed_tokens(table)[good].sum()) / chunks if chunks else None
-    mean = mean_itl(table.first[good], table.last[good], requests.shown_tokens[good], table.first_tokens[good])
+    mean = mean_itl(table.first[good], table.last[good], requests.placed_tokens[good], table.first_tokens[good])
     itl = Spread(mean, None, None, None, None, None, independent)
     if tokens_per_chunk is not None and tokens_per_chunk <= TOKENS_PER_CHUNK and not lumps:
         itl = msgspec.structs.replace(icl, mean=mean)
@@ -224,7 +231,7 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
     )
     if LevelNote.STALLED in level.notes:  # what no token came of was counted, and is 0
         return counted
-    return _within_a_request(counted, table, level, requests.shown_tokens)
+    return _within_a_request(counted, table, level, requests.placed_tokens)
 
 
 def _within_a_request(counted: _Rates, table: Table, level: Level, output_tokens: Floats) -> _Rates:
@@ -282,7 +289,7 @@ def _summary(
         offered_requests_per_s=(requests.counted + abandoned) / T if level.rate is not None else None,
         from_send=_from_send(table, good) if level.rate is not None else None,
         repeat=level.repeat,
-        in_flight=in_flight(table, *level.window),
+        in_flight=in_flight(table, *level.window, ~requests.silent),
         little_in_flight=requests.little.by_law,
         window_s=T,
         window=level.window,
@@ -315,6 +322,7 @@ def _summary(
         icl_s=chunks.icl,
         tpot_s=latencies["tpot"],
         e2e_s=requests.e2e,
+        tail_s=requests.tail,
         lag_s=spread(requests.lag),
         goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
         goodput_tokens_per_s=float(requests.output_tokens[good][met].sum()) / T if met is not None else None,

@@ -19,18 +19,20 @@ from harness.analysis import classes, drift, interference, metrics, recovery, re
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.server_account import Ours, server_view
-from harness.analysis.table import Floats, Table, hidden_tokens
+from harness.analysis.table import Floats, Table, placed_tokens
 from harness.analysis.verdicts import drift as drifting
+from harness.analysis.verdicts import reading
 from harness.analysis.verdicts.quota import quota_limited
-from harness.analysis.window import began_in, whole_requests
+from harness.analysis.window import all_requests, began_in, whole_requests
 from harness.fleet import ROUND_ROBIN
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
-from harness.record import NOT_FAILED, SERVER, Level, Record, Sample
+from harness.record import NOT_FAILED, SERVER, Level, LevelNote, Record, Sample
 from harness.scenario import PRECISION
 from harness.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
 from harness.work import QUERY_WORDS, RANKED, Unit
 
+REST_S = 1.0  # that a slot rests after failures at most (`load.schedule`)
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
 
@@ -150,12 +152,12 @@ def summarise_level(
     """A level whose window is closed, with every verdict; `table` holds the `records`."""
     # A dataset's rows that are sent one by one are no sessions, though each names its own.
     of_sessions = sessions.of_level(table, level, facts.session_requests) if facts.tasks else None
-    table = table.around(*level.window)
-    level = whole_requests(table, level)
+    level = all_requests(table, level) if LevelNote.COUNTED in level.notes else level
+    table = table.around(level.window[0] - REST_S, level.window[1])  # with the failures that slots rest after in it
+    level = level if LevelNote.COUNTED in level.notes else whole_requests(table, level)
     window = level.window
     good = began_in(table, level) & table.ok
-    shown = (table.output_tokens - hidden_tokens(table))[good]
-    itl = metrics.mean_itl(table.first[good], table.last[good], shown, table.first_tokens[good])
+    itl = metrics.mean_itl(table.first[good], table.last[good], placed_tokens(table)[good], table.first_tokens[good])
     made = level_summary(
         table,
         level,
@@ -187,7 +189,13 @@ def summarise_level(
         node=telemetry.node_view(samples, window) or UNSET,
         drift=moved or UNSET,
         service=seats.service(table, *window, made.e2e_s.mean) or UNSET,
-        verdicts=[*_pauses(samples, level, made.client), *more, *made.verdicts, *_error_messages(records, level)],
+        verdicts=[
+            *_pauses(samples, level, made.client),
+            *more,
+            *made.verdicts,
+            *_error_messages(records, level),
+            *reading.verdicts(records, level),
+        ],
     )
 
 

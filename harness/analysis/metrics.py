@@ -10,10 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.analysis.table import Bools, Counts, Floats, Table, hidden_tokens, pieces, placed_tokens
+from harness.analysis.table import Bools, Counts, Floats, Table, pieces, placed_tokens
 from harness.record import Level
 
-_IN_STREAM = ("stream_error", "malformed_event", "truncated")  # known once the answer is decoded
+_FIRSTS = ("ttft", "ttfat")
+# Failures that are known once the answer is decoded.
+_DECODED = ("stream_error", "malformed_event", "truncated", "empty_response", "several_choices")
 
 
 def ttft(sent: Floats, first: Floats) -> Floats:
@@ -22,9 +24,9 @@ def ttft(sent: Floats, first: Floats) -> Floats:
 
 
 def tpot(first: Floats, last: Floats, output_tokens: Floats, first_tokens: Floats) -> Floats:
-    """Time per output token after the first chunk; seconds, shape [n].
+    """Time per output token after the first chunk, of the tokens that were seen to arrive; seconds, shape [n].
 
-    (last - first) / (output tokens - tokens in the first chunk); nan where that is < 1.
+    (last - first) / (tokens - tokens in the first chunk); nan where that is < 1.
 
     >>> tpot(np.array([0.1]), np.array([2.1]), np.array([101.0]), np.array([1.0]))
     array([0.02])
@@ -60,11 +62,20 @@ def peak_rate(arrival: Floats, tokens: Floats | Counts, start: float, end: float
 
 
 def meets(slo: Mapping[str, float], figures: Mapping[str, Floats], n: int) -> Bools:
-    """Which requests met every limit (seconds a request, by name); a figure that a request lacks meets its limit."""
+    """Return which requests met every limit (seconds a request, by name), shape [n].
+
+    A request without a first token, or without one of its answer, misses a limit on that; an answer of one token has no
+    pace, and meets a limit on it.
+    """
     met = np.ones(n, dtype=np.bool_)
     for name, limit in slo.items():
-        met &= ~(figures[name] > limit)
+        met &= ~(in_time(name, figures[name]) > limit)
     return met
+
+
+def in_time(name: str, figure: Floats) -> Floats:
+    """Return a figure of each request as limits see it: what has no first token came too late; shape [requests]."""
+    return np.nan_to_num(figure, nan=np.inf if name in _FIRSTS else 0.0, posinf=np.inf)
 
 
 def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
@@ -74,8 +85,7 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
     only with `stalled`.
     """
     origin = table.sent if level.rate is None else table.scheduled  # in open loop our delay counts as waiting (wrk2)
-    output = np.where(np.isnan(table.output_tokens), placed_tokens(table), table.output_tokens)
-    pace = tpot(table.first, table.last, output - hidden_tokens(table), table.first_tokens)
+    pace = tpot(table.first, table.last, placed_tokens(table), table.first_tokens)
     found = {
         "ttft": ttft(origin, table.first),
         "ttfat": ttft(origin, table.first_content),
@@ -112,11 +122,11 @@ def late_share(table: Table, level: Level, start: float, end: float) -> float:
     """Share of the slots' time in a window that stood empty because of the client, 0 to 1.
 
     Σ(send − end of the request before in the slot, connecting left out) / (C · T), as far as it lies in the window,
-    which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it. After an
-    error inside the stream it may come one request later, since only then it is decoded.
+    which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it. After one
+    that only the decoded answer shows it may come one request later.
     """
     assert level.concurrency is not None
-    next_one = np.isin(table.scheduled, table.done[np.isin(table.error, _IN_STREAM)])
+    next_one = np.isin(table.scheduled, table.done[np.isin(table.error, _DECODED)])
     after_failure = np.isin(table.scheduled, table.done[table.failed | next_one])
     late = (table.sent >= start) & (table.scheduled < end) & ~after_failure
     until = np.minimum(table.sent[late] - np.nan_to_num(table.connect[late]), end)

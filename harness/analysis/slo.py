@@ -111,7 +111,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
     def requests(limit: SloLimit) -> Attainment:
         figure = of_requests[limit.figure]
         met = table.ok & metrics.meets({limit.figure: limit.seconds}, of_requests, len(table.ok))
-        late = np.where(table.ok, np.nan_to_num(figure, nan=0.0), np.inf)  # what a request lacks it has in time
+        late = np.where(table.ok, metrics.in_time(limit.figure, figure), np.inf)
         effect = clumping(origin[counted], late[counted], limit.seconds, start, end, request_s)
         if effect is None:  # too short to measure it: the worst case is that all in flight fail or pass together
             effect = max(1.0, min(float(spans.sum()) / (end - start), len(spans)))

@@ -200,12 +200,13 @@ def lost(run: Result) -> int:
 
 
 def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
-    """0; 3 when the answer rests on an invalid level; with `slo_fail` 99 where the SLO is missed, 3 where it is open.
+    """0; 3 when the answer rests on an invalid level, or not all that was asked for is measured.
 
-    It is missed where the lowest load that says anything of it missed it.
+    With `slo_fail` 99 where the SLO is missed, 3 where it is open. It is missed where the lowest load that says
+    anything of it missed it.
     """
     levels = _counting(summary.levels)
-    if summary.levels and not levels:
+    if not summary.complete or (summary.levels and not levels):
         return 3
     sound = all(usable(level, Purpose.ANSWER) for level in levels)
     if not sound or any(verdict.level == Gravity.INVALID for verdict in summary.verdicts):
@@ -248,7 +249,8 @@ def _of_run(run: Result) -> list[Verdict]:
     sessions = run.manifest.sessions
     void = [level for level in run.levels if LevelNote.VOID in level.notes]
     if not run.complete:
-        begun, finished = len(run.levels) - len(void), sum(level.finished for level in run.levels)
+        begun = len(run.levels) - len(void)
+        finished = sum(level.finished and LevelNote.INTERRUPTED not in level.notes for level in run.levels)
         why = sessions[-1].ended if sessions else None
         message = f"the run ended early: {finished} of the {begun} levels begun are finished"
         on = "`knee run --resume` goes on with the rest" if not run.manifest.shards else "the rest needs another run"

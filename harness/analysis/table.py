@@ -228,14 +228,6 @@ def gaps(table: Table, rows: Bools) -> Floats:
     return out
 
 
-def hidden_tokens(table: Table) -> Floats:
-    """Output tokens of each request whose text was not streamed, shape [requests]: of a reasoning that is kept back."""
-    if not table.reasoning.any():
-        return np.zeros(len(table.chunks))
-    without = np.nan_to_num(table.output_tokens) - placed_tokens(table)
-    return np.asarray(np.clip(without, 0.0, table.reasoning))
-
-
 def placed_tokens(table: Table) -> Floats:
     """Tokens of each request that have an arrival, shape [requests]."""
     out = np.zeros(len(table.chunks))

@@ -25,6 +25,9 @@ _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
 _SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
 _KNOWN = 0.5  # of the time in flight in a short window, and of what began in it, whose requests' ends must be known
+_HUNG, _HUNG_S = 0.5, 5.0  # of a window, and seconds in flight, from which on a request without a token hangs
+_SILENCE, _SILENCE_S = 5.0, 1.0  # times the usual gap, and seconds, from which on no token came for long
+_SILENCES = 8  # of the longest gaps that are looked at: a prompt that is computed is no silence
 _BEGAN = 0.125  # of the slots: so many requests that began in a window stand for all of them
 
 
@@ -154,6 +157,15 @@ def began_in(table: Table, level: Level) -> Bools:
     return np.asarray((table.level == level.index) & (began >= start) & (began < end))
 
 
+def all_requests(table: Table, level: Level) -> Level:
+    """Return the level with a window from its first request to the end of its last, as other tools measure."""
+    rows = (table.level == level.index) & ~table.cut & ~np.isnan(table.done)
+    if not rows.any():
+        return level
+    start, end = float(table.began[rows].min()), float(table.done[rows].max())
+    return msgspec.structs.replace(level, window_start_s=start, window_end_s=end + 1e-6)
+
+
 def whole_requests(table: Table, level: Level) -> Level:
     """The level with its closed window cut to whole request times, where it has few of them; in open loop unchanged.
 
@@ -224,18 +236,53 @@ def in_flight(table: Table, start: float, end: float, rows: Bools | None = None)
     return float(inside[counts & ~np.isnan(table.sent)].sum()) / (end - start)
 
 
+def silent(table: Table, level: Level) -> Bools:
+    """Return which requests hung in the window, shape [requests]: in flight for half of it or more, without a token.
+
+    They failed at last, or are the oldest of those that the level did not wait for. No server worked on them: neither
+    as requests in flight nor as load do they count.
+    """
+    start, end = level.window
+    over = np.where(np.isnan(table.done), np.inf, table.done)
+    inside = np.minimum(over, end) - np.maximum(table.began, start)
+    waits = np.where(np.isnan(table.last), True, (table.last < start) | (table.first >= end))
+    hung = table.failed & waits & (inside >= _HUNG * (end - start)) & (over - table.began > _HUNG_S)
+    if level.hung and level.end_s is not None:
+        left = np.flatnonzero(~table.ok & (table.began < end) & (over > level.end_s))
+        hung[left[np.argsort(table.began[left])][: level.hung]] = True
+    return np.asarray(hung)
+
+
+def silence(table: Table, start: float, end: float) -> float | None:
+    """Return the longest time in a window without a token while an answer streamed, in seconds; None where it is usual.
+
+    Usual is up to five times what nine of ten gaps between two arrivals last, of any requests, and up to a second.
+    """
+    inside = np.sort(table.arrival[(table.arrival >= start) & (table.arrival < end)])
+    gaps = np.diff(inside)
+    if not len(gaps):
+        return None
+    usual = max(_SILENCE_S, _SILENCE * float(np.quantile(gaps, 0.9)))
+    for i in np.argsort(-gaps)[:_SILENCES]:
+        if gaps[i] < usual:
+            return None
+        if ((table.first <= inside[i]) & (table.last >= inside[i + 1])).any():
+            return float(gaps[i])
+    return None
+
+
 def little(table: Table, level: Level, start: float, end: float) -> Little:
-    """Little's check: λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL).
+    """Little's check: λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL + tail).
 
     docs/method.md, In flight and Little's law.
 
-    Successes only on both sides. (G - first)·ITL, token-weighted, is the mean of last - first, so the time in
-    system is the mean of last - send over the successes that began in the window.
+    Successes only on both sides. (G - first)·ITL, token-weighted, is the mean of last - first, and the tail that of
+    done - last, so the time in system is the mean of done - send over the successes that began in the window.
     """
     ok = table.ok
     starts = ok & (table.sent >= start) & (table.sent < end)
     ends = ok & (table.done >= start) & (table.done < end)
-    span = (table.last - table.sent)[starts & ~np.isnan(table.last)]
+    span = (table.done - table.sent)[starts & ~np.isnan(table.last)]
     counted = in_flight(table, start, end, ok)
     if not len(span) or not counted > 0:  # of a damaged file they may end before they begin
         return Little(None, None, None, mismatch=False, enough=False)

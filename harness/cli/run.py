@@ -355,6 +355,8 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         hardware["price_per_mtok"] = units.prices(values["price_per_mtok"])
     if "extra_body" in values:
         target["extra_body"] = option_values.json_object(values["extra_body"], "--extra-body", '{"top_p": 0.9}')
+    if values["omit"]:
+        target["omit"] = [name.strip() for each in values["omit"] for name in each.split(",")]
     if values["exporter"]:
         target["exporters"] = list(values["exporter"])
     if values["server_meta"]:

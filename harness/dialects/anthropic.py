@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, Part, PromptEncoder, SentMessage, Settings, Tools, message_texts
+from harness.dialects.body import Body, Part, PromptEncoder, SentMessage, Settings, Tools, calls, message_texts
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, Usage, usage_of
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Answer, Dialect, Events, Server
@@ -51,6 +51,7 @@ class _Event(msgspec.Struct, gc=False):
     error: msgspec.Raw = ABSENT
 
 
+_SYSTEMS = ("system", "developer")
 _SIGNATURE = _Delta()  # or whatever else is neither text nor an end
 _event = msgspec.json.Decoder(_Event).decode
 
@@ -75,16 +76,16 @@ def _usage(usage: _Usage, output_tokens: int | None) -> Usage:
     prompt, cached = usage.input_tokens, usage.cache_read_input_tokens
     if prompt is not None:
         prompt += (usage.cache_creation_input_tokens or 0) + (cached or 0)
-    return usage_of(prompt, output_tokens, cached)
+    return usage_of(prompt, output_tokens, cached if prompt else None)  # without a prompt they are placeholders
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
     """What systems say stands apart, and what tools say is the user's; a blank answer, which the API refuses, goes."""
-    system = "\n\n".join(message.content for message in messages if message.role == "system")
+    system = "\n\n".join(message.content for message in messages if message.role in _SYSTEMS)
     rest = [
-        {"role": "assistant" if message.role == "assistant" else "user", "content": message.content}
+        {"role": "assistant" if message.role == "assistant" else "user", "content": _content(message, tools)}
         for message in messages
-        if message.role != "system" and (message.role != "assistant" or message.content.strip())
+        if message.role not in _SYSTEMS and (message.role != "assistant" or message.text.strip())
     ]
     functions = [tool.get("function", tool) for tool in tools]
     defined = [
@@ -99,13 +100,20 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
     return fields | ({"system": system} if system else {}) | ({"tools": defined} if tools else {})
 
 
+def _content(message: Message, tools: Tools) -> str | list[dict[str, Any]]:
+    """A message's text, or its blocks where it calls tools that are defined, or has the result of one."""
+    if tools and (of := (message.more or {}).get("tool_call_id")):
+        return [{"type": "tool_result", "tool_use_id": of, "content": message.content}]
+    if not tools or not (called := calls(message)):
+        return message.text
+    before = [{"type": "text", "text": message.content}] if message.content.strip() else []
+    uses = [{"type": "tool_use", "id": id_, "name": name, "input": msgspec.Raw(given)} for id_, name, given in called]
+    return [*before, *uses]
+
+
 def _fields(settings: Settings) -> dict[str, Any]:
     fields: dict[str, Any] = {"model": settings.model, "max_tokens": settings.output_tokens, "stream": True}
-    if "temperature" not in settings.drop:
-        fields["temperature"] = 0.0
-    if "ignore_eos" not in settings.drop:
-        fields["ignore_eos"] = True  # not of the API itself: of servers that speak it
-    return fields
+    return fields | {"temperature": 0.0, "ignore_eos": True}  # the last: of servers that speak it, not of the API
 
 
 class _Body(Body, kw_only=True):

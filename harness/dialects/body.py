@@ -25,7 +25,6 @@ class Settings(msgspec.Struct, frozen=True):
     model: str
     output_tokens: int
     stream: bool
-    drop: frozenset[str]  # optional fields that the server refuses
 
 
 class PromptEncoder:
@@ -63,7 +62,7 @@ class PromptEncoder:
             if request.canary is not None:
                 fields = _natural(fields)
             if request.images:
-                fields["messages"] = [*messages[:-1], _with_images(messages[-1], request.images)]
+                fields["messages"] = [*fields["messages"][:-1], _with_images(messages[-1], request.images)]
             return _json(fields)
         key = request.class_, request.output_tokens
         around = self._around.get(key)
@@ -82,12 +81,29 @@ class PromptEncoder:
 
     def _fields(self, class_: str, output_tokens: int) -> dict[str, Any]:
         """All that a body holds but its prompt."""
-        fields = self._settings(Settings(self._model, output_tokens, self._stream, self._drop))
+        fields = without(self._settings(Settings(self._model, output_tokens, self._stream)), self._drop)
         fields.update(self._classes.get(class_, {}))
         for name, value in self._extra.items():
             both = name in _SETTINGS and isinstance(value, dict)
             fields[name] = fields.get(name, {}) | value if both else value
         return fields
+
+
+def without(fields: dict[str, Any], drop: frozenset[str]) -> dict[str, Any]:
+    """The fields but for those to leave out, each by its path; max_tokens goes by its newer name.
+
+    >>> without({"max_tokens": 8, "options": {"seed": 1, "top_k": 1}}, frozenset({"max_tokens", "options.seed"}))
+    {'max_completion_tokens': 8, 'options': {'top_k': 1}}
+    """
+    if "max_tokens" in drop:
+        fields = {"max_completion_tokens" if name == "max_tokens" else name: each for name, each in fields.items()}
+    for path in drop - {"max_tokens"}:
+        table, _, name = path.rpartition(".")
+        for each in (fields, *(fields[key] for key in _SETTINGS if key in fields)):
+            inner = each.get(table, {}) if table else each
+            if inner.pop(name, None) is not None and not inner:
+                each.pop(table, None)
+    return fields
 
 
 def _natural(fields: dict[str, Any]) -> dict[str, Any]:
@@ -105,32 +121,46 @@ def _natural(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _with_images(message: Message, images: Sequence[str]) -> dict[str, Any]:
     """A message with image parts behind its text, as OpenAI's chat has them."""
-    parts: list[dict[str, Any]] = [{"type": "text", "text": message.content}]
+    parts: list[dict[str, Any]] = [*message.parts] or [{"type": "text", "text": message.content}]
     parts += [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{each}"}} for each in images]
     return {"role": message.role, "content": parts}
 
 
 def openai_fields(settings: Settings) -> dict[str, Any]:
     """The fields of OpenAI's chat and completions, with vLLM's `ignore_eos` and running usage."""
-    drop = settings.drop
-    most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
-    fields: dict[str, Any] = {"model": settings.model, most: settings.output_tokens, "stream": settings.stream}
-    if "temperature" not in drop:
-        fields["temperature"] = 0.0
-    if "ignore_eos" not in drop:
-        fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
-    if settings.stream and "stream_options" not in drop:
-        options = {"include_usage": True}
-        if "stream_options.continuous_usage_stats" not in drop:
-            options["continuous_usage_stats"] = True
-        fields["stream_options"] = options
+    fields: dict[str, Any] = {"model": settings.model, "max_tokens": settings.output_tokens, "stream": settings.stream}
+    fields["temperature"] = 0.0
+    fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
+    if settings.stream:
+        fields["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     return fields
 
 
 def one_text(messages: Sequence[Message], tools: Tools) -> str:
     """A prompt for an API without messages: the tools' definitions and each message, with a blank line between."""
     definitions = [_json(tools).decode()] if tools else []
-    return "\n\n".join([*definitions, *(message.content for message in messages)])
+    return "\n\n".join([*definitions, *(message.text for message in messages)])
+
+
+def openai_messages(messages: Sequence[Message]) -> list[Message | dict[str, Any]]:
+    """Messages as OpenAI's chat has them: calls of tools, the results of these and parts beside the text.
+
+    >>> openai_messages([Message("tool", "12 C", {"tool_call_id": "c1"})])
+    [{'role': 'tool', 'content': '12 C', 'tool_call_id': 'c1'}]
+    """
+    return [
+        each
+        if each.more is None
+        else {"role": each.role, "content": each.content or (None if each.role == "assistant" else ""), **each.more}
+        for each in messages
+    ]
+
+
+def calls(message: Message) -> list[tuple[str, str, str]]:
+    """(id, name, arguments as JSON) of each call of a tool in a message that can be answered."""
+    found = [(call.get("id"), call.get("function") or {}) for call in message.calls]
+    texts = [(id_, of.get("name"), of.get("arguments") or "{}") for id_, of in found]
+    return [(i, n, a if isinstance(a, str) else _json(a).decode()) for i, n, a in texts if i and n]
 
 
 def _messages(text: str) -> tuple[Message, ...]:

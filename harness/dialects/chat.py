@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import PromptEncoder, Tools, message_texts, openai_fields
+from harness.dialects.body import PromptEncoder, Tools, message_texts, openai_fields, openai_messages
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Delta, Usage
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Dialect, Server, Wording
@@ -39,7 +39,7 @@ def _read_whole(data: bytes) -> Chunk:
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
-    fields: dict[str, Any] = {"messages": messages}
+    fields: dict[str, Any] = {"messages": openai_messages(messages)}
     return fields | {"tools": tools} if tools else fields
 
 

@@ -6,29 +6,20 @@ them.
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+from typing import Annotated, Any
 
 import msgspec
 
+from harness.dialects.unlisted import UNREADABLE, texts
+
 _MOST = 2**31 - 1
-Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]  # a usage outside this is a malformed event
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]  # a usage outside this is left out
 ABSENT = msgspec.Raw()
 
 
-class _Text(msgspec.Struct, gc=False):
-    text: str | None = None
-
-
-class ContentPart(msgspec.Struct, gc=False):
-    """A part of an answer that comes in parts: Mistral's have a `thinking`, Databricks' a `summary` of it."""
-
-    text: str | None = None
-    summary: list[_Text] | None = None
-    thinking: list[_Text] | None = None
-
-
 class Delta(msgspec.Struct, gc=False):
-    content: str | list[ContentPart] | None = None
+    content: str | list[dict[str, Any]] | None = None  # in parts: Mistral's, Databricks' (type, text, thinking …)
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -54,7 +45,7 @@ class Usage(msgspec.Struct, gc=False):
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: OutputDetails | None = None
-    total_tokens: int | None = None  # not kept, and so of any size
+    total_tokens: int | None = None  # only compared, and so of any size
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -74,7 +65,7 @@ class _Function(msgspec.Struct):
 
 
 class _Call(msgspec.Struct):
-    function: _Function
+    function: _Function | None = None
 
 
 read_chunk = msgspec.json.Decoder(Chunk).decode
@@ -83,19 +74,18 @@ _timings = msgspec.json.Decoder(_Timings).decode
 
 
 def join_parts(choice: Choice) -> str:
-    """The answer's text of a content in parts; what they have of a reasoning becomes its delta's.
+    """The answer's text of a content in parts; what else they have of text is reasoning, and becomes its delta's.
 
-    >>> choice = Choice(Delta([ContentPart(thinking=[_Text("hm")]), ContentPart("a")]))
+    >>> choice = Choice(Delta([{"thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}]))
     >>> join_parts(choice), choice.delta.reasoning
     ('a', 'hm')
     """
     delta = choice.delta
     if delta is None or not isinstance(delta.content, list):
         return ""
-    parts = delta.content
-    thoughts = (each for part in parts for each in (*(part.summary or ()), *(part.thinking or ())))
-    delta.reasoning = "".join(each.text or "" for each in thoughts) or delta.reasoning
-    return "".join(part.text or "" for part in parts)
+    answer = texts([part.pop("text", "") for part in delta.content])
+    delta.reasoning = texts(delta.content) or delta.reasoning
+    return answer
 
 
 def output_tokens(usage: Usage, reasoning: int) -> int | None:
@@ -114,17 +104,28 @@ def cached_tokens(timings: msgspec.Raw) -> int | None:
     """Prompt tokens that were not computed, by llama-server's timings; None where they have no such count."""
     try:
         return _timings(timings).cache_n
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 
 def call_text(call: msgspec.Raw) -> str:
-    """The text of a tool call's delta as the model writes it; the JSON stands for one of another form."""
-    try:
-        function = _call(call).function
-        return (function.name or "") + (function.arguments or "")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return bytes(call).decode("utf-8", "replace")
+    """The text of a tool call's delta as the model writes it; none where it only announces the call.
+
+    Its JSON stands for a function of another form.
+
+    >>> call_text(msgspec.Raw(b'{"id": "c1", "type": "function", "function": null}'))
+    ''
+    >>> call_text(msgspec.Raw(b'{"id": "c1", "type": "custom", "custom": {"name": "sql", "input": " from"}}'))
+    'sql from'
+    """
+    with contextlib.suppress(*UNREADABLE):
+        if (function := _call(call).function) is not None:
+            return (function.name or "") + (function.arguments or "")
+        return texts(msgspec.json.decode(call))
+    with contextlib.suppress(*UNREADABLE):
+        if not texts(msgspec.json.decode(call)):
+            return ""
+    return bytes(call).decode("utf-8", "replace")
 
 
 def usage_of(

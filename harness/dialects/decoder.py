@@ -3,20 +3,26 @@
 One decoder serves every API that streams an answer. The streams of vLLM, SGLang, llama-server, transformers serve and
 OpenAI differ in where a field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is;
 usage comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. Other APIs bring what parts
-their bytes into events and what reads an event as such a chunk. A stream without finish_reason was cut, which is an
-error, unless the API has none; one whose finish_reason says that the server gave it up is an error too.
+their bytes into events and what reads an event as such a chunk.
 
-Counts may be wrong: an impossible one is a malformed event, any other is recorded as it came. An error counts wherever
-it stands, and no bytes raise anything but ProtocolError.
+An answer is whole where two of finish_reason, final usage, [DONE] and the body's own end came, unless the API ends
+none with a reason; else it was cut, which is an error. One without a token is an error, whatever else it says, and so
+is one whose finish_reason says that the server gave it up.
+
+Counts may be wrong: an impossible one is left out, any other is recorded as it came. An error counts wherever it
+stands, and no bytes raise anything but ProtocolError. What was measured in spite of an oddity is noted
+(docs/definitions.md, Columns of requests.parquet).
 
 Decoding costs most on the measured path and a response may be long, so the common event takes few steps and a token
 takes some 11 bytes: its stamp, its length, and its count only once some count is not 1.
 
-Left out: several choices. The text is kept only on request, and for a tokenizer until the response is over.
+Left out: several choices, which are an error. The text is kept only on request, and for a tokenizer until the response
+is over.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterable
 from itertools import accumulate, compress, pairwise
@@ -24,16 +30,30 @@ from typing import Protocol
 
 import msgspec
 
-from harness.dialects.chunk import ABSENT, Chunk, cached_tokens, call_text, join_parts, output_tokens, read_chunk
+from harness.dialects.chunk import ABSENT, Chunk, Usage, cached_tokens, call_text, join_parts, output_tokens, read_chunk
+from harness.dialects.document import JSON
 from harness.dialects.placer import TokenPlacer
+from harness.dialects.salvage import salvage
 from harness.dialects.sse import TOO_LONG, EventParser
+from harness.dialects.unlisted import UNREADABLE, look
 from harness.errors import ProtocolError
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
-_NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
+NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
 # `finish_reason` of an answer that failed: vLLM and SGLang; LMDeploy and OpenRouter; TensorRT-LLM, two; DeepSeek.
 _FAILED = frozenset(("abort", "error", "cancelled", "timeout", "insufficient_system_resource"))
+_NO_REASON = frozenset(("null", "None", "none"))  # words for a reason that has not come: KoboldCpp, Triton
+_LENGTH = frozenset(
+    ("length", "max_tokens", "max_output_tokens", "limit", "max_length")
+)  # reasons of an answer cut by it
+# What a reasoning begins with that is in the answer's text: Qwen and DeepSeek, Magistral, Kimi, Seed, gpt-oss.
+_OPENINGS = ("<think>", "<thinking>", "<thought>", "<reasoning>", "<reason>", "[think]", "◁think▷", "<seed:think>",
+             "<|channel|>analysis")  # fmt: skip
+_THOUGHT = re.compile("reason|think|thought|analysis", re.I)  # names of fields that hold no answer
+_UNCOUNTED = 0.1  # share of prompt and output by which the total may be more without a note
+_LONGEST_WORDS = 200  # characters of what a server says in place of an answer
+_MOST_NOTES = 8  # of one answer: field names are the server's
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
 
 
@@ -64,6 +84,7 @@ class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str
     message: str  # of the error
     text: str  # the answer's without its reasoning; "" unless it was to be kept
+    noted: tuple[str, ...] = ()  # codes of what it was measured in spite of
 
     @property
     def tokens(self) -> array[int]:
@@ -80,14 +101,16 @@ class StreamDecoder:
 
     `feed` takes a body piece with the stamp of its read; it raises ProtocolError where the rest cannot be read, and
     nothing else. A placer decides which chunk has how many tokens where usage neither runs nor equals the count of
-    chunks. `keep_text` keeps the response's text. `read` reads an event, `events` parts the bytes into events,
-    `finishes` says whether the API ends a response with a reason.
+    chunks. `keep_text` keeps the response's text. `asked` is the count of tokens that the request asked for. `read`
+    reads an event, `events` parts the bytes into events, `finishes` says whether the API ends a response with a reason.
     """
 
     __slots__ = (
-        "_answer", "_answered", "_arrivals", "_cached_tokens", "_counted", "_done", "_empty", "_error", "_events",
-        "_finish_reason", "_finishes", "_input_tokens", "_keeps_text", "_kept", "_lengths", "_merged", "_message",
-        "_output_tokens", "_placer", "_read", "_reasoned", "_reasoning_tokens", "_text", "_tokens", "media",
+        "_answer", "_answered", "_arrivals", "_aside", "_asked", "_cached_tokens", "_counted", "_done", "_empty",
+        "_error", "_events", "_field", "_final", "_finish_reason", "_finishes", "_input_tokens", "_keeps_text", "_kept",
+        "_lengths", "_merged", "_message", "_noted", "_opening", "_output_tokens", "_placer", "_read", "_reasoned",
+        "_reasoning_tokens", "_silent", "_text", "_tokens", "_unlisted", "_usage", "_words", "came_whole",
+        "media",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +118,7 @@ class StreamDecoder:
         placer: TokenPlacer | None = None,
         *,
         keep_text: bool = False,
+        asked: int | None = None,
         read: Callable[[bytes], Chunk] = read_chunk,
         events: Callable[[], Parser] = EventParser,
         finishes: bool = True,
@@ -102,15 +126,25 @@ class StreamDecoder:
         self._events = events()
         self._read, self._finishes = read, finishes
         self.media = self._events.media
+        self.came_whole = False  # only the body's own end is still to come
         self._placer = placer
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._answer: list[str] | None = [] if keep_text else None
         self._kept = 0  # characters of `_answer`
-        self._keeps_text = keep_text or placer is not None
+        self._opening: str | None = ""  # of the answer, while it may be that of a reasoning
+        self._keeps_text = keep_text or placer is not None  # or for the opening
+        self._asked = asked
         self._counted: int | None = None  # the server's running count, where it sends one before the end
         self._answered = -1  # the first chunk that carries some of the answer, not of the reasoning
         self._done: int | None = None  # chunks before the first [DONE]
+        self._final = 0  # chunks before the last usage that brought no token and does not run
         self._empty = 0  # chunks after the first token that showed none of their own
+        self._unlisted = array("I")  # chunks whose text is in a field that nobody listed
+        self._field = ""  # the first such
+        self._silent = True  # no event but the end mark has come
+        self._words = self._aside = ""  # of an error in place of an answer; of what is no JSON object
+        self._noted: list[str] = []
+        self._usage: Usage | None = None  # that came with the end
         self._reasoned = False
         self._lengths = array("H")  # of each chunk's text, in bytes
         self._tokens: array[int] | None = None  # of each chunk; None while each has one
@@ -130,22 +164,22 @@ class StreamDecoder:
         for event in events.end() if data is None else events.feed(data):
             try:
                 chunk = read(event)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested too deep
-                self._no_chunk(event, error)
+            except UNREADABLE as error:
+                carried += self._no_chunk(event, error, stamp_ns)
                 continue
-            carried += self._account(chunk, stamp_ns)
+            carried += self._account(chunk, stamp_ns, event)
         if carried > 1:
             self._merged += carried
         return carried
 
-    def _account(self, chunk: Chunk, stamp_ns: int) -> int:
+    def _account(self, chunk: Chunk, stamp_ns: int, event: bytes) -> int:
         """Account for one chunk; returns 1 if it carried tokens, else 0. It makes few calls, since these cost time."""
-        if chunk.error is not ABSENT and (error := bytes(chunk.error)) not in _NO_ERROR:
+        if chunk.error is not ABSENT and (error := bytes(chunk.error)) not in NO_ERROR:
             self._fail("stream_error", error[:200].decode("utf-8", "replace"))
             return 0
         count = None
         if (usage := chunk.usage) is not None:
-            if usage.prompt_tokens is not None:
+            if usage.prompt_tokens or self._input_tokens is None:  # a later 0 is a placeholder
                 self._input_tokens = usage.prompt_tokens
             count = usage.completion_tokens
             if usage.prompt_tokens_details is not None:
@@ -158,25 +192,33 @@ class StreamDecoder:
                 self._output_tokens = count
         if chunk.timings is not ABSENT and self._cached_tokens is None:
             self._cached_tokens = cached_tokens(chunk.timings)
-        if not chunk.choices:
-            return 0
-        choice = chunk.choices[0]
-        delta = choice.delta
-        content = (choice.text if delta is None else delta.content) or ""
-        text = answer = content if type(content) is str else join_parts(choice)
-        if delta is not None and not (
-            delta.reasoning_content is None
-            and delta.reasoning is None
-            and delta.refusal is None
-            and delta.tool_calls is None
-        ):
-            answer += (delta.refusal or "") + "".join(map(call_text, delta.tool_calls or ()))
-            text = (delta.reasoning_content or delta.reasoning or "") + answer
-            self._reasoned = self._reasoned or text != answer
+        if chunk.choices:
+            choice = chunk.choices[0]
+            delta = choice.delta
+            content = (choice.text if delta is None else delta.content) or ""
+            text = answer = content if type(content) is str else join_parts(choice)
+            if delta is not None and not (
+                delta.reasoning_content is None
+                and delta.reasoning is None
+                and delta.refusal is None
+                and delta.tool_calls is None
+            ):
+                answer += (delta.refusal or "") + "".join(map(call_text, delta.tool_calls or ()))
+                text = (delta.reasoning_content or delta.reasoning or "") + answer
+                self._reasoned = self._reasoned or text != answer
+            if finish := choice.finish_reason:
+                finish = self._finish(finish, text, chunk, event)
+        else:
+            text = answer = finish = ""
 
-        finish = choice.finish_reason
-        if finish:
-            self._finish(finish, text)
+        if not text:
+            if count is not None and (self._counted is None or not chunk.choices):
+                self._final, self._usage = len(self._arrivals), usage
+            text, is_role = self._look_again(event)
+            if not text and not chunk.choices:
+                return 0
+            if is_role and count is not None and not self._arrivals:
+                count = 0  # what it counts is the token that is still to come
 
         tokens, counted = 1, self._counted
         if counted is None and count is not None and not self._arrivals and not finish:
@@ -206,57 +248,110 @@ class StreamDecoder:
         self._arrivals.append(stamp_ns)
         if self._answered < 0 and answer:
             self._answered = len(self._arrivals) - 1
+            self._keeps_text = True
         if self._keeps_text:
             # Usage that has risen more than once runs.
             self._keep_text(text, answer, runs=bool(counted and tokens and count is not None))
         return 1
 
-    def _finish(self, reason: str, text: str) -> None:
-        """Account for the chunk that says why the answer ended; `text` is what it brings."""
+    def _finish(self, reason: str, text: str, chunk: Chunk, event: bytes) -> str:
+        """Account for the chunk that says why the answer ended, where it does; `text` is what it brings."""
+        if reason in _NO_REASON:
+            return ""
+        self._usage = chunk.usage
+        if len(chunk.choices or ()) > 1 or (self._finish_reason and look(event).choice):
+            self._fail("several_choices", "several choices are not measured: leave n out")
         self._finish_reason = reason[:_LONGEST_REASON]
         if reason in _FAILED:
             said = f": {text[:200]}" if text and not self._arrivals else ""  # LMDeploy's reason, in words
             self._fail("stream_error", f"the server ended it: {reason}{said}")
+        return reason
+
+    def _look_again(self, event: bytes) -> tuple[str, bool]:
+        """(text in unlisted fields of an event that has none in those that are known, whether it only names a role)."""
+        found, self._silent = look(event), False
+        if found.text:
+            self._unlisted.append(len(self._arrivals))
+            self._field = self._field or found.field
+        self._words = self._words or found.words[:_LONGEST_WORDS]
+        return found.text, found.role and not found.text
 
     def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
         """Keep a chunk's text where it is needed: a tokenizer does not need it where usage runs."""
+        if self._opening is not None:  # it may be that of a reasoning, whose end nobody tells
+            self._opening = opening = (self._opening + answer[: len(_OPENINGS[-1])]).lstrip().lower()
+            if opening.startswith(_OPENINGS):
+                self._note("think")
+            if "think" in self._noted or not any(each.startswith(opening) for each in _OPENINGS):
+                self._opening = None
         if self._answer is not None and self._kept < _LONGEST_TEXT:
             self._answer.append(answer)
             self._kept += len(answer)
         if runs:
-            self._text, self._keeps_text = None, self._answer is not None
+            self._text = None
         elif self._text is not None:
             self._text += text.encode()
+        self._keeps_text = not (self._opening is None and self._answer is None and self._text is None)
 
-    def _no_chunk(self, data: bytes, why: Exception) -> None:
-        """Account for an event that is no chunk: the end mark, a comment, nothing at all, an error, or garbage."""
-        if data == TOO_LONG:
+    def _no_chunk(self, event: bytes, why: Exception, stamp_ns: int) -> int:
+        """Account for an event that is no chunk as it is; the chunks that it carries all the same."""
+        if event == TOO_LONG:
             self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
             raise ProtocolError(self._message, self._error)
-        data = data.strip()
-        if data == b"[DONE]":
+        data = event.strip()
+        while data.startswith(b"data:"):
+            data = data[5:].strip()
+            self._note("data_twice")
+        if data.strip(b"\"'").upper() in (b"[DONE]", b"DONE"):
             if self._done is None:
                 self._done = len(self._arrivals)
+                self.came_whole = self._marks() > 1
         elif data.startswith(b"error:"):
             self._fail("stream_error", data[6:200].decode("utf-8", "replace").strip())
-        elif data and (b"\n" in data or not data.startswith(b":")):  # else a gateway's comment, sent as data
+        elif b"{" not in data and self.media != JSON:  # no chunk of any API: a comment, a date, null
+            if data and not data.startswith(b":"):
+                self._note("left_out:event")
+                self._aside = self._aside or data[:_LONGEST_WORDS].decode("utf-8", "replace")
+        elif (found := salvage(data, self._read)) is None:
             self._fail("malformed_event", f"{why}: {data[:120]!r}")
+        else:
+            chunk, event, left_out = found
+            for each in left_out:
+                self._note(f"left_out:{each}")
+            return self._account(chunk, stamp_ns, event)
+        return 0
+
+    def _note(self, code: str) -> None:
+        if code not in self._noted and len(self._noted) < _MOST_NOTES:
+            self._noted.append(code)
 
     def _fail(self, error: str, message: str) -> None:
         if not self._error:
             self._error, self._message = error, message
 
-    def end(self, stamp_ns: int) -> DecodedResponse:
-        """The body is over: the last unfinished event, then the verdict on the stream and its token counts."""
+    def _marks(self) -> int:
+        """How many marks of an end have come in the body."""
+        usage = 0 < self._final == len(self._arrivals)
+        return bool(self._finish_reason) + usage + (self._done is not None)
+
+    def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse:
+        """The body is over: the last unfinished event, then the verdict on the stream and its token counts.
+
+        `ended`: it came to its own end, not to that of its connection.
+        """
         try:
             self.feed(None, stamp_ns)
         except ProtocolError:  # `_error` has it already
             pass
-        if not self._finish_reason and (self._finishes or not self._arrivals):
-            self._fail("truncated", "the stream ended without finish_reason")
-        elif self._done is not None and len(self._arrivals) > self._done:
+        if self._finishes or not self._arrivals or not ended:
+            self._judge_end(ended)
+        if self._done is not None and len(self._arrivals) > self._done:
             self._fail("malformed_event", "tokens after [DONE]")
-        token_source = self._settle()
+        token_source = self._settle(stamp_ns)
+        if not self._arrivals:
+            self._fail("empty_response", self._instead(f"no token came, finish_reason {self._finish_reason or 'none'}"))
+        elif not self._error:
+            self._note_uncounted()
         return DecodedResponse(
             arrivals=self._arrivals,
             token_counts=self._tokens,
@@ -271,9 +366,25 @@ class StreamDecoder:
             error=self._error,
             message=self._message,
             text="".join(self._answer or ()),
+            noted=tuple(self._noted),
         )
 
-    def _settle(self) -> str:
+    def _judge_end(self, ended: bool) -> None:
+        """Whether the answer came whole."""
+        if self._words and not self._finish_reason:
+            self._fail("stream_error", self._words)
+        elif self._marks() + ended < 2:
+            self._fail("truncated", self._instead("the stream ended without finish_reason"))
+        elif not self._finish_reason:
+            self._note("no_finish")
+
+    def _instead(self, fact: str) -> str:
+        """What is said of an answer that is none, with the server's words."""
+        if self._silent and not self._arrivals:
+            fact = "the stream held no event" + (" but [DONE]" if self._done is not None else "")
+        return ": ".join(filter(None, (fact, self._words or self._aside)))
+
+    def _settle(self, stamp_ns: int) -> str:
         """Decide where each token arrived: running usage, one a chunk, the tokenizer, usage by bytes.
 
         That is token_source in docs/definitions.md, Columns of requests.parquet.
@@ -281,23 +392,38 @@ class StreamDecoder:
         if self._counted is not None and not self._trusted():
             self._keep_chunks(self._lengths)
             self._counted = self._tokens = None
+        if self._unlisted:
+            self._settle_unlisted()
         chunks, usage = len(self._arrivals), self._shown_tokens()
-        if not chunks:
+        if self.media == JSON and self._output_tokens and not self._error:
+            # All tokens of an answer that does not stream came with it, also those of a text that it does not show.
+            source, self._tokens = "bytes", array("i", [self._output_tokens])
+            if not chunks:
+                self._arrivals.append(stamp_ns)
+                self._reasoned = True
+                self._note("no_text")
+        elif not chunks:
             source = ""
         elif self._counted is not None:
             source = "continuous"
         elif usage is None and not self._error and (placed := self._placed(None)) is not None:
             source, self._tokens, self._output_tokens = "tokenizer", placed, sum(placed)
-        elif usage is None or usage in (chunks, chunks + self._empty) or self._error:
-            # The tokens of chunks that showed nothing have no arrival: an end of text, part of a character.
-            source = "chunks"
-            if usage is None and not self._error:
-                self._output_tokens = chunks
-        elif (placed := self._placed(usage)) is not None:
-            source, self._tokens = "tokenizer", placed
         else:
-            # No token is shorter than a byte: what goes beyond was not in this text, and stays unplaced.
-            source, self._tokens = "bytes", _shared(min(usage, sum(self._lengths)), self._lengths)
+            if usage is None and not self._error:
+                usage = self._output_tokens = chunks
+                if self._asked and self._asked >= chunks and self._finish_reason.lower() in _LENGTH:
+                    usage = self._output_tokens = self._asked
+                    self._note("asked")
+            if usage is None or usage in (chunks, chunks + self._empty) or self._error:
+                # The tokens of chunks that showed nothing have no arrival: an end of text, part of a character.
+                source = "chunks"
+            elif usage > sum(self._lengths) and self._text is None:
+                # No token is shorter than a byte, so some were not in this text: nothing tells how many each chunk has.
+                source = "chunks"
+            elif (placed := self._placed(usage)) is not None:
+                source, self._tokens = "tokenizer", placed
+            else:
+                source, self._tokens = "bytes", _shared(min(usage, sum(self._lengths)), self._lengths)
         if self._tokens is not None:
             self._keep_chunks(self._tokens)
             if self._tokens.count(1) == len(self._tokens):
@@ -306,6 +432,20 @@ class StreamDecoder:
             self._output_tokens = len(self._arrivals) if self._tokens is None else sum(self._tokens)
         self._lengths, self._text = array("H"), None  # of a finished response only the arrivals are kept
         return source
+
+    def _settle_unlisted(self) -> None:
+        """See whether text in unlisted fields was tokens: the known ones had fewer than usage counts, or none."""
+        chunks, unlisted = len(self._arrivals), set(self._unlisted)
+        known = chunks - len(unlisted)
+        if self._counted is not None:
+            count = not self._tokens or any(self._tokens[each] for each in unlisted)
+        else:
+            count = not known or (self._output_tokens or 0) > known + self._empty
+        if count:
+            self._note(f"unlisted:{self._field}")
+            self._reasoned = self._reasoned or self._answered >= 0 or bool(_THOUGHT.search(self._field))
+        else:
+            self._keep_chunks([each not in unlisted for each in range(chunks)])
 
     def _shown_tokens(self) -> int | None:
         """Output tokens that the stream showed, by the server's count; None where it gave none.
@@ -322,6 +462,12 @@ class StreamDecoder:
         """Only the chunks whose mark is not 0."""
         marks = bytes(map(bool, marks))
         if 0 in marks:
+            if self._unlisted:
+                places = list(accumulate(marks, initial=0))
+                self._unlisted = array("I", (places[each] for each in self._unlisted if marks[each]))
+            if self._text is not None:
+                ends = pairwise(accumulate(self._lengths, initial=0))
+                self._text = bytearray().join(compress((self._text[a:b] for a, b in ends), marks))
             if self._answered > 0:
                 self._answered = sum(marks[: self._answered])
             self._arrivals = array("q", compress(self._arrivals, marks))
@@ -350,8 +496,18 @@ class StreamDecoder:
         may_be = usage is None or found <= usage + max(1, int(_FOREIGN * usage))
         return array("i", placed) if found and may_be else None
 
+    def _note_uncounted(self) -> None:
+        """Note the tokens of the usage's total that are neither the prompt's nor the answer's, where they are many."""
+        usage = self._usage or Usage()
+        counted = (usage.prompt_tokens or 0) + (self._output_tokens or 0)
+        beyond = min(usage.total_tokens or 0, 2**31 - 1) - counted
+        if usage.prompt_tokens and usage.completion_tokens and beyond > _UNCOUNTED * counted:
+            self._note(f"uncounted:{beyond}")
+
     def _first_content(self) -> int:
         """Without reasoning the answer begins with the first token; else with a chunk that is still there."""
+        if "think" in self._noted:
+            return 0
         answered = self._answered if self._reasoned else 0
         return self._arrivals[answered] if 0 <= answered < len(self._arrivals) else 0
 

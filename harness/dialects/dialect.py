@@ -24,7 +24,7 @@ class Encoder(Protocol):
 class Encoders(Protocol):
     """Makes the encoder of a run.
 
-    `drop` are the optional fields that the server refuses, `extra` those that the operator adds, `classes` those that
+    `drop` are the fields to leave out, `extra` those that the operator adds, `classes` those that
     the requests of a class have of their own; `stream` has the answers come piece by piece, where the API can do both.
     """
 
@@ -43,21 +43,27 @@ class Decoder(Protocol):
     """Reads one response, whose body is of the media type `media`.
 
     `feed` takes a piece of the body with the stamp of its read, nanoseconds, and returns the chunks in it that carried
-    tokens; it raises ProtocolError where the rest cannot be read, and nothing else. `end` may follow at any time.
+    tokens; it raises ProtocolError where the rest cannot be read, and nothing else. `end` may follow at any time;
+    `ended`: the body came to its own end, not to that of its connection. `came_whole`: only that is still to come.
     """
 
     @property
     def media(self) -> str: ...
 
+    @property
+    def came_whole(self) -> bool: ...
+
     def feed(self, data: bytes, stamp_ns: int) -> int: ...
 
-    def end(self, stamp_ns: int) -> DecodedResponse: ...
+    def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse: ...
 
 
 class Decoders(Protocol):
-    """Makes the decoder of one response; the placer is of use only where tokens are generated."""
+    """Makes the decoder of one response; the placer, and the count that was asked for, are of tokens it generates."""
 
-    def __call__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> Decoder: ...
+    def __call__(
+        self, placer: TokenPlacer | None = None, *, keep_text: bool = False, asked: int | None = None
+    ) -> Decoder: ...
 
 
 class Wording(msgspec.Struct, frozen=True, kw_only=True):

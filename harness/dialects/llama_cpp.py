@@ -39,8 +39,7 @@ def _read(data: bytes) -> Chunk:
 
 
 def _fields(settings: Settings) -> dict[str, Any]:
-    fields: dict[str, Any] = {"n_predict": settings.output_tokens, "stream": True, "temperature": 0.0}
-    return fields if "ignore_eos" in settings.drop else fields | {"ignore_eos": True}
+    return {"n_predict": settings.output_tokens, "stream": True, "temperature": 0.0, "ignore_eos": True}
 
 
 class _Body(msgspec.Struct):

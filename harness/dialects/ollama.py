@@ -49,7 +49,7 @@ def _read(data: bytes) -> Chunk:
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
-    fields: dict[str, Any] = {"messages": messages}
+    fields: dict[str, Any] = {"messages": [{"role": each.role, "content": each.text} for each in messages]}
     return fields | {"tools": tools} if tools else fields
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
-from harness.dialects.decoder import DecodedResponse
+from harness.dialects.body import without
+from harness.dialects.chunk import ABSENT, Count
+from harness.dialects.decoder import NO_ERROR, DecodedResponse
 from harness.dialects.dialect import Dialect
 from harness.dialects.document import JSON, Document
 from harness.dialects.placer import TokenPlacer
@@ -29,8 +31,8 @@ Fields = Callable[[str, Sequence[str]], dict[str, Any]]  # of a body, by the que
 class InputsEncoder:
     """The bodies of one run's requests, by `fields`: those that hold the texts.
 
-    `drop` are the optional fields that the server refuses, of which there are none; `extra` those that the operator
-    adds, `classes` those of a class. An answer never streams.
+    `drop` are the fields to leave out, `extra` those that the operator adds, `classes` those of a class. An answer
+    never streams.
     """
 
     def __init__(
@@ -43,14 +45,15 @@ class InputsEncoder:
         classes: Mapping[str, dict[str, Any]] | None = None,
         stream: bool = True,
     ) -> None:
-        self._fields, self._model = fields, model
+        self._fields, self._model, self._drop = fields, model, drop
         self._extra, self._classes = extra or {}, classes or {}
 
     def encode(self, request: Request) -> bytes:
         """The request's body."""
         query, texts = _parts(request.prompt)
         own = self._classes.get(request.class_, {})
-        return msgspec.json.encode({"model": self._model} | self._fields(query, texts) | own | self._extra)
+        fields = without({"model": self._model} | self._fields(query, texts), self._drop)
+        return msgspec.json.encode(fields | own | self._extra)
 
 
 def _parts(prompt: str | Sequence[Message]) -> tuple[str, list[str]]:
@@ -61,40 +64,34 @@ def _parts(prompt: str | Sequence[Message]) -> tuple[str, list[str]]:
     return query, [message.content for message in prompt if message.role != "query"]
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a malformed answer
-
-
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: _Count | None = None
-    total_tokens: _Count | None = None
+    prompt_tokens: Count | None = None
+    total_tokens: Count | None = None
 
 
 class _Item(msgspec.Struct, gc=False):
     """A vector, a result or a score; what is in it is not read."""
 
 
-_ABSENT = msgspec.Raw()
-
-
 class _Answer(msgspec.Struct, gc=False):
     data: list[_Item] | None = None
     results: list[_Item] | None = None
     usage: _Usage | None = None
-    error: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = ABSENT
 
 
 _answer = msgspec.json.Decoder(_Answer | list[_Item]).decode
-_NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")
 
 
 class AnswerDecoder:
     """Decodes one answer when it is whole. No token arrives in it: an event is its first byte."""
 
     media: ClassVar[str] = JSON
+    came_whole: ClassVar[bool] = False
 
     __slots__ = ("_begun", "_document")
 
-    def __init__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> None:
+    def __init__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False, asked: int | None = None) -> None:
         self._document = Document()
         self._begun = False
 
@@ -105,7 +102,7 @@ class AnswerDecoder:
         self._begun = self._begun or first
         return int(first)
 
-    def end(self, stamp_ns: int) -> DecodedResponse:
+    def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse:
         """What the answer says of its request."""
         found, error, message = _read(self._document.end())
         usage = found.usage or _Usage()
@@ -135,7 +132,7 @@ def _read(data: bytes) -> tuple[_Answer, str, str]:
         return _Answer(), name, f"{error}: {data[:120]!r}"
     if isinstance(found, list):
         found = _Answer(results=found)
-    if found.error is not _ABSENT and (error_text := bytes(found.error)) not in _NO_ERROR:
+    if found.error is not ABSENT and (error_text := bytes(found.error)) not in NO_ERROR:
         return found, "stream_error", error_text[:_LONGEST_MESSAGE].decode("utf-8", "replace")
     if not (found.data or found.results):
         return found, "malformed_event", f"neither vectors nor scores: {data[:120]!r}"

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import re
 
-# Asked for where the server takes them; dropped when the first request says that it does not
-# (docs/definitions.md, Words of a run).
-OPTIONAL = ("ignore_eos", "stream_options.continuous_usage_stats", "stream_options")
-# These every server knows, and names in other complaints too ("max_tokens is too large"): dropped only if refused.
-REFUSABLE = ("max_tokens", "temperature")
-_REFUSED = re.compile(
-    r"unsupported|not support|not allowed|not permitted|unknown|unexpected|unrecognized|extra inputs|deprecated", re.I
+# Sent where the server takes them, the least missed first; left out when the first request is refused with them
+# (docs/definitions.md, Words of a run). In place of max_tokens its newer name is sent.
+OPTIONAL = (
+    "ignore_eos",
+    "stream_options.continuous_usage_stats",
+    "stream_options.include_usage",
+    "stream_options",
+    "temperature",
+    "max_tokens",
 )
+# Servers name this one in other complaints too ("max_tokens is too large").
+_REFUSED = re.compile(
+    r"unsupported|not support|not allowed|not permitted|unknown|unexpected|unrecognized|extra inputs|deprecated"
+    r"|max_completion_tokens",
+    re.I,
+)
+_NO_LETTER = re.compile(r"[\W_]")
+_FEW = 2  # fields that one error may be about
 
 
-def refused_field(message: str, drop: frozenset[str]) -> str | None:
-    """Which optional field a 400 or 422 complains about, if it names one that is still sent.
+def refused_field(message: str, sent: list[str]) -> str | None:
+    """Which of the optional fields that were sent an error names, in whatever words; None where it names none.
 
-    >>> refused_field("Unknown field 'ignore_eos'", frozenset())
-    'ignore_eos'
-    >>> refused_field("'max_tokens' is not supported: use 'max_completion_tokens'", frozenset())
+    An error that names all of them repeats the request.
+
+    >>> refused_field("unknown: ignoreEos", ["ignore_eos"]), refused_field("max_tokens is too large", ["max_tokens"])
+    ('ignore_eos', None)
+    >>> refused_field("use 'max_completion_tokens' instead of 'max_tokens'", ["max_tokens"])
     'max_tokens'
     """
-    for name in OPTIONAL:
-        if name not in drop and name.rpartition(".")[2] in message:
-            return name
-    if _REFUSED.search(message):
-        for name in REFUSABLE:
-            if name not in drop and re.search(rf"\b{name}\b", message):
-                return name
-    return None
+    words = _NO_LETTER.sub("", message.replace("max_completion_tokens", "")).lower()
+    named = [name for name in sent if name.rpartition(".")[2].replace("_", "") in words]
+    if len(named) == len(sent) > _FEW:
+        return None
+    return next((name for name in named if name != "max_tokens" or _REFUSED.search(message)), None)
 
 
 def http_error(status: int, message: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, PromptEncoder, SentMessage, Settings, Tools, message_texts
+from harness.dialects.body import Body, PromptEncoder, SentMessage, Settings, Tools, calls, message_texts
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, OutputDetails, PromptDetails, Usage
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Answer, Dialect, Events, Server
@@ -114,24 +114,28 @@ def _end(response: _Response, delta: Delta, *, failed: bool) -> Chunk:
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
-    """What tools say is the user's: its own item would have to name a call."""
-    items = [
-        {"role": "user" if message.role == "tool" else message.role, "content": message.content} for message in messages
-    ]
-    fields: dict[str, Any] = {"input": items}
+    fields: dict[str, Any] = {"input": [item for message in messages for item in _items(message)]}
     return (
         fields | {"tools": [{"type": "function", **tool.get("function", tool)} for tool in tools]} if tools else fields
     )
 
 
+def _items(message: Message) -> list[dict[str, Any]]:
+    """The items of a message; what tools say is the user's where it does not name the call."""
+    if of := (message.more or {}).get("tool_call_id"):
+        return [{"type": "function_call_output", "call_id": of, "output": message.content}]
+    called = [
+        {"type": "function_call", "call_id": id_, "name": name, "arguments": given}
+        for id_, name, given in calls(message)
+    ]
+    role, text = "user" if message.role == "tool" else message.role, message.content if called else message.text
+    return [*([] if called and not text.strip() else [{"role": role, "content": text}]), *called]
+
+
 def _fields(settings: Settings) -> dict[str, Any]:
     fields: dict[str, Any] = {"model": settings.model, "max_output_tokens": settings.output_tokens}
     fields |= {"stream": settings.stream, "store": False}
-    if "temperature" not in settings.drop:
-        fields["temperature"] = 0.0
-    if "ignore_eos" not in settings.drop:
-        fields["ignore_eos"] = True  # not of the API itself: of servers that speak it
-    return fields
+    return fields | {"temperature": 0.0, "ignore_eos": True}  # the last: of servers that speak it, not of the API
 
 
 class _Body(msgspec.Struct):

@@ -1,9 +1,9 @@
 """Server-sent events: bytes in, the data of each event out, cut anywhere. No IO.
 
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
-event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a field
-`error:` as llama-server writes it, comes out as `error: ` and its text, which no JSON begins with, so that the common
-event needs no further check.
+event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a
+field `error:` as llama-server writes it, comes out as `error: ` and its text, which no JSON begins with, so that the
+common event needs no further check.
 
 Memory is bounded: one unfinished event a stream, at most `LONGEST` of it, and all the unfinished events of a process
 at most `TOGETHER`. Beyond that the stream is cut off: `TOO_LONG` is the last that comes out.

@@ -44,13 +44,12 @@ class _Reader:
         if found.num_output_tokens is not None:
             self._tokens = (self._tokens or 0) + found.num_output_tokens
         text = found.text_output if isinstance(found.text_output, str) else "".join(found.text_output)
-        finish = None if found.finish_reason == "None" else found.finish_reason
         usage = usage_of(found.num_input_tokens, self._tokens)
-        return Chunk([Choice(text=text, finish_reason=finish)], usage, found.error)
+        return Chunk([Choice(text=text, finish_reason=found.finish_reason)], usage, found.error)
 
 
-def _decoder(placer: TokenPlacer | None = None, *, keep_text: bool = False) -> StreamDecoder:
-    return StreamDecoder(placer, keep_text=keep_text, read=_Reader(), finishes=False)
+def _decoder(placer: TokenPlacer | None = None, **options: Any) -> StreamDecoder:
+    return StreamDecoder(placer, **options, read=_Reader(), finishes=False)
 
 
 def _fields(settings: Settings) -> dict[str, Any]:

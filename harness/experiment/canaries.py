@@ -45,7 +45,7 @@ async def measured(spec: QualitySpec, target: Target, launch: Launch, note: Call
     """The launch with the canaries and what they were answered."""
     found = await asyncio.to_thread(canary_file.read, spec)
     note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
-    async with client(launch.target, connect_s=_CONNECT_S, again=True) as api:
+    async with client(launch.target, connect_s=_CONNECT_S) as api:
 
         async def ask(request: Request) -> Reply:
             if target.max_rps:

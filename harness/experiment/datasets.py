@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import msgspec
 
 from harness import traffic
 from harness.dataset import DatasetSpec
+from harness.dialects import DIALECTS
 from harness.distribution import parse
 from harness.errors import HarnessError
 from harness.scenario import Ramp, Scenario
+from harness.terminal import few
 from harness.workload import tasks
 from harness.workload.arrivals import trace_rate
 from harness.workload.dataset import table as tables
@@ -37,7 +40,7 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
         return
     with tempfile.TemporaryDirectory(prefix="knee-") as folder:
         path = Path(folder) / "rows"
-        found, table = _read(spec, path, parse(scenario.workload.output_tokens).mean())
+        found, table = _read(spec, path, scenario, note)
         if spec.sessions:
             found = _of_sessions(scenario, found, table, str(path))
         if found.skipped:
@@ -46,22 +49,39 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
         yield msgspec.structs.replace(scenario, workload=workload, ramp=_with_rate(scenario, table)), str(path)
 
 
-def _read(spec: DatasetSpec, path: Path, usual: float) -> tuple[DatasetSpec, Table]:
+def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str], None]) -> tuple[DatasetSpec, Table]:
     """The dataset with what it holds, and its table."""
     skipped, prompts, answers = Skipped() if spec.skip_broken else None, 0.0, 0.0
+    usual = parse(scenario.workload.output_tokens).mean()
+    notes: Counter[str] = Counter()  # what is left out, by how many rows
+    images = DIALECTS[scenario.target.api].images
 
     def counted(rows: Iterator[Row]) -> Iterator[Row]:
         nonlocal prompts, answers
         session, before = "", 0.0  # of the row before; tokens of its session so far
+        latest = -math.inf
         for row in rows:
-            before = before if row.session and row.session == session else 0.0
-            prompt = prompt_tokens(row) + (before if row.input_tokens is None else 0.0)
+            notes.update(row.notes)
+            if not images and isinstance(row.prompt, tuple) and any(each.parts for each in row.prompt):
+                notes["images are left out, as they are for chat"] += 1
+            if row.at_s is not None:
+                notes["rows behind a later one are sorted by their times"] += row.at_s < latest
+                latest = max(latest, row.at_s)
+            before = before if row.session and row.session == session and not row.whole else 0.0
+            own = msgspec.structs.replace(row, tools=None) if before else row  # tools stand once before a session
+            prompt = prompt_tokens(own) + (before if row.input_tokens is None else 0.0)
             answer = answer_tokens(row) or usual
             session, before = row.session, prompt + answer
             prompts, answers = prompts + prompt, answers + answer
             yield row
 
-    table = tables.write(counted(open_dataset(Path(spec.path), spec.format).rows(skipped)), path)
+    dataset = open_dataset(Path(spec.path), spec.format)
+    table = tables.write(counted(dataset.rows(skipped)), path)
+    parts = [f"{each} ({count:,} of {len(table):,} rows)" for each, count in notes.items() if count]
+    if dataset.unread:
+        parts.append(f"no reader knows the fields {few(dataset.unread)}: rename what is to be sent, or leave it out")
+    if parts:
+        note(f"{spec.path}: {'; '.join(parts)}")
     if spec.requests not in (None, len(table)):
         fact = f"it holds {len(table):,} requests now, and the run began with {spec.requests:,}"
         raise HarnessError(fact, place=spec.path, way_out="start a new run")

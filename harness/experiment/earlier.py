@@ -34,7 +34,7 @@ class Earlier(msgspec.Struct, frozen=True):
         table = facts.table(run.records)
 
         def found(level: Level) -> MeasuredLevel | None:
-            if not level.finished or level.window_end_s is None:
+            if not level.finished or level.window_end_s is None or LevelNote.INTERRUPTED in level.notes:
                 return None
             return measured(summarise_level(run.records, table, run.samples, level, facts), level)
 
@@ -57,8 +57,11 @@ class Earlier(msgspec.Struct, frozen=True):
         return [m.seconds for _, m in self.levels if m is not None]
 
     def measured(self, repeat: int) -> list[MeasuredLevel]:
-        """The ramp's levels that count in a repeat, in their order."""
-        return [m for level, m in self._counting(repeat) if level.input_tokens is None]
+        """The ramp's levels that count in a repeat, in their order; without those at its end that nobody answered."""
+        found = [m for level, m in self._counting(repeat) if level.input_tokens is None]
+        while found and found[-1].stalled:
+            found.pop()
+        return found
 
     def probed(self, repeat: int) -> set[int]:
         """Prompt lengths of a repeat that a probe need not measure again."""
@@ -102,4 +105,5 @@ def end_step(end: Decision, repeat: int) -> RampStep:
 
 def void(level: Level) -> Level:
     """The level without a window, for it was not finished."""
-    return msgspec.structs.replace(level, window_start_s=None, window_end_s=None, notes=(*level.notes, LevelNote.VOID))
+    notes = (*level.notes, LevelNote.VOID)
+    return msgspec.structs.replace(level, window_start_s=None, window_end_s=None, end_s=None, notes=notes)

@@ -7,34 +7,30 @@ load has tools, or classes with fields of their own, one more of each kind shows
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection
 from typing import NamedTuple
 
 import msgspec
 
-from harness.dialects import DIALECTS, decoder, document, refusals
-from harness.dialects.document import JSON
-from harness.dialects.ndjson import NDJSON
-from harness.dialects.sse import EVENTS
+from harness.dialects import DIALECTS, decoder, refusals
 from harness.errors import HarnessError
+from harness.experiment import first_answers
 from harness.experiment.class_fields import class_fields
+from harness.experiment.first_answers import LONGEST_BODY
 from harness.experiment.spoken import NotSpokenError
 from harness.experiment.unreachable import not_served, redirected, server_words, way_out_of
 from harness.load import control
-from harness.load.http1 import ResponseParser, media_type
 from harness.scenario import Scenario
-from harness.secrecy import plain
 from harness.work import Unit
 from harness.workload import image, inputs, length, probe, shape
 from harness.workload.request import Request
 from harness.workload.source import PromptWords
 from harness.workload.uniform import Uniform
 
-LONGEST_BODY = 65_536  # bytes of an error's body that are searched
 _PROBES = 6  # tries to meet the prompt length
-_LONGEST = 2 * document.LONGEST  # bytes of a document, which is bounded by its own reader
 _NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
@@ -46,7 +42,6 @@ _INSTEAD = {
 _TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer
 _FEWEST = 16  # tokens of an answer, where a server refuses shorter ones; OpenAI's newer models do
 _FEW_SHORTER = 0.01  # of requests, where lengths vary
-_TOO_SHORT = re.compile(r"minimum value|below minimum|model output limit was reached", re.I)
 
 
 class RequestPlan(NamedTuple):
@@ -114,9 +109,7 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
     await requests.send_shortest(words_now)
     counted = requests.counts[-1].tokens if requests.counts else None
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
-    if shortest is None and words_now == 1:
-        _must_have_room(wanted, counted, per_word)
-    exact = words.exact or words_now == shortest
+    exact = words.exact or words_now in (1, shortest)
     left_s, itl_s = _rest(timed.response, answer)
     return Findings(
         drop=requests.drop,
@@ -166,16 +159,6 @@ def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float,
     return left_s, span_s / (len(arrivals) - 1)
 
 
-def _must_have_room(wanted: int, counted: int | None, per_word: float) -> None:
-    """HarnessError where the server adds so much that a prompt of one word is longer than --input-tokens."""
-    if counted is not None and counted - per_word >= wanted:
-        raise HarnessError(
-            f"the server adds tokens: a prompt of 1 word is already more than {wanted}",
-            place="--input-tokens",
-            way_out=f"give at least {counted}",
-        )
-
-
 def _unit(scenario: Scenario, counted: int | None) -> Unit:
     """What throughput counts: where neither the server nor a tokenizer counts input tokens, documents."""
     unit, workload = DIALECTS[scenario.target.api].unit, scenario.workload
@@ -196,6 +179,8 @@ def _length_notes(
     elif counted is None:
         output = "the tokenizer's" if plan.places_tokens else "chunks"
         notes.append(f"the server gives no usage: input tokens are words, output tokens are {output}")
+    elif words == 1 and counted > wanted:
+        notes.append(f"the server adds tokens: a prompt of 1 word comes to {counted} by its count, not {wanted}")
     elif counted != wanted:
         notes.append(
             f"prompts come to {counted} tokens by the server's count, not {wanted}"
@@ -221,7 +206,7 @@ def _way_out_of_kind(name: str, fields: Collection[str]) -> str:
 
 
 class _RefusedError(HarnessError):
-    """A 400, 413 or 422 that names no field which could be left out."""
+    """A 400, 413 or 422 that names no field which could be left out, or an answer without a token."""
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -244,9 +229,11 @@ class _Requests:
         }
         self._classes = {name: fields for name, fields in own.items() if fields}
         self.used = plan.first_prompt  # number of the next prompt
-        self.drop: frozenset[str] = frozenset()  # fields that the server refuses
-        self.notes: list[str] = []
-        self._fewest = 1  # tokens of an answer
+        self._omit = frozenset(plan.scenario.target.omit or ())
+        self.drop = self._omit  # with the fields that the server refuses
+        self._seen: dict[str, None] = {}  # notes on the answers, each once
+        least = plan.scenario.target.extra_body.get("min_tokens")
+        self._fewest = least if isinstance(least, int) and least > 1 else 1  # tokens of an answer
         self.status = 0  # of the last answer
         self.counts: list[length.Counted] = []  # of the prompts so far, where the server counts them
 
@@ -254,20 +241,70 @@ class _Requests:
         """Tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
         return self.counts[-1].tokens - tokens if self.counts else 0
 
+    @property
+    def notes(self) -> list[str]:
+        """What the answers showed that the load has to know."""
+        refused = [name for name in refusals.OPTIONAL if name in self.drop - self._omit]
+        found = [f"the server refuses {name}: {_INSTEAD.get(name, 'left out')}" for name in refused]
+        return [*found, *self._seen]
+
     async def send(self, prompt_words: int, output_tokens: int) -> _Reply:
         """One request with a new prompt."""
+        request = await self._request(prompt_words, output_tokens)
         try:
-            reply = await self._answer(await self._request(prompt_words, output_tokens))
+            reply = await self._answer(request)
         except _RefusedError as error:
-            if self._fewest > 1 or output_tokens >= _FEWEST or not _TOO_SHORT.search(error.fact):
-                raise
-            self._fewest = _FEWEST
-            return await self.send(prompt_words, output_tokens)
+            reply = await self._accepted(request, error)
         self.used += 1
         if reply.response.input_tokens:  # 0 is a placeholder: no prompt is empty
             each = round(reply.response.input_tokens / (self._plan.scenario.workload.inputs or 1))
             self.counts.append(length.Counted(prompt_words, each))
         return reply
+
+    async def _accepted(self, request: Request, refusal: _RefusedError) -> _Reply:
+        """The answer to a request that was refused without a field's name: to a longer answer, or with fewer fields.
+
+        As few are left out as the server allows. The refusal itself where it takes none of them.
+        """
+        status, scenario = self.status, self._plan.scenario
+        own = round(shape.of(scenario).mean().output_tokens)
+        for tokens in (_FEWEST, own) if scenario.decodes else ():
+            if tokens > request.output_tokens:
+                request = msgspec.structs.replace(request, output_tokens=min(tokens, _FEWEST))
+                longer = msgspec.structs.replace(request, output_tokens=tokens)
+                if (reply := await self._tried(longer, self.drop)) is not None:
+                    self._fewest = tokens
+                    return reply
+        sent = self._optional(request) if status in (400, 422) and not _TOO_LONG.search(refusal.fact) else []
+        for fields in [name for name in sent if name != "max_tokens"], sent:
+            if not fields or (reply := await self._tried(request, self.drop.union(fields))) is None:
+                continue
+            for name in reversed(fields):
+                drop = self.drop - {name}
+                if self._body(request, drop) == self._body(request, self.drop):
+                    self.drop = drop
+                else:
+                    reply = await self._tried(request, drop) or reply
+            return reply
+        self.status = status
+        raise refusal
+
+    async def _tried(self, request: Request, drop: frozenset[str]) -> _Reply | None:
+        """The answer without these fields, which stay left out; None where the server refuses it."""
+        before, self.drop = self.drop, drop
+        with contextlib.suppress(_RefusedError):
+            reply = await self._answer(request)
+            # A server that does not know the limit's newer name gives answers without a limit.
+            if "max_tokens" not in drop - before or (reply.response.output_tokens or 0) <= request.output_tokens:
+                return reply
+        self.drop = before
+        return None
+
+    def _optional(self, request: Request) -> list[str]:
+        """The optional fields that the request still has, but for those that are the operator's."""
+        whole, own = self._body(request, self.drop), self._plan.scenario.target.extra_body
+        names = [name for name in refusals.OPTIONAL if name not in own]
+        return [name for name in names if self._body(request, self.drop | {name}) != whole]
 
     async def send_kinds(self, prompt_words: int, output_tokens: int) -> None:
         """One request with the tools of the load, and one for each set of fields that classes have of their own.
@@ -327,76 +364,49 @@ class _Requests:
             request = msgspec.structs.replace(request, images=self._images.of(self.used))
         return request
 
+    def _body(self, request: Request, drop: frozenset[str]) -> bytes:
+        """The request's body without these fields."""
+        plan, target = self._plan, self._plan.scenario.target
+        return (
+            DIALECTS[target.api]
+            .encoder(plan.model, drop=drop, extra=target.extra_body, classes=self._classes, stream=target.streams)
+            .encode(request)
+        )
+
     async def _answer(self, request: Request) -> _Reply:
         """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
         plan, target, place = self._plan, self._plan.scenario.target, self._plan.place
-        dialect, headers = DIALECTS[target.api], {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
+        headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         while True:
             if target.max_rps:
                 await asyncio.sleep(1.0 / target.max_rps)
-            encoder = dialect.encoder(
-                plan.model,
-                drop=self.drop,
-                extra=target.extra_body,
-                classes=self._classes,
-                stream=target.streams,
-            )
-            content, decoding = encoder.encode(request), dialect.decoders(stream=target.streams)()
-            within_s = target.request_timeout
+            within_s, content = target.request_timeout, self._body(request, self.drop)
             async with control.response(plan.api, "POST", plan.path, within_s, content, headers) as answer:
                 self.status = answer.status
                 if answer.status != 200:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
                     if (moved := redirected(answer.status, answer.headers, plan.url, plan.path)) is not None:
                         raise moved
-                    self._drop_refused(answer.status, message)
+                    self._drop_refused(request, answer.status, message)
                     continue
-                _must_be(decoding.media, answer.headers, place, may_be_whole=dialect.whole is not None)
-                ResponseParser(decoding.media).take_head(answer.status, answer.headers)  # as the load will read it
-                async for piece in control.pieces(answer, _LONGEST if decoding.media == JSON else control.LONGEST):
-                    decoding.feed(piece, time.monotonic_ns())
-            response = decoding.end(time.monotonic_ns())
+                response, seen = await first_answers.read(answer, target, request.output_tokens, place)
+                self._seen |= dict.fromkeys(seen)
             if response.error:
-                raise HarnessError(
-                    f"the first request failed: {response.error} ({response.message[:160]})",
-                    place=place,
-                    way_out="see the server's log; nothing was loaded",
-                )
+                # One token may show no text: it is part of a character, or a mark.
+                kind = _RefusedError if response.error == "empty_response" else HarnessError
+                fact = f"the first request failed: {response.error} ({response.message[:160]})"
+                raise kind(fact, place=place, way_out="see the server's log; nothing was loaded")
             return _Reply(response, answer.http_version)
 
-    def _drop_refused(self, status: int, message: str) -> None:
+    def _drop_refused(self, request: Request, status: int, message: str) -> None:
         """Drop the optional field that an error names; HarnessError where it names none."""
         place, scenario = self._plan.place, self._plan.scenario
-        if status in (400, 413, 422):
-            field = refusals.refused_field(message, self.drop | frozenset(scenario.target.extra_body))
-            if field is None:
-                raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(scenario))
+        if status >= 400 and (field := refusals.refused_field(message, self._optional(request))) is not None:
             self.drop |= {field}
-            self.notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
             return
+        if status in (400, 413, 422):
+            raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(scenario))
         if (no := not_served(status, message, place)) is not None:
             raise no
         kind = NotSpokenError if status in (404, 405) else HarnessError
         raise kind(server_words(status, message), place=place, way_out=way_out_of(status, scenario.target))
-
-
-def _must_be(media: str, headers: Mapping[str, str], place: str, *, may_be_whole: bool) -> None:
-    """HarnessError where a response is not of this media type, or compressed.
-
-    `may_be_whole`: answers of this API need not stream.
-    """
-    kind, streams = media_type(headers.get("content-type", "")), media != JSON
-    if kind != media:
-        names = {"text/html": "HTML", JSON: "one JSON body", NDJSON: "lines of JSON", EVENTS: "a stream"}
-        what = names.get(kind) or repr(plain(kind[:60]) or "no content type")
-        way_out = "give an endpoint that streams" if streams else "see --api"
-        if streams and kind == JSON and may_be_whole:
-            way_out = "--no-stream measures such answers"
-        raise NotSpokenError(f"it answers with {what}, not {names[media]}", place=place, way_out=way_out)
-    if (coding := headers.get("content-encoding", "identity")) != "identity":
-        raise HarnessError(
-            f"it compresses its {'streams' if streams else 'answers'} ({coding[:40]}), though no compression was "
-            "requested",
-            place=place,
-            way_out=f"switch compression off for {media} there",
-        )

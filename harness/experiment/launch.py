@@ -19,7 +19,8 @@ import msgspec
 from harness import scenario as scenarios
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
-from harness.experiment import published, server_tokenizer, spoken, unreachable, vocabulary
+from harness.experiment import published, server_tokenizer, silence, spoken, unreachable, vocabulary
+from harness.experiment.consent import addresses
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import Findings, RequestPlan, first_requests
 from harness.experiment.served_model import LIST_S, ServedModel, served_model
@@ -110,19 +111,20 @@ async def check(
     busy: Awaitable[object] | None = None,
     any_model: bool = False,
     secrets: Iterable[str] = (),
+    note: silence.Note = silence.nowhere,
 ) -> Launch:
     """Run all checks against the endpoint; HarnessError with the way out if one fails.
 
     `first_prompt` is the number of the first prompt: none is sent twice. `trust_remote_code`: a named tokenizer may run
     code from its folder. `busy` is other work of this process: it is awaited before a request is timed. `any_model`:
     its list of models need have no name that is given. Servers repeat what they were sent, so secrets are removed from
-    their words here; `secrets` are those that the scenario does not have.
+    their words here; `secrets` are those that the scenario does not have. `note` says what is waited for long.
     """
     hide = tuple(sorted({*scenarios.secrets(scenario, os.environ), *secrets}))
     try:
         with_secrets = scenarios.resolved(scenario, os.environ)
         trust = trust_remote_code
-        found = await _check(with_secrets, url, first_prompt, busy, trust_remote_code=trust, any_model=any_model)
+        found = await _check(with_secrets, url, first_prompt, busy, note, trust_remote_code=trust, any_model=any_model)
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
@@ -154,6 +156,7 @@ async def _check(
     url: str,
     first_prompt: int,
     busy: Awaitable[object] | None,
+    note: silence.Note,
     *,
     trust_remote_code: bool,
     any_model: bool,
@@ -164,7 +167,9 @@ async def _check(
     wire = target(scenario, where)
     there = figures(scenario, where, wire)
     trust = trust_remote_code
-    found = await _find(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust, any_model=any_model)
+    found = await _find(
+        scenario, where, wire, there, first_prompt, busy, note, trust_remote_code=trust, any_model=any_model
+    )
     served, findings, facts = found.served, found.findings, found.published
     return Launch(
         address=where,
@@ -195,6 +200,7 @@ async def _check(
         metrics=facts.metrics,
         notes=(
             *_choices(where, wire, findings.http_version, streams=scenario.target.streams),
+            *await _several(where, wire),
             *([] if served.unlisted is None else [f"its list of models does not have '{served.name}'"]),
             *facts.notes,
             *findings.notes,
@@ -209,6 +215,7 @@ async def _find(
     there: Target,
     first_prompt: int,
     busy: Awaitable[object] | None,
+    note: silence.Note,
     *,
     trust_remote_code: bool,
     any_model: bool,
@@ -217,7 +224,7 @@ async def _find(
     patience = scenario.target.request_timeout
     place = where.base + where.prefix
     async with contextlib.AsyncExitStack() as stack:
-        api = other = await stack.enter_async_context(client(wire, connect_s=_CONNECT_S, again=True))
+        api = other = await stack.enter_async_context(client(wire, connect_s=_CONNECT_S))
         if scenario.target.metrics_url:
             other = await stack.enter_async_context(client(there, connect_s=_CONNECT_S))
         await stack.enter_async_context(unreachable.explained(where, wire, _CONNECT_S))
@@ -227,7 +234,9 @@ async def _find(
                 page = _page_at(url, f"--exporter {url}", where, wire)
                 exporting = await stack.enter_async_context(client(page, connect_s=_CONNECT_S))
                 await published.exporter(exporting, page, url, patience)
-            served = await served_model(api, scenario, where, any_model=any_model)
+            with silence.broken(note, f"the list of models of {place}"):
+                asking = served_model(api, scenario, where, any_model=any_model)
+                served = await unreachable.by_tls(where, wire, asking)
             model, longest = served.name, served.limits.get("n_ctx")
             reading = asyncio.create_task(
                 published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
@@ -237,7 +246,8 @@ async def _find(
             words, tokenizer_json = PromptWords(), ""
             if scenario.workload.tokenizer is not None:
                 trust = trust_remote_code
-                known, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
+                with silence.broken(note, f"the tokenizer {scenario.workload.tokenizer}, or the hub that has it"):
+                    known, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
                 words = PromptWords(words=known, exact=True)
             elif known := await server_tokenizer.words(api, where, served.owner, model, min(LIST_S, patience)):
                 words = PromptWords(words=known, exact=True)
@@ -246,10 +256,12 @@ async def _find(
                     api, scenario, where.base, wire.path, model, words, first_prompt, bool(tokenizer_json),
                     served.unlisted,
                 )  # fmt: skip
-                findings = await first_requests(plan, busy)
+                with silence.broken(note, f"the answers of {place} to the first requests"):
+                    findings = await first_requests(plan, busy)
             except NotSpokenError as error:
                 raise await spoken.instead(error, api, where, scenario.target.api, model, patience) from None
-            return _Found(served, words, tokenizer_json, findings, await reading)
+            with silence.broken(note, f"the pages of {place}"):
+                return _Found(served, words, tokenizer_json, findings, await reading)
         finally:
             if reading is not None:
                 reading.cancel()
@@ -289,6 +301,18 @@ def _server_facts(limits: dict[str, Any], facts: dict[str, Any]) -> dict[str, An
     if "slots" not in limits and limits.get("name") is None:
         limits = {name: value for name, value in limits.items() if name != "n_ctx"}
     return limits | facts
+
+
+async def _several(where: Address, wire: Target) -> list[str]:
+    """A note where the host's name has several addresses of one family."""
+    found = await addresses(where)
+    alike = max((len([each for each in found if (":" in each) == six]) for six in (False, True)), default=0)
+    if alike < 2:
+        return []
+    how = "connections are spread over them"
+    if wire.transport == "httpx":
+        how = "--transport httpx takes one of them; give each as a --url"
+    return [f"{where.host} has {alike} addresses: {how}"]
 
 
 def _choices(where: Address, wire: Target, http_version: str, *, streams: bool) -> list[str]:

@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.verdicts.client import CPU
-from harness.experiment import telemetry
+from harness.experiment import telemetry, waiting
 from harness.experiment.class_fields import class_fields
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, source, words_for
@@ -46,6 +47,8 @@ from harness.work import Unit
 from harness.workload import image, shape, tasks, think
 from harness.workload.source import first_row
 
+_FEW_REQUESTS = 8  # a slot, below which a level with a given number of them has no warm-up
+_UNKNOWN_SPREAD = 10.0  # times the mean that a request of a dataset may take
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
 _NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
@@ -111,6 +114,10 @@ class Levels:
         self._lower_rate = LowerRate(self.live, view)
         self._took = earlier.took  # seconds of each level so far
         self._silence_noted_s = 0.0  # how long without a token was last noted
+        self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
+        self._spread = _UNKNOWN_SPREAD if launch.rows else shape.of(scenario).spread()
+        self._last_token_s = 0.0  # in the last level
+        self.missing = ""  # of what was asked for, and why; "": nothing is
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
         unit, texts = inputs.facts.unit, inputs.facts.inputs
         amounts = {Unit.INPUT_TOKENS: texts * (launch.input_tokens or launch.prompt_words), Unit.DOCUMENTS: texts}
@@ -153,7 +160,19 @@ class Levels:
     def _ends_all(self, why: End | Reason, repeat: int) -> bool:
         """Whether no repeat is to follow one that ended so: nobody answers another, or nothing is left for one."""
         spent = why is End.BUDGET and self._budget().whole().over() is not None
-        return why is End.STALLED or (spent and repeat >= self._earlier.last_repeat)
+        return why in (End.STALLED, End.DEAD) or (spent and repeat >= self._earlier.last_repeat)
+
+    def _missing(self, why: Decision, known: Sequence[MeasuredLevel]) -> str:
+        """What a repeat should have measured and did not; "" where nothing is missing."""
+        spec = self._scenario.ramp
+        fixed: Sequence[float] = spec.level_rates or spec.levels or ()
+        if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
+            return ""
+        if why.why in (End.STALLED, End.DEAD):
+            return why.reason.removeprefix("stopped: ")
+        left = [f"{load:g}" for load in fixed[len(known) :]]
+        what = "requests per second" if spec.level_rates else "in flight"
+        return f"{', '.join(left)} {what}: not measured, {why.reason.removeprefix('stopped: ')}" if left else ""
 
     async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
         """One repeat of the ramp, a probe's levels before it, until a decision ends it; why it did."""
@@ -166,15 +185,35 @@ class Levels:
                 why = decision.measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=tokens)
                 await self._measure(workers, self._level(why, repeat, tokens), why.role)
         known = self._earlier.measured(repeat)
-        while not (step := await self._decide(known)).over:
+        step = await self._decide(known)
+        while not step.over:
             await self._lower_rate.wait(step.rate, workers, self._budget)
             found = await self._measure(workers, self._level(step, repeat), step.role)
             if found is not None:
                 known.append(found)
+            dead = found is not None and found.stalled and not await self._answers_again()
+            step = decision.end(End.DEAD, since_s=self._last_token_s) if dead else await self._decide(known)
+        self.missing = self.missing or self._missing(step, known)
         self.steps.append(end_step(step, repeat))
         if isinstance(step.why, End) and step.why.stopped:
             self._view.note(step.reason)
         return step.why
+
+    async def _answers_again(self) -> bool:
+        """Whether any server answers again within --wait."""
+        launch, wait = self._launch, self._scenario.target.wait
+        wait_s = waiting.AGAIN_S if wait is UNSET else wait
+        models = launch.address.path(f"{launch.address.root}/models")
+        servers = self._replicas() or (Replica(launch.address.place, launch.target, models),)
+        self._view.note(f"nobody has answered since {self._last_token_s:.1f} s into the run; trying for {wait_s:g} s")
+        return await waiting.answers_again(servers, wait_s)
+
+    def _replicas(self) -> tuple[Replica, ...]:
+        """The servers behind which the load is spread; none where there is one."""
+        return tuple(
+            Replica(each.address.place, each.target, each.address.path(f"{each.address.root}/models"))
+            for each in self._launch.replicas
+        )
 
     async def _on_timetable(self, workers: Workers, repeat: int) -> None:
         """One repeat of a shard's levels, each at its time; a share of a level decides nothing."""
@@ -238,10 +277,7 @@ class Levels:
             run_id=self.run_id,
             target=launch.target,
             url=launch.address.base,
-            replicas=tuple(
-                Replica(each.address.place, each.target, each.address.path(f"{each.address.root}/models"))
-                for each in launch.replicas
-            ),
+            replicas=self._replicas(),
             balance=scenario.target.balance or ROUND_ROBIN,
             api=launch.api,
             stream=launch.stream,
@@ -290,14 +326,25 @@ class Levels:
             concurrency=level.concurrency,
             slots=0,  # each worker's are filled in for all of them together
             at_ns=self._origin_ns + round(level.begin_s * 1e9),
-            spread_s=self._spread_s(timing.pace.spread_s, e2e),
+            spread_s=0.0 if timing.requests is not None else self._spread_s(timing.pace.spread_s, e2e),
             tick_ns=self._tick_ns,
             rate=level.rate,
             arrivals=ramp.arrivals,
             prompt_words=None if level.input_tokens is None else words_for(launch, level.input_tokens),
             first_request=first_row(self._scenario, launch.prompts_used + level.index * _LONGEST_LEVEL),
+            requests=timing.requests,
         )
         await workers.begin_level(begin, connections)
+        try:
+            return await self._until_over(workers, timing)
+        except asyncio.CancelledError:
+            if (partial := timing.interrupted(live.now())) is not None:
+                live.moment(partial)
+            raise
+
+    async def _until_over(self, workers: Workers, timing: LevelTiming) -> Level | None:
+        """Take reports until the level is over; the level, or None where a budget ended it before its window."""
+        live, level = self.live, timing.level
         resting = False  # whether no more requests are sent, for a bound allows no more
         while True:
             progress = await workers.next_progress()
@@ -313,6 +360,11 @@ class Levels:
                 workers.rest(drop=True)
                 resting = True
             if timing.phase is Phase.FINISHED:
+                self._last_token_s = timing.token_s
+                if not {LevelNote.STALLED, LevelNote.REFUSED} & {*timing.level.notes}:
+                    load = level.concurrency or level.rate or 1.0
+                    longest = max(timing.longest_silence_s, live.wait_s)
+                    self._silences[load] = max(self._silences.get(load, 0.0), longest)
                 return timing.level
             if timing.phase is Phase.ABANDONED:
                 break
@@ -328,8 +380,19 @@ class Levels:
         whole, left = tasks.seconds(self._scenario, e2e_s, self._launch.rows), self._budget().seconds_left
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
+    def _requests(self, level: Level) -> int | None:
+        """All requests of a level, where they are so few that a warm-up would use them up; None: it has a window."""
+        ramp, left, total = self._scenario.ramp, self._budget().requests_left, self._total()
+        alone = not (ramp.level_seconds or ramp.duration or ramp.think or self._scenario.has_tasks or self._shard)
+        if left is None or total is None or level.concurrency is None or not alone or ramp.start == "batch":
+            return None
+        part = max(1, left // max(1, total - len(self._took)))
+        return part if part < _FEW_REQUESTS * level.concurrency else None
+
     def _task(self, level: Level, role: Role) -> Task:
         total, probe = self._total(), level.input_tokens
+        load = level.concurrency or level.rate or 1.0
+        lower = {at: seconds for at, seconds in self._silences.items() if at <= load}
         return Task(
             scenario=self._scenario,
             level=level,
@@ -339,6 +402,10 @@ class Levels:
             rest_s=self._rest_s,
             levels_left=None if total is None else total - len(self._took),
             moments=timetable.moments(self._scenario, level.index) if self._shard else None,
+            requests=self._requests(level),
+            silence_s=max(lower.values(), default=0.0),
+            silence_load=max(lower, default=1.0),
+            spread=self._spread,
             probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
         )
 

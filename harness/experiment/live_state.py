@@ -50,6 +50,8 @@ class LiveState:
         self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=RECENT)
         self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=RECENT)
         self._ttft: collections.deque[float] = collections.deque(maxlen=32)
+        self.wait_s = 0.0  # the longest to a first token since the level began
+        self._longest_s = 0.0  # the longest time of a success
         self._ended, self._took_s = 0, 0.0  # successes that ended since the window began, and their times together
         self._latest: dict[int, Progress] = {}  # each worker's last report
         self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
@@ -67,6 +69,7 @@ class LiveState:
         self._before_at, self._level_at = self._level_at, self._spool.position
         self.read_delays = client.ReadDelays()
         self.outcomes = collections.deque(maxlen=outcomes_watched(requests_at_once))
+        self.wait_s = 0.0
         self.moment(level)
 
     def moment(self, level: Level) -> None:
@@ -99,8 +102,10 @@ class LiveState:
             if record.error or record.done_s is None or record.sent_s is None:
                 continue
             self._e2e.append(record.done_s - record.sent_s)
+            self._longest_s = max(self._longest_s, record.done_s - record.sent_s)
             if record.first_token_s is not None:
                 self._ttft.append(record.first_token_s - record.sent_s)
+                self.wait_s = max(self.wait_s, record.first_token_s - record.sent_s)
             self._ended, self._took_s = self._ended + 1, self._took_s + record.done_s - record.sent_s
             stamps = arrivals_of(record)
             if len(stamps) > 1:
@@ -181,6 +186,10 @@ class LiveState:
             request_s=self.request_s(slots),
             icl_s=self.icl_s,
             failing=failing(self.outcomes, self.outcomes.maxlen or 0),
+            oldest=report.oldest,
+            refused=report.refused,
+            wait_s=self.wait_s,
+            longest_s=self._longest_s,
             budget=budget,
         )
 

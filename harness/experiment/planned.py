@@ -74,7 +74,7 @@ def _from(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
         request = source.request(number)
         tokens: float | None = request.input_tokens
         if tokens is None and request.canary is None:
-            tokens = text_tokens(request.prompt) if scenario.workload.dataset else mean
+            tokens = text_tokens(request.prompt, request.tools) if scenario.workload.dataset else mean
         yield _planned(request, tokens, due_s)
 
 

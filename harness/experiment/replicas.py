@@ -8,6 +8,7 @@ import msgspec
 
 from harness.errors import HarnessError
 from harness.experiment import launch as launching
+from harness.experiment import silence
 from harness.experiment.endpoint import Launch
 from harness.scenario import Scenario
 
@@ -21,6 +22,7 @@ async def check(
     *,
     trust_remote_code: bool = False,
     busy: Awaitable[object] | None = None,
+    note: silence.Note = silence.nowhere,
 ) -> Launch:
     """What the checks of the first replica found, with the others' as `replicas`; see `launch.check`.
 
@@ -28,7 +30,7 @@ async def check(
     that one of them refuses is sent to none.
     """
     trust = trust_remote_code
-    first = await launching.check(scenario, urls[0], first_prompt, trust_remote_code=trust, busy=busy)
+    first = await launching.check(scenario, urls[0], first_prompt, trust_remote_code=trust, busy=busy, note=note)
     if len(urls) == 1:
         return first
     allowed = bool(scenario.target.allow_different_replicas)
@@ -37,7 +39,7 @@ async def check(
     for url in urls[1:]:
         next_prompt = found[-1].prompts_used
         replica = await launching.check(
-            named, url, next_prompt, trust_remote_code=trust, any_model=allowed, secrets=first.secrets
+            named, url, next_prompt, trust_remote_code=trust, any_model=allowed, secrets=first.secrets, note=note
         )
         replica = msgspec.structs.replace(replica, model=first.model)
         if not allowed and (other := _other_model(first, replica)):

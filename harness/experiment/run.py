@@ -29,7 +29,7 @@ from harness import files, fleet, shard
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.errors import HarnessError
-from harness.experiment import consent, datasets, limits, links, replicas
+from harness.experiment import consent, datasets, limits, links, replicas, silence, waiting
 from harness.experiment import launch as launching
 from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Address, Launch, address, probe_lengths
@@ -208,7 +208,8 @@ async def _run(
     known: list[str] = []  # IP addresses that a server has alone, apart from the workers
     foreign = []  # addresses that are not the operator's own
     for where in servers:
-        found, ours = await consent.addresses(where), profile is not None
+        with silence.broken(setup.view.note, f"the addresses of {where.host}"):
+            found, ours = await consent.addresses(where), profile is not None
         notes = await consent.before_the_first_byte(setup.scenario, where, found, ours=ours, agreed=setup.agreed)
         for line in notes:
             setup.view.note(line)
@@ -228,10 +229,13 @@ async def _run(
         # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
         over = threading.Event()
         importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest, over)
+        if (wait := setup.scenario.target.wait) is not UNSET:
+            await waiting.until_ready(servers, setup.scenario.target, wait, setup.view.note)
         try:
             launch = await replicas.check(
-                setup.scenario, urls, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing
-            )
+                setup.scenario, urls, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing,
+                note=setup.view.note,
+            )  # fmt: skip
             first = launch.prompts_used if setup.shard is None else shard.FIRST_REQUEST
             launch = msgspec.structs.replace(launch, rows=setup.rows, prompts_used=first)
         finally:

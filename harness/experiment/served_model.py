@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from harness.errors import HarnessError, nearest
-from harness.experiment import published
+from harness.experiment import published, spoken
 from harness.experiment.endpoint import Address
-from harness.experiment.first_requests import LONGEST_BODY
+from harness.experiment.first_answers import LONGEST_BODY
 from harness.experiment.unreachable import is_https, not_served, redirected, server_words, speaks_tls, way_out_of
 from harness.load import control
 from harness.load.control import Client, Page
@@ -52,6 +52,8 @@ async def served_model(api: Client, scenario: Scenario, where: Address, *, any_m
         raise no
     entries = published.entries(answer)
     served = [entry["id"] for entry in entries if published.is_name(entry.get("id"))]
+    if wanted is None and status == 404 and where.root:
+        await _must_not_lie_above(api, scenario, where, within_s)
     if wanted is None:
         wanted = _only(served, answer, where, has_entries=any("id" in entry for entry in entries))
     unlisted = None
@@ -78,6 +80,18 @@ def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
         raise HarnessError(f"it asks for a key ({status})", place=place, way_out=way_out)
     words = server_words(status, answer.text[:LONGEST_BODY])
     raise HarnessError(words, place=place, way_out=f"{way_out}, or give --model")
+
+
+async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, within_s: float) -> None:
+    """HarnessError with the address that works where the list of models, and so the API, is there without `/v1`."""
+    found = published.entries(await control.page(api, where.path("/models"), within_s))
+    names = [entry["id"] for entry in found if published.is_name(entry.get("id"))]
+    if not names:
+        return
+    bare = await spoken.without_root(api, where, scenario.target.api, names[0], within_s)
+    way_out = f"give {bare}" if bare else f"give --model, one of: {few(names, _MOST_NAMES)}"
+    fact = f"it has its list of models at /models, not at {where.root}/models"
+    raise HarnessError(fact, place=where.place, way_out=way_out)
 
 
 def _only(served: list[str], answer: Page, where: Address, *, has_entries: bool) -> str:

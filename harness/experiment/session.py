@@ -23,21 +23,30 @@ if TYPE_CHECKING:
 class RunEnd(enum.Enum):
     """Why the load of a run ended."""
 
-    COMPLETE = "complete"  # the ramp or a bound of the run ended it
+    COMPLETE = "complete"  # what was asked for is measured, or a bound ended the search for it
+    SHORT = "short"  # it is not: the server was gone, or levels that were given were not measured
     SIGNAL = "signal"
     FAILURE = "failure"  # a worker was lost, or nothing could be written any more
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Why the load ended, with the signal or the failure; its text is in the manifest."""
+    """Why the load ended, with the signal, the failure or what is missing; its text is in the manifest."""
 
     why: RunEnd
     signal: int = 0
     failure: HarnessError | None = None
+    missing: str = ""
+
+    @classmethod
+    def by_itself(cls, missing: str) -> Ended:
+        """The end that no signal and no failure made; `missing` of what was asked for, "" where nothing is."""
+        return cls(RunEnd.SHORT, missing=missing) if missing else cls(RunEnd.COMPLETE)
 
     def __str__(self) -> str:
         if self.why is RunEnd.SIGNAL:
             return signal.Signals(self.signal).name
+        if self.why is RunEnd.SHORT:
+            return self.missing
         return RunEnd.COMPLETE.value if self.failure is None else str(self.failure)
 
 
@@ -56,7 +65,7 @@ async def load(
         return Ended(RunEnd.SIGNAL, signals.number)
     except HarnessError as failure:
         return Ended(RunEnd.FAILURE, failure=failure)
-    return Ended(RunEnd.COMPLETE)
+    return Ended.by_itself(levels.missing)
 
 
 def timestamp_source(done: list[Done]) -> str | None:

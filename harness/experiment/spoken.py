@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.experiment.endpoint import Address
@@ -26,16 +28,27 @@ async def instead(
     requests, its error stands.
     """
 
-    async def there(name: str) -> bool:
-        path, headers = where.api_path(name, model), {"Content-Type": "application/json", **DIALECTS[name].headers}
-        try:
-            async with control.response(client, "POST", path, min(within_s, _WITHIN_S), b"{}", headers) as reply:
-                return reply.status in _THERE
-        except control.TransportError:
-            return False
-
-    if not await there(api):
+    if not await _there(client, where, api, model, within_s):
+        if bare := await without_root(client, where, api, model, within_s):
+            return HarnessError(f"it has no {where.root}", place=error.place, way_out=f"give {bare}")
         for name in _LIKELY:
-            if name != api and await there(name):
+            if name != api and await _there(client, where, name, model, within_s):
                 return HarnessError(f"it does not speak {api}", place=error.place, way_out=f"give --api {name}")
     return error
+
+
+async def without_root(client: control.Client, where: Address, api: str, model: str, within_s: float) -> str:
+    """The API's whole address where the server has it without `/v1`; "" where it has not."""
+    bare = msgspec.structs.replace(where, root="")
+    is_there = where.root and DIALECTS[api].root and await _there(client, bare, api, model, within_s)
+    return bare.base + bare.api_path(api, model) if is_there else ""
+
+
+async def _there(client: control.Client, where: Address, name: str, model: str, within_s: float) -> bool:
+    """Whether an API's route takes requests, by an empty one."""
+    path, headers = where.api_path(name, model), {"Content-Type": "application/json", **DIALECTS[name].headers}
+    try:
+        async with control.response(client, "POST", path, min(within_s, _WITHIN_S), b"{}", headers) as reply:
+            return reply.status in _THERE
+    except control.TransportError:
+        return False

@@ -8,8 +8,8 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -22,7 +22,9 @@ from harness.load import control, tls
 from harness.load.transport import Target
 from harness.secrecy import plain
 
+T = TypeVar("T")
 _HANDSHAKE_S = 2.0  # of a server that may speak TLS though the URL is http
+_LATE_S = 1.0  # after which a server that should speak TLS is asked whether it does
 _LONGEST_MESSAGE = 4096  # characters of a server's message
 _LONGEST_REASON = 200  # characters of why a connection broke
 _NO_TLS = "it does not speak TLS", "is it http://?"
@@ -36,8 +38,6 @@ async def explained(where: Address, wire: Target, connect_s: float) -> AsyncIter
     try:
         yield
     except control.ConnectDeadlineError:
-        if await _speaks_http(where, wire):
-            raise HarnessError(_NO_TLS[0], place=place, way_out=_NO_TLS[1]) from None
         speaks = " and does it speak TLS" if where.scheme == "https" else ""
         raise HarnessError(
             f"no connection within {connect_s:g} s", place=place, way_out=f"is it the right host and port{speaks}?"
@@ -52,6 +52,21 @@ async def explained(where: Address, wire: Target, connect_s: float) -> AsyncIter
             place=where.base + wire.path,
             way_out="see the server's log; nothing was loaded",
         ) from None
+
+
+async def by_tls(where: Address, wire: Target, first: Coroutine[Any, Any, T]) -> T:
+    """What the first request finds; HarnessError where it is late because an https endpoint is http in fact."""
+    asking = asyncio.create_task(first)
+    try:
+        by_us = where.scheme == "https" and wire.transport == "socket"  # not through a proxy
+        if by_us and not (await asyncio.wait((asking,), timeout=_LATE_S))[0]:
+            shakes, speaks_http = await asyncio.gather(_shakes_hands(where, _LATE_S), _speaks_http(where, wire))
+            if speaks_http and not shakes:
+                raise HarnessError(_NO_TLS[0], place=where.place, way_out=_NO_TLS[1])
+        return await asking
+    finally:
+        asking.cancel()
+        await asyncio.wait((asking,))
 
 
 async def _unreachable(error: control.TransportError, place: str, where: Address, wire: Target) -> HarnessError:
@@ -84,10 +99,15 @@ async def speaks_tls(where: Address, wire: Target) -> bool:
     """Whether an http endpoint is https in fact: a handshake shows it, whatever the certificate."""
     if where.scheme != "http" or where.uds or wire.transport != "socket":
         return False
+    return await _shakes_hands(where, _HANDSHAKE_S)
+
+
+async def _shakes_hands(where: Address, within_s: float) -> bool:
+    """Whether a TLS handshake with the endpoint ends well in so many seconds, whatever its certificate."""
     anybody = ssl.create_default_context()
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:
-        async with asyncio.timeout(_HANDSHAKE_S):
+        async with asyncio.timeout(within_s):
             _, writer = await asyncio.open_connection(where.host, where.port, ssl=anybody)
     except (OSError, TimeoutError):
         return False

@@ -21,7 +21,7 @@ from harness.summary import Summary
 if TYPE_CHECKING:
     import pandas
 
-_MAY_BE_EMPTY = ("error", "error_message", "finish_reason", "token_source", "class", "session_id")
+_MAY_BE_EMPTY = ("error", "error_message", "finish_reason", "token_source", "class", "session_id", "noted")
 _LATENCIES = {"ttft": "ttft_s", "ttfat": "ttfat_s", "tpot": "tpot_s", "e2e": "e2e_s", "icl": "icl_max_s"}
 ADDED = (*_LATENCIES.values(), "lag_s", "rate", "in_window")  # columns that requests.parquet has not
 _WHOLE = ("concurrency", "repeat", "requests", "errors", "cancelled", "abandoned")

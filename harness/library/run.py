@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     api_key_env: str  # the variable that holds the API key
     headers: Mapping[str, str]
     extra_body: Mapping[str, Any]
+    omit: Sequence[str]  # fields that no request has
     request_timeout: float | str
     input_tokens: int | str  # a length, or a distribution like "512±64"
     output_tokens: int | str

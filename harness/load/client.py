@@ -1,6 +1,7 @@
 """The control plane's own client: HTTP/1.1 over asyncio's streams, parsed as the load parses it (`http1`).
 
-So what a check can read, the load can read too. TCP, Unix sockets and TLS; no proxies.
+So what a check can read, the load can read too. TCP, Unix sockets and TLS; no proxies. A connection takes one request
+and is closed: one that is kept may hold a thread of the server that the load needs.
 """
 
 from __future__ import annotations
@@ -10,37 +11,28 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 
 from harness.errors import ProtocolError
 from harness.load import tls
 from harness.load.control import Client, ConnectDeadlineError, ConnectError, Reply, TransportError
 from harness.load.http1 import ResponseParser, replaced, request_head
-from harness.load.transport import IDLE_S, Target
+from harness.load.transport import Target
 
 _READ = 65_536
 _NEXT_ADDRESS_S = 0.25  # before the name's next address is tried too (RFC 8305, section 5)
 
 
 @contextlib.asynccontextmanager
-async def client(target: Target, *, connect_s: float, again: bool = False) -> AsyncIterator[Client]:
-    """A client of the target's server, of the kind that the load is; `connect_s` bounds connecting, TLS included.
-
-    `again`: a request whose kept connection had broken is sent once more; that is for checks, never for load.
-    """
+async def client(target: Target, *, connect_s: float) -> AsyncIterator[Client]:
+    """A client of the target's server, of the kind that the load is; `connect_s` bounds connecting, TLS included."""
     if target.transport == "httpx":
         from harness.load.httpclient import HttpxClient
 
-        async with HttpxClient(target, connect_s, again=again) as by_httpx:
+        async with HttpxClient(target, connect_s) as by_httpx:
             yield by_httpx
         return
-    own = SocketClient(target, connect_s, again=again)
-    try:
-        yield own
-    finally:
-        own.close()
-        await asyncio.sleep(0)  # in which the loop closes the sockets
+    yield SocketClient(target, connect_s)
 
 
 class _Connection:
@@ -50,7 +42,6 @@ class _Connection:
         self._reader, self._writer = reader, writer
         self._response = _AnyResponse()
         self._first_pieces: list[bytes] = []  # of the body, that came with its head
-        self.idle_ns = 0  # since when no request is on it
         self.http_version = "HTTP/1.1"
 
     @property
@@ -87,13 +78,9 @@ class _Connection:
         except ProtocolError as error:
             raise TransportError(f"its answer cannot be read: {error}") from error
 
-    @property
-    def reusable(self) -> bool:
-        open_ = not (self._reader.at_eof() or self._writer.transport.is_closing())
-        return open_ and self._response.over and self._response.keep_alive
-
-    def close(self) -> None:
+    async def close(self) -> None:
         self._writer.transport.abort()  # nothing more is expected: no orderly close is waited for
+        await asyncio.sleep(0)  # in which the loop closes the socket
 
 
 class _AnyResponse(ResponseParser):
@@ -115,14 +102,13 @@ def _is_address(host: str) -> bool:
 
 
 class SocketClient:
-    """Connections to one server, kept for the next request."""
+    """Single requests to one server, each on a connection of its own."""
 
-    def __init__(self, target: Target, connect_s: float, *, again: bool) -> None:
-        self._target, self._connect_s, self._again = target, connect_s, again
+    def __init__(self, target: Target, connect_s: float) -> None:
+        self._target, self._connect_s = target, connect_s
         self._context = tls.context(target) if target.scheme == "https" else None
-        self._free: list[_Connection] = []
         usual = {"Host": target.authority, "Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "knee"}
-        self._headers = replaced(usual, target.headers)
+        self._headers = replaced(replaced(usual, target.headers), {"Connection": "close"})
 
     @contextlib.asynccontextmanager
     async def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> AsyncIterator[Reply]:
@@ -133,37 +119,12 @@ class SocketClient:
             data = request_head(method, path, sent.items()) + b"\r\n" + content
         except UnicodeEncodeError as error:
             raise TransportError(f"no request can hold this path: {error}") from error
-        connection = await self._begun(data)
+        connection = await self._opened()
         try:
+            await connection.send(data)
             yield connection
         finally:
-            connection.idle_ns = time.monotonic_ns()
-            self._free.append(connection) if connection.reusable else connection.close()
-
-    async def _begun(self, data: bytes) -> _Connection:
-        """A connection on which the response to this request has begun."""
-        while True:
-            kept = self._kept()
-            connection = kept or await self._opened()
-            try:
-                await connection.send(data)
-            except TransportError:
-                connection.close()
-                if kept is None or not self._again:
-                    raise
-            except BaseException:  # cut by us
-                connection.close()
-                raise
-            else:
-                return connection
-
-    def _kept(self) -> _Connection | None:
-        while self._free:
-            connection = self._free.pop()
-            if connection.reusable and time.monotonic_ns() - connection.idle_ns < IDLE_S * 1e9:
-                return connection
-            connection.close()
-        return None
+            await connection.close()
 
     async def _opened(self) -> _Connection:
         target = self._target
@@ -186,7 +147,3 @@ class SocketClient:
                 error.reason = "UNEXPECTED_EOF_WHILE_READING"
             one = target.uds or isinstance(error, ssl.SSLError | socket.gaierror)
             raise ConnectError(str(error) if one else "All connection attempts failed") from error
-
-    def close(self) -> None:
-        while self._free:
-            self._free.pop().close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -49,6 +50,8 @@ from harness.workload.think import think_s
 
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
+_UNREACHED = ("refused", "connect")  # errors of a request that found no server
+_OLDEST = 8  # requests in flight whose age a report has: more than these seldom hang
 _DECODED_S = 0.001  # between two checks whether a response is decoded
 _PAUSED_S = 5.0  # between two checks, in a pause, whether the level still has the slot
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
@@ -81,6 +84,7 @@ class Driver:
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._surplus: list[asyncio.Task[None]] = []  # slots of a higher level, which end by themselves
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
+        self._left: int | None = None  # requests that the level may still send; None: any number
         self._room = Room(plan.max_in_flight)
         self._queued: dict[object, int] = {}  # due times of the open loop's requests that are not sent yet
         # Connections that the open loop has opened, when, and whether it opens some now.
@@ -91,6 +95,7 @@ class Driver:
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
         self._quota: dict[str, float] = {}  # as the latest answer that tells has it
+        self._refused: dict[str, int] = {replica.url: 0 for replica in plan.replicas} or {"": 0}  # in a row, by server
         self._throttler: Any = None
         self._placer: TokenPlacer | None = None
         if plan.tokenizer_json:
@@ -143,6 +148,7 @@ class Driver:
         self._requests.begin(level)
         self._level, self._dropping, self._by_rate = level, False, level.rate is not None
         self._done = self._failed = 0
+        self._left = level.requests
         if level.rate is not None:
             self._start(group, self._on_schedule(level, level.rate, group))
             return
@@ -178,11 +184,17 @@ class Driver:
                 await self._within_quota()
                 if (level := self._level) is None:
                     return
+            if self._left is not None:
+                if not self._left:
+                    return
+                self._left -= 1
             built = self._requests.next(level)
             exchange = await self._sent(built, level, due)
             due = exchange.done_ns
             # An error inside the stream is known only once it is decoded, which is one request later.
             # Each is counted once: a second rest, after a request that went well, would look like a slow client.
+            if exchange.error:
+                await self._decoded(exchange)  # its connection may have broken behind the end of the answer
             failed = _failed(exchange)
             known = [each for each in (before, exchange if failed else None) if each is not None]
             for ended in known:
@@ -208,12 +220,16 @@ class Driver:
         if level is None or slot >= level.slots:
             return tasks.Answer(due, None)
         exchange = await self._sent(built, level, due, keep_text=keep_text)
-        if not exchange.complete and self._selector is not None:  # the next request may hold it
+        await self._decoded(exchange)  # the next request may hold it
+        text = None if exchange.error else exchange.decoded.text
+        return tasks.Answer(exchange.done_ns, text, exchange.retry_after_s)
+
+    async def _decoded(self, exchange: Exchange) -> None:
+        """Wait until a response that is over is decoded."""
+        if not exchange.complete and self._selector is not None:
             self._selector.decode_all()
         while not exchange.complete:
             await asyncio.sleep(_DECODED_S)
-        text = None if exchange.error else exchange.decoded.text
-        return tasks.Answer(exchange.done_ns, text, exchange.retry_after_s)
 
     async def _batches(self) -> None:
         """Static batches: all of a level's requests at once, and again when the last of them is over."""
@@ -221,6 +237,8 @@ class Driver:
         while (level := self._level) is not None and level.slots:
             due = self._clock()
             batch = await asyncio.gather(*(self._one_of_batch(level, due) for _ in range(level.slots)))
+            for exchange in batch:
+                await self._decoded(exchange)
             failures = failures + 1 if all(map(_failed, batch)) else 0
             if failures:
                 await asyncio.sleep(pause_after(failures, max(exchange.retry_after_s for exchange in batch)))
@@ -301,7 +319,7 @@ class Driver:
 
     def _running(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Running:
         """A built request from now on counts as in flight."""
-        decoding = self._decoder(self._placer, keep_text=keep_text or built.canary is not None)
+        decoding = self._decoder(self._placer, keep_text=keep_text or built.canary is not None, asked=built.asked)
         cancel = built.cancel
         if cancel is not None and cancel.after_tokens is not None:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
@@ -324,6 +342,10 @@ class Driver:
             if timeout_s < self._plan.request_timeout_s and exchange.error == "client_deadline":
                 exchange.error, exchange.message = ABANDONED, f"given up after {timeout_s:g} s"
         finally:
+            if exchange.error in _UNREACHED:
+                self._refused[exchange.url] += 1
+            elif exchange.bytes_received:
+                self._refused[exchange.url] = 0
             del self._in_flight[built.id]
             self._ended.append(running)
             self._done += running.level is self._level
@@ -341,8 +363,9 @@ class Driver:
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._origin_ns
-        flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
-        oldest = self._oldest_due() if self._by_rate else flying
+        first = itertools.islice(self._in_flight.values(), _OLDEST)
+        flying = [running.exchange.sent_ns or running.scheduled_ns for running in first]
+        oldest = self._oldest_due() if self._by_rate else next(iter(flying), 0)
         late: tuple[int, ...] = ()
         seen: dict[str, float] = {}
         if with_late:
@@ -370,6 +393,8 @@ class Driver:
             paused_s=paused_s,
             waited_s=_waited_s() if with_late else None,
             quota=seen,
+            oldest=tuple((sent - origin) * 1e-9 for sent in flying),
+            refused=min(self._refused.values()),
         )
 
     def _oldest_due(self) -> int:

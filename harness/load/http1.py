@@ -12,7 +12,9 @@ body. Left out: HEAD, upgrades, what the extensions of chunks mean.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 
 from harness.dialects.sse import EVENTS
@@ -44,6 +46,9 @@ def _lone_starts() -> list[bytes]:
 
 
 _STARTS = _lone_starts()
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")  # what a line of an event stream begins with
+_LONGEST_TEXT = 8192  # bytes of a refusal, without its coding
+_ANY_HEADER = zlib.MAX_WBITS | 32  # gzip's or zlib's, by zlib's manual of inflateInit2
 
 
 def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> bytes:
@@ -88,19 +93,18 @@ class ResponseParser:
     """Parses one response as its bytes arrive.
 
     `feed` returns the body pieces in a read. `over`: the message is complete, by its own framing. `eof`: the peer
-    closed, which completes a body that only the close delimits. `streams`: the body is of the type `media`, which
-    a decoder reads; False once the head shows that it is an error's text.
+    closed, which completes a body that only the close delimits. `streams`: the body is what a decoder reads; False
+    for an error's text, None while its first bytes have not said (`is_readable`).
     """
 
     __slots__ = (
-        "_even", "_interim", "_left", "_media", "_mode", "_tail", "headers", "keep_alive", "over", "status", "streams",
+        "_even", "_interim", "_left", "_mode", "_tail", "headers", "keep_alive", "over", "status", "streams",
     )  # fmt: skip
 
-    def __init__(self, media: str = EVENTS) -> None:
-        self._media = media
+    def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.streams = True
+        self.streams: bool | None = True
         self.keep_alive = True
         self.over = False
         self._mode = "head"
@@ -146,14 +150,10 @@ class ResponseParser:
     def take_head(self, status: int, headers: Mapping[str, str]) -> None:
         """Take the status and headers of a head, also one that another library read; header names in lower case."""
         self.status, self.headers = status, dict(headers)
-        self.streams = status == 200
-        if not self.streams:
-            return
+        self.streams = None if status == 200 else False
         coding = headers.get("content-encoding")
-        if coding and coding.lower() != "identity":
+        if status == 200 and coding and coding.lower() != "identity":
             raise ProtocolError(f"content-encoding {coding[:40]!r}, though identity was asked for", "encoding")
-        kind = headers.get("content-type")
-        self.streams = not kind or media_type(kind) == self._media
 
     def _section(self, data: bytes | bytearray) -> tuple[bytes, bytes] | None:
         """The lines up to the next empty one, and what comes after; None, and all is kept, while that is to come."""
@@ -280,6 +280,41 @@ def media_type(value: str) -> str:
     'text/event-stream'
     """
     return value.partition(",")[0].partition(";")[0].strip().lower()
+
+
+def is_readable(media: str, headers: Mapping[str, str], start: bytes) -> bool | None:
+    """Whether a body is of the type `media`: by its first bytes where its content type is another, or they deny it.
+
+    `start` is the body as far as it has come; None while that is too little.
+
+    >>> is_readable(EVENTS, {"content-type": "application/json"}, b"\\ndata: {}")
+    True
+    >>> is_readable(EVENTS, {"content-type": EVENTS}, b'{"error": "busy"}'), is_readable(EVENTS, {}, b"da")
+    (False, None)
+    """
+    start, named = start.lstrip(), media_type(headers.get("content-type", "")) == media
+    if not start:
+        return None
+    if media != EVENTS:
+        return named or start[:1] in (b"{", b"[")
+    if named:
+        return start[:1] not in (b"{", b"[", b"<")
+    if start.startswith(_FIELDS):
+        return True
+    return None if any(field.startswith(start) for field in _FIELDS) else False
+
+
+def decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """The start of a body without its coding, where that is gzip or deflate.
+
+    >>> import gzip
+    >>> decompressed(gzip.compress(b"slow down"), {"content-encoding": "gzip"})
+    b'slow down'
+    """
+    if "content-encoding" in headers:
+        with contextlib.suppress(zlib.error):
+            return zlib.decompressobj(_ANY_HEADER).decompress(body, _LONGEST_TEXT) or body
+    return body
 
 
 def _parsed(head: bytes) -> tuple[int, int, dict[str, str]]:

@@ -36,10 +36,11 @@ CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION = 164, 8
 class HttpxClient:
     """The control plane's client over httpx; see `control`."""
 
-    def __init__(self, target: Target, connect_s: float, *, again: bool) -> None:
+    def __init__(self, target: Target, connect_s: float) -> None:
         import httpx
 
-        self._client, self._again = _client(target, httpx.Timeout(None, connect=connect_s)), again
+        self._client = _client(target, httpx.Timeout(None, connect=connect_s), kept=0)
+        self._client.headers["Connection"] = "close"  # a connection that is kept may hold a thread that the load needs
 
     async def __aenter__(self) -> HttpxClient:
         return self
@@ -53,29 +54,11 @@ class HttpxClient:
     ) -> AsyncIterator[_HttpxReply]:
         made = self._client.build_request(method, path, content=content, headers=headers)
         with _named():
-            begun = await self._begun(made)
+            begun = await _sent(self._client, made)
         try:
             yield _HttpxReply(begun)
         finally:
             await begun.aclose()
-
-    async def _begun(self, request: httpx.Request) -> httpx.Response:
-        """The response's head; while kept connections break, sent again until it had a fresh one."""
-        import httpx
-
-        while True:
-            opened = False
-
-            async def trace(name: str, _: dict[str, Any]) -> None:
-                nonlocal opened
-                opened = opened or ".connect_" in name
-
-            request.extensions["trace"] = trace
-            try:
-                return await _sent(self._client, request)
-            except (httpx.NetworkError, httpx.RemoteProtocolError):
-                if opened or not self._again:
-                    raise
 
 
 class _HttpxReply:
@@ -110,16 +93,17 @@ def _named() -> Iterator[None]:
         raise control.TransportError(str(error) or type(error).__name__) from error
 
 
-def _client(target: Target, timeout: httpx.Timeout | None = None) -> httpx.AsyncClient:
+def _client(target: Target, timeout: httpx.Timeout | None = None, *, kept: int | None = None) -> httpx.AsyncClient:
     """An httpx client of the target's server: the environment's proxies, HTTP/2 where it is installed, no cookies.
 
+    At most `kept` connections idle; None: all.
     HarnessError where httpx can use no such proxy.
     """
     import httpx
 
     # Without https no certificate is checked: an empty context takes no time to make.
     trust = tls.context(target) if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=IDLE_S)
     unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
     try:
         return httpx.AsyncClient(

@@ -85,6 +85,7 @@ class BeginLevel(msgspec.Struct, frozen=True, tag="begin_level", tag_field="kind
     rate: float | None = None
     arrivals: str = "poisson"
     prompt_words: int | None = None  # where this level's prompts have another length than the plan's
+    requests: int | None = None  # that its slots send in all, this worker's part; None: as long as the level lasts
     first_request: int | None = None  # number of its first request, where its times and its requests belong together
 
 
@@ -133,6 +134,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     surplus: int = 0  # slots of a higher level that are not over
     waited_s: float | None = None  # for a processor, since the process began; sent with `late`
     quota: dict[str, float] = {}  # of a hosted endpoint, by its latest answers; sent with `late`
+    oldest: tuple[float, ...] = ()  # when the oldest requests in flight were sent, in order
+    refused: int = 0  # connections that failed in a row since the last answer; of several servers, at the best one
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):

@@ -22,6 +22,8 @@ from harness.workload.request import Request
 from harness.workload.source import Source, times
 from harness.workload.tasks import Tasks
 
+# Fields that may say how long an answer is, in the words of all APIs.
+_LENGTHS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "options", "parameters"}
 _MOST_AHEAD = 4096  # requests built ahead at most
 
 
@@ -36,6 +38,7 @@ class Built(msgspec.Struct, frozen=True, gc=False):
     session: str
     turn: int
     canary: int | None
+    asked: int | None  # tokens of its answer; None: fields of the operator's may say otherwise
 
 
 class Prepared:
@@ -102,9 +105,10 @@ class Prepared:
             request = msgspec.structs.replace(request, images=self._images.of(request.number))
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
         data = self._transport.request(request_id, self._encode(request), request.session)
+        own = plan.extra_body.keys() | plan.classes.get(request.class_, {}).keys()
         return Built(
             request_id, request.number, data, request.class_, request.cancel, request.session, request.turn,
-            request.canary,
+            request.canary, None if own & _LENGTHS else request.output_tokens,
         )  # fmt: skip
 
     async def fill(self) -> None:

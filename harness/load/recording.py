@@ -68,6 +68,7 @@ def record(running: Running, plan: Plan) -> Record:
         error_message=_first_words(exchange.message, plan) if exchange.error else "",
         merged=decoded.merged,
         lumped=decoded.merged - exchange.merged_late,
+        noted=redact(",".join((*exchange.noted, *decoded.noted)), plan.secrets),
     )
     return made if running.canary is None else _of_canary(made, running.canary, decoded.text, plan)
 

@@ -39,6 +39,7 @@ from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError,
 _PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
 _NEXT_ADDRESS_S = 2.0  # that one of several addresses has to accept a connection
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
+_NO_END_S = 5.0  # after an answer that is whole, until its body has to end
 _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
 
@@ -131,6 +132,10 @@ class Connection:
                 exchange.fail("reset", "the server closed the connection without an answer")
         self._finish(stamp)  # closes: it has failed, or was to end with its connection
 
+    def await_end(self, exchange: Exchange) -> None:
+        """The answer of an exchange is whole: its body has to end soon."""
+        self._pool.await_end(exchange)
+
     def _untaken(self, error: OSError | None) -> bool:
         """Whether it is certain that the server never received a byte of the request.
 
@@ -166,7 +171,7 @@ class Connection:
 
 
 class SocketTransport:
-    """Connections to one address, and requests over them, one at a time on each."""
+    """Connections to one host, over all its addresses of one family in turn; one request at a time on each."""
 
     def __init__(self, target: Target, selector: HotSelector) -> None:
         self.selector = selector
@@ -179,6 +184,8 @@ class SocketTransport:
         headers = http1.without(http1.replaced(usual, target.headers), http1.OWN)
         self._head = http1.request_head("POST", target.path, headers.items())
         self._addresses: list[Any] = []
+        self._down: set[Any] = set()  # of them: those that took no connection when they were tried last
+        self._turn = 0  # connections that were begun
         self._resolving: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()
         self._connections: set[Connection] = set()
@@ -186,6 +193,8 @@ class SocketTransport:
         self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
         self._opening: set[asyncio.Task[int]] = set()
         self._deadlines: dict[float, Deadlines] = {}  # by the seconds that a request may take
+        self._ends = Deadlines(_NO_END_S, Exchange.end_without_body)
+        self.await_end = self._ends.add
 
     def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
         own = own_headers(self._target, request_id, session) if self._own_headers else ()
@@ -200,7 +209,7 @@ class SocketTransport:
                 self._resolving.add_done_callback(self._resolved)
             self._addresses = await asyncio.shield(self._resolving)
         last: OSError = OSError(f"{self._target.host} has no address")
-        addresses = tuple(self._addresses)  # others open connections meanwhile, and may put another first
+        addresses = self._in_turn()
         for entry in addresses:
             family, kind, proto, _, address = entry
             sock = socket.socket(family, kind, proto)
@@ -220,20 +229,30 @@ class SocketTransport:
             except OSError as error:
                 sock.close()
                 last = error
+                self._down.add(entry)
                 continue
             except BaseException:  # cancelled: the descriptor must not stay
                 sock.close()
                 raise
+            self._down.discard(entry)
             connection.connect_ns = connect_ns
-            if entry in self._addresses[1:]:  # the next one begins with what worked
-                self._addresses.remove(entry)
-                self._addresses.insert(0, entry)
             self.selector.add(connection)
             self._connections.add(connection)
             self.opened += 1
             return connection
         self._addresses = []  # a name may stand for others by now
+        self._down.clear()
         raise last
+
+    def _in_turn(self) -> list[Any]:
+        """The name's addresses as the next connection tries them: those of the first one's family go round.
+
+        Those that failed come last.
+        """
+        up = [each for each in self._addresses if each not in self._down] or self._addresses
+        alike = [each for each in up if each[0] == up[0][0]]
+        at, self._turn = self._turn % max(1, len(alike)), self._turn + 1
+        return list(dict.fromkeys([*alike[at:], *alike[:at], *up, *self._addresses]))
 
     def _resolved(self, task: asyncio.Task[list[Any]]) -> None:
         self._resolving = None
@@ -351,6 +370,7 @@ class SocketTransport:
         finally:
             self._count(-1)
             deadlines.remove(exchange)
+            self._ends.remove(exchange)
             used, exchange.connection = exchange.connection, None
             if exchange.done_ns == 0:
                 exchange.done_ns = now()
@@ -378,7 +398,7 @@ class SocketTransport:
         return connection
 
     async def aclose(self) -> None:
-        for each in self._deadlines.values():
+        for each in (self._ends, *self._deadlines.values()):
             each.close()
         opening = list(self._opening)
         for task in opening:

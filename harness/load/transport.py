@@ -8,6 +8,7 @@ and `tls` are the transport of the measured path, `httpclient` is the second one
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -17,12 +18,15 @@ import msgspec
 from harness.dialects import decoder, refusals
 from harness.dialects.dialect import Decoder
 from harness.dialects.sse import EVENTS
+from harness.dialects.unlisted import UNREADABLE, error_words, printable
 from harness.errors import ProtocolError
-from harness.load.http1 import ResponseParser
+from harness.load.http1 import ResponseParser, decompressed, is_readable, media_type
 from harness.record import ABANDONED
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
+# Errors of a connection, and what is noted of them where the answer was whole before.
+_CUT = dict.fromkeys(("reset", "truncated", "tls", "protocol"), "cut_after_end") | {"client_deadline": "no_end"}
 IDLE_S = 4.0  # uvicorn and Node close a connection that idles for 5 s, and what is sent at that moment is lost
 
 
@@ -83,32 +87,16 @@ class Exchange:
     """One request and its response: times (CLOCK_MONOTONIC ns, 0 = did not happen), content and error."""
 
     __slots__ = (
-        "_decoder",
-        "_refusal",
-        "bytes_received",
-        "complete",
-        "connect_ns",
-        "connection",
-        "decoded",
-        "done_ns",
-        "error",
-        "merged_late",
-        "message",
-        "over",
-        "request_id",
-        "response",
-        "sent_ns",
-        "stale",
-        "tls_ns",
-        "url",
-    )
+        "_decoder", "_kept", "bytes_received", "complete", "connect_ns", "connection", "decoded", "done_ns", "error",
+        "merged_late", "message", "noted", "over", "request_id", "response", "sent_ns", "stale", "tls_ns", "url",
+    )  # fmt: skip
     decoded: decoder.DecodedResponse  # as soon as it is complete
 
     def __init__(self, request_id: str, decoding: Decoder | None = None) -> None:
         self.request_id = request_id
         self.url = ""  # of the replica that it went to; "": there is one server
         self._decoder = decoding or decoder.StreamDecoder()
-        self.response = ResponseParser(self._decoder.media)
+        self.response = ResponseParser()
         self.connection: Any = None  # the transport's own, while the request is on it
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
@@ -117,36 +105,82 @@ class Exchange:
         self.bytes_received = 0
         self.merged_late = 0  # token-carrying events that shared a read because it came late
         self.error = self.message = ""
-        self._refusal = b""
+        self.noted: list[str] = []  # what it was measured in spite of, beside what its decoder notes
+        self._kept = b""  # of a body: its start while that does not tell what it is, or an error's text
 
     def take(self, stamp: int, piece: bytes | None) -> int:
         """Decode one body piece, None at the end; returns the token-carrying chunks in it."""
         if piece is not None:
             if self.response.streams:
                 try:
-                    return self._decoder.feed(piece, stamp)
+                    carried = self._decoder.feed(piece, stamp)
                 except ProtocolError as error:  # the rest cannot be read
                     self.error, self.message = error.error, str(error)
-                    if self.over is not None and not self.over.done():
-                        self.over.set_result(None)
+                    self._give_up()
                     return 0
-            self._refusal = (self._refusal + piece)[:_KEPT_ERROR_BODY]
-            return 0
+                if self._decoder.came_whole and not self.done_ns and self.connection is not None:
+                    self.connection.await_end(self)
+                return carried
+            return self._take_start(stamp, piece)
         response = self.response
-        if not self.error and not (response.status == 200 and response.streams):
-            self.message = self._refusal.decode("utf-8", "replace")
-            if response.status == 200:
-                self.error, self.message = "content_type", f"{response.headers['content-type']}: {self.message}"
-            else:
-                self.error = refusals.http_error(response.status, self.message)
-                if "retry-after" in response.headers:
-                    self.message = f"Retry-After: {response.headers['retry-after']}; {self.message}"
-        self.decoded = decoded = self._decoder.end(stamp)
+        if response.streams is None and self._kept:  # too little to tell, and all there is
+            self._begin(stamp)
+        if not self.error and (response.status != 200 or response.streams is False):
+            self.error, self.message = self._refused()
+        cut = _CUT.get(self.error)
+        self.decoded = decoded = self._decoder.end(stamp, ended=not self.error and "no_end" not in self.noted)
         # An error event says more than that the connection broke after it.
         if not self.error or decoded.error == "stream_error":
             self.error, self.message = decoded.error, decoded.message
+        elif cut is not None and not decoded.error:  # behind the end of the answer
+            self.error = self.message = ""
+            self.noted.append(cut)
         self.complete = True
         return 0
+
+    def _take_start(self, stamp: int, piece: bytes) -> int:
+        """Keep a piece of a body of which it is not known that the decoder reads it, until its first bytes tell."""
+        response = self.response
+        self._kept += piece
+        if response.streams is None:
+            self._kept = self._kept.lstrip()
+            response.streams = is_readable(self._decoder.media, response.headers, self._kept)
+            if response.streams:
+                return self._begin(stamp)
+        self._kept = self._kept[:_KEPT_ERROR_BODY]
+        return 0
+
+    def _begin(self, stamp: int) -> int:
+        """Decode the start of a body; returns the token-carrying chunks in it."""
+        start, self._kept, self.response.streams = self._kept, b"", True
+        if (kind := media_type(self.response.headers.get("content-type", ""))) != self._decoder.media:
+            self.noted.append(f"content_type:{printable(kind) or 'none'}")
+        return Exchange.take(self, stamp, start)  # a subclass counts it once
+
+    def _refused(self) -> tuple[str, str]:
+        """(error, message) of a body that is no answer: the server's words."""
+        response = self.response
+        body = decompressed(self._kept, response.headers)[:_KEPT_ERROR_BODY]
+        text = body.decode("utf-8", "replace")
+        if response.status == 200:
+            with contextlib.suppress(*UNREADABLE):
+                if words := error_words(msgspec.json.decode(body)):
+                    return "stream_error", words
+            kind = response.headers.get("content-type", "no content type")
+            return "content_type", f"{kind}: no {'event' if self._decoder.media == EVENTS else 'answer'} in it: {text}"
+        if "retry-after" in response.headers:
+            text = f"Retry-After: {response.headers['retry-after']}; {text}"
+        return refusals.http_error(response.status, text), text
+
+    def end_without_body(self) -> None:
+        """The answer is whole, and its body has not come to an end for too long."""
+        self.noted.append("no_end")
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Read no more of it."""
+        if self.over is not None and not self.over.done():
+            self.over.set_result(None)
 
     def fail(self, error: str, message: str) -> None:
         if not self.error:
@@ -176,8 +210,7 @@ class CutExchange(Exchange):
         self._left -= carried
         if self._left <= 0 and piece is not None and not self.done_ns:
             self.fail(ABANDONED, "given up after some tokens")
-            if self.over is not None and not self.over.done():
-                self.over.set_result(None)
+            self._give_up()
         return carried
 
 

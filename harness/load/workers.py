@@ -212,7 +212,8 @@ class Workers:
         errors = (worker.offsets[-1].error_ns for worker in self._workers if worker.offsets)
         at_ns = max(level.at_ns, self._clock() + _AHEAD_NS + _AHEAD_TRIPS * max(errors, default=0))
         for worker, plan in zip(self._workers, self._plans, strict=True):
-            begun = msgspec.structs.replace(level, slots=slots[plan.worker], at_ns=at_ns)
+            part = None if level.requests is None else shares(level.requests, count)[plan.worker]
+            begun = msgspec.structs.replace(level, slots=slots[plan.worker], at_ns=at_ns, requests=part)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))
 
     def rest(self, *, drop: bool = False) -> None:
@@ -293,10 +294,12 @@ def together(reports: Sequence[Progress]) -> Progress:
         surplus=sum(p.surplus for p in reports),
         tokens=sum(p.tokens for p in reports),
         oldest_sent_s=min(sent, default=None),
+        oldest=tuple(sorted(each for p in reports for each in p.oldest)),
         begun_in_run=sum(p.begun_in_run for p in reports),
         cpu_s=sum(p.cpu_s for p in reports),
         reads=sum(p.reads for p in reports),
         unstamped=sum(p.unstamped for p in reports),
         prepared=min(p.prepared for p in reports),
+        refused=min((p.refused for p in reports if p.refused or p.in_flight), default=0),
         took_s=max(p.took_s for p in reports),
     )

@@ -101,7 +101,15 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
     itl = _percentiles(levels, "ITL ms", lambda x: x.itl_s, {"p50": 1, "p90": 1, "p95": 1, "p99": 4})
     e2e = _percentiles(levels, "E2E ms", lambda x: x.e2e_s, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
     mean = Column("ITL ms\nmean", [ms(x.itl_s.mean) for x in levels])
-    return [first, *shown(later), mean, *shown(itl), *shown(e2e)]
+    whole = [] if all(x.e2e_s.p50 is not None for x in levels) else [_mean("E2E ms", [x.e2e_s for x in levels])]
+    few = [] if all(x.ttft_s.p50 is not None for x in levels) else [_mean("TTFT ms", [x.ttft_s for x in levels])]
+    return [*few, first, *shown(later), mean, *shown(itl), *whole, *shown(e2e)]
+
+
+def _mean(name: str, times: Sequence[Spread]) -> Column:
+    """The mean with its n, where a level has too few samples for a median."""
+    cells = [MISSING if each.mean is None else ms(each.mean) for each in times]
+    return Column(f"{name}\nmean", cells, spare=1)
 
 
 def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:

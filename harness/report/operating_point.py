@@ -77,10 +77,14 @@ def phases(found: Phases | None) -> list[Fact]:
 
 def _latencies(level: LevelSummary) -> str:
     if level.unit:
-        return _percentiles("latency ", level.e2e_s) or "no request succeeded"
+        return _percentiles("latency ", level.e2e_s) or _none(level)
     median = f"E2E p50 {time(level.e2e_s.p50)}" if level.e2e_s.p50 is not None else ""
     times = joined(_percentiles("TTFT ", level.ttft_s), _itl(level), median)
-    return times or "no request succeeded"
+    return times or _none(level)
+
+
+def _none(level: LevelSummary) -> str:
+    return "no request succeeded" if level.errors else "no request began and ended in the window"
 
 
 def _itl(level: LevelSummary) -> str:

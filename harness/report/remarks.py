@@ -27,7 +27,10 @@ _BRIEF = {
     Code.SCHEDULE_NOT_KEPT: "requests left too late{}: raise --max-concurrency",
     Code.LATE_READS: "percentiles are left out{}: the client read late",
     Code.ERRORS_ABOVE_1_PERCENT: "more than 1 % of the requests failed{}",
-    Code.STALLED: "no token came for long{}: see the server's log",
+    Code.STALLED: "nobody answered{}: see the server's log",
+    Code.HUNG: "requests hung{}: their slots did no work",
+    Code.SILENCE: "no token came for seconds{}: --verbose says how long",
+    Code.LATE_END: "answers end long after their last token{}",
     Code.UNSTABLE: "the rate is above what the server sustains{}",
     Code.SERVER_LUMPS: "several tokens come at once{}: no ITL percentiles",
     Code.ITL_CHUNKED: "several tokens come in a chunk{}: no ITL percentiles",
@@ -51,6 +54,7 @@ _BRIEF = {
     Code.NOT_PRECISE: "throughput is less precise than asked{}",
     Code.CUT_SHORT: "the measurement was cut short{}",
     Code.TRANSIENT_UNCHECKED: "too short to tell whether it warmed up{}",
+    Code.BY_COUNT: "all requests count{}, to the end of the last",
     Code.TOO_FEW_SAMPLES: "too few requests for p99{}: measure for longer",
     Code.TOO_FEW_STEPS: "too few engine steps for p99 of ITL{}",
     Code.THROUGHPUT_DECAYS: "throughput falls over the window{}: --verbose",
@@ -108,7 +112,8 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
         for each in found
         if each.code in _OF_THE_RECORDS or (each.gravity == Gravity.INVALID and each.code not in repeated)
     ]
-    others = [each for each in found if each not in invalid and each.code not in (*REASONS, *_OF_THE_FIT)]
+    said = [each for each in found if each.code.startswith(Code.ERROR_MESSAGE)]  # stands under the table
+    others = [each for each in found if each not in (*invalid, *said) and each.code not in (*REASONS, *_OF_THE_FIT)]
     others.sort(key=lambda each: each.gravity == Gravity.INVALID)
     lines = [
         *(Remark(each.gravity, "", "", each.brief, "") for each in invalid),

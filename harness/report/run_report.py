@@ -20,10 +20,12 @@ from harness.report import (
     claims,
     distributions,
     drift,
+    failures,
     fleet,
     level_table,
     parts,
     quality,
+    serving,
     timelines,
     workload,
 )
@@ -120,6 +122,8 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False, noted
     first = [
         doc.Section(facts=headline(summary), answer=True),
         level_table.by_load(summary),
+        serving.section(summary),
+        failures.section(summary),
         quality.section(summary),
     ]
     if verbose:

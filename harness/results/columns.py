@@ -31,7 +31,7 @@ PLAIN = [
     ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
     ("error", "string"), ("error_message", "string"), ("finish_reason", "string"), ("bytes_received", "int64"),
     ("merged", "int32"), ("tls_s", "float64"), ("lumped", "int32"), ("canary", "int32"), ("differs_at", "int32"),
-    ("flaw", "string"), ("score", "float64"),
+    ("flaw", "string"), ("score", "float64"), ("noted", "string"),
 ]  # fmt: skip
 _LISTS = {"arrivals_s": "list<element: double>", "arrival_tokens": "list<element: int32>"}
 _SAMPLES = {"time_s": "float64", "source": "string", "metric": "string", "value": "float64"}
@@ -303,13 +303,18 @@ def _write(
     # Times share their high bytes: split by byte and compressed, a stamp costs 2 to 3 bytes.
     encoding = dict.fromkeys(times, "BYTE_STREAM_SPLIT")
     written: list[pq.FileMetaData] = []
-    with pq.ParquetWriter(
-        part, first.schema, compression=compression, compression_level=9 if compression == "zstd" else None,
-        column_encoding=encoding, use_dictionary=names, metadata_collector=written,
-    ) as file:  # fmt: skip
-        file.write_table(first)
-        for group in groups:
-            file.write_table(table(group, header, levels))
+    try:
+        with pq.ParquetWriter(
+            part, first.schema, compression=compression, compression_level=9 if compression == "zstd" else None,
+            column_encoding=encoding, use_dictionary=names, metadata_collector=written,
+        ) as file:  # fmt: skip
+            file.write_table(first)
+            for group in groups:
+                file.write_table(table(group, header, levels))
+    except RuntimeError as error:  # the writer's own end fails too, and hides that the disk is full
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
     return written[0]
 
 

@@ -33,10 +33,20 @@ def create(path: str | Path) -> Path:
 
 
 def default(name: str) -> Path:
-    """Where a run without `--out` leaves its result."""
+    """A new folder for a run without `--out`: by that name, with a number where another run begun with it has it."""
     results = Path("results")
     files.make_folder(results, way_out="give --out")
-    return files.child(results, name)
+    number = 1
+    while True:
+        folder = files.child(results, f"{name}-{number}" if number > 1 else name)
+        number += 1
+        try:
+            folder.mkdir()  # of two runs begun at once, one makes it
+        except FileExistsError:
+            continue
+        except OSError:
+            files.make_folder(folder, way_out="give --out")
+        return folder
 
 
 def has_requests(folder: Path) -> bool:

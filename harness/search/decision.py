@@ -61,7 +61,9 @@ class End(enum.StrEnum):
     SLO_PASSED = "the SLO is missed at {last}"  # likewise
     SLO = "{edge}"
     STALLED = "stopped: the server stalled at {levels} levels in a row"
+    DEAD = "stopped: nobody has answered since {since_s:.1f} s into the run"
     FAILED = "stopped: {failure}"
+    TOO_SLOW = "stopped: {bar}"
     BUDGET = "stopped: {bound}"
     NOTHING_ALLOWED = "stopped: {bar}"
     FEW_LEVELS = "stopped: a knee needs {needed} valid levels, there are {valid}; {bar}"

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from harness.analysis import slo
-from harness.analysis.verdicts.server import ERROR_RATE
 from harness.judgement import Outcome
 from harness.search.measured import MeasuredLevel
 from harness.summary import Attainment
@@ -93,7 +92,7 @@ def judged(repeats: Sequence[MeasuredLevel]) -> JudgedLoad:
 
 def _failed(m: MeasuredLevel) -> bool:
     low = m.valid and not m.in_flight_ok  # fewer than asked for: they can show a miss, and not that the load meets it
-    return m.unstable or m.error_rate > ERROR_RATE or (low and m.slo == Outcome.MISSED)
+    return m.unstable or m.fails or (low and m.slo == Outcome.MISSED)
 
 
 def _decidable(pooled: Sequence[Attainment], times: int) -> bool:

@@ -7,7 +7,7 @@ import msgspec
 from harness.analysis import slo
 from harness.analysis.seats import Occupancy, occupancy
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.analysis.verdicts.server import ERROR_RATE
+from harness.analysis.verdicts.server import answered, too_many_fail
 from harness.judgement import Code
 from harness.record import Level, LevelNote
 from harness.roles import Role, role_of
@@ -25,6 +25,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     se: float | None  # one standard error, tok/s
     assumed: bool = False  # `se` is a weight: the window was too short to measure it
     error_rate: float
+    answered: int | None = None  # requests by which that is judged; None: many
     seconds: float  # the whole level, warm-up to the end of cooldown
     requests: int
     request_s: float | None  # mean E2E
@@ -34,7 +35,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     slo: str | None  # met | missed | unresolved; None: there is no SLO
     attainments: tuple[Attainment, ...] = ()  # of its limits
     unstable: bool = False  # open loop: more and more in flight
-    stalled: bool = False  # no token came for so long that the level was ended
+    stalled: bool = False  # nobody answered for so long that the level was ended
     occupancy: Occupancy | None = None  # what it shows of the server's seats
     time_s: float | None = None  # the middle of its window, since the run's start
     soak: bool = False  # the search is over, and this is what it was for
@@ -53,7 +54,12 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> bool:
         """Whether the level is a point of the curve."""
-        return self.valid and self.error_rate <= ERROR_RATE and self.throughput > 0
+        return self.valid and not self.fails and self.throughput > 0
+
+    @property
+    def fails(self) -> bool:
+        """Whether too many of its requests failed."""
+        return too_many_fail(self.error_rate, self.answered)
 
     @property
     def failure(self) -> str:
@@ -78,6 +84,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         se=summary.output_tokens_per_s_se,
         assumed=summary.output_tokens_per_s_se_assumed,
         error_rate=summary.error_rate or 0.0,
+        answered=answered(summary),
         seconds=seconds,
         requests=round(summary.requests * seconds / summary.window_s),
         request_s=summary.e2e_s.mean,
@@ -87,7 +94,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         slo=slo.outcome(summary.slo) if summary.slo else None,
         attainments=tuple(summary.slo),
         unstable=Code.UNSTABLE in invalid_by(summary),
-        stalled=LevelNote.STALLED in level.notes,
+        stalled=bool({LevelNote.STALLED, LevelNote.REFUSED, LevelNote.COOLDOWN_STALLED} & {*level.notes}),
         occupancy=occupancy(summary),
         time_s=sum(summary.window) / 2,
         soak=role_of(level.reason) is Role.SOAK,

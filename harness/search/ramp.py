@@ -16,10 +16,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.analysis.verdicts.server import ERROR_RATE
 from harness.roles import Role
 from harness.search import first_pass, knee, refinement, slo
-from harness.search.decision import Decision, End, Reason, end, measure, measure_rate
+from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
 from harness.summary import FOUND, PROVISIONAL
@@ -89,8 +88,12 @@ def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | 
     if len(last) == _STALLS and all(m.stalled for m in last):
         return end(End.STALLED, levels=_STALLS)
     fixed = search.levels is not None or search.rates is not None
-    if fixed and not search.keep_going and measured and measured[-1].error_rate > ERROR_RATE:
+    if fixed and not search.keep_going and measured and measured[-1].fails:
         return end(End.FAILED, failure=measured[-1].failure)
+    bound, ttft = search.max_ttft_s, (measured[-1].ttft_p99_s or 0.0) if measured else 0.0
+    if fixed and bound is not None and ttft > bound:
+        load = measured[-1].concurrency or measured[-1].rate
+        return end(End.TOO_SLOW, bar=Part.TTFT.words(ttft=ttft, concurrency=load, bound=bound))
     return None
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis.verdicts.server import ERROR_RATE
 from harness.scenario import Scenario
 from harness.search import decision, pace
 from harness.search.budget import Budget, sharing
@@ -176,7 +175,7 @@ class State(msgspec.Struct, frozen=True):
 
 def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
     """Whether its errors come from so much load: no level of as many, or more, in flight went without them."""
-    return level.error_rate > ERROR_RATE and not any(m.counts and m.users >= level.users for m in measured)
+    return level.fails and not any(m.counts and m.users >= level.users for m in measured)
 
 
 def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str]:

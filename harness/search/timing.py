@@ -26,13 +26,15 @@ from harness.search.timetable import Moments
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # of one that ends when it is precise
 LONGEST_OPEN_WARM_UP_S = 30.0
-STALL_S, STALL_REQUESTS = 30.0, 8.0  # without a token, and so many request times: the level ends
+STALL_S, STALL_TIMES = 5.0, 5.0  # without a token, and so many times the longest silence before: the level ends
+REFUSED = 2  # connections in a row that find no server: the level ends
 RECENT = 256  # requests whose times count where a level has no number of slots
 
 _RATE_REQUESTS, _RATE_SHARE = 60.0, 0.2  # of a window at a rate that is searched: requests alone, of the time left
 _SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
 _CHECKS_TO_SETTLE = 2  # of the transient; what has not settled by then is a trend, which more time does not end
+_HUNG_TIMES = 5.0  # the longest request time, and STALL_S, from which on a request hangs
 _COOLDOWN_REQUESTS = 2.0  # request times that a level waits for its last requests, where it need not go on
 _FAILING = 0.5  # of the last requests: where more fail, the level is ended
 _FEWEST_OUTCOMES = 50  # of the last requests, which decide whether a level fails
@@ -80,6 +82,10 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     request_s: float  # mean time of the successes that ended in the window; the recent ones' while these are few
     icl_s: float  # median gap between chunks
     failing: bool = False  # most of the level's last requests failed
+    oldest: tuple[float, ...] = ()  # when the oldest in flight were sent, in order
+    refused: int = 0  # connections in a row that found no server
+    wait_s: float = 0.0  # the longest to a first token of this level
+    longest_s: float = 0.0  # the longest time of a success so far
     budget: Budget = Budget()
 
 
@@ -94,6 +100,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float = 0.0  # that a slot rests for each request, on average: a window has as many of both
     levels_left: int | None = None  # of fixed ones, this one included: they share the time
     moments: Moments | None = None  # that are fixed beforehand; None: they follow from what is seen
+    silence_s: float = 0.0  # the longest so far at this load or a lower one; 0: the time of a request alone
+    silence_load: float = 1.0  # at which that was
+    spread: float = 1.0  # times the mean that a request of the load may take
+    requests: int | None = None  # all that the level sends, which its window then has; None: as long as it lasts
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
 
     def pace(self, request_s: float, seconds_left: float | None) -> pace.Pace:
@@ -140,7 +150,8 @@ class LevelTiming:
         self.since_s = task.level.begin_s  # when what is waited for began
         self.expected_s: float | None = None  # how long that will take
         self._tokens = History()
-        self._token_s = task.level.begin_s  # when the last token came, or nobody waited for one, or the level began
+        self.token_s = task.level.begin_s  # when the last token came, or nobody waited for one, or the level began
+        self.longest_silence_s = 0.0  # of this level, of those that a token ended
         self._after_higher = False  # whether more were in flight when it began than it keeps
         self._from_send = False  # whether the window is that of one request, from its send to its end
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
@@ -156,9 +167,22 @@ class LevelTiming:
         self._last_ended_s: float | None = None  # when the window's last request had ended
 
     @property
+    def requests(self) -> int | None:
+        """All requests of the level; None: as many as come in its time."""
+        return self._task.requests
+
+    @property
     def silent_s(self) -> float:
         """How long no token has come, though somebody waited for one."""
-        return self._tokens.latest[0] - self._token_s if self._tokens.latest else 0.0
+        return self._tokens.latest[0] - self.token_s if self._tokens.latest else 0.0
+
+    def interrupted(self, time_s: float) -> Level | None:
+        """Return the level as far as it came, where that is worth a row: its window is not only just open."""
+        start, end = self.level.window_start_s, self.level.window_end_s
+        if start is None or (end is None and time_s - start < _FAILING_WINDOW_S):
+            return None
+        notes = (*self.level.notes, *self._notes, LevelNote.INTERRUPTED)
+        return msgspec.structs.replace(self.level, window_end_s=end or time_s, end_s=time_s, notes=notes)
 
     def tokens_per_s(self, span_s: float) -> float:
         """Token-carrying chunks per second over the last seconds of this level."""
@@ -167,10 +191,14 @@ class LevelTiming:
     def step(self, now: Now) -> bool:
         """Take what is known now; True where a moment of the level has come, which `level` then has."""
         if not now.in_flight or (self._tokens.latest and now.tokens > self._tokens.latest[1]):
-            self._token_s = max(now.time_s, self._token_s)
+            if now.in_flight:
+                self.longest_silence_s = max(self.longest_silence_s, now.time_s - self.token_s)
+            self.token_s = max(now.time_s, self.token_s)
         self._tokens.add(now.time_s, now.tokens)
         if self._task.moments is not None:
             return self._by_timetable(now, self._task.moments)
+        if self._task.requests is not None and self.phase is not Phase.COOLDOWN:
+            return self._by_count(now, self._task.requests)
         if self.phase is Phase.WARM_UP:
             return self._warm_up(now)
         if self.phase is Phase.WINDOW:
@@ -235,10 +263,15 @@ class LevelTiming:
         """What ends the window whatever its length, if anything does."""
         measured_s = now.time_s - self._start_s
         if self._hopeless(now) and measured_s >= _FAILING_WINDOW_S:
-            return LevelNote.STALLED if self._stalled(now) else LevelNote.FAILING
+            return self._dead_note(now) or LevelNote.FAILING
         # The level's last requests still need their time, once the window is worth having.
         reserve_s = now.request_s if self._is_paced and measured_s >= now.request_s / 2 else 0.0
         return LevelNote.CUT_SHORT if now.budget.over(reserve_s) is not None else None
+
+    def _dead_note(self, now: Now) -> LevelNote | None:
+        if not self._is_dead(now):
+            return None
+        return LevelNote.REFUSED if now.refused >= REFUSED else LevelNote.STALLED
 
     def _fixed_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
         """Whether a window of a fixed length ends; a transient moves its start, a trend extends it once."""
@@ -301,20 +334,43 @@ class LevelTiming:
         """Go on until the last request that began in the window has ended, and its record has come."""
         end_s = self.level.window_end_s
         assert end_s is not None
-        over = now.oldest_sent_s is None or now.oldest_sent_s >= end_s or self._is_single_request
+        hung = self._hung(now)
+        oldest = now.oldest_sent_s if not hung else next(iter(now.oldest[hung:]), None)
+        over = oldest is None or oldest >= end_s or self._is_single_request
         if self._last_ended_s is None and now.time_s > end_s and over:
             self._last_ended_s = now.time_s
+            self.level = msgspec.structs.replace(self.level, hung=hung)
         if self._last_ended_s is None or now.time_s <= self._last_ended_s + self._task.settle_s:
             spent, patience = now.budget.over() is not None, _COOLDOWN_REQUESTS * now.e2e_s
             # Its window ended early enough for the last ones, unless the last of so many requests ended it.
             if spent and self._is_paced and now.budget.reached() != (Bound.REQUESTS,):
                 patience = min(self._task.settle_s, patience)
+            if self._is_dead(now):
+                patience = self._task.settle_s
             if not (spent or self._hopeless(now)) or now.time_s <= end_s + patience:
                 return False
             running = LevelNote.COOLDOWN_FAILING if now.failing else LevelNote.COOLDOWN_CUT
-            self._note(LevelNote.COOLDOWN_STALLED if self._stalled(now) else running)
+            self._note(LevelNote.COOLDOWN_STALLED if self._is_dead(now) else running)
         self.phase = Phase.FINISHED
         self.level = msgspec.structs.replace(self.level, end_s=now.time_s)
+        return True
+
+    def _by_count(self, now: Now, requests: int) -> bool:
+        """Begin the window with the level, and end it with the last of its requests."""
+        if self.phase is Phase.WARM_UP:
+            self.phase, self._start_s = Phase.WINDOW, self.level.begin_s
+            self._note(LevelNote.COUNTED)
+            self.level = msgspec.structs.replace(self.level, window_start_s=self._start_s)
+            return True
+        cut = self._cut(now)
+        if now.ended < requests and (
+            cut is None or (cut is LevelNote.CUT_SHORT and now.budget.reached() == (Bound.REQUESTS,))
+        ):
+            return False
+        if cut is not None and now.ended < requests:
+            self._note(cut)
+        self.phase, self.since_s, self.expected_s = Phase.COOLDOWN, now.time_s, None
+        self.level = msgspec.structs.replace(self.level, window_end_s=now.time_s)
         return True
 
     def _by_timetable(self, now: Now, moments: Moments) -> bool:
@@ -358,12 +414,28 @@ class LevelTiming:
         return self.level.concurrency == 1 and not self.pace.warm_up
 
     def _hopeless(self, now: Now) -> bool:
-        """Whether more of the level is useless: most of its requests fail, or the server stalls."""
-        return now.failing or self._stalled(now)
+        """Whether more of the level is useless: most of its requests fail, or nobody answers."""
+        return now.failing or self._is_dead(now)
 
-    def _stalled(self, now: Now) -> bool:
-        """Whether no token has come for so long that the level ends by its own deadline."""
-        return now.in_flight > 0 and self.silent_s > max(STALL_S, STALL_REQUESTS * now.e2e_s)
+    def _is_dead(self, now: Now) -> bool:
+        """Whether connections find no server, or no token has come for so long that the level ends."""
+        return now.refused >= REFUSED or (now.in_flight > 0 and self.silent_s > self._patience_s(now))
+
+    def _patience_s(self, now: Now) -> float:
+        """How long no token may come: several times the longest silence so far at this load or a lower one.
+
+        A request that waits for its first token behind more of them waits longer, by the load, until one has come.
+        """
+        task, load = self._task, self.level.concurrency or self.level.rate or 1.0
+        earlier = (task.silence_s or task.alone_s) * task.spread
+        if not now.ended and not now.wait_s:
+            earlier *= max(1.0, load / task.silence_load)
+        return max(STALL_S, STALL_TIMES * max(earlier, self.longest_silence_s, now.wait_s))
+
+    def _hung(self, now: Now) -> int:
+        """How many of the oldest requests have been in flight for much longer than any that succeeded took."""
+        longest = max(now.longest_s, self._task.alone_s * self._task.spread, now.e2e_s)
+        return sum(now.time_s - sent_s > max(STALL_S, _HUNG_TIMES * longest) for sent_s in now.oldest)
 
     def _transient(self, now: Now) -> tuple[window.Truncation, float]:
         """The transient in warm-up and window so far, and the width of the bins used."""

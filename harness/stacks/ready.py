@@ -47,7 +47,7 @@ async def first_answer(
     began = time.monotonic()
     path = "/v1" + DIALECTS[api].path
     target = Target(scheme="http", host="127.0.0.1", port=port, path=path, headers={})
-    async with client(target, connect_s=_LOOK_S, again=True) as server:
+    async with client(target, connect_s=_LOOK_S) as server:
         seen = "nothing answers there"
         while True:
             if over():

@@ -38,7 +38,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
             number=task.request_number(node),
             prompt=self._messages(task, node, answers),
             output_tokens=task.nodes[node].output_tokens,
-            tools=self.tools,
+            tools=self.tools or (None if self.recorded is None else self.recorded.tools(task.number, node)),
             class_=task.class_,
             session=str(task.number),
             turn=node,
@@ -79,7 +79,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         else:
             before, last = [], Message("user", self.vocabulary.text(asked.input_tokens, f"task:{task.number}:{node}"))
         results = [] if asked.fresh else [self._answer(task, parent, answers) for parent in asked.parents[1:]]
-        return [Message(last.role, BETWEEN.join([*results, last.content])), *reversed(before)]
+        joined = msgspec.structs.replace(last, content=BETWEEN.join([*results, last.content])) if results else last
+        return [joined, *reversed(before)]
 
     def _answer(self, task: Task, node: int, answers: Mapping[int, str]) -> str:
         if self.history == "live":

@@ -2,7 +2,8 @@
 
 A session's rows wait for each other as the file says, else each for the one before. A row adds its own messages to the
 conversation; a row with a length alone adds as many words as bring the history to it. Where it is shorter than that
-history, as a sub-agent's is, it begins a conversation of its own. Pauses are the file's, else drawn.
+history, as a sub-agent's is, or holds its history itself, it begins a conversation of its own. Pauses are the file's,
+else drawn.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
             parents = _parents(row, place, members)
             history = whole[parents[0]] + sum(nodes[parent].output_tokens for parent in parents) if parents else 0
             own = _own_tokens(row, history)
-            fresh = own < 1
+            fresh = own < 1 or (row.whole and bool(parents))
             if fresh:
                 own, history = prompt_tokens(row), 0
             drawn_s = self.think_ms.draw(rng) / 1000 if self.think_ms and parents else 0.0
@@ -67,4 +68,4 @@ def _own_tokens(row: Row, history: int) -> int:
     """Tokens that a row adds to so many of its history; below 1 where its whole prompt is no longer than that."""
     if row.prompt is None and row.input_tokens is not None:
         return row.input_tokens - history
-    return prompt_tokens(msgspec.structs.replace(row, input_tokens=None) if history else row)
+    return prompt_tokens(msgspec.structs.replace(row, input_tokens=None, tools=None) if history else row)

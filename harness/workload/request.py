@@ -9,11 +9,32 @@ import msgspec
 from harness.classes import Cancel
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of a conversation."""
 
     role: str  # system, user, assistant, tool
     content: str
+    more: dict[str, Any] | None = None  # what it has beside its text, as OpenAI's chat has it: tool_calls, parts
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """Its content in parts where some are no text, such as images; else empty."""
+        return (self.more or {}).get("content") or []
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls of tools that it makes."""
+        return (self.more or {}).get("tool_calls") or []
+
+    @property
+    def text(self) -> str:
+        """All that it says as one text, calls of tools among it."""
+        if self.more is None:
+            return self.content
+        calls = [call.get("function") or call for call in self.calls] or [self.more.get("function_call")]
+        return "\n".join(
+            [*filter(None, [self.content]), *(msgspec.json.encode(call).decode() for call in calls if call)]
+        )
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -49,8 +50,13 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         tokens = answer_tokens(row) or self.output_tokens
         session = str(self.table.session[at]) if row.session else ""
         return Request(
-            number=number, prompt=prompt, output_tokens=tokens, input_tokens=row.input_tokens, session=session
-        )  # fmt: skip
+            number=number,
+            prompt=prompt,
+            output_tokens=tokens,
+            input_tokens=row.input_tokens,
+            tools=row.tools,
+            session=session,
+        )
 
     def of_session(self, number: int) -> list[int]:
         """The numbers of the rows of the n-th session, and again from the first."""
@@ -62,7 +68,11 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         if row.prompt is None:
             whole = tokens == row.input_tokens  # then nothing stands before it
             return (Message("user", self._words(tokens, f"session:{session}:{turn}", row.hashes if whole else None)),)
-        return (Message("user", row.prompt),) if isinstance(row.prompt, str) else row.prompt
+        return _added(row, self._of(session, 0) if turn else None)
+
+    def tools(self, session: int, turn: int) -> tuple[dict[str, Any], ...] | None:
+        """The tools of a turn of a session."""
+        return self._of(session, turn).tools
 
     def answer(self, session: int, turn: int) -> str | None:
         """The recorded answer of a turn of a session; None where the file has none."""
@@ -73,14 +83,16 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
 
     def _texts(self, at: int, row: Row) -> str | tuple[Message, ...]:
         """The row's text, behind the rest of its session."""
-        if not row.session:
+        if not row.session or row.whole:
             return row.prompt or ""
         messages: list[Message] = []
+        first: Row | None = None
         for earlier in self.table.of_session(self.table.session[at]):
             turn = row if earlier == at else self.table.row(earlier)
-            messages += (Message("user", turn.prompt),) if isinstance(turn.prompt, str) else turn.prompt or ()
+            messages += _added(turn, first)
             if earlier == at:
                 break
+            first = first or turn
             answered = turn.answer or self._words(answer_tokens(turn) or self.output_tokens, f"answer:{earlier}", None)
             messages.append(Message("assistant", answered))
         return tuple(messages)
@@ -107,6 +119,14 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return Passages(spaced(self.words), self.seed)
 
 
+def _added(row: Row, first: Row | None) -> tuple[Message, ...]:
+    """What a row adds to its session, without the system prompts that the session's first row has already."""
+    if isinstance(row.prompt, str):
+        return (Message("user", row.prompt),)
+    known = first.prompt if first is not None and not row.whole and isinstance(first.prompt, tuple) else ()
+    return tuple(each for each in row.prompt or () if each.role != "system" or each not in known)
+
+
 def answer_tokens(row: Row) -> int | None:
     """Tokens that a row's answer should have: as it says, or by its recorded answer; None where it has neither."""
     if row.output_tokens is not None:
@@ -116,10 +136,12 @@ def answer_tokens(row: Row) -> int | None:
 
 def prompt_tokens(row: Row) -> int:
     """Tokens of a row's own prompt: as it says, or by its characters."""
-    return text_tokens(row.prompt or "") if row.input_tokens is None else row.input_tokens
+    return text_tokens(row.prompt or "", row.tools) if row.input_tokens is None else row.input_tokens
 
 
-def text_tokens(prompt: str | Sequence[Message]) -> int:
-    """Tokens of a text, by its characters."""
-    texts = [prompt] if isinstance(prompt, str) else [each.content for each in prompt]
+def text_tokens(prompt: str | Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> int:
+    """Tokens of a text and of definitions of tools, by their characters."""
+    texts = [prompt] if isinstance(prompt, str) else [each.text for each in prompt]
+    if tools:
+        texts.append(msgspec.json.encode(tools).decode())
     return max(1, round(sum(map(len, texts)) / CHARACTERS_A_TOKEN))

@@ -98,6 +98,14 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         own, answer = (math.fsum(part[0] * part[i] for part in parts) for i in (1, 2))
         return Mean(self.prefix_tokens + own, answer)
 
+    def spread(self) -> float:
+        """How many times the mean the longest of a thousand prompts is, or of answers; at least 1."""
+        mean, longest = self.mean(), 1.0
+        for each in self.classes:
+            prompt, answer = (law.quantile(0.999) for law in (each.input, each.output))
+            longest = max(longest, prompt / (mean.input_tokens or 1), answer / (mean.output_tokens or 1) * self.decodes)
+        return longest
+
     def stratified(self, count: int) -> list[tuple[int, int]]:
         """Lengths of prompt and answer that stand for all requests, in an order of the seed's, shape [count].
 

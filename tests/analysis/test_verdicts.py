@@ -100,8 +100,8 @@ def test_a_level_whose_last_requests_were_waited_for_is_not_cut_short(notes: tup
 
 
 def test_errors_are_invalid_above_one_percent() -> None:
-    bad = with_(error_rate=0.0101, errors=2, requests=198, errors_by_type={"http_429": 2})
-    expect(server.errors_above_1_percent(bad), "errors_above_1_percent", "invalid", "2 of 198", "http_429 2")
+    bad = with_(error_rate=0.05, errors=10, requests=200, errors_by_type={"http_429": 10})
+    expect(server.errors_above_1_percent(bad), "errors_above_1_percent", "invalid", "10 of 200", "http_429 10")
     assert server.errors_above_1_percent(with_(error_rate=0.01)) is None
     assert server.errors_above_1_percent(with_(error_rate=None)) is None
 
@@ -117,7 +117,7 @@ def test_slots_that_rest_by_request_are_not_counted_on() -> None:
     little = Little(1.0, 1.0, 0.0, mismatch=False, enough=True)
     seen = Evidence(
         little=little, backlog=None, drift=None, late_reads=None, events_at_once=None, gaps=0, median_lag_s=None,
-        usage_tokens=0.0,
+        hung=0, silence_s=None, usage_tokens=0.0,
     )  # fmt: skip
     codes = [
         {v.code for v in of_level(with_(in_flight=1.0), level, Conditions(pauses=pauses), seen)}
@@ -224,8 +224,10 @@ def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
 
 
 def test_token_counters_may_differ_by_one_percent() -> None:
-    off = with_(server=ServerView(generation_tokens_ratio=1.011, prompt_tokens_ratio=0.98))
-    expect(tokens.token_counts_disagree(off), "token_counts_disagree", "doubt", "output 1.011", "input 0.980")
+    off = with_(in_flight=4.0, requests=200, server=ServerView(generation_tokens_ratio=1.011, prompt_tokens_ratio=0.96))
+    expect(tokens.token_counts_disagree(off), "token_counts_disagree", "doubt", "output 1.011", "input 0.960")
+    transit = with_(in_flight=4.0, requests=200, server=ServerView(prompt_tokens_ratio=0.975))
+    assert tokens.token_counts_disagree(transit) is None, "four prompts of 200 are counted there and not here yet"
     near = with_(server=ServerView(generation_tokens_ratio=1.009, prompt_tokens_ratio=None))
     assert tokens.token_counts_disagree(near) is None
     assert tokens.token_counts_disagree(with_(server=None)) is None

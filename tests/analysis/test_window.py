@@ -18,6 +18,8 @@ from harness.analysis.window import (
     even_rate,
     in_flight,
     little,
+    silence,
+    silent,
     truncation,
     whole_requests,
 )
@@ -82,19 +84,28 @@ def test_a_closed_loop_in_steady_state_obeys_little() -> None:
     assert found.enough
 
 
-def test_requests_that_hang_after_their_last_token_break_little() -> None:
-    records = [request(k * 1.0, [k + 0.1, k + 0.5], done=k + 1.0) for k in range(60)]
-    found = little(Table.of(records), Level(0, 1, 0, 0.0, 0.0, 60.0, 60.0), 0.0, 60.0)
-    assert found.counted == pytest.approx(1.0)
-    # The last one ends at the window's very end, so outside it: λ = (60 + 59)/120, each 0.5 s to its last token.
-    assert found.by_law == pytest.approx(119 / 120 * 0.5)
+def with_a_long_one(seconds: int) -> Table:
+    """A slot with a request a second, and another whose only request takes all the time."""
+    short = [request(float(k), [k + 0.1, k + 0.5], done=k + 1.0) for k in range(seconds)]
+    return Table.of([*short, request(-1.0, [0.5, seconds + 1.0])])
+
+
+def test_what_neither_begins_nor_ends_in_the_window_breaks_little() -> None:
+    found = little(with_a_long_one(60), Level(0, 1, 0, 0.0, 0.0, 60.0, 60.0), 0.0, 60.0)
+    assert found.counted == pytest.approx(2.0)
+    # The last short one ends at the window's very end, so outside it: λ = (60 + 59)/120, each of a second.
+    assert found.by_law == pytest.approx(119 / 120)
     assert found.mismatch
     assert found.enough
 
 
+def test_an_answer_that_ends_long_after_its_last_token_is_in_both_numbers() -> None:
+    late = Table.of([request(float(k), [k + 0.1, k + 0.5], done=k + 1.0) for k in range(60)])
+    assert not little(late, Level(0, 1, 0, 0.0, 0.0, 60.0, 60.0), 0.0, 60.0).mismatch
+
+
 def test_few_requests_do_not_accuse() -> None:
-    records = [request(k * 1.0, [k + 0.1, k + 0.5], done=k + 1.0) for k in range(10)]
-    found = little(Table.of(records), WINDOW, 0.0, 10.0)
+    found = little(with_a_long_one(10), WINDOW, 0.0, 10.0)
     assert found.mismatch
     assert not found.enough
     nothing = little(Table.of([request(0.0, done=1.0, error="http_500")]), WINDOW, 0.0, 10.0)
@@ -221,3 +232,35 @@ def test_a_full_server_is_no_faster_by_those_that_came_before_its_queue() -> Non
 def test_a_rate_is_not_known_where_what_began_in_the_window_was_cut() -> None:
     level, table = Level(0, 8, 0, 0.0, 3.5, 5.5, 17.0), queued(8, 2, cut_s=17.0)
     assert math.isnan(even_rate(table, level, table.output_tokens) or 0.0)
+
+
+def test_seconds_without_a_token_are_silence_where_an_answer_streams() -> None:
+    """Ten answers one after the other, a token every 50 ms; the server stops for 4 s within the fourth."""
+
+    def stopped(t: float) -> float:
+        return t if t < 3.5 else t + 4.0
+
+    answers = [request(stopped(float(i)), [stopped(i + 0.05 * k) for k in range(1, 20)]) for i in range(10)]
+    assert silence(Table.of(answers), 0.0, 14.0) == pytest.approx(4.05)
+    assert silence(Table.of(answers), 8.0, 14.0) is None
+
+
+def test_a_prompt_that_takes_long_and_an_answer_that_does_not_stream_are_no_silence() -> None:
+    prompt = [request(10.0 * i, [10 * i + 8 + 0.05 * k for k in range(20)]) for i in range(5)]
+    assert silence(Table.of(prompt), 0.0, 50.0) is None
+    whole = [request(6.0 * i, [6.0 * i + 6.0]) for i in range(10)]
+    assert silence(Table.of(whole), 0.0, 60.0) is None
+
+
+def test_of_the_requests_that_fail_those_hang_that_got_nothing_for_most_of_a_window() -> None:
+    rows = [
+        request(0.0, [], done=30.0, error="client_deadline"),
+        request(0.0, [1.0], done=30.0, error="client_deadline"),
+        request(0.0, [12.0], done=30.0, error="client_deadline"),
+        request(14.0, [], done=16.0, error="reset"),
+        request(0.0, [], done=30.0, error="cancelled"),
+        request(0.0, [29.0], done=30.0),
+    ]
+    assert silent(Table.of(rows), Level(0, 4, 0, 0.0, 10.0, 20.0, 25.0)).tolist() == [True, True] + 4 * [False]
+    left = silent(Table.of(rows), Level(0, 4, 0, 0.0, 10.0, 20.0, 25.0, hung=4))
+    assert left.tolist() == [True, True, True, False, True, False]

@@ -204,9 +204,7 @@ def test_no_intervals_at_all_is_a_no():
 
 
 def answered(hinge: Value, seconds: float) -> bench.SweepResult:
-    return bench.SweepResult(
-        hinge, Value(None), Value(None), Value(None), reached=True, levels=9, highest=256, seconds=seconds
-    )
+    return bench.SweepResult(hinge, Value(None), Value(None), reached=True, levels=9, highest=256, seconds=seconds)
 
 
 def test_the_cost_is_the_median_ratio_and_says_where_doubling_never_gets_there():

@@ -27,7 +27,7 @@ from harness.experiment.canaries import Reply
 from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Levels, RampInputs
-from harness.experiment.session import Ended, RunEnd
+from harness.experiment.session import Ended
 from harness.load import driver
 from harness.load.driver import Driver
 from harness.load.messages import Command, Done, Plan, encode
@@ -310,7 +310,8 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int, earli
     async with Workers([_Link(server) for _ in placed], clock=virtual.clock_ns) as all_workers:
         await levels.run(all_workers, placed)
     records.close()
-    manifest = describing.ended(manifest, levels, all_workers, placed, Ended(RunEnd.COMPLETE), transport="socket")
+    over = Ended.by_itself(levels.missing)
+    manifest = describing.ended(manifest, levels, all_workers, placed, over, transport="socket")
     (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
 
 

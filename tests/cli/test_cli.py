@@ -86,6 +86,7 @@ def test_the_printed_scenario_repeats_the_flags() -> None:
     got = knee(
         "run", "--url", "http://h:1", "--levels", "1,2,4", "--level-seconds", "500ms", "--input-tokens", "1k",
         "--header", "X-Team: env:TEAM", "--extra-body", '{"top_p": 0.5}', "--server-meta", "flags=--x=1",
+        "--omit", "ignore_eos, stream_options.include_usage", "--omit", "temperature",
         "--print-scenario",
     )  # fmt: skip
     assert got.exit_code == 0, got.output
@@ -93,6 +94,7 @@ def test_the_printed_scenario_repeats_the_flags() -> None:
     assert (read.ramp.levels, read.ramp.level_seconds, read.workload.input_tokens) == ([1, 2, 4], 0.5, 1000)
     assert read.target.headers == {"X-Team": "env:TEAM"}
     assert read.target.extra_body == {"top_p": 0.5}
+    assert read.target.omit == ["ignore_eos", "stream_options.include_usage", "temperature"]
     assert read.target.server_meta == {"flags": "--x=1"}
 
 

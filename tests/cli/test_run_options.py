@@ -53,7 +53,7 @@ def test_the_fields_without_an_option_of_their_own_kind_are_known() -> None:
         for field in msgspec.structs.fields(sections[section])
     }
     assert {name for section, name in found - known} == {
-        "url", "urls", "headers", "extra_body", "server_meta", "exporters", "levels", "rates", "search_rate",
+        "url", "urls", "headers", "extra_body", "server_meta", "exporters", "omit", "levels", "rates", "search_rate",
         "slo_fail", "workers", "host_cpus", "price_per_mtok", "max_num_seqs", "prefix", "session", "node", "tools",
         "dataset", "prefix_caching", "block_size", "scheduling_policy", "reasoning_tokens", "replicas",
         "images", "image_size", "corrupt_share", "corrupt_above",

@@ -15,7 +15,7 @@ from harness.analysis.stats import wilson
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import alternate, by_workload, compare
 from harness.decide.compare.ratio import Difference, Sample
-from harness.decide.compare.runs import Answers, Facts, Run, ceiling, of_files, of_folder
+from harness.decide.compare.runs import Answers, Facts, Load, Run, ceiling, of_files, of_folder
 from harness.errors import HarnessError
 from harness.manifest import Card, Manifest, Roof, RoofWindow, StackStart
 from harness.results.exports import llm_d, table, vllm
@@ -29,7 +29,7 @@ LEVELS = (1, 2, 4, 8, 16, 32, 64)
 FACTS = Facts(
     measured_by="knee, format 2", workload="w", unit="output tokens", model="m", parameters=8e9, gpu="h100", gpus="1",
     power_limit="700 W", precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256", engine="vllm",
-    start="staggered",
+    start="staggered", transport="socket",
 )  # fmt: skip
 
 
@@ -78,6 +78,7 @@ def state(name: str, *facts: Facts, vary: Sequence[str] = ()) -> str:
         ("GPU count", "gpus", "2"),
         ("power limit", "power_limit", "350 W"),
         ("measured by", "measured_by", "guidellm"),
+        ("transport", "transport", "httpx"),
         ("model", "parameters", 7e9),
         ("engine", "engine", "llama"),
         ("precision", "precision", "fp8"),
@@ -105,6 +106,19 @@ def test_models_are_told_by_parameters_and_without_them_by_name() -> None:
              for each, name in zip(repeats_differ, ("llama", "qwen"), strict=True)]  # fmt: skip
     row = fairness._model([named, named])
     assert (row.state, row.why) == ("fatal", "the repeats of one stack differ")
+
+
+def test_a_load_that_one_stack_held_and_another_lost_to_errors_refuses_the_ranking() -> None:
+    held = [Load(load=C) for C in (1.0, 8.0, 16.0)]
+    good, bad = run("a", loads=held), run("b", loads=held[:2], lost={16.0: "12% failed (http_429)"})
+    row = fairness.lost_loads([[good], [bad]])
+    assert row is not None
+    assert (row.state, row.values) == ("fatal", ["none", "16: 12% failed (http_429)"])
+    assert "lost loads" in compare([good, bad]).fatal
+    both = fairness.lost_loads([[msgspec.structs.replace(bad, label="a")], [bad]])
+    assert both is not None
+    assert both.state == "equal"
+    assert fairness.lost_loads([[good], [good]]) is None
 
 
 @pytest.mark.parametrize(

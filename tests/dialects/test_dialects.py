@@ -218,10 +218,44 @@ def test_tools_may_stand_before_a_plain_prompt() -> None:
 
 
 def test_a_refused_field_is_named_once() -> None:
-    refusal = "Unexpected fields in the request: {'ignore_eos', 'stream_options'}"
-    assert refusals.refused_field(refusal, frozenset()) == "ignore_eos"
-    assert refusals.refused_field(refusal, frozenset({"ignore_eos"})) == "stream_options"
-    assert refusals.refused_field("the prompt is too long", frozenset()) is None
+    refusal, sent = "Unexpected fields in the request: {'ignore_eos', 'stream_options'}", list(refusals.OPTIONAL)
+    assert refusals.refused_field(refusal, sent) == "ignore_eos"
+    assert refusals.refused_field(refusal, sent[1:]) == "stream_options"
+    assert refusals.refused_field("the prompt is too long", sent) is None
+    assert refusals.refused_field("bad request: " + ", ".join(sent), sent) is None, "it repeats the request"
+
+
+@pytest.mark.parametrize(
+    ("drop", "left"),
+    [
+        (("stream_options.continuous_usage_stats",), {"stream_options": {"include_usage": True}}),
+        (("stream_options.continuous_usage_stats", "stream_options.include_usage"), {}),
+        (("max_tokens", "max_completion_tokens", "stream_options"), {}),
+        (("max_tokens",), {"max_completion_tokens": 9}),
+        (("no_such.field", "other"), {"max_tokens": 9}),
+    ],
+)
+def test_fields_are_left_out_by_their_paths(drop: tuple[str, ...], left: dict[str, Any]) -> None:
+    made = DIALECTS["chat"].encoder("m", drop=frozenset(drop))
+    body = json.loads(made.encode(Request(number=0, prompt="hi", output_tokens=9)))
+    names = ("max_tokens", "max_completion_tokens", "stream_options")
+    whole = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "max_tokens": 9}
+    expected = left | {name: each for name, each in whole.items() if not any(name in path for path in drop)}
+    assert {name: body[name] for name in names if name in body} == expected
+
+
+@pytest.mark.parametrize(
+    ("api", "drop", "table"), [("ollama", "temperature", "options"), ("tgi", "details", "parameters")]
+)
+def test_a_setting_is_left_out_where_the_api_has_its_settings(api: str, drop: str, table: str) -> None:
+    for name in (drop, f"{table}.{drop}"):
+        made = DIALECTS[api].encoder("m", drop=frozenset({name}))
+        assert drop not in json.loads(made.encode(Request(number=0, prompt="hi", output_tokens=9)))[table]
+
+
+def test_an_api_that_decodes_nothing_leaves_fields_out_too() -> None:
+    made = DIALECTS["rerank"].encoder("m", drop=frozenset({"model"}))
+    assert "model" not in json.loads(made.encode(Request(number=0, prompt="hi", output_tokens=0)))
 
 
 @pytest.mark.parametrize(

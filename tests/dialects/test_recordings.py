@@ -137,18 +137,34 @@ def test_a_recording_without_its_last_event_was_truncated(expected: Expected) ->
     assert reader.end(2).error == error
 
 
-BAD = [b"{", b"[]", b"null", b"7", b"\xff", b'"x"', b"[" * 100_000 + b"]" * 100_000]
+BAD = [b"{", b"{3}", b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
+NO_OBJECT = [b"[]", b"null", b"7", b"\xff", b'"x"', b"2024-04-27 01:35:43", b"[" * 100_000 + b"]" * 100_000]
+SOME = pytest.mark.parametrize(
+    "expected", [RECORDED[at] for at in (0, 3, 6, 9, 12, 14)], ids=lambda expected: expected.file
+)
 
 
-@pytest.mark.parametrize("expected", [*RECORDED[:1], *RECORDED[3:4], *RECORDED[6:7], *RECORDED[9:10], *RECORDED[12:13],
-                                      *RECORDED[14:15]], ids=lambda each: each.file)  # fmt: skip
+@SOME
 @pytest.mark.parametrize("bad", BAD)
-def test_an_event_that_is_none_is_an_error_and_the_rest_is_read(bad: bytes, expected: Expected) -> None:
-    reader, lines = decoder(expected.file), expected.file.endswith("ndjson")
-    reader.feed(bad + b"\n" if lines else b"data: " + bad + b"\n\n", 1)
-    reader.feed((FOLDER / expected.file).read_bytes(), 2)
-    response = reader.end(3)
+def test_an_event_that_cannot_be_read_is_an_error_and_the_rest_is_read(bad: bytes, expected: Expected) -> None:
+    response = after(bad, expected)
     assert (response.error, response.text) == ("malformed_event", expected.text)
+
+
+@SOME
+@pytest.mark.parametrize("odd", NO_OBJECT)
+def test_an_event_that_is_no_object_is_left_out(odd: bytes, expected: Expected) -> None:
+    response = after(odd, expected)
+    assert (response.error, response.text) == (expected.error, expected.text)
+    assert response.noted == ("left_out:event",)
+
+
+def after(first: bytes, expected: Expected) -> DecodedResponse:
+    """A recording behind another event."""
+    reader, lines = decoder(expected.file), expected.file.endswith("ndjson")
+    reader.feed(first + b"\n" if lines else b"data: " + first + b"\n\n", 1)
+    reader.feed((FOLDER / expected.file).read_bytes(), 2)
+    return reader.end(3)
 
 
 def test_a_line_without_end_ends_the_response_at_once() -> None:
@@ -167,18 +183,21 @@ def test_an_answer_that_never_came_is_no_answer() -> None:
         assert decoder(file).end(1).error == "truncated"
 
 
-def test_counts_that_cannot_be_are_no_counts() -> None:
-    for file, event in (
-        ("tgi.sse", {"index": -1}), ("ollama.ndjson", {"eval_count": 2**31}),
-        ("llama-cpp.sse", {"tokens_predicted": "2"}),
-        ("anthropic.sse", {"usage": {"output_tokens": 1.5}}), ("triton-vllm.sse", {"num_output_tokens": -2}),
-        ("responses.sse", {"type": "response.completed", "response": {"usage": {"input_tokens": -1}}}),
+def test_counts_that_cannot_be_are_left_out() -> None:
+    for file, event, left_out in (
+        ("tgi.sse", {"index": -1}, "index"), ("ollama.ndjson", {"eval_count": 2**31}, "eval_count"),
+        ("llama-cpp.sse", {"tokens_predicted": "two"}, "tokens_predicted"),
+        ("anthropic.sse", {"usage": {"output_tokens": 1.5}}, "usage.output_tokens"),
+        ("triton-vllm.sse", {"num_output_tokens": -2}, "num_output_tokens"),
+        ("responses.sse", {"type": "response.completed", "response": {"usage": {"input_tokens": -1}}},
+         "response.usage.input_tokens"),
     ):  # fmt: skip
         reader, lines = decoder(file), file.endswith("ndjson")
         reader.feed(
             msgspec.json.encode(event) + b"\n" if lines else b"data: " + msgspec.json.encode(event) + b"\n\n", 1
         )
-        assert reader.end(2).error == "malformed_event", file
+        found = reader.end(2)
+        assert (found.noted, found.input_tokens) == ((f"left_out:{left_out}",), None), file
 
 
 def test_counts_that_come_in_parts_stay_within_what_a_record_holds() -> None:

@@ -90,6 +90,50 @@ def test_broken_rows_are_left_out_only_where_it_is_allowed(tmp_path: Path) -> No
     assert notes == [f"{path}: 1 broken rows are left out, 2 are sent"]
 
 
+def test_what_is_left_out_of_rows_is_named_once_with_how_many(tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    seen = [{"role": "user", "content": [{"type": "text", "text": "What?"}, image]}]
+    rows = [{"prompt": "a", "image": "cat.png"}, {"prompt": "b", "thought_tokens": 9}, {"messages": seen}]
+    path = file(tmp_path, "p.jsonl", json_lines(rows))
+    notes: list[str] = []
+    read(asked(path), notes)
+    unread = "no reader knows the fields thought_tokens: rename what is to be sent, or leave it out"
+    assert notes == [f"{path}: images are left out (1 of 3 rows); {unread}"]
+    notes.clear()
+    texts = scenario.build({"workload": {"dataset": {"path": str(path)}}, "target": {"api": "completions"}}, place="x")
+    read(texts, notes)
+    assert "images are left out, as they are for chat (1 of 3 rows)" in notes[0]
+    notes.clear()
+    read(asked(file(tmp_path, "q.jsonl", PROMPTS)), notes)
+    assert notes == []
+
+
+def test_rows_out_of_order_are_replayed_by_their_times(tmp_path: Path) -> None:
+    """As a gateway writes them, when they end."""
+    lengths = {"output_tokens": 5}
+    times = [0.4, 0.1, 0.9, 0.2]
+    rows = [{"input_tokens": n, "at_s": at} | lengths for n, at in enumerate(times, 1)]
+    path = file(tmp_path, "g.jsonl", json_lines(rows))
+    notes: list[str] = []
+    with datasets.read(asked(path, arrivals="trace"), notes.append) as (found, table):
+        first = list(itertools.islice(planned(found, table), 4))
+    assert [each.input_tokens for each in first] == [2, 4, 1, 3]
+    assert [each.due_s for each in first] == pytest.approx([0.0, 0.1, 0.3, 0.8])
+    assert notes == [f"{path}: rows behind a later one are sorted by their times (2 of 4 rows)"]
+
+
+def test_tools_are_part_of_the_prompt(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": "x" * 400}}
+    path = file(tmp_path, "p.jsonl", json_lines([{"prompt": "x" * 40}, {"prompt": "x" * 40, "tools": [tool]}]))
+    with datasets.read(asked(path), print) as (found, rows):
+        alone, with_tools = (each.input_tokens for each in itertools.islice(planned(found, rows), 2))
+    assert alone == 10
+    assert with_tools
+    assert with_tools > 110
+    assert found.workload.dataset
+    assert found.workload.dataset.input_tokens == (alone + with_tools) / 2
+
+
 def test_sessions_of_a_dataset_are_sent_turn_by_turn_and_their_prompts_hold_the_history(tmp_path: Path) -> None:
     """Messages of 10 and 5 tokens, answers of 5: prompts of 10 and of 10 + 5 + 5 tokens."""
     entries = [("human", "x" * 40), ("gpt", "y" * 20), ("human", "z" * 20), ("gpt", "w" * 20)]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -241,7 +242,10 @@ def on_chat(answer: Callable[[Request], None]) -> Callable[[Request], None]:
             "/v1/models: 301: it redirects to https://x; give the address",
             lambda r: r.answer(301, b"<html>", "text/html", extra="Location: https://x/v1/models\r\n"),
         ),
-        ("one JSON body, not a stream; --no-stream measures", on_chat(lambda r: r.answer(200, b'{"choices":[]}'))),
+        (
+            "one JSON body, not a stream; --no-stream measures",
+            on_chat(lambda r: r.answer(200, b'{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]}')),
+        ),
         ("answers with HTML, not a stream", on_chat(lambda r: r.answer(200, b"<html>", "text/html"))),
         ("first request failed: truncated", on_chat(lambda r: r.stream(delta(content="x")))),
         ("first request failed: stream_error", on_chat(lambda r: r.stream(event({"error": {"message": "x"}})))),
@@ -280,9 +284,11 @@ def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:
     says("500 tokens in and 100 out do not fit into 512", endpoint, wanted)
 
 
-def test_a_prompt_shorter_than_what_the_server_adds_says_how_long_it_must_be() -> None:
+def test_a_prompt_shorter_than_what_the_server_adds_is_one_word_and_noted() -> None:
     wanted = scenario.build({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
-    says("give at least 9", endpoint, wanted)
+    got = check(endpoint, wanted=wanted)
+    assert (got.prompt_words, got.input_tokens) == (1, 9)
+    assert got.notes == ("the server adds tokens: a prompt of 1 word comes to 9 by its count, not 5",)
 
 
 def test_a_server_that_generates_text_is_no_endpoint_of_embeddings() -> None:
@@ -392,6 +398,7 @@ def test_plain_http_where_tls_was_asked_says_so() -> None:
 def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_CONNECT_S", 0.1)
     monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(unreachable, "_LATE_S", 0.02)
     with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
         asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
     with (
@@ -399,6 +406,74 @@ def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: p
         pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"),
     ):
         asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{silent.getsockname()[1]}"))
+
+
+def test_plain_http_where_tls_was_asked_is_found_long_before_connecting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits for the rest of what it takes for a request, so no handshake fails."""
+    monkeypatch.setattr(unreachable, "_LATE_S", 0.05)
+    monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
+    began = time.monotonic()
+    with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
+        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_tls_server_that_is_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unreachable, "_LATE_S", 0.02)
+
+    def slow(r: Request) -> None:
+        if r.path == "/v1/models":
+            time.sleep(0.2)
+        endpoint(r)
+
+    with reached("tls", slow) as there:
+        got = asyncio.run(launch.check(spec(ca_file=there.ca_file), f"https://127.0.0.1:{there.port}"))
+    assert got.model == "toy"
+
+
+@pytest.mark.parametrize("model", [None, "toy"])
+def test_an_api_without_v1_is_named_by_its_whole_address(model: str | None) -> None:
+    def bare(r: Request) -> None:
+        if r.path in ("/models", "/chat/completions"):
+            r.answer(200, MODELS) if r.path == "/models" else r.answer(400, b'{"error":"no messages"}')
+        else:
+            r.answer(404, b'{"detail":"Not Found"}')
+
+    with serving(bare) as port, pytest.raises(HarnessError) as caught:
+        asyncio.run(launch.check(spec(model=model), f"http://127.0.0.1:{port}"))
+    assert caught.value.way_out == f"give http://127.0.0.1:{port}/chat/completions"
+
+
+def test_a_name_with_several_addresses_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def two(_: Any) -> list[str]:
+        return ["10.0.0.1", "10.0.0.2", "fd00::1"]
+
+    async def one_of_each(_: Any) -> list[str]:
+        return ["127.0.0.1", "::1"]
+
+    monkeypatch.setattr(launch, "addresses", two)
+    assert check(endpoint).notes == ("127.0.0.1 has 2 addresses: connections are spread over them",)
+    assert "--transport httpx takes one of them" in check(endpoint, wanted=spec(transport="httpx")).notes[-1]
+    monkeypatch.setattr(launch, "addresses", one_of_each)
+    assert check(endpoint).notes == ()
+
+
+def test_a_server_of_one_thread_is_checked_without_a_connection_that_stays() -> None:
+    """It reads from one connection until that is closed, so a second one that we hold would wait for ever."""
+    one = threading.Lock()
+    held: list[int] = []
+
+    def script(r: Request) -> None:
+        if id(r.sock) not in held:
+            assert one.acquire(timeout=5)
+            held.append(id(r.sock))
+        endpoint(r)
+        if r.header("connection") == "close":
+            held.remove(id(r.sock))
+            one.release()
+
+    assert check(script).input_tokens == 20
+    assert not held
 
 
 def test_only_httpx_goes_through_the_environment_s_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

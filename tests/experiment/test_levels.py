@@ -283,7 +283,7 @@ def test_a_budget_does_not_wait_for_a_request_that_hangs(tmp_path: Path, monkeyp
 def test_a_server_that_stalls_is_said_to_within_seconds_and_its_level_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No token from 4 s on, requests of half a second: noted after 5, 10 and 20 s, and ended after 30."""
+    """No token from 3 s on, requests of half a second: ended after 5 s, which is noted."""
     stuck = msgspec.structs.replace
     monkeypatch.setattr(
         FakeWorker,
@@ -296,9 +296,8 @@ def test_a_server_that_stalls_is_said_to_within_seconds_and_its_level_ends(
     level, _ = run_level(tmp_path, monkeypatch, ramp={"level_seconds": 300}, pace=lambda t: 100.0, noise=0.0, view=view)
     assert level is not None
     assert "stalled" in level.notes
-    assert level.window_end_s == pytest.approx(3.0 + 30.0, abs=0.5)
-    assert view.notes[0] == "no token for 5 s: 4 requests wait, the longest for 4 s"
-    assert len(view.notes) == 3
+    assert level.window_end_s == pytest.approx(3.0 + 5.0, abs=0.5)
+    assert view.notes == ["no token for 5 s: 4 requests wait, the longest for 4 s"]
 
 
 def pauses(

@@ -17,8 +17,8 @@ from harness.load.messages import Done
 class Loading:
     """Levels that end as a test wants it."""
 
-    def __init__(self, ends: Any) -> None:
-        self.ends = ends
+    def __init__(self, ends: Any, missing: str = "") -> None:
+        self.ends, self.missing = ends, missing
 
     async def run(self, *_: Any) -> None:
         await self.ends()
@@ -38,12 +38,12 @@ async def cancelled() -> None:
     await asyncio.sleep(60)
 
 
-def ended(ends: Any, number: int | None = None) -> Ended:
+def ended(ends: Any, number: int | None = None, missing: str = "") -> Ended:
     signals = Signals()
     signals.number = number
 
     async def main() -> Ended:
-        found = await load(Loading(ends), None, [], None, signals)  # type: ignore[arg-type]
+        found = await load(Loading(ends, missing), None, [], None, signals)  # type: ignore[arg-type]
         await asyncio.sleep(0)  # the cancellation is over
         return found
 
@@ -52,6 +52,11 @@ def ended(ends: Any, number: int | None = None) -> Ended:
 
 def test_a_load_is_complete_where_nothing_cut_it() -> None:
     assert (ended(over).why, str(ended(over))) == (RunEnd.COMPLETE, "complete")
+
+
+def test_a_load_that_did_not_measure_what_was_asked_for_is_not_complete() -> None:
+    found = ended(over, missing="8 in flight: not measured")
+    assert (found.why, str(found)) == (RunEnd.SHORT, "8 in flight: not measured")
 
 
 def test_a_signal_ends_the_load_and_not_the_run() -> None:

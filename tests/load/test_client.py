@@ -1,8 +1,9 @@
-"""The control plane's client: what it sends, which connections it keeps, and what it calls those that fail."""
+"""The control plane's client: what it sends, that it keeps no connection, and what it calls those that fail."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -13,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.load import client as own
 from harness.load import control
 from harness.load.client import client
 from harness.load.transport import Target
@@ -24,22 +24,18 @@ every_wire = pytest.mark.parametrize("wire", WIRES)
 SOCKETS = [wire for wire in WIRES if "httpx" not in wire]
 
 
-def fetch(target: Target, *paths: str, again: bool = False, pause_s: float = 0.0) -> list[control.Page]:
+def fetch(target: Target, *paths: str) -> list[control.Page]:
     """The pages of a server, one after the other, by one client."""
 
     async def go() -> list[control.Page]:
-        async with client(target, connect_s=5.0, again=again) as api:
-            pages = []
-            for path in paths:
-                pages.append(await control.page(api, path, 5.0))
-                await asyncio.sleep(pause_s)
-            return pages
+        async with client(target, connect_s=5.0) as api:
+            return [await control.page(api, path, 5.0) for path in paths]
 
     return asyncio.run(go())
 
 
 @every_wire
-def test_a_page_is_requested_with_the_target_s_headers_and_one_connection_serves_all(wire: str) -> None:
+def test_a_page_is_requested_with_the_target_s_headers_on_a_connection_of_its_own(wire: str) -> None:
     seen: list[Request] = []
 
     def script(r: Request) -> None:
@@ -51,10 +47,12 @@ def test_a_page_is_requested_with_the_target_s_headers_and_one_connection_serves
         pages = fetch(there, "/a?b=1", "/v1/models")
     assert [page.json() for page in pages] == [pages[0].json()] * 2
     assert [r.path for r in seen] == ["/a?b=1", "/v1/models"]
-    assert len({id(r.sock) for r in seen}) == 1
+    assert len({id(r.sock) for r in seen}) == 2
     for r in seen:
-        names = ("host", "authorization", "x-one", "accept", "accept-encoding", "user-agent", "content-length")
-        sent = [target.authority, "Bearer k", "1", "*/*", "identity", "knee", None]
+        names = (
+            "host", "authorization", "x-one", "accept", "accept-encoding", "user-agent", "content-length", "connection",
+        )  # fmt: skip
+        sent = [target.authority, "Bearer k", "1", "*/*", "identity", "knee", None, "close"]
         assert [r.header(name) for name in names] == sent
 
 
@@ -95,30 +93,29 @@ def test_a_question_with_a_body_is_streamed_back(wire: str) -> None:
     assert body == b"x" * 300_000 + b"application/jsonknee-check"
 
 
-@pytest.mark.parametrize("wire", ["tcp", "tls", "httpx"])
-@pytest.mark.parametrize("end", [Request.close, Request.reset])
-def test_a_kept_connection_that_broke_is_no_failure_of_a_check(wire: str, end: Callable[[Request], None]) -> None:
-    """The server takes the second request of every connection and closes: a check asks again, a scrape does not."""
-    numbers: dict[int, int] = {}
+@every_wire
+def test_no_connection_stays_open_behind_an_answer(wire: str) -> None:
+    """A server of one thread takes the load's connection once ours is closed, though the client lives."""
+    closed: list[bool] = []
 
-    def script(r: Request) -> None:
-        numbers[id(r.sock)] = numbers.get(id(r.sock), 0) + 1
-        r.answer(200, models()) if numbers[id(r.sock)] == 1 else end(r)
-
-    with reached(wire, script) as target:
-        assert [page.status for page in fetch(target, "/", "/", "/", again=True)] == [200] * 3
-        with pytest.raises(control.TransportError):
-            fetch(target, "/", "/")
-
-
-@pytest.mark.parametrize("wire", ["tcp", "tls"])
-def test_a_connection_that_the_server_ended_meanwhile_is_not_used(wire: str) -> None:
     def script(r: Request) -> None:
         r.answer(200, models())
-        r.close()
+        if r.path == "/first":
+            r.sock.settimeout(5.0)
+            with contextlib.suppress(ConnectionError):
+                closed.append(r.sock.recv(1) == b"")
+
+    async def go(target: Target) -> None:
+        async with client(target, connect_s=5.0) as api:
+            await control.page(api, "/first", 5.0)
+            for _ in range(100):
+                if closed:
+                    return
+                await asyncio.sleep(0.01)
 
     with reached(wire, script) as target:
-        assert [page.status for page in fetch(target, "/", "/", pause_s=0.1)] == [200, 200]
+        asyncio.run(go(target))
+        assert closed == [True]
 
 
 @pytest.mark.parametrize("wire", ["tcp", "httpx"])
@@ -213,19 +210,6 @@ def test_connecting_has_a_deadline_of_its_own(transport: str) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(control.ConnectDeadlineError):
         asyncio.run(go(silent.getsockname()[1]))
-
-
-def test_a_connection_that_idled_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "IDLE_S", 0.0)
-    sockets: set[int] = set()
-
-    def script(r: Request) -> None:
-        sockets.add(id(r.sock))
-        r.answer(200, models())
-
-    with reached("tcp", script) as target:
-        fetch(target, "/", "/", "/")
-    assert len(sockets) == 3
 
 
 def test_no_request_has_a_path_that_is_no_latin_1() -> None:

@@ -153,6 +153,34 @@ def test_a_level_keeps_exactly_its_requests_in_flight() -> None:
     assert sum(r.error == "" for r in records) in range(45, 51)
 
 
+def test_a_level_of_a_given_number_of_requests_sends_exactly_these() -> None:
+    server = FakeServer()
+    records, reports = drive(
+        [(0.0, msgspec.structs.replace(begin_level(0, 5, spread=0.0), requests=12)), (20.0, Stop())], server
+    )
+    assert Counter(r.error for r in records) == {"": 12}
+    assert server.most == 5
+    assert (reports[-1].ended, reports[-1].in_flight) == (12, 0)
+
+
+def test_connections_that_find_no_server_are_counted_until_one_answers() -> None:
+    class Flipping(FakeServer):
+        async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+            self.fails = not 2.0 < asyncio.get_running_loop().time() < 4.0
+            await super().send(exchange, request, timeout_s)
+            exchange.bytes_received = 0 if exchange.error else 1
+
+    _, reports = drive([(0.0, begin_level(0, 1)), (6.0, Stop())], Flipping(takes=0.1))
+    assert max(p.refused for p in reports if p.time_s < 1.9) > 2
+    assert {p.refused for p in reports if 3.2 < p.time_s < 3.9} == {0}
+    assert reports[-1].refused > 2
+
+
+def test_the_oldest_requests_in_flight_are_reported_by_their_age() -> None:
+    _, reports = drive([(0.0, begin_level(0, 3, spread=0.9)), (0.95, Stop())], FakeServer(takes=5.0))
+    assert list(reports[-1].oldest) == pytest.approx([0.0, 0.3, 0.6], abs=0.01)
+
+
 def test_a_level_is_made_ready_before_it_begins_and_reports_it() -> None:
     server = FakeServer()
     _, reports = drive([(0.0, Prepare(7, 5)), (1.0, Stop())], server)
@@ -576,3 +604,58 @@ def test_the_oldest_request_is_reported() -> None:
         assert before.oldest_sent_s is not None
         assert after.oldest_sent_s >= before.oldest_sent_s
         assert after.time_s - after.oldest_sent_s <= 1.0 + 1e-6
+
+
+class Says(FakeServer):
+    """Answers 200 with the given events at once; only decoding, a tick later, tells what they say."""
+
+    def __init__(self, *events: bytes) -> None:
+        super().__init__()
+        self._events = events
+
+    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+        exchange.sent_ns = exchange.done_ns = max(1, self._clock())
+        self.sent_at.append(asyncio.get_running_loop().time())
+        exchange.response.status = 200
+        await asyncio.sleep(0.002)
+        asyncio.get_running_loop().call_later(0.001, self.decode, exchange)
+
+    def decode(self, exchange: Exchange) -> None:
+        for event in self._events:
+            exchange.take(1, event)
+        exchange.take(1, None)
+
+
+@pytest.mark.parametrize("start", ["staggered", "batch"])
+def test_a_slot_rests_after_an_answer_without_a_token(start: str) -> None:
+    """A dead engine behind an API that goes on is not asked a thousand times a second."""
+    server = Says(delta("stop", role="assistant", content=""), b"data: [DONE]\n\n")
+    records, reports = drive([(0.0, begin_level(0, 1, spread=0.0)), (10.0, Stop())], server, start=start)
+    assert {r.error for r in records} == {"empty_response"}
+    assert len(server.sent_at) < 30
+    assert reports[-1].failed > 5
+
+
+def test_a_slot_does_not_rest_where_the_connection_broke_behind_the_end_of_the_answer() -> None:
+    class Breaks(Says):
+        async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+            await super().send(exchange, request, timeout_s)
+            exchange.fail("reset", "by the server")
+
+    server = Breaks(delta("length", content="abcd"), b"data: [DONE]\n\n")
+    records, reports = drive([(0.0, begin_level(0, 1, spread=0.0)), (1.0, Stop())], server)
+    assert {(r.error, r.noted) for r in records} == {("", "cut_after_end,asked")}
+    assert len(records) > 100
+    assert reports[-1].failed == 0
+
+
+@pytest.mark.parametrize(
+    ("extra", "asked"), [({}, True), ({"top_p": 1}, True), ({"max_tokens": 9}, False), ({"options": {}}, False)]
+)
+def test_what_a_request_asks_for_is_the_count_of_an_answer_that_nobody_counts(
+    extra: dict[str, Any], asked: bool
+) -> None:
+    server = Says(delta(content="abcd"), delta("length", content="ab"), b"data: [DONE]\n\n")
+    records, _ = drive([(0.0, begin_level(0, 1, spread=0.0)), (0.1, Stop())], server, extra_body=extra)
+    found = {(r.output_tokens, r.noted) for r in records if not r.error}
+    assert found == {(4, "asked") if asked else (2, "")}

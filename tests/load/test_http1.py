@@ -1,13 +1,18 @@
 """HTTP/1.1 framing: the same bytes cut anywhere give the same pieces and end at the same byte."""
 
+import gzip
 import itertools
+import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.dialects.document import JSON
+from harness.dialects.ndjson import NDJSON
+from harness.dialects.sse import EVENTS
 from harness.errors import ProtocolError
-from harness.load.http1 import ResponseParser, request, request_head
+from harness.load.http1 import ResponseParser, decompressed, is_readable, request, request_head
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -201,19 +206,46 @@ def test_identity_is_no_coding_and_a_refusal_may_be_in_any() -> None:
         assert (body, response.over) == (b"ab", True)
 
 
+EVENT, OBJECT, PAGE = b"data: {}", b'{"error": "busy"}', b"<html>"
+HEADLESS = [b"event: ping", b"id: 1", b"retry: 3000", b": ping", b"error: no"]
+
+
 @pytest.mark.parametrize(
-    ("value", "streams"),
+    ("media", "value", "start", "readable"),
     [
-        (b"text/event-stream", True), (b"Text/Event-Stream;charset=utf-8", True),
-        (b"text/event-stream, text/event-stream", True),
-        (b"", True), (b"text/html", False), (b"application/json; charset=utf-8", False), (b"text/event-streams", False),
+        (EVENTS, "text/event-stream", EVENT, True), (EVENTS, "Text/Event-Stream;charset=utf-8", b"x: y", True),
+        (EVENTS, "text/event-stream, text/event-stream", EVENT, True),
+        (EVENTS, "text/event-stream", OBJECT, False), (EVENTS, "text/event-stream", PAGE, False),
+        (EVENTS, "application/json", EVENT, True), (EVENTS, "", EVENT, True),
+        (EVENTS, "text/html", b"\r\n" + EVENT, True),
+        *((EVENTS, "", start, True) for start in HEADLESS),
+        (EVENTS, "", OBJECT, False), (EVENTS, "text/html", PAGE, False), (EVENTS, "text/plain", b"date: now", False),
+        (EVENTS, "text/event-stream", b" \n", None), (EVENTS, "", b"", None), (EVENTS, "", b"even", None),
+        (NDJSON, "application/x-ndjson", PAGE, True), (NDJSON, "application/json", OBJECT, True),
+        (NDJSON, "text/event-stream", EVENT, False), (JSON, "text/plain", b"[1]", True), (JSON, "", b"busy", False),
     ],
 )  # fmt: skip
-def test_a_body_is_the_answer_where_its_head_promises_events_or_nothing(value: bytes, streams: bool) -> None:
-    _, response = fed([OK + b"Content-Type: " + value + b"\r\n\r\n"])
-    assert response.streams == streams
+def test_a_body_is_told_by_its_first_bytes(media: str, value: str, start: bytes, readable: bool | None) -> None:
+    headers = {"content-type": value} if value else {}
+    assert is_readable(media, headers, start) is readable
+
+
+def test_only_an_answer_of_200_may_be_a_stream() -> None:
+    _, response = fed([OK + b"\r\n"])
+    assert response.streams is None, "its first bytes are still to come"
     _, response = fed([b"HTTP/1.1 400 No\r\nContent-Type: text/event-stream\r\n\r\n"])
-    assert not response.streams
+    assert response.streams is False
+
+
+@pytest.mark.parametrize("name", ["gzip", "x-gzip", "deflate", "GZIP", "br", ""])
+def test_a_refusal_is_read_whatever_its_coding_as_far_as_it_came(name: str) -> None:
+    text = b'{"error": "slow down"}' * 9
+    kinds = {"": [text], "br": [b"\x8b"], "deflate": [zlib.compress(text)]}
+    for body in kinds.get(name, [gzip.compress(text)]):
+        found = decompressed(body, {"content-encoding": name} if name else {})
+        assert found == (body if name == "br" else text)
+    assert decompressed(gzip.compress(text)[:-9], {"content-encoding": "gzip"}).startswith(b'{"error"')
+    assert len(decompressed(gzip.compress(b" " * 10**7), {"content-encoding": "gzip"})) == 8192
 
 
 @pytest.mark.parametrize(
@@ -297,10 +329,3 @@ def test_only_a_whole_chunk_by_itself_is_lone() -> None:
         assert response.lone(other) is None
     response.feed(b"2\r\nh")
     assert response.lone(b"2\r\nhi\r\n") is None, "in the middle of a chunk"
-
-
-def test_a_body_is_the_answer_where_it_is_of_the_type_that_its_decoder_reads() -> None:
-    for value, streams in ((b"Application/X-NDJSON; charset=utf-8", True), (b"text/event-stream", False)):
-        response = ResponseParser("application/x-ndjson")
-        response.feed(b"HTTP/1.1 200 OK\r\nContent-Type: " + value + b"\r\nContent-Length: 0\r\n\r\n")
-        assert response.streams == streams

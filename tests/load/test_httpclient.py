@@ -87,7 +87,7 @@ def test_a_proxy_that_httpx_cannot_use_is_one_line_without_its_password(
     monkeypatch.setenv("ALL_PROXY", proxy)
     there = Target(scheme="http", host="h", port=80, path="/", headers={}, transport="httpx")
     with pytest.raises(HarnessError) as caught:
-        HttpxClient(there, 1.0, again=False)
+        HttpxClient(there, 1.0)
     assert f"--transport httpx: a proxy of the environment cannot be used: {why}; see ALL_PROXY" in str(caught.value)
     assert "s3cretpw" not in str(caught.value)
 

@@ -20,7 +20,7 @@ from harness.load.loop import HotSelector, Stamping, new_loop
 from harness.load.sockets import Connection, SocketTransport
 from harness.load.transport import CutExchange, Exchange, Target, Transport
 from harness.load.worker import transport_for
-from tests.builders.servers import WIRES, Request, reached
+from tests.builders.servers import WIRES, Request, reached, serving
 from tests.builders.streams import ALL, VLLM, delta
 
 every_wire = pytest.mark.parametrize("wire", WIRES)
@@ -417,7 +417,7 @@ def test_arrivals_lie_where_the_server_wrote_them(wire: str) -> None:
         ("reset at once", lambda r: r.reset(), "reset"),
         ("closed inside", lambda r: (r.stream(delta(content="a"), end=False), r.close()), "truncated"),
         ("reset inside", lambda r: (r.stream(delta(content="a"), end=False), time.sleep(0.05), r.reset()), "reset"),
-        ("no finish reason", lambda r: r.stream(delta(content="a"), b"data: [DONE]\n\n"), "truncated"),
+        ("no finish reason", lambda r: r.stream(delta(content="a")), "truncated"),
         ("not HTTP", lambda r: r.send(b"SSH-2.0-x\r\n\r\n"), "protocol"),
         ("HTML", lambda r: r.answer(200, b"<html></html>", "text/html"), "content_type"),
         ("error in the stream", lambda r: r.stream(b'data: {"error": {"message": "x"}}\n\n'), "stream_error"),
@@ -465,6 +465,65 @@ def test_every_address_of_a_name_is_tried_and_the_one_that_answers_is_kept() -> 
     with reached("tcp", lambda r: r.stream(VLLM)) as there:
         exchanges, _ = exchanges_with(msgspec.structs.replace(there, host="localhost"), prepared=3, times=4)
     assert [(a.error, a.connect_ns) for a in exchanges] == [("", 0)] * 4
+
+
+@pytest.mark.parametrize(
+    ("found", "taken"),
+    [
+        (["127.0.0.2", "127.0.0.3"], ["127.0.0.2", "127.0.0.3"] * 2),
+        (["::1", "127.0.0.2"], ["127.0.0.2"] * 4),  # nobody listens at ::1
+        (["127.0.0.2", "::1", "127.0.0.3"], ["127.0.0.2", "127.0.0.3"] * 2),
+    ],
+)
+def test_connections_go_round_the_addresses_of_one_family(
+    found: list[str], taken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go(port: int) -> list[str]:
+        async def resolved(*_: Any, **__: Any) -> list[Any]:
+            family = {True: socket.AF_INET6, False: socket.AF_INET}
+            return [(family[":" in each], socket.SOCK_STREAM, 0, "", (each, port)) for each in found]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+        transport = SocketTransport(msgspec.structs.replace(plain(port), host="pool.test"), selector)
+        peers = [(await transport.open()).sock.getpeername()[0] for _ in range(4)]
+        await transport.aclose()
+        return peers
+
+    selector = HotSelector(250_000)
+    with (
+        serving(lambda r: r.stream(VLLM), host="0.0.0.0") as port,
+        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
+    ):
+        assert runner.run(go(port)) == taken
+
+
+def test_an_address_that_takes_no_connection_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    connect = sockets._connect
+
+    async def counted(sock: socket.socket, address: Any) -> None:
+        tried.append(address[0])
+        await connect(sock, address)
+
+    async def go(port: int) -> None:
+        async def resolved(*_: Any, **__: Any) -> list[Any]:
+            where = [("127.0.0.2", 1), ("127.0.0.1", port)]
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each) for each in where]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+        monkeypatch.setattr(sockets, "_connect", counted)
+        transport = SocketTransport(msgspec.structs.replace(plain(port), host="pool.test"), selector)
+        for _ in range(4):
+            await transport.open()
+        await transport.aclose()
+
+    selector = HotSelector(250_000)
+    with (
+        reached("tcp", lambda r: r.stream(VLLM)) as there,
+        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
+    ):
+        runner.run(go(there.port))
+    assert tried == ["127.0.0.2", *["127.0.0.1"] * 4]
 
 
 def test_a_name_is_resolved_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:

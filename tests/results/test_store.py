@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.library import dataframes
 from harness.record import Level, Record, Sample, arrivals_of, phase_of
 from harness.results import columns, frames
-from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY, claimed, create
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY, claimed, create, default
 from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
 from tests.builders.records import request
@@ -66,6 +66,22 @@ def test_parquet_gives_back_every_record_the_spool_held(tmp_path: Path) -> None:
     assert (after.levels, after.samples, after.header) == (before.levels, before.samples, before.header)
     assert (before.finished, after.finished) == (False, True)
     assert not (tmp_path / SPOOL).exists()
+
+
+def test_notes_are_kept_and_a_run_from_before_them_has_none(tmp_path: Path) -> None:
+    noted = [msgspec.structs.replace(record(i), noted="think,unlisted:thinking" if i else "") for i in range(4)]
+    spooled(tmp_path, noted)
+    assert [r.noted for r in finish(tmp_path).records] == [r.noted for r in noted]
+    older = pq.read_table(tmp_path / REQUESTS).drop_columns(["noted"])
+    pq.write_table(older, tmp_path / REQUESTS)
+    assert [r.noted for r in Result.open(tmp_path).records] == [""] * 4
+    before = msgspec.msgpack.encode([each[:-1] for each in msgspec.msgpack.decode(frames.batch(noted))])
+    (tmp_path / REQUESTS).unlink()
+    spool = Spool(tmp_path, header(5, 6.5))
+    spool.level(LEVEL)
+    spool.write(before)
+    spool.close()
+    assert [(r.request_id, r.noted) for r in Result.open(tmp_path).records] == [(f"r-{i}", "") for i in range(4)]
 
 
 def test_more_requests_than_are_written_at_once_come_back_in_order(tmp_path: Path) -> None:
@@ -222,6 +238,27 @@ def test_a_folder_with_both_files_is_one_run_whichever_way_it_was_cut_off(tmp_pa
         assert (found.records, len(found.samples), found.finished) == (records, 1, False)
         Spool(tmp_path).close()
         assert not (tmp_path / REQUESTS).exists()
+
+
+def test_a_disk_that_fills_up_while_parquet_is_written_is_one_line_and_the_spool_stays(tmp_path: Path) -> None:
+    """The writer of parquet fails once more when it is closed, which hid why."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    draws = random.Random(1)
+    stamps = [array("q", [draws.randrange(10**10) for _ in range(3)]).tobytes() for _ in range(2000)]
+    spooled(tmp_path, [msgspec.structs.replace(record(i), arrivals=each) for i, each in enumerate(stamps)])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, hard))
+    try:
+        with pytest.raises(HarnessError, match=r"requests\.parquet: cannot be written: File too large; make room"):
+            finish(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [SPOOL], "no half of a file"
+    assert len(Result.open(tmp_path).records) == 2000
+
+
+def test_two_runs_begun_in_one_second_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [str(create(default("run-1"))) for _ in range(3)] == ["results/run-1", "results/run-1-2", "results/run-1-3"]
 
 
 def test_what_does_not_fit_is_taken_back_and_what_fits_after_it_reads(tmp_path: Path) -> None:

@@ -53,6 +53,13 @@ def test_errors_end_fixed_levels() -> None:
 # A soak
 
 
+def test_given_levels_end_at_a_first_token_that_comes_later_than_allowed() -> None:
+    slow = [measured(1, 50.0, ttft_p99_s=0.2), measured(64, 900.0, ttft_p99_s=1.5)]
+    step = next_level(slow, search(levels=[1, 64, 1024], max_ttft_s=1.0))
+    assert step.reason == "stopped: TTFT p99 of 1.5 s at 64 is past 1 s"
+    assert next_level(slow[:1], search(levels=[1, 64, 1024], max_ttft_s=1.0)).concurrency == 64
+
+
 def test_a_soak_is_at_a_share_of_the_knee_once_the_search_is_over() -> None:
     levels = ramp(search()).levels
     step = next_level(levels, search(knee_share=0.5))

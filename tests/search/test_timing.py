@@ -270,3 +270,70 @@ def test_a_window_has_pauses_as_well_as_requests() -> None:
     """A user who thinks 2 s between requests of half a second: windows by 2.5 s, not by 0.5."""
     thinking = msgspec.structs.replace(task(role=Role.FIRST_PASS, levels=None), rest_s=2.0)
     assert LevelTiming(thinking, 0.5, None).pace.window_s == 1.5 * 2.5
+
+
+def test_a_level_ends_at_once_where_two_connections_in_a_row_find_no_server() -> None:
+    timing = LevelTiming(task(level_seconds=60.0), 0.5, None)
+    course(timing, change=lambda known: msgspec.structs.replace(known, refused=2 if known.time_s > 4.0 else 0))
+    assert timing.level.notes[0] is LevelNote.REFUSED
+    assert timing.level.window_end_s == pytest.approx(4.1, abs=0.1)
+
+
+def silent_after(at_s: float, **other: Any) -> Any:
+    return lambda known: msgspec.structs.replace(known, tokens=int(100 * min(known.time_s, at_s)), **other)
+
+
+def test_how_long_no_token_may_come_follows_from_the_longest_silence_before() -> None:
+    """A server that computes prompts for 4 s is waited for five times as long; more load waits in proportion."""
+    for known, at_s in ({}, 3.0 + STALL_S), ({"silence_s": 4.0}, 3.0 + 20.0), ({"spread": 8.0}, 3.0 + 20.0):
+        timing = LevelTiming(msgspec.structs.replace(task(level_seconds=60.0), **known), 0.5, None)
+        course(timing, change=silent_after(3.0))
+        assert LevelNote.STALLED in timing.level.notes
+        assert timing.level.window_end_s == pytest.approx(at_s, abs=0.2)
+    first = msgspec.structs.replace(task(32, level_seconds=60.0), silence_s=1.0, silence_load=4.0)
+    timing = LevelTiming(first, 0.5, None)
+    course(timing, change=silent_after(0.0, ended=0))
+    assert timing.level.window_end_s == pytest.approx(40.0 + 1.0, abs=0.3), "8 times the load, 5 times the silence"
+
+
+def test_answers_that_come_whole_are_no_silence_as_long_as_they_come() -> None:
+    """Without streaming a token is an answer: at one in flight, every 9 s."""
+    slow = msgspec.structs.replace(task(1, level_seconds=60.0), alone_s=9.0)
+    timing = LevelTiming(slow, 9.0, None)
+    course(timing, change=lambda known: now(known.time_s, takes=9.0, slots=1, tokens=int(known.time_s / 9.0)))
+    assert timing.level.notes == ()
+
+
+def test_a_level_does_not_wait_for_a_request_that_hangs_but_for_all_others() -> None:
+    """One request of the warm-up is never answered; the others of the window take half a second."""
+    timing = LevelTiming(task(level_seconds=6.0), 0.5, None)
+
+    def hung(known: Now) -> Now:
+        others = [known.time_s - 0.4, known.time_s - 0.2]
+        return msgspec.structs.replace(known, oldest_sent_s=0.1, oldest=(0.1, *others), longest_s=0.5)
+
+    (_, (_, cooled_s), (_, end_s)) = course(timing, change=hung)
+    assert timing.level.hung == 1
+    assert 0.4 < end_s - cooled_s < 1.0
+
+
+def test_a_level_of_a_given_number_of_requests_has_all_of_them_in_its_window() -> None:
+    timing = LevelTiming(msgspec.structs.replace(task(), requests=20), 0.5, None)
+    course(timing, change=lambda known: msgspec.structs.replace(
+        known, ended=min(20, known.ended), oldest_sent_s=None if known.ended >= 20 else known.oldest_sent_s
+    ))  # fmt: skip
+    assert timing.level.notes == (LevelNote.COUNTED,)
+    assert timing.level.window == (0.0, pytest.approx(2.5, abs=0.06))
+
+
+def test_a_level_that_is_interrupted_in_its_window_is_kept_as_far_as_it_came() -> None:
+    timing = LevelTiming(task(level_seconds=20.0), 0.5, None)
+    for i in range(1, 100):
+        timing.step(now(i * STEP_S))
+        if timing.phase is Phase.WARM_UP:
+            assert timing.interrupted(i * STEP_S) is None
+    partial = timing.interrupted(5.0)
+    assert partial is not None
+    assert partial.window == (pytest.approx(1.0, abs=0.06), 5.0)
+    assert partial.finished
+    assert partial.notes == (LevelNote.INTERRUPTED,)

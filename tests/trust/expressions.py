@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import images, reuse, scenario, secrecy, terminal, units
-from harness.dialects import refusals
+from harness.dialects import decoder, refusals, salvage
 from harness.errors import HarnessError
 from harness.experiment import first_requests, unreachable
 from harness.load import http1, quota
@@ -84,17 +84,17 @@ TABLE = (
         "experiment/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"), _words,
     ),
     Expression(
-        "experiment/first_requests.py", "minimum value", first_requests._TOO_SHORT.search, times("minimum valu"),
-        _words,
-    ),
-    Expression(
         "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "), _words,
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
     Expression("stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times("."), _a),
+    Expression("dialects/decoder.py", "reason|think|", decoder._THOUGHT.search, times("reaso"), _words),
+    Expression("dialects/salvage.py", " - at ", salvage._AT.search, times(" - at `$a"), _words),
+    Expression("dialects/salvage.py", r"\.([^", salvage._STEP.findall, times("[1"), times(".a")),
+    Expression("dialects/salvage.py", r"\d{1,18}", salvage._COUNT.fullmatch, times("0", before="1.", after="!"), times("0", before="1.")),
     Expression("dialects/refusals.py", "unsupported|not", refusals._REFUSED.search, times("un"), _words),
     Expression(
-        "dialects/refusals.py", r'rf"\b{name}', lambda text: refusals.refused_field(text, frozenset()),
+        "dialects/refusals.py", r"[\W_]", lambda text: refusals.refused_field(text, list(refusals.OPTIONAL)),
         times("unknown max_token "), _words,
     ),
     Expression(
@@ -154,6 +154,7 @@ TABLE = (
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
     Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n"), _a),
     Expression("scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-"), _a),
+    Expression("scenario.py", r"\w+(\.\w+)*", scenario._FIELD.fullmatch, times("a.", after="!"), times("a")),
     Expression("scenario.py", r"\?api-version", scenario._API_VERSION.search, times("?api-version=1"), _a),
     Expression("scenario.py", "[@?#]", scenario.re.compile("[@?#]").search, _a, _words),
     Expression("secrecy.py", "[A-Z]?[a-z]+", secrecy._WORD.findall, times("A", after="a"), times("Ab")),

@@ -156,7 +156,7 @@ def test_under_load_every_mode_is_a_record_by_its_deadline(name: str, wire: str)
     began = time.monotonic()
     (answer,) = exchanges_with_script(mode(name).script, wire, timeout_s=WITHIN_S, body=b'{"max_tokens": 1}')
     assert answer.complete
-    assert bool(answer.error) == (name != "a billion tokens of usage"), "what can be is recorded as it was told"
+    assert bool(answer.error) == ("usage" not in name), "a count that can be is recorded as it came, another left out"
     assert len(answer.message) < 5000
     assert time.monotonic() - began < WITHIN_S + 2.0
 

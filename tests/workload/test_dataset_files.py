@@ -23,7 +23,6 @@ from harness.workload.dataset.dataset import Skipped, open_dataset
 from harness.workload.dataset.lines import LONGEST
 from tests.builders.datasets import (
     AZURE_2023,
-    BURSTGPT,
     CONVERSATIONS,
     MOONCAKE,
     file,
@@ -121,7 +120,7 @@ def test_the_rows_around_a_broken_one_are_given_and_it_is_counted(tmp_path: Path
         (("374", "0"), "Expected 'int' >= 1 - at '$.ContextTokens'"),
         (("374", "1000000000000"), "Expected 'int' <= 100000000 - at '$.ContextTokens'"),
         (("374", "9" * 5000), "$.ContextTokens"),
-        (("374", "nan"), "Expected 'int', got 'str'"),
+        (("374", "nan"), "Expected 'int | null', got 'str'"),
         (("374", ""), "missing required field 'ContextTokens'"),
         ((",374", ""), "it has 2 cells, its header 3"),
         (("374", "374,1"), "it has 4 cells, its header 3"),
@@ -168,11 +167,26 @@ def test_a_hostile_line_is_one_error(line: str, tmp_path: Path) -> None:
     assert len(error) < 400
 
 
-def test_time_that_goes_back_is_refused(tmp_path: Path) -> None:
-    rows, error = sound_and_broken(tmp_path, "x.csv", BURSTGPT.replace("\n45,", "\n3,"))
-    assert [row.at_s for row in rows] == [0.0, 113.0]
-    assert "line 3, byte " in error
-    assert "its time is 2 s before that of the row before it" in error
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x", "hunter2-is-the-password\n"),
+        ("x.csv", "sk-live-1,prompt_len\nsk-live-2,3\n"),
+        ("x.csv", '"sk-live-1" x\n'),
+        ("x.csv", "prompt,sk-live-1\na\n"),
+        ("x.json", '{"key": "sk-live-1",\n'),
+        ("x.jsonl", '{"key": "sk-live-1" "a"}\n'),
+        ("x.jsonl", '{"key": "sk-live-1"}\n'),
+        ("x.jsonl", '{"prompt": 5, "key": "sk-live-1"}\n'),
+        ("x.jsonl", '{"messages": [{"role": "sk-live-1", "content": "a"}]}\n'),
+        ("x.jsonl", '{"messages": [{"role": "user", "content": [{"sk-live-1": "a"}]}]}\n'),
+        ("x.jsonl", '{"conversations": "sk-live-1"}\n'),
+    ],
+)
+def test_an_error_never_holds_what_a_line_of_the_file_holds(name: str, content: str, tmp_path: Path) -> None:
+    with pytest.raises(HarnessError) as found:
+        rows_of(tmp_path, name, content)
+    assert not [secret for secret in ("hunter2", "sk-live") if secret in str(found.value)]
 
 
 def test_a_row_without_a_time_among_others_is_refused(tmp_path: Path) -> None:

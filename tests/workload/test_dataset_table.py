@@ -54,6 +54,15 @@ def test_sessions_are_numbered_as_they_come(tmp_path: Path) -> None:
     assert made.of_session(1) == [i for i in range(500) if i * 7 % 50 == 7]
 
 
+def test_rows_are_in_the_order_of_their_times(tmp_path: Path) -> None:
+    """Of a session too; equal times stay in the order of their file."""
+    times = [(2.0, "a"), (0.5, ""), (1.0, "a"), (0.5, "b")]
+    made = table.write([Row(prompt=str(i), at_s=at, session=of) for i, (at, of) in enumerate(times)], tmp_path / "t")
+    assert list(made.at_s) == [0.0, 0.0, 0.5, 1.5]
+    assert [made.row(i).prompt for i in range(4)] == ["1", "3", "2", "0"]
+    assert [made.of_session(i) for i in range(made.sessions)] == [[0], [1], [2, 3]]
+
+
 def test_only_the_user_may_read_it(tmp_path: Path) -> None:
     table.write(ROWS, tmp_path / "t")
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o600

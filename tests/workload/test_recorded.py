@@ -97,6 +97,23 @@ def test_an_agent_s_requests_wait_for_those_that_its_trace_names(tmp_path: Path)
     assert source.task(0).nodes[1].pause_s == 0.5
 
 
+def test_a_row_that_holds_its_history_begins_a_conversation_and_has_its_own_tools(tmp_path: Path) -> None:
+    tools = ({"type": "function"},)
+    whole = (Message("user", "One?"), Message("assistant", "1"), Message("user", "Two?"))
+    source = sessions(
+        tmp_path,
+        Row(prompt="One?", session="a"),
+        Row(prompt=whole, session="a", whole=True, tools=tools),
+        Row(prompt="Three?", session="a"),
+    )
+    assert [node.parents for node in source.task(0).nodes] == [(), (0,), (1,)]
+    assert messages(source, 0, 1, "Uno.") == [("user", "One?"), ("assistant", "1"), ("user", "Two?")]
+    assert messages(source, 0, 2, "Uno.", "Dos.")[2:] == [
+        ("user", "Two?"), ("assistant", "Dos."), ("user", "Three?"),
+    ]  # fmt: skip
+    assert [source.request(source.task(0), n, {0: "", 1: ""}).tools for n in range(3)] == [None, tools, None]
+
+
 def test_a_source_of_sessions_goes_to_the_workers_as_it_is(tmp_path: Path) -> None:
     source = sessions(tmp_path, *TURNS)
     elsewhere = msgspec.msgpack.decode(msgspec.msgpack.encode(source), type=Tasks)

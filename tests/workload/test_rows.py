@@ -56,6 +56,28 @@ def test_a_later_turn_stands_behind_the_turns_and_answers_before_it(tmp_path: Pa
     assert rows_of(tmp_path, Row(prompt="Alone")).request(0).session == ""
 
 
+def test_a_prompt_that_is_whole_has_nothing_before_it(tmp_path: Path) -> None:
+    tools = ({"type": "function", "function": {"name": "f" * 32}},)
+    whole = (Message("user", "One?"), Message("assistant", "1"), Message("user", "Two?"))
+    source = rows_of(
+        tmp_path,
+        Row(prompt="One?", answer="1", session="a"),
+        Row(prompt=whole, session="a", whole=True, tools=tools),
+    )
+    assert source.request(1).prompt == whole
+    assert [source.request(n).tools for n in range(2)] == [None, tools]
+
+
+def test_a_system_prompt_that_each_row_of_a_session_has_is_sent_once(tmp_path: Path) -> None:
+    system = Message("system", "Be kind.")
+    rows = [Row(prompt=(system, Message("user", text)), answer="1", session="a", place=text) for text in "xy"]
+    source = rows_of(tmp_path, *rows)
+    assert source.request(1).prompt == (
+        system, Message("user", "x"), Message("assistant", "1"), Message("user", "y"),
+    )  # fmt: skip
+    assert [source.own(0, turn, 1) for turn in (0, 1)] == [(system, Message("user", "x")), (Message("user", "y"),)]
+
+
 def test_an_answer_that_was_not_recorded_is_words_of_its_length(tmp_path: Path) -> None:
     """Some servers refuse a message without a text."""
     source = rows_of(tmp_path, Row(prompt="One?", session="a", output_tokens=5), Row(prompt="Two?", session="a"))
@@ -92,6 +114,8 @@ def test_blocks_of_equal_hashes_are_equal_texts(tmp_path: Path) -> None:
         (Row(input_tokens=9, output_tokens=4, prompt="x" * 400, answer="y" * 400), 9, 4),
         (Row(prompt="x" * 400, answer="y" * 400), 100, 100),
         (Row(prompt=(Message("system", "x" * 40), Message("user", "x" * 40))), 20, None),
+        (Row(prompt="x" * 40, tools=({"a": "x" * 32},)), 20, None),  # [{"a":"…"}] has 10 characters beside the text
+        (Row(prompt=(Message("assistant", "", {"tool_calls": [{"function": {"a": "x" * 32}}]}),)), 10, None),
     ],
 )
 def test_lengths_are_those_of_the_row_or_a_token_for_four_characters(row: Row, prompt: int, answer: int | None) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.analysis.stats import wilson
 from harness.analysis.window import Backlog
 from harness.judgement import Code, Verdict, doubt, invalid, note
 from harness.record import LevelNote
 from harness.summary import GpuView, LevelSummary
 
-ERROR_RATE = 0.01  # share of failed requests above which a level is no point of the curve
+ERROR_RATE = 0.01  # share of failed requests above which, beyond doubt, a level is no point of the curve
 LUMPED = 0.05  # of the events, above which the server counts as sending several at a time
+LATE_END = 0.10  # of the time of a request, that an answer may take to end after its last token
 KV_FULL = 0.95  # from here on the KV cache counts as full
 UNEVEN = 0.25  # of the engines' mean running requests, by which the busiest may exceed the idlest
 UNEVEN_KV = 0.20  # of the KV cache, likewise
@@ -18,11 +20,29 @@ _ONE_MORE = 1.5  # requests: one more on one engine than on another is how numbe
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 
 
+def too_many_fail(error_rate: float | None, requests: int | None) -> bool:
+    """Return whether more than 1 % fail, by the lower end of the 95 % interval; by the share where n is not known.
+
+    >>> too_many_fail(1 / 60, 60), too_many_fail(3 / 60, 60)
+    (False, True)
+    """
+    if not error_rate:
+        return False
+    ends = wilson(error_rate * requests, requests) if requests else None
+    return (ends[0] if ends else error_rate) > ERROR_RATE
+
+
+def answered(s: LevelSummary) -> int | None:
+    """Return the requests by which a level's error rate is judged: those that were not cut or given up."""
+    return round(s.errors / s.error_rate) if s.error_rate else None
+
+
 def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
-    if s.error_rate is None or s.error_rate <= ERROR_RATE:
+    whole = answered(s)
+    if not too_many_fail(s.error_rate, whole):
         return None
+    assert s.error_rate is not None
     kinds = ", ".join(f"{kind} {n}" for kind, n in s.errors_by_type.items())
-    whole = round(s.errors / s.error_rate)  # without those that were cut or given up
     return invalid(
         Code.ERRORS_ABOVE_1_PERCENT,
         f"{s.errors} of {whole} requests failed ({s.error_rate:.1%}): {kinds}",
@@ -32,12 +52,47 @@ def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
 
 
 def stalled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
-    if LevelNote.STALLED not in notes:
+    if LevelNote.REFUSED in notes:
+        message = "the server was gone: connections were refused, which ended the level"
+    elif LevelNote.STALLED in notes:
+        message = f"no token arrived for so long that the level was ended; {s.in_flight or 0:.0f} requests were waiting"
+    else:
         return None
-    return invalid(
-        Code.STALLED,
-        f"no token arrived for so long that the level was ended; {s.in_flight or 0:.0f} requests were waiting",
-        "see the server's log; measure again once it answers",
+    return invalid(Code.STALLED, message, "see the server's log; measure again once it answers", s.load)
+
+
+def hung(s: LevelSummary, requests: int) -> Verdict | None:
+    """Requests that were in flight and got nothing: fewer worked than were asked for."""
+    if not requests:
+        return None
+    return doubt(
+        Code.HUNG,
+        f"{requests} {'request' if requests == 1 else 'requests'} hung: in flight and without a token while the others "
+        "went on; the figures are those of the others",
+        "see the server's log for requests that never end; --request-timeout gives them up earlier",
+        s.load,
+    )
+
+
+def silence(s: LevelSummary, seconds: float | None) -> Verdict | None:
+    if seconds is None:
+        return None
+    return doubt(
+        Code.SILENCE,
+        f"no token came for {seconds:.3g} s of the window of {s.window_s:.3g} s, though answers streamed",
+        "see what the server did then; throughput without that time was higher",
+        s.load,
+    )
+
+
+def late_end(s: LevelSummary) -> Verdict | None:
+    tail, e2e = s.tail_s.mean if s.tail_s else None, s.e2e_s.mean
+    if not tail or not e2e or tail < LATE_END * e2e:
+        return None
+    return note(
+        Code.LATE_END,
+        f"answers end {tail * 1e3:.0f} ms after their last token, {tail / e2e:.0%} of the time of a request",
+        "E2E and requests per second have that time in them; look at what the server does after the last token",
         s.load,
     )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from harness.analysis.stats import SAMPLES, half_width
-from harness.analysis.verdicts.server import ERROR_RATE
+from harness.analysis.verdicts.server import answered, too_many_fail
 from harness.analysis.window import REQUESTS_A_SLOT, Little
 from harness.judgement import Code, Verdict, doubt, invalid, note
 from harness.record import LevelNote
@@ -97,7 +97,7 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
         return None
     half = half_width(s.throughput)
     known = "is not known to any interval" if half is None else f"is known to ±{half:.1%}"
-    if s.error_rate is not None and s.error_rate > ERROR_RATE:
+    if too_many_fail(s.error_rate, answered(s)):
         why, advice = f"{s.error_rate:.1%} of the requests failed", "see its errors first"
     elif LevelNote.FAILING in notes:
         why, advice = "most requests failed, which ended the window", "see its errors first"
@@ -117,6 +117,9 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
 def cut_short(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
     """A level that ended before the last request of its window, or a window that ended early, and what ended it."""
     budget, found = "a budget ended", set(notes)
+    if LevelNote.INTERRUPTED in found:
+        message = f"an interrupt ended the level after {s.window_s:.3g} s of its window"
+        return doubt(Code.CUT_SHORT, message, "`knee run --resume` measures it again", s.load)
     cut = LevelNote.COOLDOWN_CUT in found
     if LevelNote.COOLDOWN_STALLED in found or (cut and LevelNote.STALLED in found):
         why, advice = "the server stalled, which ended", "see the server's log"
@@ -171,5 +174,17 @@ def too_few_steps(s: LevelSummary, gaps: int) -> Verdict | None:
         Code.TOO_FEW_STEPS,
         f"{name} p99 left out: the {gaps:,} gaps come from {n} engine steps, p99 needs {SAMPLES[99]}",
         f"hold the level for {seconds:.3g} s: --level-seconds {math.ceil(seconds)}",
+        s.load,
+    )
+
+
+def by_count(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
+    if LevelNote.COUNTED not in notes:
+        return None
+    return note(
+        Code.BY_COUNT,
+        f"all {s.requests} requests count, from the first to the end of the last: the figures hold the beginning and "
+        "the end, with fewer in flight",
+        "give more requests, or --level-seconds, for a steady state",
         s.load,
     )

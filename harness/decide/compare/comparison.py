@@ -143,7 +143,7 @@ def compare(
         way_out = "give another, or label the folders: A=DIR B=DIR"
         raise HarnessError("one stack alone cannot be compared", place="knee compare", way_out=way_out)
     groups = [[run for run in runs if run.label == label] for label in labels]
-    table = fairness.rows(groups, vary, answers=answers)
+    table = [*fairness.rows(groups, vary, answers=answers), *filter(None, [fairness.lost_loads(groups)])]
     fatal = fairness.fatal(table)
     fits = {
         label: curve.fit([p for run in group for p in run.points]) for label, group in zip(labels, groups, strict=True)

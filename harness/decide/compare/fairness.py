@@ -42,6 +42,7 @@ _SAME: tuple[tuple[str, Callable[[Facts], str | None]], ...] = (
     ("GPU count", lambda facts: facts.gpus),
     ("power limit", lambda facts: facts.power_limit),
     ("measured by", lambda facts: facts.measured_by),
+    ("transport", lambda facts: facts.transport),
 )
 VARIED: Mapping[str, Callable[[Facts], str | None]] = {
     "engine": lambda facts: facts.engine,
@@ -118,6 +119,18 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
         return Row(name="realised lengths", values=values, state=FATAL, why=why)
     state: State = UNKNOWN if None in (*inputs, *outputs) else EQUAL
     return Row(name="realised lengths", values=values, state=state)
+
+
+def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Loads that a stack failed at; without them it looks as good as one that held them. None where nothing failed."""
+    if not any(run.lost for runs in stacks for run in runs):
+        return None
+    each = [{load: how for run in runs for load, how in run.lost.items()} for runs in stacks]
+    values = ["; ".join(f"{load:g}: {how}" for load, how in sorted(lost.items())) or "none" for lost in each]
+    held = [{each.load for run in runs for each in run.loads} for runs in stacks]
+    unlike = any(load in other for lost in each for load in lost for other in held)
+    why = "a load that one stack held is lost to another" if unlike else ""
+    return Row(name="lost loads", values=list(values), state=FATAL if unlike else EQUAL, why=why)
 
 
 def _answers(stacks: Sequence[Sequence[Run]]) -> Row:

@@ -13,7 +13,7 @@ import msgspec
 
 from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.summarise import summarise
-from harness.analysis.validity import Purpose, usable
+from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.errors import HarnessError
 from harness.judgement import Code
 from harness.manifest import Amount, Card, Manifest, Roof
@@ -27,6 +27,7 @@ from harness.summary import Assumptions, Estimate, LevelSummary, Summary
 from harness.work import Unit
 
 KNEE = "knee"
+_LOST = {Code.ERRORS_ABOVE_1_PERCENT, Code.STALLED}  # what takes a load from a stack by the server's doing
 _LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level has less or more
 
 
@@ -48,6 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     seats: str | None = None  # the same as it was measured
     engine: str | None = None
     start: str | None = None  # of a level: staggered, burst or batch
+    transport: str | None = None  # that sent the requests: socket or httpx
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float | None = None
     points: list[Point]  # of valid levels with as many in flight as were requested
     loads: list[Load]
+    lost: dict[float, str] = {}  # loads that failed or that nobody answered at, and how
     predicted_plateau: float | None = None  # output tok/s, by the data sheet
     ceiling: float | None = None  # output tok/s at MBU = MFU = 1, no overhead, any batch
     start_to_ready_s: float | None = None
@@ -148,6 +151,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 output_tokens=lengths[1],
                 points=points,
                 loads=[_load(level, manifest) for level in valid],
+                lost={float(each.load or 0): _failure(each) for each in levels if _LOST & invalid_by(each)},
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 ceiling=ceiling(manifest.roof, *lengths),
                 start_to_ready_s=start and start.start_to_ready_s,
@@ -286,7 +290,14 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         seats=f"{seats.value:.3g} (measured)" if seats and seats.value else None,
         engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
         start=manifest.scenario.ramp.start,
+        transport=manifest.client.transport or None,
     )
+
+
+def _failure(level: LevelSummary) -> str:
+    """How a level was lost: the share of its requests that failed, and their errors; or that nobody answered."""
+    kinds = ", ".join(level.errors_by_type)
+    return f"{level.error_rate or 0.0:.0%} failed ({kinds})" if kinds else "nobody answered"
 
 
 def _counts(point: Point) -> bool:

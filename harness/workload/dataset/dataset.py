@@ -9,7 +9,7 @@ import msgspec
 
 from harness import decoding
 from harness.errors import HarnessError
-from harness.workload.dataset import result
+from harness.workload.dataset import names, result
 from harness.workload.dataset.formats import FORMATS, broken, container, fields, known, recognise
 from harness.workload.dataset.row import Row
 
@@ -33,9 +33,10 @@ class Dataset(msgspec.Struct, frozen=True):
 
     path: Path
     format: str
+    unread: tuple[str, ...] = ()  # fields of its first records that look like work, and that nobody reads
 
     def rows(self, skipped: Skipped | None = None) -> Iterator[Row]:
-        """The requests from the first one on, times since it.
+        """The requests as they stand in the file, times since the first of them.
 
         A broken row is a HarnessError that names file, line and byte; with `skipped` it is left out and counted there.
         So is the end of a file that breaks off, behind all that is whole.
@@ -59,26 +60,35 @@ def open_dataset(path: Path, format: str | None = None) -> Dataset:
     """A file, or a result folder, of a format that is known by its contents or named; HarnessError for any other."""
     if path.is_dir():
         path /= result.FILE
-    return Dataset(path, recognise(path, fields(path)) if format is None else known(format, str(path)))
+    if format is not None:
+        return Dataset(path, known(format, str(path)))
+    first, found = fields(path)
+    name = recognise(path, first)
+    read = FORMATS[name].fields
+    return Dataset(path, name, tuple(names.unread(found, read)) if read else ())
 
 
 class _Clock:
-    """Rows with their times since the first one; ValueError where time goes back, or is missing in some."""
+    """Rows with their times since the first one; ValueError where one has none.
+
+    A row with a pause in place of a time comes so long after the row before of its session, whose answer takes no time.
+    """
 
     def __init__(self) -> None:
         self._first: float | None = None
-        self._latest: float | None = None
         self._begun = False
+        self._latest: dict[str, float] = {}  # of sessions, where pauses may follow
 
     def since_first(self, row: Row) -> Row:
         at = row.at_s
         if not self._begun:
-            self._begun, self._first, self._latest = True, at, at
-        if at is None or self._first is None or self._latest is None:
+            self._begun, self._first = True, at
+        if at is None and row.pause_s is not None and row.session in self._latest:
+            at = self._latest[row.session] + row.pause_s
+        if at is None or self._first is None:
             if at is not None or self._first is not None:
                 raise ValueError("it has a time, or none, unlike the rows before it")
             return row
-        if at < self._latest:
-            raise ValueError(f"its time is {self._latest - at:,.6g} s before that of the row before it")
-        self._latest = at
+        if row.session:
+            self._latest[row.session] = at
         return msgspec.structs.replace(row, at_s=at - self._first)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -31,3 +31,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     after: tuple[int, ...] | None = None  # rows, from 0 on, that ended before; None: the row before of its session
     pause_s: float | None = None  # from the end of the last of those to its own beginning
     hashes: tuple[int, ...] | None = None  # one for each block of its prompt: equal ones begin equal prompts
+    tools: tuple[dict[str, Any], ...] | None = None  # definitions, as OpenAI's chat has them
+    whole: bool = False  # the prompt is all that is sent, though it is of a session
+    notes: tuple[str, ...] = ()  # what of the row is left out, or is read in one of several ways

@@ -1,51 +1,67 @@
 """Conversations as ShareGPT has them: a list of messages, each from a human or from a model.
 
-Each message of the user is a request of the conversation's session, and what the model then says is its answer. What
-stands before the first message of the user is left out, and so are messages without text; both occur in the data that
-everybody uses.
+Each message of the user is a request of the conversation's session, and what the model then says is its answer. So is
+what a tool says, which is sent as the user's: the call before it is a text, which no API takes for one. What stands
+before the first message of the user is left out, and so are messages without text; both occur in the data that
+everybody uses. SGLang's conversations hold rows in place of messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any
 
 import msgspec
 
+from harness.workload.dataset.messages import Entry, messages, text, tools
+from harness.workload.dataset.plain import turns_of
 from harness.workload.dataset.row import Row
 from harness.workload.request import Message
 
 WHAT = "a conversation of ShareGPT"
-KEYS = (frozenset({"conversations"}), frozenset({"items"}))
+KEYS = (frozenset({"conversations"}), frozenset({"items"}), frozenset({"conversation"}))
 
-_Speaker = Literal["human", "user", "gpt", "chatgpt", "bing", "bard", "assistant", "model", "system"]
-_USER, _SYSTEM, _ASSISTANT = "user", "system", "assistant"
-_ROLES = {"human": _USER, "user": _USER, "system": _SYSTEM}  # all others are models
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    speaker: _Speaker = msgspec.field(name="from")
-    value: str
+_USER, _ASSISTANT, _TOOL = "user", "assistant", "tool"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One conversation; files have its messages by one of two names."""
+    """One conversation; files have its messages by one of three names."""
 
-    conversations: list[_Entry] | None = None
-    items: list[_Entry] | None = None
+    conversations: list[Entry | list[dict[str, Any]]] | str | None = None
+    items: list[Entry] | None = None
+    conversation: list[Entry] | str | None = None
     id: str | int = ""
+    system: Any = None
+    tools: Any = None
 
 
 def rows(record: Record, place: str) -> Iterator[Row]:
     """A request for each turn of the user; none where there is none."""
-    entries = record.conversations if record.conversations is not None else record.items
+    entries = next(
+        (each for each in (record.conversations, record.items, record.conversation) if each is not None), None
+    )
     if entries is None:
         raise ValueError("it has neither 'conversations' nor 'items'")
     # Identifiers repeat in such files: with the place they do not.
     session = f"{record.id} at {place}"
-    messages = [Message(_ROLES.get(each.speaker, _ASSISTANT), each.value) for each in entries if each.value.strip()]
-    for prompt, answer in _turns(messages):
-        yield Row(place=place, prompt=prompt, answer=answer, session=session)
+    if isinstance(entries, list):
+        for number, each in enumerate(entries):
+            if isinstance(each, list):
+                yield from turns_of(each, f"{session}, {number}", place)
+        entries = [each for each in entries if isinstance(each, Entry)]
+    system = [Message("system", whole)] if (whole := text(record.system)).strip() else []
+    notes: list[str] = []
+    defined = tools(record.tools, notes)
+    sent = [_sent(each) for each in messages(entries)]
+    for prompt, answer in _turns([*system, *(each for each in sent if each.content.strip() or each.parts)]):
+        yield Row(place=place, prompt=prompt, answer=answer, session=session, tools=defined, notes=tuple(notes))
+
+
+def _sent(message: Message) -> Message:
+    """A message as it stands in the conversation: of the assistant and of tools the text."""
+    if message.role not in (_ASSISTANT, _TOOL):
+        return message
+    return Message(_USER if message.role == _TOOL else _ASSISTANT, message.text)
 
 
 def _turns(messages: Iterable[Message]) -> Iterator[tuple[tuple[Message, ...], str | None]]:

@@ -1,6 +1,6 @@
 """The rows of a dataset in a file of their own, which is written once and then mapped into memory by every worker.
 
-    rows in msgpack, one behind the other
+    rows in msgpack, one behind the other as their file has them
     columns of numbers, each at a multiple of 8 bytes
     what columns there are, in msgpack; the length of that as u64; a mark
 
@@ -38,7 +38,7 @@ class _Column(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """Rows by their numbers, and what is known of all of them as columns.
+    """Rows by their numbers, in the order of their times, and what is known of all of them as columns.
 
     `at_s` holds seconds since the first row, shape [rows]; nan where the dataset has no times. `input_tokens` and
     `output_tokens` hold −1 where a length is not known, and `session` the session's number, from 0 on; a row that
@@ -56,7 +56,7 @@ class Table:
         self.at_s = found["at_s"].cast("d")
         self.input_tokens, self.output_tokens = found["input_tokens"].cast("i"), found["output_tokens"].cast("i")
         self.session = found["session"].cast("i")
-        self._offsets = found["offset"].cast("Q")
+        self._begins, self._ends = found["begin"].cast("Q"), found["end"].cast("Q")
         self._members, self._starts = found["member"].cast("i"), found["start"].cast("i")
         self._decode = msgspec.msgpack.Decoder(Row).decode
 
@@ -69,7 +69,7 @@ class Table:
 
     def row(self, number: int) -> Row:
         """A row, as its dataset has it."""
-        return self._decode(self._bytes[self._offsets[number] : self._offsets[number + 1]])
+        return self._decode(self._bytes[self._begins[number] : self._ends[number]])
 
     def of_session(self, session: int) -> list[int]:
         """The numbers of a session's rows, in their order."""
@@ -96,20 +96,30 @@ def write(rows: Iterable[Row], path: Path) -> Table:
             sessions.append(hash(row.session or number.to_bytes(8)))
         if not at_s:
             raise HarnessError("the dataset holds no requests", way_out="give one that does")
-        session, members, starts = _grouped(sessions)
-        columns = {"at_s": at_s, "input_tokens": inputs, "output_tokens": outputs, "offset": offsets}
-        _finish(file, end, columns | {"session": session, "member": members, "start": starts})
+        columns = {"input_tokens": inputs, "output_tokens": outputs, "begin": offsets[:-1], "end": offsets[1:]}
+        _finish(file, end, _in_time(at_s, sessions, columns))
     return Table(path)
 
 
-def _grouped(keys: array[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _in_time(at_s: array[float], sessions: array[int], columns: dict[str, array[int]]) -> dict[str, Any]:
+    """All columns in the order of the rows' times, which begin with 0, and the sessions of the rows in that order."""
+    import numpy as np
+
+    times = np.frombuffer(at_s)
+    order = np.argsort(times, kind="stable")
+    found: dict[str, Any] = {name: np.asarray(column)[order] for name, column in columns.items()}
+    session, members, starts = _grouped(np.frombuffer(sessions, np.int64)[order])
+    return found | {"at_s": times[order] - times[order[0]], "session": session, "member": members, "start": starts}
+
+
+def _grouped(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Each row's session, numbered as they come, shape [rows]; the rows by sessions, and where each one's begin.
 
     Sessions are told apart by 64 bits that nobody can foresee: of a million, two are one in 10⁻⁷ of all runs.
     """
     import numpy as np
 
-    _, first, inverse = np.unique(np.frombuffer(keys, np.int64), return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     session = rank[inverse]

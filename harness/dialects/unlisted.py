@@ -1,0 +1,103 @@
+"""What an event says in fields that no dialect lists: text of the model, or the words of an error.
+
+It is looked at where the fields that are known showed nothing, so it costs nothing on the way of the common event.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deep
+# Strings that no model wrote: names, kinds, encrypted or repeated forms of the text.
+_NO_TEXT = frozenset((
+    "role", "type", "id", "index", "format", "signature", "object", "model", "status", "logprobs", "obfuscation",
+    "data", "encrypted_content", "finish_reason", "stop_reason", "stop_sequence", "service_tier", "system_fingerprint",
+    "annotations", "citations",
+))  # fmt: skip
+_WORDS = ("error", "errors", "detail", "message", "msg", "error_message", "error_msg")
+_LONGEST_NAME = 40  # characters of a name that are kept: it is the server's
+
+
+class Look(NamedTuple):
+    """What was found: the unlisted field with text, and the text; whether the choice names a role; its number; an
+    error's words.
+    """
+
+    field: str = ""
+    text: str = ""
+    role: bool = False
+    choice: int = 0
+    words: str = ""
+
+
+def look(event: bytes) -> Look:
+    """Look at an event without a schema.
+
+    >>> look(b'{"choices": [{"delta": {"role": "assistant", "thinking": "hm"}}]}')
+    Look(field='thinking', text='hm', role=True, choice=0, words='')
+    >>> look(b'{"detail": "busy"}').words
+    'busy'
+    """
+    try:
+        found = msgspec.json.decode(event, type=dict[str, Any])
+        choice = (found.get("choices") or [found])[0]
+        delta = choice.get("delta", choice.get("message"))
+        if isinstance(delta, str) and "delta" in choice:
+            delta = {"delta": delta}
+        if not isinstance(delta, dict):
+            return Look(words=error_words(found))
+        unlisted = ((name, text) for name, value in delta.items() if (text := texts({name: value})))
+        field, text = next(unlisted, ("", ""))
+        return Look(printable(field), text, "role" in delta, choice.get("index") or 0)
+    except (*UNREADABLE, AttributeError, LookupError, TypeError):  # of another form
+        return Look()
+
+
+def printable(name: str) -> str:
+    """A server's name for something as a note has it: short, without what notes are parted by.
+
+    >>> printable("a,b\\n" + "c" * 99)
+    'a_b_cccccccccccccccccccccccccccccccccccc'
+    """
+    return "".join(each if each.isprintable() and each != "," else "_" for each in name[:_LONGEST_NAME])
+
+
+def texts(value: Any) -> str:
+    """All text in a value, however deep; without the strings that no model writes.
+
+    >>> texts([{"type": "reasoning.text", "text": " hm", "index": 0}])
+    ' hm'
+    """
+    if isinstance(value, dict):
+        return "".join(texts(each) for name, each in value.items() if name not in _NO_TEXT and name[-3:] != "_id")
+    if isinstance(value, list):
+        return "".join(map(texts, value))
+    return value if isinstance(value, str) else ""
+
+
+def error_words(found: Any) -> str:
+    """The words of an error in place of an answer, whoever made its envelope; "": it is none.
+
+    >>> error_words({"success": False, "code": 1004, "msg": "the key has expired"})
+    'the key has expired'
+    >>> error_words({"error": {"message": "busy", "code": 503}}), error_words({"code": 0, "message": "ok"})
+    ('busy', '')
+    """
+    if not isinstance(found, dict) or found.get("choices") or found.get("success") is True:
+        return ""
+    code = found.get("code")
+    if "code" in found and code in (0, 200, "0", "200", "ok"):
+        return ""
+    failed = code or found.get("success") is False or "error" in (found.get("object"), found.get("type"))
+    return _words(found) or (msgspec.json.encode(found).decode() if failed else "")
+
+
+def _words(value: Any) -> str:
+    """The first words in a value, by the names that words have."""
+    if isinstance(value, dict):
+        value = [value[name] for name in _WORDS if name in value]
+    if isinstance(value, list):
+        return next(filter(None, map(_words, value)), "")
+    return value if isinstance(value, str) else ""
