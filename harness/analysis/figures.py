@@ -81,7 +81,7 @@ def level_summary(
         gaps=chunks.gaps,
         median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
         usage_tokens=requests.usage_tokens,
-        hung=max(level.hung, int(np.count_nonzero(requests.silent))),
+        hung=int(np.count_nonzero(requests.silent)) or level.hung,
         silence_s=window.silence(table, start, end),
     )
     made = _without_late_reads(made)

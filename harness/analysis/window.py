@@ -27,6 +27,7 @@ _SUSTAINED = 0.005  # of the requests due that may queue up in a level that the 
 _KNOWN = 0.5  # of the time in flight in a short window, and of what began in it, whose requests' ends must be known
 _HUNG, _HUNG_S = 0.5, 5.0  # of a window, and seconds in flight, from which on a request without a token hangs
 _SILENCE, _SILENCE_S = 5.0, 1.0  # times the usual gap, and seconds, from which on no token came for long
+_PROMPTS = 3  # gaps that end in a first token, from which on these are usual
 _SILENCES = 8  # of the longest gaps that are looked at: a prompt that is computed is no silence
 _BEGAN = 0.125  # of the slots: so many requests that began in a window stand for all of them
 
@@ -239,8 +240,8 @@ def in_flight(table: Table, start: float, end: float, rows: Bools | None = None)
 def silent(table: Table, level: Level) -> Bools:
     """Return which requests hung in the window, shape [requests]: in flight for half of it or more, without a token.
 
-    They failed at last, or are the oldest of those that the level did not wait for. No server worked on them: neither
-    as requests in flight nor as load do they count.
+    They failed at last, or are the oldest of those that the level did not wait for. They are left out of the requests
+    in flight, since no server worked on them.
     """
     start, end = level.window
     over = np.where(np.isnan(table.done), np.inf, table.done)
@@ -248,7 +249,7 @@ def silent(table: Table, level: Level) -> Bools:
     waits = np.where(np.isnan(table.last), True, (table.last < start) | (table.first >= end))
     hung = table.failed & waits & (inside >= _HUNG * (end - start)) & (over - table.began > _HUNG_S)
     if level.hung and level.end_s is not None:
-        left = np.flatnonzero(~table.ok & (table.began < end) & (over > level.end_s))
+        left = np.flatnonzero(~table.ok & waits & (table.began < end) & (over > level.end_s))
         hung[left[np.argsort(table.began[left])][: level.hung]] = True
     return np.asarray(hung)
 
@@ -256,13 +257,17 @@ def silent(table: Table, level: Level) -> Bools:
 def silence(table: Table, start: float, end: float) -> float | None:
     """Return the longest time in a window without a token while an answer streamed, in seconds; None where it is usual.
 
-    Usual is up to five times what nine of ten gaps between two arrivals last, of any requests, and up to a second.
+    Usual is up to five times what nine of ten gaps between two arrivals last, of any requests, up to a second, and up
+    to twice as long as a prompt takes where the others wait for it: a gap that ends in a first token.
     """
     inside = np.sort(table.arrival[(table.arrival >= start) & (table.arrival < end)])
     gaps = np.diff(inside)
     if not len(gaps):
         return None
     usual = max(_SILENCE_S, _SILENCE * float(np.quantile(gaps, 0.9)))
+    prompts = gaps[np.isin(inside[1:], table.first)]
+    if len(prompts) >= _PROMPTS:
+        usual = max(usual, 2 * float(np.quantile(prompts, 0.9)))
     for i in np.argsort(-gaps)[:_SILENCES]:
         if gaps[i] < usual:
             return None

@@ -16,6 +16,7 @@ _NO_TEXT = frozenset((
     "data", "encrypted_content", "finish_reason", "stop_reason", "stop_sequence", "service_tier", "system_fingerprint",
     "annotations", "citations",
 ))  # fmt: skip
+_LABELS = frozenset(("name", "channel", "recipient", "author", "provider", "phase"))  # of a delta as a whole
 _WORDS = ("error", "errors", "detail", "message", "msg", "error_message", "error_msg")
 _LONGEST_NAME = 40  # characters of a name that are kept: it is the server's
 
@@ -48,7 +49,9 @@ def look(event: bytes) -> Look:
             delta = {"delta": delta}
         if not isinstance(delta, dict):
             return Look(words=error_words(found))
-        unlisted = ((name, text) for name, value in delta.items() if (text := texts({name: value})))
+        unlisted = (
+            (name, text) for name, value in delta.items() if name not in _LABELS and (text := texts({name: value}))
+        )
         field, text = next(unlisted, ("", ""))
         return Look(printable(field), text, "role" in delta, choice.get("index") or 0)
     except (*UNREADABLE, AttributeError, LookupError, TypeError):  # of another form
@@ -89,6 +92,8 @@ def error_words(found: Any) -> str:
         return ""
     code = found.get("code")
     if "code" in found and code in (0, 200, "0", "200", "ok"):
+        return ""
+    if not code and found.get("type") in ("ping", "status", "heartbeat"):
         return ""
     failed = code or found.get("success") is False or "error" in (found.get("object"), found.get("type"))
     return _words(found) or (msgspec.json.encode(found).decode() if failed else "")

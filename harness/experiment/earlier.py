@@ -9,6 +9,7 @@ import msgspec
 from harness.analysis.level import Facts, summarise_level
 from harness.record import Level, LevelNote
 from harness.results.result import Result
+from harness.roles import Role, role_of
 from harness.scenario import Scenario
 from harness.search import ramp
 from harness.search.budget import Budget, Spent, Usage
@@ -57,11 +58,14 @@ class Earlier(msgspec.Struct, frozen=True):
         return [m.seconds for _, m in self.levels if m is not None]
 
     def measured(self, repeat: int) -> list[MeasuredLevel]:
-        """The ramp's levels that count in a repeat, in their order; without those at its end that nobody answered."""
-        found = [m for level, m in self._counting(repeat) if level.input_tokens is None]
-        while found and found[-1].stalled:
+        """The ramp's levels that count in a repeat, in their order.
+
+        Those at its end are left out that nobody answered, and given ones that failed: they are measured again.
+        """
+        found = [(level, m) for level, m in self._counting(repeat) if level.input_tokens is None]
+        while found and (found[-1][1].stalled or (found[-1][1].fails and role_of(found[-1][0].reason) is Role.FIXED)):
             found.pop()
-        return found
+        return [m for _, m in found]
 
     def probed(self, repeat: int) -> set[int]:
         """Prompt lengths of a repeat that a probe need not measure again."""

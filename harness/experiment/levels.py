@@ -116,7 +116,7 @@ class Levels:
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
         self._spread = _UNKNOWN_SPREAD if launch.rows else shape.of(scenario).spread()
-        self._last_token_s = 0.0  # in the last level
+        self._last_answer_s = 0.0  # when anything last came from the server
         self.missing = ""  # of what was asked for, and why; "": nothing is
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
         unit, texts = inputs.facts.unit, inputs.facts.inputs
@@ -192,7 +192,7 @@ class Levels:
             if found is not None:
                 known.append(found)
             dead = found is not None and found.stalled and not await self._answers_again()
-            step = decision.end(End.DEAD, since_s=self._last_token_s) if dead else await self._decide(known)
+            step = decision.end(End.DEAD, since_s=self._last_answer_s) if dead else await self._decide(known)
         self.missing = self.missing or self._missing(step, known)
         self.steps.append(end_step(step, repeat))
         if isinstance(step.why, End) and step.why.stopped:
@@ -205,7 +205,8 @@ class Levels:
         wait_s = waiting.AGAIN_S if wait is UNSET else wait
         models = launch.address.path(f"{launch.address.root}/models")
         servers = self._replicas() or (Replica(launch.address.place, launch.target, models),)
-        self._view.note(f"nobody has answered since {self._last_token_s:.1f} s into the run; trying for {wait_s:g} s")
+        since = f"nothing has come from the server since {self._last_answer_s:.1f} s into the run"
+        self._view.note(f"{since}; asking whether it is there, for up to {wait_s:g} s")
         return await waiting.answers_again(servers, wait_s)
 
     def _replicas(self) -> tuple[Replica, ...]:
@@ -360,7 +361,7 @@ class Levels:
                 workers.rest(drop=True)
                 resting = True
             if timing.phase is Phase.FINISHED:
-                self._last_token_s = timing.token_s
+                self._last_answer_s = timing.answered_s
                 if not {LevelNote.STALLED, LevelNote.REFUSED} & {*timing.level.notes}:
                     load = level.concurrency or level.rate or 1.0
                     longest = max(timing.longest_silence_s, live.wait_s)
@@ -387,7 +388,8 @@ class Levels:
         if left is None or total is None or level.concurrency is None or not alone or ramp.start == "batch":
             return None
         part = max(1, left // max(1, total - len(self._took)))
-        return part if part < _FEW_REQUESTS * level.concurrency else None
+        several = total - len(self._took) > 1  # then a level must not use up what the others need
+        return part if several or part < _FEW_REQUESTS * level.concurrency else None
 
     def _task(self, level: Level, role: Role) -> Task:
         total, probe = self._total(), level.input_tokens
@@ -405,7 +407,7 @@ class Levels:
             requests=self._requests(level),
             silence_s=max(lower.values(), default=0.0),
             silence_load=max(lower, default=1.0),
-            spread=self._spread,
+            spread=self._spread if probe is None else max(self._spread, (probe / min(self._inputs.probes)) ** 2),
             probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
         )
 

@@ -105,7 +105,8 @@ class LiveState:
             self._longest_s = max(self._longest_s, record.done_s - record.sent_s)
             if record.first_token_s is not None:
                 self._ttft.append(record.first_token_s - record.sent_s)
-                self.wait_s = max(self.wait_s, record.first_token_s - record.sent_s)
+                if record.level == running:
+                    self.wait_s = max(self.wait_s, record.first_token_s - record.sent_s)
             self._ended, self._took_s = self._ended + 1, self._took_s + record.done_s - record.sent_s
             stamps = arrivals_of(record)
             if len(stamps) > 1:

@@ -51,7 +51,7 @@ from harness.workload.think import think_s
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
 _UNREACHED = ("refused", "connect")  # errors of a request that found no server
-_OLDEST = 8  # requests in flight whose age a report has: more than these seldom hang
+_OLDEST = 64  # requests in flight whose age a report has: more than these seldom hang
 _DECODED_S = 0.001  # between two checks whether a response is decoded
 _PAUSED_S = 5.0  # between two checks, in a pause, whether the level still has the slot
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
@@ -149,6 +149,7 @@ class Driver:
         self._level, self._dropping, self._by_rate = level, False, level.rate is not None
         self._done = self._failed = 0
         self._left = level.requests
+        self._refused = dict.fromkeys(self._refused, 0)
         if level.rate is not None:
             self._start(group, self._on_schedule(level, level.rate, group))
             return
@@ -343,13 +344,17 @@ class Driver:
                 exchange.error, exchange.message = ABANDONED, f"given up after {timeout_s:g} s"
         finally:
             if exchange.error in _UNREACHED:
-                self._refused[exchange.url] += 1
+                self._refused[exchange.url] += not self._is_receiving(exchange.url)
             elif exchange.bytes_received:
                 self._refused[exchange.url] = 0
             del self._in_flight[built.id]
             self._ended.append(running)
             self._done += running.level is self._level
         return exchange
+
+    def _is_receiving(self, url: str) -> bool:
+        """Whether an answer of that server is under way: then it is there, whatever it refuses."""
+        return any(each.exchange.bytes_received and each.exchange.url == url for each in self._in_flight.values())
 
     async def _report(self) -> None:
         """Send progress to the parent."""

@@ -34,6 +34,8 @@ _RATE_REQUESTS, _RATE_SHARE = 60.0, 0.2  # of a window at a rate that is searche
 _SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
 _CHECKS_TO_SETTLE = 2  # of the transient; what has not settled by then is a trend, which more time does not end
+_MEASURED_SPREAD = 2.0  # times the longest silence that was measured, that another request of the load may take
+_STOOD_STILL_S = 1.0  # between two reports, which come 20 times a second
 _HUNG_TIMES = 5.0  # the longest request time, and STALL_S, from which on a request hangs
 _COOLDOWN_REQUESTS = 2.0  # request times that a level waits for its last requests, where it need not go on
 _FAILING = 0.5  # of the last requests: where more fail, the level is ended
@@ -100,7 +102,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float = 0.0  # that a slot rests for each request, on average: a window has as many of both
     levels_left: int | None = None  # of fixed ones, this one included: they share the time
     moments: Moments | None = None  # that are fixed beforehand; None: they follow from what is seen
-    silence_s: float = 0.0  # the longest so far at this load or a lower one; 0: the time of a request alone
+    silence_s: float = 0.0  # the longest so far at this load or a lower one; 0: none is known
     silence_load: float = 1.0  # at which that was
     spread: float = 1.0  # times the mean that a request of the load may take
     requests: int | None = None  # all that the level sends, which its window then has; None: as long as it lasts
@@ -151,6 +153,7 @@ class LevelTiming:
         self.expected_s: float | None = None  # how long that will take
         self._tokens = History()
         self.token_s = task.level.begin_s  # when the last token came, or nobody waited for one, or the level began
+        self.answered_s = task.level.begin_s  # when the last token came
         self.longest_silence_s = 0.0  # of this level, of those that a token ended
         self._after_higher = False  # whether more were in flight when it began than it keeps
         self._from_send = False  # whether the window is that of one request, from its send to its end
@@ -178,11 +181,15 @@ class LevelTiming:
 
     def interrupted(self, time_s: float) -> Level | None:
         """Return the level as far as it came, where that is worth a row: its window is not only just open."""
-        start, end = self.level.window_start_s, self.level.window_end_s
-        if start is None or (end is None and time_s - start < _FAILING_WINDOW_S):
+        if self.phase is Phase.COOLDOWN:
+            notes = (*self.level.notes, LevelNote.INTERRUPTED)
+            return msgspec.structs.replace(self.level, end_s=time_s, notes=notes)
+        if self.phase is not Phase.WINDOW or time_s - self._start_s < _FAILING_WINDOW_S:
             return None
         notes = (*self.level.notes, *self._notes, LevelNote.INTERRUPTED)
-        return msgspec.structs.replace(self.level, window_end_s=end or time_s, end_s=time_s, notes=notes)
+        return msgspec.structs.replace(
+            self.level, window_start_s=self._start_s, window_end_s=time_s, end_s=time_s, notes=notes
+        )
 
     def tokens_per_s(self, span_s: float) -> float:
         """Token-carrying chunks per second over the last seconds of this level."""
@@ -190,10 +197,7 @@ class LevelTiming:
 
     def step(self, now: Now) -> bool:
         """Take what is known now; True where a moment of the level has come, which `level` then has."""
-        if not now.in_flight or (self._tokens.latest and now.tokens > self._tokens.latest[1]):
-            if now.in_flight:
-                self.longest_silence_s = max(self.longest_silence_s, now.time_s - self.token_s)
-            self.token_s = max(now.time_s, self.token_s)
+        self._hear(now)
         self._tokens.add(now.time_s, now.tokens)
         if self._task.moments is not None:
             return self._by_timetable(now, self._task.moments)
@@ -204,6 +208,17 @@ class LevelTiming:
         if self.phase is Phase.WINDOW:
             return self._measure(now)
         return self._cool_down(now)
+
+    def _hear(self, now: Now) -> None:
+        """Take whether a token has come. Where nobody waits there is no silence, nor where the client stood still."""
+        latest = self._tokens.latest
+        came = latest is not None and now.tokens > latest[1]
+        if came:
+            self.answered_s = now.time_s
+            if now.in_flight:
+                self.longest_silence_s = max(self.longest_silence_s, now.time_s - self.token_s)
+        if came or not now.in_flight or latest is None or now.time_s - latest[0] > _STOOD_STILL_S:
+            self.token_s = max(now.time_s, self.token_s)
 
     def _warm_up(self, now: Now) -> bool:
         if not self._is_warm(now) and not self._hopeless(now):
@@ -335,7 +350,13 @@ class LevelTiming:
         end_s = self.level.window_end_s
         assert end_s is not None
         hung = self._hung(now)
-        oldest = now.oldest_sent_s if not hung else next(iter(now.oldest[hung:]), None)
+        others = now.oldest[hung:]
+        if hung and others:
+            oldest: float | None = others[0]
+        elif hung and len(now.oldest) == now.in_flight:
+            oldest = None
+        else:  # none hangs, or more do than a report has
+            oldest = now.oldest_sent_s
         over = oldest is None or oldest >= end_s or self._is_single_request
         if self._last_ended_s is None and now.time_s > end_s and over:
             self._last_ended_s = now.time_s
@@ -427,7 +448,7 @@ class LevelTiming:
         A request that waits for its first token behind more of them waits longer, by the load, until one has come.
         """
         task, load = self._task, self.level.concurrency or self.level.rate or 1.0
-        earlier = (task.silence_s or task.alone_s) * task.spread
+        earlier = max(task.silence_s * min(task.spread, _MEASURED_SPREAD), task.alone_s * task.spread)
         if not now.ended and not now.wait_s:
             earlier *= max(1.0, load / task.silence_load)
         return max(STALL_S, STALL_TIMES * max(earlier, self.longest_silence_s, now.wait_s))

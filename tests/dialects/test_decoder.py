@@ -646,3 +646,11 @@ def test_a_text_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     found = decoded(*pieces, DONE, keep_text=True)
     assert found.text == " one two", "the piece that passes it is the last"
     assert found.output_tokens == 3
+
+
+def test_labels_of_a_delta_and_a_ping_with_words_are_neither_tokens_nor_errors() -> None:
+    label = {"name": "MiniMax AI", "channel": "final"}
+    data = [delta(role="assistant", content="", **label), delta(content="aaaa", **label), delta(content="bb", **label)]
+    ping = event({"choices": [], "type": "ping", "message": "keepalive"})
+    response = decoded(*data, ping, event({"choices": [], "usage": usage(7, 6)}), DONE)
+    assert (response.error, list(response.tokens)) == ("", [4, 2])

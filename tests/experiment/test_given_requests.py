@@ -38,3 +38,17 @@ def test_a_server_that_dies_ends_given_levels_with_what_is_missing(tmp_path: Pat
     assert not found.summary.complete
     assert exit_status(found.summary) == 3
     assert any("nobody has answered since" in verdict.message for verdict in found.summary.verdicts)
+
+
+def test_two_in_flight_over_several_workers_send_all_their_requests(tmp_path: Path) -> None:
+    """More workers than slots: those without a slot send nothing, and the others all of it."""
+    spec = asked("demo", ramp={"levels": [2], "level_seconds": None, "max_requests": 10})
+    found = measured(spec, profile(max_num_seqs=16, speed=0.2), tmp_path, workers=4)
+    assert [level.requests for level in found.summary.levels] == [10]
+
+
+def test_given_requests_are_shared_by_the_given_levels(tmp_path: Path) -> None:
+    spec = asked("demo", ramp={"levels": [1, 8], "level_seconds": None, "max_requests": 20})
+    found = measured(spec, profile(max_num_seqs=16, speed=0.2), tmp_path)
+    assert [level.requests for level in found.summary.levels] == [10, 10]
+    assert found.summary.complete

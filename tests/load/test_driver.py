@@ -176,6 +176,24 @@ def test_connections_that_find_no_server_are_counted_until_one_answers() -> None
     assert reports[-1].refused > 2
 
 
+def test_a_server_that_answers_others_is_there_and_a_new_level_begins_to_count_anew() -> None:
+    class Choosy(FakeServer):
+        """Every request but the first finds no server, while the first one streams."""
+
+        async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+            exchange.bytes_received = int(len(self.sent_at) == 0)
+            self.fails = bool(self.sent_at)
+            await super().send(exchange, request, timeout_s)
+
+    _, reports = drive([(0.0, begin_level(0, 3, spread=0.3)), (4.0, Stop())], Choosy(takes=5.0))
+    assert {p.refused for p in reports} == {0}
+
+    gone = FakeServer(fails=True)
+    _, reports = drive([(0.0, begin_level(0, 1)), (3.0, begin_level(1, 1)), (3.06, Stop())], gone)
+    assert max(p.refused for p in reports if p.time_s < 3.0) > 2
+    assert reports[-1].refused <= 1
+
+
 def test_the_oldest_requests_in_flight_are_reported_by_their_age() -> None:
     _, reports = drive([(0.0, begin_level(0, 3, spread=0.9)), (0.95, Stop())], FakeServer(takes=5.0))
     assert list(reports[-1].oldest) == pytest.approx([0.0, 0.3, 0.6], abs=0.01)

@@ -337,3 +337,34 @@ def test_a_level_that_is_interrupted_in_its_window_is_kept_as_far_as_it_came() -
     assert partial.window == (pytest.approx(1.0, abs=0.06), 5.0)
     assert partial.finished
     assert partial.notes == (LevelNote.INTERRUPTED,)
+
+
+def test_a_client_that_stood_still_does_not_take_it_for_the_server() -> None:
+    """The process sleeps for 20 s and finds all that came in the next report but one."""
+    timing = LevelTiming(task(level_seconds=60.0), 0.5, None)
+
+    def slept(known: Now) -> Now:
+        return msgspec.structs.replace(known, tokens=500) if 5.0 < known.time_s <= 25.05 else known
+
+    for i in range(1, 2000):
+        known = slept(now(i * STEP_S))
+        if 5.0 < known.time_s < 24.9:
+            continue  # no report comes
+        timing.step(known)
+        if timing.phase is Phase.FINISHED:
+            break
+    assert LevelNote.STALLED not in timing.level.notes
+
+
+def test_more_requests_hang_than_a_report_has_and_the_others_are_waited_for() -> None:
+    timing = LevelTiming(task(level_seconds=6.0), 0.5, None)
+
+    def hung(known: Now) -> Now:
+        others = known.time_s < 9.0  # a request of the window is still in flight
+        return msgspec.structs.replace(
+            known, in_flight=4 if others else 2, oldest_sent_s=0.1, oldest=(0.1, 0.2), longest_s=0.5
+        )
+
+    (*_, (_, end_s)) = course(timing, change=hung)
+    assert end_s > 9.0
+    assert timing.level.hung == 2

@@ -91,7 +91,10 @@ TABLE = (
     Expression("dialects/decoder.py", "reason|think|", decoder._THOUGHT.search, times("reaso"), _words),
     Expression("dialects/salvage.py", " - at ", salvage._AT.search, times(" - at `$a"), _words),
     Expression("dialects/salvage.py", r"\.([^", salvage._STEP.findall, times("[1"), times(".a")),
-    Expression("dialects/salvage.py", r"\d{1,18}", salvage._COUNT.fullmatch, times("0", before="1.", after="!"), times("0", before="1.")),
+    Expression(
+        "dialects/salvage.py", r"\d{1,18}", salvage._COUNT.fullmatch, times("0", before="1.", after="!"),
+        times("0", before="1."),
+    ),
     Expression("dialects/refusals.py", "unsupported|not", refusals._REFUSED.search, times("un"), _words),
     Expression(
         "dialects/refusals.py", r"[\W_]", lambda text: refusals.refused_field(text, list(refusals.OPTIONAL)),

@@ -67,8 +67,8 @@ def hung(s: LevelSummary, requests: int) -> Verdict | None:
         return None
     return doubt(
         Code.HUNG,
-        f"{requests} {'request' if requests == 1 else 'requests'} hung: in flight and without a token while the others "
-        "went on; the figures are those of the others",
+        f"{requests} {'request' if requests == 1 else 'requests'} hung: in flight much longer than any that succeeded, "
+        "while the others went on; the figures are those of the others",
         "see the server's log for requests that never end; --request-timeout gives them up earlier",
         s.load,
     )

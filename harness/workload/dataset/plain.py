@@ -34,14 +34,19 @@ def rows(record: msgspec.Struct, place: str) -> Iterator[Row]:
     if found.body is not None:
         for row in rows(msgspec.convert(found.body, names.record(), strict=False), place):
             at_s = names.seconds(found) if row.at_s is None else row.at_s
-            yield msgspec.structs.replace(row, at_s=at_s, session=row.session or str(found.session or ""))
+            yield msgspec.structs.replace(row, at_s=at_s, session=row.session or _session(found.session))
         return
     if found.turns is None:
         yield _row(found, notes, place)
         return
     turns = [{"prompt": each} if isinstance(each, str) else each for each in found.turns]
     turns = [{"tools": found.tools, "system": None if i else found.system, **each} for i, each in enumerate(turns)]
-    yield from turns_of(turns, found.session or f"a session at {place}", place)
+    yield from turns_of(turns, _session(found.session) or f"a session at {place}", place)
+
+
+def _session(name: str | int | None) -> str:
+    """A session's name; "" for a row that has none, 0 is one."""
+    return "" if name is None else str(name)
 
 
 def turns_of(turns: Iterable[dict[str, Any]], session: str | int, place: str) -> Iterator[Row]:
@@ -78,7 +83,7 @@ def _row(found: names.Values, notes: list[str], place: str) -> Row:
         input_tokens=found.input_tokens,
         output_tokens=found.output_tokens or None,
         at_s=names.seconds(found),
-        session="" if found.session is None else str(found.session),
+        session=_session(found.session),
         pause_s=None if found.pause_ms is None else found.pause_ms / 1e3,
         hashes=None if found.hashes is None else tuple(found.hashes),
         tools=defined,
