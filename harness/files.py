@@ -102,6 +102,16 @@ def opened(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
 
 
+def make_new_folder(path: Path, *, way_out: str) -> bool:
+    """Make a folder whose parent is there; return False where one has that name. Of two at once one makes it."""
+    with _failing(path, way_out):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return False
+    return True
+
+
 def make_folder(path: Path, *, way_out: str = "") -> None:
     """A folder with those above it, where it is not there yet; HarnessError where it is a link or cannot be made."""
     with _failing(path, way_out):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,17 +37,11 @@ def default(name: str) -> Path:
     """A new folder for a run without `--out`: by that name, with a number where another run begun with it has it."""
     results = Path("results")
     files.make_folder(results, way_out="give --out")
-    number = 1
-    while True:
+    for number in itertools.count(1):
         folder = files.child(results, f"{name}-{number}" if number > 1 else name)
-        number += 1
-        try:
-            folder.mkdir()  # of two runs begun at once, one makes it
-        except FileExistsError:
-            continue
-        except OSError:
-            files.make_folder(folder, way_out="give --out")
-        return folder
+        if files.make_new_folder(folder, way_out="give --out"):
+            return folder
+    raise AssertionError("there is always another number")
 
 
 def has_requests(folder: Path) -> bool:
