@@ -34,6 +34,7 @@ _PROBES = 6  # tries to meet the prompt length
 _NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
+_BELIEVABLE = 100_000  # tokens that a chat template may add to a prompt
 _SEVERAL = 1.2  # tokens a word, above which it is noted
 _INSTEAD = {
     "max_tokens": "max_completion_tokens is sent",
@@ -108,6 +109,9 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
     await requests.send_kinds(words_now, min(answer, _TIMED))
     await requests.send_shortest(words_now)
     counted = requests.counts[-1].tokens if requests.counts else None
+    if counted is not None and words_now == 1 and counted > _BELIEVABLE:
+        fact = f"the server counts {counted:,} tokens in a prompt of 1 word"
+        raise HarnessError(fact, place=plan.place, way_out="see what it says of usage; nothing was loaded")
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
     exact = words.exact or words_now in (1, shortest)
     left_s, itl_s = _rest(timed.response, answer)
