@@ -114,7 +114,8 @@ def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
 
 def of_levels(points: Sequence[TimedPoint]) -> Shift | None:
     """Return how the server changed while the points were measured, which are in order of time; None: it did not."""
-    kept = [p for p in points if p.valid and p.throughput > 0]
+    place = [i for i, p in enumerate(points) if p.valid and p.throughput > 0]
+    kept = [points[i] for i in place]
     levels = _levels(kept)
     shift = _shift(levels, kept, _moments(levels, 0, len(kept)))
     low, high = shift.ratio.ci95 if shift and shift.ratio.ci95 else (1.0, 1.0)
@@ -123,7 +124,6 @@ def of_levels(points: Sequence[TimedPoint]) -> Shift | None:
         shift = _shift(levels, kept, moments, served)
     if shift is None:
         return None
-    place = [i for i, p in enumerate(points) if p.valid and p.throughput > 0]
     steady = (place[shift.steady[0]], place[shift.steady[1] - 1] + 1) if shift.steady else None
     return msgspec.structs.replace(shift, since=place[shift.since], steady=steady)
 

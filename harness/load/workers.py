@@ -204,8 +204,8 @@ class Workers:
         self._prepared += 1
         count = self._plans[0].workers
         opened, slots = shares(connections, count), shares(level.concurrency or 0, count)
-        busy = sum(each > 0 for each in slots)  # the first ones: only they send
-        dealt = [*shares(level.requests or 0, max(1, busy)), *[0] * count]
+        busy = sum(each > 0 for each in slots)  # the first ones: a worker without a slot sends nothing
+        sends = [*shares(level.requests or 0, max(1, busy)), *[0] * count]
         for worker, plan in zip(self._workers, self._plans, strict=True):
             worker.link.send(Prepare(self._prepared, opened[plan.worker]))
         await asyncio.gather(*(worker.estimate_clock() for worker in self._workers))
@@ -214,7 +214,7 @@ class Workers:
         errors = (worker.offsets[-1].error_ns for worker in self._workers if worker.offsets)
         at_ns = max(level.at_ns, self._clock() + _AHEAD_NS + _AHEAD_TRIPS * max(errors, default=0))
         for worker, plan in zip(self._workers, self._plans, strict=True):
-            part = None if level.requests is None else dealt[plan.worker]
+            part = None if level.requests is None else sends[plan.worker]
             begun = msgspec.structs.replace(level, slots=slots[plan.worker], at_ns=at_ns, requests=part)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))
 
@@ -302,6 +302,7 @@ def together(reports: Sequence[Progress]) -> Progress:
         reads=sum(p.reads for p in reports),
         unstamped=sum(p.unstamped for p in reports),
         prepared=min(p.prepared for p in reports),
+        # A worker that has nothing in flight, and was never refused, has not tried: it says nothing of the server.
         refused=min((p.refused for p in reports if p.refused or p.in_flight), default=0),
         took_s=max(p.took_s for p in reports),
     )

@@ -6,12 +6,11 @@ from collections import Counter, defaultdict
 
 from harness.judgement import Code
 from harness.report import document as doc
-from harness.report.format import load, plain
+from harness.report.format import loads, plain
 from harness.report.headline import is_open
 from harness.summary import Summary
 
 _WORDS = 120  # characters of what the server said
-_FEW = 4  # loads that a line names one by one
 _SERVER = "see the server's log"
 _WAYS_OUT = {
     "http_429": "--max-rps R keeps its quota",
@@ -28,13 +27,13 @@ _WAYS_OUT = {
 def section(summary: Summary) -> doc.Section:
     """Return a line for each kind of failure, the commonest first; a section without lines where nothing failed."""
     counts: Counter[str] = Counter()
-    loads: dict[str, set[float]] = defaultdict(set)
+    failed_at: dict[str, set[float]] = defaultdict(set)
     words: dict[str, str] = {}
     for level in summary.levels:
         for kind, count in level.errors_by_type.items():
             counts[kind] += count
             if level.load is not None:
-                loads[kind].add(level.load)
+                failed_at[kind].add(level.load)
         for verdict in level.verdicts:
             code, _, kind = verdict.code.partition("_")
             if code == Code.ERROR_MESSAGE:
@@ -42,8 +41,7 @@ def section(summary: Summary) -> doc.Section:
     open_loop = is_open(summary)
     lines = []
     for kind, count in counts.most_common():
-        at = sorted(loads[kind])
-        where = f" at {load(open_loop, *at)}" if len(at) <= _FEW else f" at {len(at)} levels"
+        where, way_out = loads(open_loop, sorted(failed_at[kind])), _WAYS_OUT.get(kind, _SERVER)
         said = plain(words.get(kind, ""))[:_WORDS].rstrip()
-        lines.append(f"{count} × {kind}{where}{f': {said}' if said else ''} ({_WAYS_OUT.get(kind, _SERVER)})")
+        lines.append(f"{count} × {kind} at {where}{f': {said}' if said else ''} ({way_out})")
     return doc.Section("Failed requests", lines=lines) if lines else doc.Section()

@@ -13,6 +13,7 @@ from harness.summary import LevelSummary
 from harness.terminal import clean, cut
 
 MISSING = "–"
+_FEW = 4  # levels that a line names one by one
 _MOST = 1_000  # characters of one text, and of one list of them
 
 
@@ -113,6 +114,15 @@ def load(open_loop: bool, *at: int | float) -> str:
     """
     values = ", ".join(f"{value:g}" if open_loop else f"{value:.12g}" for value in at)
     return f"{values} req/s" if open_loop else f"C = {values}"
+
+
+def loads(open_loop: bool, at: Sequence[int | float], of: str = "") -> str:
+    """Levels by their load where these are few, else how many there are; `of` says of how many.
+
+    >>> loads(False, [1, 16]), loads(False, [1, 2, 4, 8, 16], of="of 9 ")
+    ('C = 1, 16', '5 of 9 levels')
+    """
+    return load(open_loop, *at) if len(at) <= _FEW else f"{len(at)} {of}levels"
 
 
 def load_of(level: LevelSummary) -> str:

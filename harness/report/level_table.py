@@ -96,33 +96,37 @@ def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]
 
 
 def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
-    """TTFT, ITL and E2E; the median of TTFT and the mean of ITL always."""
-    first, *later = _percentiles(levels, "TTFT ms", lambda x: x.ttft_s, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
-    itl = _percentiles(levels, "ITL ms", lambda x: x.itl_s, {"p50": 1, "p90": 1, "p95": 1, "p99": 4})
-    e2e = _percentiles(levels, "E2E ms", lambda x: x.e2e_s, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
-    mean = Column("ITL ms\nmean", [ms(x.itl_s.mean) for x in levels])
-    whole = [] if all(x.e2e_s.p50 is not None for x in levels) else [_mean("E2E ms", [x.e2e_s for x in levels])]
-    few = [] if all(x.ttft_s.p50 is not None for x in levels) else [_mean("TTFT ms", [x.ttft_s for x in levels])]
-    return [*few, first, *shown(later), mean, *shown(itl), *whole, *shown(e2e)]
+    """TTFT, ITL and E2E: the median of TTFT and the mean of ITL always, other means where a level has no median."""
+    first, *ttft = _columns(levels, "TTFT ms", _ttft, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
+    mean, *itl = _columns(levels, "ITL ms", lambda x: x.itl_s, {"mean": 0, "p50": 1, "p90": 1, "p95": 1, "p99": 4})
+    e2e = _columns(levels, "E2E ms", _e2e, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
+    means = [
+        [] if all(times(x).p50 is not None for x in levels) else _columns(levels, name, times, {"mean": 1})
+        for name, times in (("TTFT ms", _ttft), ("E2E ms", _e2e))
+    ]
+    return [*means[0], first, *shown(ttft), mean, *shown(itl), *means[1], *shown(e2e)]
 
 
-def _mean(name: str, times: Sequence[Spread]) -> Column:
-    """The mean with its n, where a level has too few samples for a median."""
-    cells = [MISSING if each.mean is None else ms(each.mean) for each in times]
-    return Column(f"{name}\nmean", cells, spare=1)
+def _ttft(level: LevelSummary) -> Spread:
+    return level.ttft_s
+
+
+def _e2e(level: LevelSummary) -> Spread:
+    return level.e2e_s
 
 
 def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:
     """Where nothing is decoded: an answer has one time."""
     documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
-    first, *later = _percentiles(levels, "latency ms", lambda x: x.e2e_s, {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
+    first, *later = _columns(levels, "latency ms", _e2e, {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
     of_documents = [Column("docs/s", documents, spare=8)] if unit is not Unit.DOCUMENTS else []
     return [*of_documents, first, *shown(later)]
 
 
-def _percentiles(
+def _columns(
     levels: Sequence[LevelSummary], name: str, times: Callable[[LevelSummary], Spread], spare: Mapping[str, int]
 ) -> list[Column]:
+    """A column for each statistic of a time, with how readily a narrow terminal leaves it out."""
     return [Column(f"{name}\n{q}", [ms(getattr(times(x), q)) for x in levels], spare=n) for q, n in spare.items()]
 
 

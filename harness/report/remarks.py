@@ -9,13 +9,12 @@ import msgspec
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Gravity, rank
 from harness.report.document import Remark
-from harness.report.format import load, plain
+from harness.report.format import load, loads, plain
 from harness.report.headline import REASONS, by_curve, is_open, of_ramp, unsettled
 from harness.summary import LevelSummary, Summary, Verdict
 
 _OF_THE_FIT = (Code.FIT_ERROR_ASSUMED, Code.TRANSIENT_UNCHECKED)  # of a level that has no interval, which says enough
 SIGNS = {Gravity.INVALID: "✗", Gravity.DOUBT: "?", Gravity.NOTE: "·"}
-_FEW = 4  # levels that a line names one by one
 # One line each, with a place for the levels; a code that is not here has a message that is as short.
 _BRIEF = {
     Code.ABOVE_PEAK: "a figure of the hardware is wrong: MBU or MFU is above 1",
@@ -161,4 +160,4 @@ def _place(at: Sequence[int | float], summary: Summary) -> str:
         return ""
     if len(at) == levels > 1:
         return " at every level"
-    return f" at {load(is_open(summary), *at)}" if len(at) <= _FEW else f" at {len(at)} of {levels} levels"
+    return f" at {loads(is_open(summary), at, f'of {levels} ')}"

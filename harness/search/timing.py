@@ -152,7 +152,7 @@ class LevelTiming:
         self.since_s = task.level.begin_s  # when what is waited for began
         self.expected_s: float | None = None  # how long that will take
         self._tokens = History()
-        self.token_s = task.level.begin_s  # when the last token came, or nobody waited for one, or the level began
+        self.token_s = task.level.begin_s  # since when somebody has waited for a token; now, where nobody waits
         self.answered_s = task.level.begin_s  # when the last token came
         self.longest_silence_s = 0.0  # of this level, of those that a token ended
         self._after_higher = False  # whether more were in flight when it began than it keeps
@@ -383,12 +383,11 @@ class LevelTiming:
             self._note(LevelNote.COUNTED)
             self.level = msgspec.structs.replace(self.level, window_start_s=self._start_s)
             return True
-        cut = self._cut(now)
-        if now.ended < requests and (
-            cut is None or (cut is LevelNote.CUT_SHORT and now.budget.reached() == (Bound.REQUESTS,))
-        ):
-            return False
-        if cut is not None and now.ended < requests:
+        if now.ended < requests:
+            cut = self._cut(now)
+            # A bound on requests is reached by those of this level: they are sent, and still have to end.
+            if cut is None or (cut is LevelNote.CUT_SHORT and now.budget.reached() == (Bound.REQUESTS,)):
+                return False
             self._note(cut)
         self.phase, self.since_s, self.expected_s = Phase.COOLDOWN, now.time_s, None
         self.level = msgspec.structs.replace(self.level, window_end_s=now.time_s)

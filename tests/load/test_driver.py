@@ -544,22 +544,28 @@ def test_a_slot_rests_once_after_a_failure_and_not_again_after_the_success_behin
     assert len(lags) == 12
 
 
+class Says(FakeServer):
+    """Answers 200 with the given events at once; only decoding, a tick later, tells what they say."""
+
+    def __init__(self, *events: bytes) -> None:
+        super().__init__()
+        self._events = events
+
+    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+        exchange.sent_ns = exchange.done_ns = max(1, self._clock())
+        self.sent_at.append(asyncio.get_running_loop().time())
+        exchange.response.status = 200
+        await asyncio.sleep(0.002)
+        asyncio.get_running_loop().call_later(0.001, self.decode, exchange)
+
+    def decode(self, exchange: Exchange) -> None:
+        for event in self._events:
+            exchange.take(1, event)
+        exchange.take(1, None)
+
+
 def test_an_error_inside_the_stream_slows_the_slot_and_is_counted() -> None:
-    class Broken(FakeServer):
-        """Answers 200 and an error event at once; only decoding, a tick later, tells."""
-
-        async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
-            exchange.sent_ns = exchange.done_ns = max(1, self._clock())
-            self.sent_at.append(asyncio.get_running_loop().time())
-            exchange.response.status = 200
-            await asyncio.sleep(0.002)
-            asyncio.get_running_loop().call_later(0.001, self.decode, exchange)
-
-        def decode(self, exchange: Exchange) -> None:
-            exchange.take(1, b'data: {"error": {"message": "x"}}\n\n')
-            exchange.take(1, None)
-
-    server = Broken()
+    server = Says(b'data: {"error": {"message": "x"}}\n\n')
     records, reports = drive([(0.0, begin_level(0, 1, spread=0.0)), (1.2, Stop())], server)
     assert {r.error for r in records} == {"stream_error"}
     late = [t for t in server.sent_at if t > server.sent_at[0] + 0.2]
@@ -622,26 +628,6 @@ def test_the_oldest_request_is_reported() -> None:
         assert before.oldest_sent_s is not None
         assert after.oldest_sent_s >= before.oldest_sent_s
         assert after.time_s - after.oldest_sent_s <= 1.0 + 1e-6
-
-
-class Says(FakeServer):
-    """Answers 200 with the given events at once; only decoding, a tick later, tells what they say."""
-
-    def __init__(self, *events: bytes) -> None:
-        super().__init__()
-        self._events = events
-
-    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
-        exchange.sent_ns = exchange.done_ns = max(1, self._clock())
-        self.sent_at.append(asyncio.get_running_loop().time())
-        exchange.response.status = 200
-        await asyncio.sleep(0.002)
-        asyncio.get_running_loop().call_later(0.001, self.decode, exchange)
-
-    def decode(self, exchange: Exchange) -> None:
-        for event in self._events:
-            exchange.take(1, event)
-        exchange.take(1, None)
 
 
 @pytest.mark.parametrize("start", ["staggered", "batch"])
