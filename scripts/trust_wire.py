@@ -61,10 +61,14 @@ def _row(mode: Mode, runs: dict[str, Tried], interrupts: list[Tried]) -> trust_t
 
 def searched() -> trust_table.Row:
     """Every expression of the harness on its worst text."""
-    found = {f"{each.file}: {each.source}": expressions.ratio(each) for each in expressions.TABLE}
-    wrong = [f"{name} takes {ratio:.0f} times as long" for name, ratio in found.items() if ratio > expressions.WORST]
+    found = {f"{each.file}: {each.source}": expressions.growth(each) for each in expressions.TABLE}
+    wrong = [
+        f"{name} takes {times:.0f} times as long for {expressions.LONGER} times the text"
+        for name, times in found.items()
+        if times > expressions.WORST
+    ]
     what = f"texts of {expressions.LENGTH:,} characters for each of {len(found)} expressions"
-    worst = f"at most {max(found.values()):.0f} times a benign text's time"
+    worst = f"at most {max(found.values()):.0f} times the time for {expressions.LONGER} times the text"
     return what, worst, "–", "–", "–", "–", "; ".join([*wrong, *expressions.missing()]) or "yes"
 
 
