@@ -16,10 +16,10 @@ from compare import Noise
 from knee_truths import TrueCurve
 
 from harness.analysis import curve
+from harness.data.summary import ClientSummary, Summary
 from harness.decide.check.decision import check
 from harness.decide.check.expression import parse
 from harness.decide.check.measured import Measured
-from harness.summary import ClientSummary, Summary
 
 SLOWER = 0.95
 THRESHOLD = parse("plateau >= 0.98*baseline")

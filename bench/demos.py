@@ -46,7 +46,7 @@ class Row(NamedTuple):
 def demo(folder: Path, *, disturbed: bool) -> Row:
     import msgspec
 
-    from harness.summary import Summary
+    from harness.data.summary import Summary
 
     fresh = {"HOME": str(folder / "home"), "XDG_STATE_HOME": str(folder / "state")}
     began = time.monotonic()

@@ -26,12 +26,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from harness.record import Record
+from harness.data.record import Record
+from harness.data.summary import LevelSummary, Summary
 from harness.results.result import Result
 from harness.sim.process import running
 from harness.sim.profile import Profile, Reference, StreamPace, profile, reference
 from harness.sim.writelog import Entry, entries
-from harness.summary import LevelSummary, Summary
 
 MOVED = 0.02
 DISTURB = """

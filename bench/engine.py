@@ -28,8 +28,8 @@ import numpy as np
 import summary_speed
 
 from harness.dialects import DIALECTS
-from harness.experiment.trial import Load, Trial, errors, pairs, run_trial
 from harness.load.http1 import request, request_head
+from harness.run.trial import Load, Trial, errors, pairs, run_trial
 from harness.sim.process import serving
 from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import entries

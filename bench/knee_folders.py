@@ -17,9 +17,9 @@ from harness.analysis import seats
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.seats import Seats
 from harness.analysis.validity import Purpose, usable
+from harness.data.summary import LevelSummary
 from harness.results.folder import REQUESTS
 from harness.results.result import Result, read_summary
-from harness.summary import LevelSummary
 
 RESULTS = Path(__file__).parents[1] / "results"
 CLOSE, FAR, EXCEPT = 0.07, 0.15, 1  # relative: within the first in all but so many, within the second in all

@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 from knee_table import Bench, Line
 
-from harness import files
-from harness.record import Level, Record
+from harness.base import files
+from harness.data.record import Level, Record
+from harness.data.summary import FOUND, PROVISIONAL, Curve, Value
 from harness.results import frames
 from harness.results.spool import Spool, header
-from harness.summary import FOUND, PROVISIONAL, Curve, Value
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "published_sweeps.csv"
 WINDOWS_S = {"sixteen_seats": 3.0}  # the window as it was; those of the others are not published

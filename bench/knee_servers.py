@@ -29,11 +29,11 @@ from knee_truths import Floats, TrueCurve
 
 from harness.analysis import change, headline, seats, stats
 from harness.analysis.curve import Point, fit
+from harness.data.summary import Value
 from harness.library.prediction import Deployment, predict
 from harness.search.measured import MeasuredLevel
 from harness.search.ramp import next_level
 from harness.search.state import Search
-from harness.summary import Value
 
 NOISES = (0.0, 0.03, 0.05)
 DOUBTED, FALSE_ALARMS = 0.95, 0.01  # of the servers that change, and of those that do not

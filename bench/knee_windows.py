@@ -25,17 +25,17 @@ from knee_truths import Floats, TrueCurve
 
 from harness.analysis import curve, stats
 from harness.analysis.curve import Point
+from harness.data.roles import Role
+from harness.data.summary import NONE, Value
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import StepMachine as StepMachine
 from harness.predict.sequence import SimulatedRequest
-from harness.roles import Role
-from harness.scenario import Scenario
 from harness.search import pace, precision, timing
 from harness.search.decision import Decision
 from harness.search.measured import MeasuredLevel
 from harness.search.ramp import next_level
 from harness.search.state import Search
-from harness.summary import NONE, Value
+from harness.spec.scenario import Scenario
 
 ITL = 0.015  # seconds a token of a single stream, of the closed server
 PROMPTS = (0.02, 0.10)  # share of a request's steps before its first token

@@ -43,7 +43,7 @@ from peers_tools import (
 )
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from harness import units
+from harness.base import units
 from harness.sim.api import WORDS
 from harness.sim.process import running
 from harness.sim.profile import StreamPace, reference

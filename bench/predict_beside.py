@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from predict_groups import ENGINES, Level, error
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 _ROWS = Path(__file__).with_name("aiconfigurator_rows.py")
 _DIGITS = 6  # of a recorded figure

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import PredictedLevel
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
 from harness.predict.roofline import predict
 from harness.predict.step import MeanLengths, kind
-from harness.summary import PredictedLevel
 
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves_2.csv"
 _PARTS = 5

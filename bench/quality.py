@@ -15,11 +15,11 @@ import msgspec
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from harness import scenario
-from harness.judgement import Code
-from harness.scenario import Scenario
+from harness.data.judgement import Code
+from harness.data.summary import Summary
 from harness.sim import profile as profiles
-from harness.summary import Summary
+from harness.spec import scenario
+from harness.spec.scenario import Scenario
 from tests.builders import virtual_run
 
 LEAST = 19  # of 20

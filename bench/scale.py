@@ -27,12 +27,12 @@ import scale_parent
 import summary_speed
 from scale_paper import Ceilings
 
+from harness.data.record import Level, Record
 from harness.dialects import DIALECTS
-from harness.experiment.trial import LONGEST, Load, Trial, run_trial
 from harness.load.http1 import request, request_head
-from harness.record import Level, Record
 from harness.results import columns, frames
 from harness.results.spool import header
+from harness.run.trial import LONGEST, Load, Trial, run_trial
 from harness.sim.profile import StreamPace
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.experiment.live_state import LiveState
+from harness.data.record import Level, Record
 from harness.load import clock
 from harness.load.clock import Offset
 from harness.load.local import received
@@ -30,9 +30,9 @@ from harness.load.loop import LATE_BINS
 from harness.load.messages import PROGRESS_EVERY_S, Command, Done, Plan, Progress, encode
 from harness.load.transport import Target
 from harness.load.workers import Workers
-from harness.record import Level, Record
 from harness.results import frames
 from harness.results.spool import Spool, header
+from harness.run.live_state import LiveState
 from harness.workload.uniform import Uniform
 
 BATCH = 16  # requests in a worker's message

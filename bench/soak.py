@@ -32,8 +32,8 @@ import psutil
 
 from harness.analysis import drift
 from harness.analysis.stats import t_quantile
-from harness.experiment.trial import pairs
 from harness.results.result import Result
+from harness.run.trial import pairs
 from harness.sim.process import Served, serving
 from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import entries

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import files
-from harness.record import Level, Record, Sample
+from harness.base import files
+from harness.data.record import Level, Record, Sample
 from harness.results import frames
 from harness.results.folder import MANIFEST
 from harness.results.spool import Spool, header

@@ -10,14 +10,14 @@ import importlib
 import sys
 from types import ModuleType
 
-from harness.version import __version__ as __version__
+from harness.base.version import __version__ as __version__
 
 TYPE_CHECKING = False  # type checkers take it for true; typing itself takes longer to import than all of this
 if TYPE_CHECKING:
     import inspect
     from typing import Any
 
-    from harness.errors import HarnessError as HarnessError
+    from harness.base.errors import HarnessError as HarnessError
     from harness.library.comparison import compare as compare
     from harness.library.export import export as export
     from harness.library.export import send as send
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.library.run import run_async as run_async
 
 _PLACES = {
-    "HarnessError": "harness.errors",
+    "HarnessError": "harness.base.errors",
     "Measurement": "harness.library.measurement",
     "compare": "harness.library.comparison",
     "export": "harness.library.export",
@@ -70,7 +70,7 @@ class _Package(ModuleType):
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("load", "predict"):
+    if name in ("load", "predict", "run"):
         return importlib.import_module(f"{__name__}.{name}")
     return _named(name)
 

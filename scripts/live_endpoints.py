@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 from live_servers import LIVE, Live, Processes, Target, fetch, free_port, knee_run, llama_version, write
 
-from harness.manifest import Manifest
+from harness.data.manifest import Manifest
+from harness.data.record import Record
 from harness.observe import server
-from harness.record import Record
 from harness.results.result import Result
-from harness.work import Unit
+from harness.spec.work import Unit
 from harness.workload import inputs
 from harness.workload.inputs import DOCUMENT
 from harness.workload.uniform import Uniform

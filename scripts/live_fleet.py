@@ -33,8 +33,8 @@ from live_servers import (
 )
 from live_table import table
 
+from harness.data.summary import NodeLoss, Summary
 from harness.results.result import Result
-from harness.summary import NodeLoss, Summary
 
 SLOTS = 2  # of each server
 LEVELS = "2,4,6,3"  # the loss is in the last one

@@ -26,7 +26,7 @@ import msgspec
 from live_servers import LIVE, Processes, ServerError, free_port, interval
 from live_table import table
 
-from harness.summary import Band, Summary
+from harness.data.summary import Band, Summary
 
 GPU_FILE = "gpu.json"
 LEAST_RAMP_S = 60.0

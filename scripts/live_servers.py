@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 from live_table import table
 
-from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Headline, Summary, Value
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Headline, Summary, Value
 
 ROOT = Path(__file__).resolve().parent.parent
 LIVE = Path(".live")

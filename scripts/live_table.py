@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness import units
 from harness.analysis import curve
-from harness.summary import Curve, LevelSummary, Summary, Value
+from harness.base import units
+from harness.data.summary import Curve, LevelSummary, Summary, Value
 
 WITHIN = 0.25  # both ends of the interval, of the estimate
 

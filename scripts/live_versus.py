@@ -17,11 +17,11 @@ from pathlib import Path
 import live_table
 import numpy as np
 
-from harness import units
 from harness.analysis import curve
 from harness.analysis.summarise import summarise
+from harness.base import units
+from harness.data.summary import Summary, Value
 from harness.results.result import Result
-from harness.summary import Summary, Value
 
 TIMES, LEAST = 2.2, 2.0  # the requests of the adaptive run that the sweep aims at, and has to reach
 _AROUND = 3.0  # requests a slot that a level sends outside its window: 2 to warm up, 1 until the last has ended

@@ -19,9 +19,9 @@ import msgspec
 from live_servers import ServerError, Target, free_folders, knee_run, serve_vllm, serving
 from live_table import table
 
-from harness.manifest import Manifest
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Summary
 from harness.results.result import read_manifest
-from harness.summary import LevelSummary, Summary
 
 SCENARIOS = ("prefix", "conversation")
 WITHIN = 0.03  # of all prompt tokens, that what is served may be off what is expected

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from harness import classes, dataset, quality, recipe, reuse, scenario
 from harness.cli import familiar, verb
 from harness.cli.grouped import Option
-from harness.judgement import Code
+from harness.data.judgement import Code
+from harness.spec import classes, dataset, quality, recipe, reuse, scenario
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"

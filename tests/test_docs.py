@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import ready, scenario
-from harness.judgement import Code
-from harness.server_metrics import ENGINES, Kind
+from harness.data.judgement import Code
+from harness.data.server_metrics import ENGINES, Kind
+from harness.spec import ready, scenario
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("method.md", "definitions.md")}

@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import harness
-from harness import ready
-from harness.summary import Value
+from harness.data.summary import Value
+from harness.spec import ready
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

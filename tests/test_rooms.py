@@ -17,18 +17,11 @@ import pytest
 
 HARNESS = Path(__file__).parent.parent / "harness"
 
-# A room may import itself and what stands to its right.
+# A room may import itself and the rooms to its right.
 ROOMS = (
-    "cli", "library", "experiment", "stacks", "report", "decide", "search", "analysis", "sim", "observe", "load",
-    "dialects", "workload", "results", "predict", "ground",
+    "cli", "library", "run", "stacks", "report", "decide", "search", "analysis", "sim", "observe", "load",
+    "dialects", "workload", "results", "predict", "data", "spec", "base",
 )  # fmt: skip
-GROUND = {
-    "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "fleet", "images",
-    "interpreter", "judgement", "manifest", "precedence", "progress", "quality", "ready", "recipe", "record", "reuse",
-    "roles",
-    "scenario", "secrecy", "server_metrics", "shard", "summary", "terminal", "traffic", "units", "version",
-    "work",
-}  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {
     "workload",
@@ -36,7 +29,7 @@ MEASURING = {
     "load",
     "observe",
     "stacks",
-    "experiment",
+    "run",
 }  # what reads its results never comes to it
 PURE_ROOMS = {"predict", "decide", "analysis", "search"}
 SEEDED_ROOMS = {"dialects", "workload"}  # pure, but for random numbers from a seed
@@ -76,8 +69,8 @@ def waits(node: ast.AST) -> bool:
 def room_of(module: str) -> str | None:
     """The room of a dotted name inside harness; None where it has none."""
     name = (*module.split("."), "")[1]
-    if name in GROUND or name in ("", "__version__"):
-        return "ground"
+    if name in ("", "__version__"):
+        return "base"
     if name in ("__init__", "__main__"):  # the first names what the library has
         return {"__init__": "library", "__main__": "cli"}[name]
     return name if name in ROOMS else None
@@ -172,9 +165,9 @@ def test_imports_point_down_the_rooms() -> None:
     ("module", "source", "fault"),
     [
         ("harness.predict.model", "from harness.report import page", "up from predict to report"),
-        ("harness.errors", "import harness.cli", "up from ground to cli"),
+        ("harness.base.errors", "import harness.cli", "up from base to cli"),
         ("harness.__init__", "from harness import cli", "up from library to cli"),
-        ("harness.experiment.run", "from harness.library.run import run", "up from experiment to library"),
+        ("harness.run.experiment", "from harness.library.run import run", "up from run to library"),
         ("harness.load.driver", "from harness.analysis.window import steady", "up from load to analysis"),
         ("harness.load.driver", "from ..analysis import window", "up from load to analysis"),
         ("harness.results.frames", "from harness.dialects import sse", "up from results to dialects"),
@@ -185,7 +178,7 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.dialects.decoder", "from harness.load.http1 import ResponseParser", "up from dialects to load"),
         ("harness.load.http1", "from asyncio import sleep", "pure modules"),
         ("harness.predict.batching", "import random", "predict is pure"),
-        ("harness.stacks.endpoint", "from harness.experiment import run", "up from stacks to experiment"),
+        ("harness.stacks.endpoint", "from harness.run import experiment", "up from stacks to run"),
         ("harness.decide.cost", "from time import monotonic", "decide is pure"),
         ("harness.search.ramp", "import asyncio", "search is pure"),
         ("harness.analysis.metrics", "from harness.search import precision", "up from analysis to search"),
@@ -207,16 +200,16 @@ def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("harness.cli", "from harness.version import __version__\nfrom harness.experiment import run"),
+        ("harness.cli", "from harness.base.version import __version__\nfrom harness.run import experiment"),
         ("harness.__init__", "from harness.library.run import run"),
-        ("harness.experiment.run", "from harness.load import driver\nfrom harness.analysis import window"),
+        ("harness.run.experiment", "from harness.load import driver\nfrom harness.analysis import window"),
         ("harness.sim.server", "import asyncio, socket, time\nfrom harness.predict import batching"),
         ("harness.load.transport", "import asyncio, socket, time"),
         ("harness.workload.uniform", "import random"),
         ("harness.sim.api", "from harness.dialects.chat import CHAT"),
         ("harness.results.columns", "def read():\n    import pyarrow.parquet"),
         ("harness.observe.server", "if TYPE_CHECKING:\n    import httpx"),
-        ("harness.analysis.curve", "import numpy as np\nfrom . import stats\nfrom harness.summary import Value"),
+        ("harness.analysis.curve", "import numpy as np\nfrom . import stats\nfrom harness.data.summary import Value"),
     ],
 )
 def test_an_import_that_keeps_the_rules_is_none(module: str, source: str) -> None:
@@ -252,7 +245,9 @@ for name in sys.argv[1:]:
 
 
 def test_results_are_read_where_there_is_neither_epoll_nor_termios() -> None:
-    names = [name.removesuffix(".__init__") for name in modules() if room_of(name) in READERS | {"ground"}]
+    names = [
+        name.removesuffix(".__init__") for name in modules() if room_of(name) in READERS | {"data", "spec", "base"}
+    ]
     assert {"harness.results", "harness.analysis", "harness.report"} <= set(names)
     without = [sys.executable, "-c", _WITHOUT_EPOLL]
     subprocess.run([*without, *names], capture_output=True, check=True)
@@ -300,7 +295,7 @@ def test_to_import_the_library_takes_no_heavy_package_and_none_of_the_rooms() ->
 @pytest.mark.slow
 def test_to_ask_the_endpoint_takes_no_heavy_package() -> None:
     """The rest is imported while it answers."""
-    needed = "harness.cli.run", "harness.experiment.consent", "harness.experiment.run", "harness.report.live"
+    needed = "harness.cli.run", "harness.run.consent", "harness.run.experiment", "harness.report.live"
     assert imported_by("-c", f"import {', '.join(needed)}") & (HEAVY | {"numpy", "scipy"}) == set()
 
 

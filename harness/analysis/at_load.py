@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from harness.analysis.curve import operating_point
 from harness.analysis.points import Point, pool
 from harness.analysis.stats import Z95
-from harness.summary import Curve, LevelSummary, Value
+from harness.data.summary import Curve, LevelSummary, Value
 
 _AT = 1.05  # of a knee: a load up to there counts as at the knee
 

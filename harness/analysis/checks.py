@@ -18,7 +18,7 @@ from typing import Protocol
 from harness.analysis.at_load import knee_load
 from harness.analysis.validity import Purpose, usable
 from harness.analysis.verdicts.server import KV_FULL
-from harness.summary import Check, LevelSummary, WorkloadSummary
+from harness.data.summary import Check, LevelSummary, WorkloadSummary
 
 PASS, DOUBT, NOT_MEASURED = "pass", "doubt", "not measured"
 SECONDS = ("p99_ttft",)  # checks whose threshold is a time; the others' are shares

@@ -17,8 +17,8 @@ from harness.analysis.figures import part_summary
 from harness.analysis.slo import SloLimit
 from harness.analysis.table import Bools, Table
 from harness.analysis.validity import Purpose, usable
-from harness.record import Level
-from harness.summary import Attainment, ClassSummary, FirstUse, LevelSummary
+from harness.data.record import Level
+from harness.data.summary import Attainment, ClassSummary, FirstUse, LevelSummary
 
 _FIGURES = [name for name in ClassSummary.__struct_fields__ if name in LevelSummary.__struct_fields__]
 

@@ -22,8 +22,8 @@ from harness.analysis.posterior import Curves, Posterior
 from harness.analysis.stats import Z95
 from harness.analysis.table import Floats
 from harness.analysis.verdicts.client import IN_FLIGHT
-from harness.judgement import CurveState
-from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle, Value
+from harness.data.judgement import CurveState
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle, Value
 
 FEWEST = 3  # distinct levels that a curve is made of
 LEVELS = 6  # distinct ones that a found knee needs

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from harness.traffic import Traffic
-from harness.work import Unit
+from harness.spec.traffic import Traffic
+from harness.spec.work import Unit
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from harness.analysis.points import points_of as points_of
 from harness.analysis.posterior import Curves, Posterior
 from harness.analysis.table import Floats
 from harness.analysis.verdicts.curve import knee_not_identifiable, plateau_not_reached, throughput_collapses
-from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurvePoint, Knees, Value, Verdict
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurvePoint, Knees, Value, Verdict
 
 DRAWS = 300  # curves that figures other than the knee are read from
 _PLACES, _AT_KNEE = 36, 16  # of the grid that curves are drawn on: over the loads, and by the quantiles of the knee

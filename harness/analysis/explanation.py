@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from harness.analysis.cap import Cap
-from harness.judgement import AGREES, Cause
-from harness.summary import Achieved, Gap, Value
+from harness.data.judgement import AGREES, Cause
+from harness.data.summary import Achieved, Gap, Value
 
 
 class Off(msgspec.Struct, frozen=True):

@@ -26,10 +26,10 @@ from harness.analysis.verdicts.level import Evidence, of_level
 from harness.analysis.verdicts.server import LUMPED
 from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import Little, began_in, in_flight, little
-from harness.judgement import Code
-from harness.record import Level, LevelNote
-from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
-from harness.work import Unit
+from harness.data.judgement import Code
+from harness.data.record import Level, LevelNote
+from harness.data.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
+from harness.spec.work import Unit
 
 _ALIKE = 0.2  # apart, up to which the count in a part of a request stands: its requests end in emptier company
 

@@ -27,8 +27,8 @@ from harness.analysis.explanation import Off, agree, sentence
 from harness.analysis.phases import Roof
 from harness.analysis.predicted_curve import PredictedCurve, complete, predicted_curve
 from harness.analysis.validity import Purpose, usable
-from harness.judgement import Cause
-from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
+from harness.data.judgement import Cause
+from harness.data.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
 
 
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.analysis.conclusion import NARROW
-from harness.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, Value
+from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, Value
 
 
 def of(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessions: bool = False) -> Headline:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from harness.analysis.stats import SAMPLES
-from harness.summary import Spread
+from harness.data.summary import Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
 _LARGEST_POWER = 2.0**1023  # of two, that a float has

@@ -11,8 +11,8 @@ import numpy as np
 from harness.analysis.classes import rows
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Table
-from harness.record import Level
-from harness.summary import Interference
+from harness.data.record import Level
+from harness.data.summary import Interference
 
 LONGER = 8.0  # times the mean prompt of all others, from which on a class has long prompts
 

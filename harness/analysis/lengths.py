@@ -15,16 +15,16 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness import distribution
 from harness.analysis import classes
 from harness.analysis.stats import SAMPLES
 from harness.analysis.table import Bools, Floats, Table
 from harness.analysis.window import began_in
-from harness.classes import ClassSpec
-from harness.distribution import Distribution
-from harness.manifest import Scenario
-from harness.record import Level
-from harness.summary import ClassWorkload, Lengths, LengthSpread, WorkloadSummary
+from harness.data.manifest import Scenario
+from harness.data.record import Level
+from harness.data.summary import ClassWorkload, Lengths, LengthSpread, WorkloadSummary
+from harness.spec import distribution
+from harness.spec.classes import ClassSpec
+from harness.spec.distribution import Distribution
 
 _PERCENTILES = (10, 50, 90, 99)
 _PLACE = "manifest.json: $.scenario"

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness import traffic
 from harness.analysis import classes, drift, interference, metrics, recovery, replicas, seats, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
@@ -24,13 +23,14 @@ from harness.analysis.verdicts import drift as drifting
 from harness.analysis.verdicts import reading
 from harness.analysis.verdicts.quota import quota_limited
 from harness.analysis.window import all_requests, began_in, whole_requests
-from harness.fleet import ROUND_ROBIN
-from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
-from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
-from harness.record import NOT_FAILED, SERVER, Level, LevelNote, Record, Sample
-from harness.scenario import PRECISION
-from harness.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
-from harness.work import QUERY_WORDS, RANKED, Unit
+from harness.data.judgement import Code, Gravity, Verdict, doubt, invalid, note
+from harness.data.manifest import Client, Hardware, Manifest, WorkloadSpec
+from harness.data.record import NOT_FAILED, SERVER, Level, LevelNote, Record, Sample
+from harness.data.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
+from harness.spec import traffic
+from harness.spec.fleet import ROUND_ROBIN
+from harness.spec.scenario import PRECISION
+from harness.spec.work import QUERY_WORDS, RANKED, Unit
 
 REST_S = 1.0  # that a slot rests after failures at most (`load.schedule`)
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm

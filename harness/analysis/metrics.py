@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.analysis.table import Bools, Counts, Floats, Table, pieces, placed_tokens
-from harness.record import Level
+from harness.data.record import Level
 
 _FIRSTS = ("ttft", "ttfat")
 # Failures that are known once the answer is decoded.

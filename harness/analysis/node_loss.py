@@ -17,11 +17,11 @@ import numpy as np
 from harness.analysis.replicas import rows
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Table
-from harness.fleet import LOST
-from harness.judgement import Code, Verdict, doubt
-from harness.record import Level
-from harness.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
-from harness.work import Unit
+from harness.data.judgement import Code, Verdict, doubt
+from harness.data.record import Level
+from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
+from harness.spec.fleet import LOST
+from harness.spec.work import Unit
 
 FEWEST = 3  # failures in a row that are a loss
 FEWEST_SLOW, SLOW = 5, 2.0  # requests in a row, and how many times their usual time for a token

@@ -23,13 +23,13 @@ import numpy as np
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
 from harness.analysis.validity import Purpose, usable
-from harness.judgement import Code, Verdict, note
-from harness.manifest import Roof as Roof
-from harness.manifest import RoofWindow
+from harness.data.judgement import Code, Verdict, note
+from harness.data.manifest import Roof as Roof
+from harness.data.manifest import RoofWindow
+from harness.data.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
 from harness.predict.model import Model
 from harness.predict.roofline import Deployment, step_cost
 from harness.predict.step import work_of
-from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
 

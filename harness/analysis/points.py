@@ -17,9 +17,9 @@ from harness.analysis.posterior import Data
 from harness.analysis.stats import ASSUMED, FLOOR, between
 from harness.analysis.table import Bools, Floats, Ints
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.judgement import Code
+from harness.data.judgement import Code
+from harness.data.summary import LevelSummary
 from harness.results.foreign.measured import ForeignLevel
-from harness.summary import LevelSummary
 
 FALLEN = 0.55  # of the second highest throughput, below which the levels at the end have collapsed
 

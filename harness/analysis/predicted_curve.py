@@ -10,8 +10,8 @@ import math
 
 import msgspec
 
+from harness.data.summary import Prediction
 from harness.predict.roofline import batch_cap
-from harness.summary import Prediction
 
 
 def complete(prediction: Prediction) -> bool:

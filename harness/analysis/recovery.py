@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from harness.analysis.table import Floats, Table
-from harness.record import Level
-from harness.traffic import Series, Traffic
+from harness.data.record import Level
+from harness.spec.traffic import Series, Traffic
 
 WAITS = 1.5  # times the longest wait before the spike, above which a request still feels it
 

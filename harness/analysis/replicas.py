@@ -10,10 +10,10 @@ import numpy as np
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import part_summary
 from harness.analysis.table import Bools, Table
-from harness.fleet import LEAST_IN_FLIGHT
-from harness.judgement import Code, Verdict, doubt
-from harness.record import Level
-from harness.summary import LevelSummary, ReplicaSummary, ServerView
+from harness.data.judgement import Code, Verdict, doubt
+from harness.data.record import Level
+from harness.data.summary import LevelSummary, ReplicaSummary, ServerView
+from harness.spec.fleet import LEAST_IN_FLIGHT
 
 UNEVEN = 0.25  # of an equal share, by which the share of the busiest replica may be above it
 _BY_CHANCE = 3  # standard deviations of a share, up to which it is no sign of anything

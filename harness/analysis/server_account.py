@@ -1,6 +1,6 @@
 """The server's own account of one window: its gauges, counters and histograms by their samples, and ours beside. Pure.
 
-Samples have the engine's own names (`harness.server_metrics`). A scrape is one page: the samples of one time. A gauge
+Samples have the engine's own names (`data.server_metrics`). A scrape is one page: the samples of one time. A gauge
 is the mean over the window's scrapes, a counter or histogram what it grew by between the first scrape and the last.
 """
 
@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness import server_metrics
 from harness.analysis import histogram, stats
-from harness.record import SERVER, Sample
-from harness.server_metrics import Figure, Kind, Meaning
-from harness.summary import EngineView, ServerView, Spread
+from harness.data import server_metrics
+from harness.data.record import SERVER, Sample
+from harness.data.server_metrics import Figure, Kind, Meaning
+from harness.data.summary import EngineView, ServerView, Spread
 
 _ENOUGH = 200  # engine steps or requests: a step or a request more or less at the edges is then half a percent
 _TIERS = {"device": "gpu", "host": "cpu"}  # what engines call the tiers of their caches

@@ -10,8 +10,8 @@ import numpy as np
 
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Ints, Table
-from harness.record import Level
-from harness.summary import SessionSummary
+from harness.data.record import Level
+from harness.data.summary import SessionSummary
 
 
 def of_level(table: Table, level: Level, requests: int | None = None) -> SessionSummary | None:

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from harness import units
 from harness.analysis import metrics
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
 from harness.analysis.table import Bools, Floats, Table, follows, placed_tokens
@@ -30,9 +29,10 @@ from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.server import LUMPED
 from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import began_in
-from harness.judgement import Code, Outcome
-from harness.record import Level
-from harness.summary import Attainment, LevelSummary, Value
+from harness.base import units
+from harness.data.judgement import Code, Outcome
+from harness.data.record import Level
+from harness.data.summary import Attainment, LevelSummary, Value
 
 _NEEDED = 0.99  # of a limit that names no percentile
 # docs/method.md, Attainment of an SLO: at least 10 time blocks of at least 2 request times

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness import server_metrics
 from harness.analysis import (
     change,
     checks,
@@ -32,14 +31,13 @@ from harness.analysis.verdicts.curve import changed, dip_confirmed, host_bound
 from harness.analysis.verdicts.peak import above_peak
 from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
-from harness.judgement import Code, Gravity, Outcome, Verdict, doubt, invalid, note
-from harness.manifest import Manifest
-from harness.predict import rules
-from harness.record import LevelNote
-from harness.results.result import Result
-from harness.roles import Role, role_of, stopped
-from harness.server_metrics import Figure
-from harness.summary import (
+from harness.data import server_metrics
+from harness.data.judgement import Code, Gravity, Outcome, Verdict, doubt, invalid, note
+from harness.data.manifest import Manifest
+from harness.data.record import LevelNote
+from harness.data.roles import Role, role_of, stopped
+from harness.data.server_metrics import Figure
+from harness.data.summary import (
     BEYOND,
     Cost,
     Curve,
@@ -53,7 +51,9 @@ from harness.summary import (
     WorkloadSummary,
     is_decided,
 )
-from harness.work import Unit
+from harness.predict import rules
+from harness.results.result import Result
+from harness.spec.work import Unit
 
 
 def summarise(run: Result) -> Summary:

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.record import ABANDONED, CANCELLED, Record
-from harness.work import Unit
+from harness.data.record import ABANDONED, CANCELLED, Record
+from harness.spec.work import Unit
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,8 +9,8 @@ import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.record import Sample
-from harness.summary import ClientView, GpuView, NodeView
+from harness.data.record import Sample
+from harness.data.summary import ClientView, GpuView, NodeView
 
 _EDGE_S = 5.0  # how far outside a window a sample may lie and still count for the energy counter at its edge
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from harness.analysis.server_account import Scrapes
 from harness.analysis.table import Floats, Table
-from harness.record import SERVER, Sample
-from harness.server_metrics import Figure
+from harness.data.record import SERVER, Sample
+from harness.data.server_metrics import Figure
 
 _BINS = 240  # at most: more than that are not told apart on a page
 _WIDTHS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)  # seconds of a bin

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 
-from harness.judgement import Code, Gravity
-from harness.summary import LevelSummary
+from harness.data.judgement import Code, Gravity
+from harness.data.summary import LevelSummary
 
 
 class Purpose(enum.Enum):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from harness.analysis.stats import batches, slope, t_quantile
 from harness.analysis.table import Bools, Counts, Floats, Table
-from harness.record import Level
+from harness.data.record import Level
 
 _FEWEST_BINS = 20  # below this the transient is not searched for
 _FEWEST_PARTS = 5  # of a window, below which a line through them has no meaning

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from harness.terminal import guard
-from harness.version import __version__
+from harness.base.terminal import guard
+from harness.base.version import __version__
 
 # Each verb's module, which has a command of the verb's name (`list_` for `list`, which Python has), and the first
 # sentence of that command's help.
@@ -59,7 +59,7 @@ class _Verbs(click.Group):
             formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        from harness.errors import HarnessError
+        from harness.base.errors import HarnessError
 
         try:
             return super().invoke(ctx)
@@ -111,8 +111,8 @@ def main() -> None:
     except Exception:  # noqa: BLE001  # the one place: a traceback and the status that says bug
         import traceback
 
+        from harness.base.secrecy import redact
         from harness.cli import output
-        from harness.secrecy import redact
 
         print(redact(traceback.format_exc(), output.secrets), end="", file=sys.stderr)
         sys.exit(70)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import units
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.base.terminal import console, json_text
 from harness.cli import output
-from harness.errors import HarnessError
-from harness.terminal import console, json_text
 
 if TYPE_CHECKING:
     from harness.predict.deployment import Deployment
@@ -39,9 +39,9 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     """
     import msgspec
 
-    from harness.experiment import calibrate as calibrating
     from harness.report import terminal
     from harness.report.document import Document, Fact, Section
+    from harness.run import calibrate as calibrating
 
     talk = console(stderr=True)
     found = calibrating.calibrate(
@@ -80,7 +80,7 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
     fitted to the levels of --on, and the fit is tested on all others. `knee predict`, `knee run` and `knee sim` take
     the profile by --calibration.
     """
-    from harness import files
+    from harness.base import files
     from harness.predict import tune
     from harness.report import prediction, terminal
 
@@ -112,8 +112,8 @@ def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
 
     from harness.analysis.summarise import summarise
     from harness.decide import measured
-    from harness.experiment import hardware
     from harness.results.result import Result
+    from harness.run import hardware
 
     for name in _OF_CSV:
         if name in values:
@@ -129,14 +129,14 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
     """The points of a CSV; the options say all else of the server."""
     import msgspec
 
-    from harness import decoding
-    from harness.experiment import hardware
+    from harness.base import decoding
     from harness.predict import served
     from harness.predict.question import short
     from harness.predict.step import MeanLengths
     from harness.predict.tune import CalibrationPoint
     from harness.results import points
-    from harness.scenario import Hardware
+    from harness.run import hardware
+    from harness.spec.scenario import Hardware
 
     for name in (*_OF_CSV, "model_config", "gpu"):
         if values.get(name) is None or (name in _OF_CSV and not 0 < values[name] < units.BEYOND):

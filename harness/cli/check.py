@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.base.errors import HarnessError
+from harness.base.terminal import console
 from harness.cli import output
-from harness.errors import HarnessError
-from harness.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,9 +49,9 @@ def check(
 
     Exit status 0: all are met; 99: one is missed; 3: none is missed, and one is unresolved.
     """
+    from harness.data.judgement import Outcome
     from harness.decide.check import decision, measured
     from harness.decide.compare.labels import each_once
-    from harness.judgement import Outcome
 
     wanted = _wanted(threshold, thresholds, baseline=bool(baseline))
     sides = [[run for place in each_once(places) for run in measured.read(place)] for places in (folder, baseline)]
@@ -62,7 +62,7 @@ def check(
 
 def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[Threshold]:
     """All thresholds; each must be of a figure that there is."""
-    from harness import decoding
+    from harness.base import decoding
     from harness.decide.check import expression, figures
 
     wanted = [(expression.parse(text), "--threshold") for text in texts]
@@ -84,7 +84,7 @@ def _publish(found: Report, *, form: str, as_json: bool, junit: str | None, mark
     """Write the files that the options name, and print the answer: on stderr where stdout has another form of it."""
     import msgspec
 
-    from harness import files
+    from harness.base import files
     from harness.report import check, terminal
     from harness.report import markdown as rendering
 

@@ -53,7 +53,7 @@ def compare(
 
 def _publish(found: Report, *, out: str | None, as_json: bool, no_plots: bool, quiet: bool) -> None:
     """Write the files where a place for them is named, and print the answer."""
-    from harness import files
+    from harness.base import files
     from harness.report import comparison, markdown, page, png
 
     document = comparison.report(found)

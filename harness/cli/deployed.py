@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import units
+from harness.base import units
+from harness.base.errors import HarnessError
 from harness.cli.grouped import F, Spec, option, under
-from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.predict.catalog import Gpu
@@ -128,7 +128,7 @@ def card(key: str, cpus: str | None) -> Gpu:
         from harness.predict import catalog
 
         return catalog.gpu(key)
-    from harness.experiment import hardware
     from harness.predict import served
+    from harness.run import hardware
 
     return served.host(hardware.measure(None if cpus is None else units.cpus(cpus)))

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 if TYPE_CHECKING:
-    from harness.summary import Summary
+    from harness.data.summary import Summary
 
 _EVERY_S = 0.5
 
@@ -23,9 +23,9 @@ _EVERY_S = 0.5
 def follow(folder: Path, *, verbose: bool = False) -> None:
     """Print the table after each level, and the answer when the run has ended, with all its details if `verbose`."""
     from harness.analysis.summarise import summarise
+    from harness.base.terminal import console
     from harness.report import document, level_table, run_report, terminal
     from harness.results.result import Result, run_manifest
-    from harness.terminal import console
 
     run_manifest(folder)  # an error where it is no run's folder
     talk = console(stderr=False)

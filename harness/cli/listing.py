@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from harness.base.errors import HarnessError
+from harness.base.terminal import console
 from harness.cli import output
-from harness.errors import HarnessError
-from harness.terminal import console
 
 
 @click.command("list")
@@ -26,7 +26,7 @@ def list_(folder: tuple[str, ...], as_json: bool, html: str | None, figure: str 
     """
     import msgspec
 
-    from harness import files
+    from harness.base import files
     from harness.decide import listing
     from harness.decide.check import expression, figures
     from harness.report import listing as report

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 
 def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
     """The JSON object that an option's text holds."""
-    from harness import decoding
+    from harness.base import decoding
 
     with decoding.reading(flag, "JSON", f"write it like '{example}'"):
         value = decoding.json(text.encode())
@@ -23,7 +23,7 @@ def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
 
 def facts(texts: tuple[str, ...]) -> dict[str, str]:
     """Facts from --server-meta: each text is a K=V pair or the path of a JSON file that holds an object."""
-    from harness import decoding
+    from harness.base import decoding
 
     facts: dict[str, str] = {}
     for each in texts:
@@ -60,7 +60,7 @@ def headers(texts: Sequence[str]) -> dict[str, str]:
 
 def shown(arguments: Sequence[str], secrets: Sequence[str]) -> list[str]:
     """The command line without the values of headers and of secret fields."""
-    from harness import secrecy
+    from harness.base import secrecy
 
     plain = [secret for secret in secrets if len(secret) >= 8]  # a shorter one may be part of any number
     out: list[str] = []

@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.terminal import console, json_text, to_nobody
+from harness.base.terminal import console, json_text, to_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from harness.manifest import Manifest, Shard
+    from harness.data.manifest import Manifest, Shard
+    from harness.data.summary import Summary
     from harness.report.document import Document
     from harness.results.levelmap import Map
     from harness.results.result import Result
-    from harness.summary import Summary
 
 secrets: list[str] = []  # of this process's run, to redact a traceback
 
@@ -46,7 +46,7 @@ def write_reports(
     with_claims: bool = False,
 ) -> Document:
     """Write summary.json and report.md; the report, whose `plots` are still to be drawn."""
-    from harness import files
+    from harness.base import files
     from harness.report import markdown, run_report
     from harness.results.folder import SUMMARY
 
@@ -64,7 +64,7 @@ def write_plots(
 
     They come after the answer: reading the requests again and importing jinja2 and matplotlib takes longer.
     """
-    from harness import files
+    from harness.base import files
     from harness.report import page, png, run_report
     from harness.results.result import Result
 
@@ -83,7 +83,7 @@ def write_plots(
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
     """HarnessError unless every report can be written into the folder."""
-    from harness import files
+    from harness.base import files
     from harness.results.folder import FOR_PEOPLE, SUMMARY
 
     files.must_be_files(folder, (SUMMARY, *(FOR_PEOPLE if plots else ("report.md",))))
@@ -131,7 +131,7 @@ def publish_shard(folder: Path, shard: Shard, *, quiet: bool) -> None:
 
 def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
     """The same for a level map; its cells have reports of their own."""
-    from harness import files
+    from harness.base import files
     from harness.report import heat, level_map, markdown
     from harness.results import levelmap
 

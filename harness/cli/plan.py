@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import units
+from harness.base import units
+from harness.base.errors import HarnessError
 from harness.cli import output
 from harness.cli.grouped import Grouped, option, under
-from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -265,7 +265,7 @@ def _percentiles(flags: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _publish(made: Plan, out: str | None, *, as_json: bool, quiet: bool) -> None:
     """Write the files where a place for them is given, and print the answer."""
-    from harness import files
+    from harness.base import files
     from harness.report import markdown
     from harness.report import plan as planning
 

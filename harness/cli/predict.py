@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import units
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.base.terminal import console
 from harness.cli import deployed, output, question_options
 from harness.cli.grouped import Grouped, option, under
-from harness.errors import HarnessError
-from harness.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from harness.data.summary import Prediction, SteppedLevel
     from harness.predict.question import PredictionResult, Question
     from harness.predict.step import MeanLengths
     from harness.report.document import Document
-    from harness.scenario import Scenario
-    from harness.summary import Prediction, SteppedLevel
-    from harness.traffic import Traffic
+    from harness.spec.scenario import Scenario
+    from harness.spec.traffic import Traffic
 
 
 _EXAMPLES = """\b
@@ -206,8 +206,8 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
         raise
     if flags["calibration"] is None:
         return found
-    from harness.experiment import hardware
     from harness.predict.calibrated import calibrated, doubts
+    from harness.run import hardware
 
     profile = hardware.calibration(flags["calibration"])
     made, where, mean = questions.setup(question)
@@ -300,7 +300,7 @@ def _heading(question: Question, name: str, workload: MeanLengths, *, every: boo
 
 def _plot(found: PredictionResult, where: str) -> None:
     """Write both figures; into a folder the tables too."""
-    from harness import files
+    from harness.base import files
     from harness.report import markdown, png, prediction, roofs
 
     path, tables = Path(where), []

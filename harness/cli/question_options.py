@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import units
+from harness.base import units
+from harness.base.errors import HarnessError
 from harness.cli import deployed
-from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.predict.question import Question
-    from harness.scenario import Scenario
-    from harness.traffic import Traffic
+    from harness.spec.scenario import Scenario
+    from harness.spec.traffic import Traffic
 
 _SPLIT = {"gpus", "tp", "pp", "dp", "ep"}  # how GPUs share the work
 
@@ -30,8 +30,8 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
     """The scenario of the file, else an empty one, with the lengths of the options in place of its own."""
     import msgspec
 
-    from harness import classes, ready, scenario
     from harness.predict import catalog
+    from harness.spec import classes, ready, scenario
     from harness.workload import representative
 
     if path and not Path(path).exists() and catalog.is_model(path):
@@ -59,7 +59,7 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
 
 def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
     """Rates in place of the levels, if there are any, and how requests arrive at them."""
-    from harness import traffic
+    from harness.spec import traffic
 
     arrivals = traffic.parse(flags["arrivals"] or resolved.ramp.arrivals)
     if arrivals.speed is not None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.base.terminal import console
 from harness.cli import output
-from harness.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.data.summary import Summary
     from harness.library.fit import Measured
-    from harness.summary import Summary
 
 
 @click.command()
@@ -48,7 +48,7 @@ def report(
     a folder without its requests the stored summary is shown.
     """
     from harness.analysis.summarise import summarise
-    from harness.errors import HarnessError
+    from harness.base.errors import HarnessError
     from harness.results import levelmap
     from harness.results.result import Result, read_summary, without_requests
 
@@ -126,7 +126,7 @@ def fit(source: str, as_json: bool, seed: int) -> None:
 
 
 def _of_stdin() -> Measured:
-    from harness import decoding
+    from harness.base import decoding
     from harness.library import fit as fitting
     from harness.results.foreign import formats
 

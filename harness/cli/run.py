@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import ready, units
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.base.terminal import console
 from harness.cli import option_values, output
 from harness.cli.grouped import Grouped, Option
 from harness.cli.run_options import options
-from harness.errors import HarnessError
-from harness.terminal import console
+from harness.spec import ready
 
 if TYPE_CHECKING:
-    from harness.experiment.consent import Agreed
-    from harness.experiment.run import Outcome
-    from harness.experiment.sweep import Planner, Swept
-    from harness.scenario import Scenario
-    from harness.shard import Shard
+    from harness.run.consent import Agreed
+    from harness.run.experiment import Outcome
+    from harness.run.sweep import Planner, Swept
+    from harness.spec.scenario import Scenario
+    from harness.spec.shard import Shard
 
 _EXAMPLES = """\b
 Examples:
@@ -57,8 +58,8 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     if flags["list_ready"]:
         _list_ready()
         return
-    from harness import scenario as scenarios
-    from harness.experiment import consent
+    from harness.run import consent
+    from harness.spec import scenario as scenarios
 
     resume = flags["resume"]
     if resume is not None:
@@ -124,8 +125,8 @@ def _command() -> str:
 
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
     """One run and its result; its exit status."""
-    from harness.experiment import run as experiment
     from harness.report.live import LiveView
+    from harness.run import experiment
 
     with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
@@ -144,8 +145,8 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
 
 def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan: Planner | None = None) -> Swept:
     """The cells of a plan, else of a level map, and their result."""
-    from harness.experiment import cells, sweep
     from harness.report.live import LiveView
+    from harness.run import cells, sweep
 
     plots = not flags["no_plots"]
 
@@ -168,8 +169,8 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     """(manifest, scenario) of a run that is resumed."""
-    from harness import fleet
-    from harness.experiment.resume import begun_with
+    from harness.run.resume import begun_with
+    from harness.spec import fleet
 
     must_stand_alone()
     resolved = begun_with(folder, option_values.headers(flags["header"]))
@@ -182,7 +183,7 @@ def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
 
 def _print_scenario(resolved: Scenario) -> None:
     """The resolved scenario as TOML, without what may be secret."""
-    from harness import scenario as scenarios
+    from harness.spec import scenario as scenarios
 
     with contextlib.suppress(HarnessError):  # a scenario may be printed where its variables are not set
         output.secrets[:] = scenarios.secrets(resolved, os.environ)
@@ -200,7 +201,7 @@ def _shard(resolved: Scenario, flags: dict[str, Any]) -> Shard | None:
                 option = f"--{name.replace('_', '-')}"
                 raise HarnessError("it is of a shard", place=option, way_out="give --shard, or leave it out")
         return None
-    from harness import shard
+    from harness.spec import shard
 
     return shard.of_run(resolved, flags["shard"], flags["start_at"], flags["run_id"])
 
@@ -211,8 +212,8 @@ def _print_requests(resolved: Scenario, count: int, share: Shard | None) -> None
 
     import msgspec
 
-    from harness.experiment import datasets
-    from harness.experiment.planned import planned
+    from harness.run import datasets
+    from harness.run.planned import planned
 
     if count < 1:
         raise HarnessError("it must be 1 or more", place="--print-requests", way_out="give 1 or more")
@@ -223,7 +224,7 @@ def _print_requests(resolved: Scenario, count: int, share: Shard | None) -> None
 
 def typed_variables(flags: dict[str, Any]) -> set[str]:
     """The environment variables that the command line itself names."""
-    from harness import scenario as scenarios
+    from harness.spec import scenario as scenarios
 
     headers, extra = option_values.headers(flags["header"]), flags["extra_body"]
     body = {} if extra is None else option_values.json_object(extra, "--extra-body", "{}")
@@ -268,7 +269,7 @@ def must_stand_alone() -> None:
 
 def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     """The scenario file with the flags laid over it."""
-    from harness import scenario as scenarios
+    from harness.spec import scenario as scenarios
 
     option_values.headers(flags["header"])  # first: a value that the shell split off is no path
     found = scenarios.load(str(ready.path(path))) if path else None
@@ -279,7 +280,7 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
     """A scenario, or none, with the flags of a command laid over it."""
     import msgspec
 
-    from harness import scenario as scenarios
+    from harness.spec import scenario as scenarios
 
     headers = option_values.headers(flags["header"])
     tree: dict[str, Any] = msgspec.to_builtins(found) if found is not None else {}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.base.errors import HarnessError
 from harness.cli import deployed
 from harness.cli.grouped import Grouped, option, under
-from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,8 +73,8 @@ def sim(
     planted = tuple(map(outage.parse, outages))
     chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens, outages=planted)
     if calibration is not None:
-        from harness.experiment import hardware
         from harness.predict import tune
+        from harness.run import hardware
 
         applied = tune.apply(chosen.model, chosen.deployment, hardware.calibration(calibration))
         chosen = msgspec.structs.replace(chosen, deployment=applied)

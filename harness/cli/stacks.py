@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import ready
+from harness.base.errors import HarnessError
 from harness.cli import output
 from harness.cli.grouped import Grouped, field, option, under
 from harness.cli.run import laid_over, measure_map, must_stand_alone, typed_variables
 from harness.cli.run_options import options_without
-from harness.errors import HarnessError
+from harness.spec import ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.recipe import Campaign, Claim, Stack, StackSpec
-    from harness.scenario import Scenario
+    from harness.spec.recipe import Campaign, Claim, Stack, StackSpec
+    from harness.spec.scenario import Scenario
 
 _EXAMPLES = """\b
 Examples:
@@ -75,8 +75,8 @@ def run(scenario: str | None, **flags: Any) -> None:
     SCENARIO is a TOML file or the name of a ready scenario; one with [[stack]] tables brings its stacks along.
     --repeat N measures every stack N times, the stacks taking turns.
     """
-    from harness import scenario as scenarios
-    from harness.experiment import consent, stacked
+    from harness.run import consent, stacked
+    from harness.spec import scenario as scenarios
     from harness.stacks.command import to_agree
 
     flags |= _OF_RUN
@@ -129,8 +129,9 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
 
 def campaign_of(path: str) -> tuple[Scenario, Campaign]:
     """The scenario and the stacks of a file, or of a ready scenario's or campaign's name."""
-    from harness import decoding, recipe
-    from harness import scenario as scenarios
+    from harness.base import decoding
+    from harness.spec import recipe
+    from harness.spec import scenario as scenarios
 
     file = ready.path(path, or_campaign=True)
     with decoding.reading(str(file), "TOML", "give the path of a scenario.toml, or a name of `knee run --list`"):
@@ -154,16 +155,16 @@ def _chosen(campaign: Campaign, names: Sequence[str]) -> tuple[list[StackSpec], 
 
 
 def _specs(names: Sequence[str]) -> list[StackSpec]:
-    from harness.recipe import StackSpec
+    from harness.spec.recipe import StackSpec
 
     return [StackSpec(recipe=name) for name in names]
 
 
 def _resumed(folder: str) -> tuple[Scenario, list[Stack], list[Claim], bool]:
     """What a folder was begun with; HarnessError where it is no comparison."""
-    from harness.experiment.resume import begun_with
-    from harness.manifest import MapManifest
+    from harness.data.manifest import MapManifest
     from harness.results import result
+    from harness.run.resume import begun_with
     from harness.stacks import command
 
     must_stand_alone()

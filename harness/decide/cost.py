@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import rules
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from harness.base.errors import HarnessError
 from harness.decide import cost
-from harness.errors import HarnessError
 from harness.predict import rules
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment

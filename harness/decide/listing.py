@@ -10,17 +10,17 @@ from pathlib import Path
 import msgspec
 
 from harness.analysis.summarise import exit_status, summarise
+from harness.base.errors import HarnessError
+from harness.data.manifest import MapManifest
 from harness.decide.check import decision, figures
 from harness.decide.check.expression import Subject
 from harness.decide.check.figures import Quantity
 from harness.decide.check.measured import Measured
 from harness.decide.compare import runs
-from harness.errors import HarnessError
-from harness.manifest import MapManifest
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY
 from harness.results.levelmap import MAP
 from harness.results.result import Result, read_manifest, read_summary
-from harness.work import Unit
+from harness.spec.work import Unit
 
 FORMAT = 1
 _DEEPEST, _MOST = 6, 20_000  # folders within each other, and folders that are looked into

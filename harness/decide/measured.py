@@ -14,18 +14,18 @@ from harness.analysis import gap, slo
 from harness.analysis.at_load import throughput
 from harness.analysis.summarise import summarise
 from harness.analysis.validity import Purpose, usable
-from harness.errors import HarnessError
-from harness.judgement import Outcome
-from harness.manifest import Machine
+from harness.base.errors import HarnessError
+from harness.data.judgement import Outcome
+from harness.data.manifest import Machine
+from harness.data.summary import LevelSummary, Prediction, Spread, Summary
 from harness.predict import served, tune
 from harness.predict.catalog import Gpu
 from harness.predict.model import Model
 from harness.predict.question import Question, short
 from harness.predict.roofline import Deployment, MeanLengths
 from harness.results.result import Result
-from harness.scenario import Hardware
 from harness.sim import profile as profiles
-from harness.summary import LevelSummary, Prediction, Spread, Summary
+from harness.spec.scenario import Hardware
 
 _CLOSE = 0.1  # relative: token counts that still count as those requested
 

@@ -30,13 +30,13 @@ from typing import Protocol
 
 import msgspec
 
+from harness.base.errors import ProtocolError
 from harness.dialects.chunk import ABSENT, Chunk, Usage, cached_tokens, call_text, join_parts, output_tokens, read_chunk
 from harness.dialects.document import JSON
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.salvage import salvage
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.dialects.unlisted import UNREADABLE, look
-from harness.errors import ProtocolError
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept

@@ -11,7 +11,7 @@ from harness.dialects.body import Body, read_body
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import EVENTS
-from harness.work import Unit
+from harness.spec.work import Unit
 from harness.workload.request import Request
 
 

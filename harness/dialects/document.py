@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from harness.errors import ProtocolError
+from harness.base.errors import ProtocolError
 
 JSON = "application/json"
 LONGEST = 32 << 20  # bytes: 256 vectors of 4,096 numbers as JSON are some 20 MB

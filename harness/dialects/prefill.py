@@ -20,7 +20,7 @@ from harness.dialects.decoder import NO_ERROR, DecodedResponse
 from harness.dialects.dialect import Dialect
 from harness.dialects.document import JSON, Document
 from harness.dialects.placer import TokenPlacer
-from harness.work import Unit
+from harness.spec.work import Unit
 from harness.workload.request import Message, Request
 
 _LONGEST_MESSAGE = 200  # bytes of an error in an answer

@@ -12,11 +12,11 @@ import numpy as np
 
 from harness.analysis import metrics
 from harness.analysis.table import Floats, Table
-from harness.record import Record, Sample
+from harness.data.record import Record, Sample
+from harness.data.summary import Summary
 from harness.results import columns
 from harness.results.exports import rows
 from harness.results.result import Result
-from harness.summary import Summary
 
 if TYPE_CHECKING:
     import pandas

@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from harness import files
-from harness.errors import HarnessError, nearest
+from harness.base import files
+from harness.base.errors import HarnessError, nearest
+from harness.base.terminal import json_text
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary
 from harness.library import mlflow, otlp
 from harness.library.measurement import Measurement, load
-from harness.manifest import Manifest
 from harness.results.exports import llm_d, otel, table, vllm
 from harness.results.exports.mlflow import of_run as as_mlflow
 from harness.results.folder import MANIFEST, SUMMARY
-from harness.summary import LevelSummary
-from harness.terminal import json_text
-from harness.work import Unit
+from harness.spec.work import Unit
 
 CSV, VLLM, LLM_D, OTEL, MLFLOW = "csv", "vllm", "llm-d", "otel", "mlflow"
 _OF_LEVEL: Mapping[str, Callable[[LevelSummary, Manifest, int, bool], dict[str, Any]]] = {

@@ -13,11 +13,11 @@ from harness.analysis import curve, seats
 from harness.analysis.curve import Fit, Point, points_of
 from harness.analysis.points import foreign_point
 from harness.analysis.seats import Occupancy
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.library.measurement import Measurement, load
 from harness.results.foreign import formats
 from harness.results.foreign.measured import ForeignResult
-from harness.work import Unit
+from harness.spec.work import Unit
 
 
 class Measured(NamedTuple):

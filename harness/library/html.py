@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from harness.manifest import Manifest
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Summary
 from harness.report.format import label, ms, number, percent
 from harness.report.headline import sentence, unit_of
 from harness.report.remarks import worst
 from harness.report.subject import simulated_words, subject
-from harness.summary import LevelSummary, Summary
 
 _MOST = 40  # levels that are shown; the frame has them all
 

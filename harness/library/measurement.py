@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from harness.errors import HarnessError
-from harness.manifest import Manifest
+from harness.base.errors import HarnessError
+from harness.data.manifest import Manifest
+from harness.data.summary import Summary
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.result import Result, read_summary, run_manifest
-from harness.summary import Summary
 
 if TYPE_CHECKING:
     import pandas

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness import files
-from harness.errors import HarnessError
+from harness.base import files
+from harness.base.errors import HarnessError
 from harness.results.exports.mlflow import Logged
 
 _EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"

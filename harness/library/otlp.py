@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 _PATH = "/v1/metrics"
 _HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"

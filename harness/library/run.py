@@ -15,15 +15,15 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from harness import files, units
-from harness import scenario as scenarios
-from harness.errors import HarnessError, nearest
+from harness.base import files, units
+from harness.base.errors import HarnessError, nearest
 from harness.library.measurement import Measurement, load
-from harness.scenario import Hardware, Scenario
+from harness.spec import scenario as scenarios
+from harness.spec.scenario import Hardware, Scenario
 
 if TYPE_CHECKING:
-    from harness.experiment.run import Outcome
-    from harness.experiment.signals import Signals
+    from harness.run.experiment import Outcome
+    from harness.run.signals import Signals
 
 _REPLACED = {"levels": ("rates", "search_rate"), "rates": ("levels", "search_rate"), "max_concurrency": ("levels",)}
 _SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # of a scenario, whose fields are options
@@ -126,11 +126,10 @@ def _prepared(
     yes: bool,
 ) -> tuple[Callable[[], Outcome], Signals]:
     """The run as a function for its thread, and what interrupts it; HarnessError for what cannot be measured."""
-    from harness.experiment import consent
-    from harness.experiment import run as experiment
-    from harness.experiment.signals import Signals
     from harness.report.live import LiveView
     from harness.results.folder import SUMMARY
+    from harness.run import consent, experiment
+    from harness.run.signals import Signals
 
     resolved = laid_over(scenario, url, options)
     if resolved.sweep != scenarios.Sweep():
@@ -164,7 +163,7 @@ def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: 
     """
     import msgspec
 
-    from harness import ready
+    from harness.spec import ready
 
     base = scenarios.load(str(ready.path(str(scenario)))) if isinstance(scenario, str | Path) else scenario
     tree: dict[str, Any] = msgspec.to_builtins(base or Scenario())

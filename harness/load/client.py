@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 
-from harness.errors import ProtocolError
+from harness.base.errors import ProtocolError
 from harness.load import tls
 from harness.load.control import Client, ConnectDeadlineError, ConnectError, Reply, TransportError
 from harness.load.http1 import ResponseParser, replaced, request_head

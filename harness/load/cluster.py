@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.base.version import __version__
 from harness.load import clock
 from harness.load.clock import Offset
 from harness.load.local import LocalWorker
 from harness.load.messages import Command, Plan, encode
-from harness.version import __version__
 
 _CONNECT_S = 5.0
 _START_S = 120.0  # of an actor, whose node may start a Python first

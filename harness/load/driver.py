@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from harness import traffic
+from harness.data.record import ABANDONED, NOT_FAILED, Record
 from harness.dialects import DIALECTS
 from harness.dialects.placer import TokenPlacer
 from harness.load import quota, tasks
@@ -41,8 +41,8 @@ from harness.load.prepared import Built, Prepared
 from harness.load.recording import Running, record
 from harness.load.schedule import pause_after
 from harness.load.transport import IDLE_S, CutExchange, Exchange, Transport
-from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
+from harness.spec import traffic
 from harness.workload import arrivals
 from harness.workload.request import Request
 from harness.workload.tasks import Tasks

@@ -17,8 +17,8 @@ import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 
+from harness.base.errors import ProtocolError
 from harness.dialects.sse import EVENTS
-from harness.errors import ProtocolError
 
 _LONGEST_HEAD = 65_536  # also of the trailers
 _MOST_HEADERS = 256

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError, ProtocolError
+from harness.base.errors import HarnessError, ProtocolError
 from harness.load import control, tls
 from harness.load.http1 import replaced
 from harness.load.loop import HotSelector, now

@@ -12,8 +12,8 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator
 
-from harness import interpreter
-from harness.errors import HarnessError
+from harness.base import interpreter
+from harness.base.errors import HarnessError
 from harness.load.messages import Command, Plan, encode
 from harness.results.frames import HEAD, frame, payloads
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness import fleet
-from harness.distribution import Distribution
 from harness.load.transport import Target
+from harness.spec import fleet
+from harness.spec.distribution import Distribution
 from harness.workload.source import Source
 from harness.workload.tasks import Tasks
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from harness.classes import Cancel
 from harness.dialects import DIALECTS
 from harness.load.messages import BeginLevel, Plan
 from harness.load.transport import Transport
+from harness.spec.classes import Cancel
 from harness.workload.image import Images
 from harness.workload.request import Request
 from harness.workload.source import Source, times

@@ -6,10 +6,10 @@ from array import array
 
 import msgspec
 
+from harness.base.secrecy import plain, redact
+from harness.data.record import Record
 from harness.load.messages import BeginLevel, Plan
 from harness.load.transport import Exchange
-from harness.record import Record
-from harness.secrecy import plain, redact
 from harness.workload.canaries import Canaries, judge
 
 _LONGEST_MESSAGE = 200  # characters of an error's message

@@ -30,7 +30,7 @@ import struct
 import termios
 from typing import Any
 
-from harness.errors import ProtocolError
+from harness.base.errors import ProtocolError
 from harness.load import http1
 from harness.load.deadlines import Deadlines
 from harness.load.loop import HotSelector, enable_stamps, now

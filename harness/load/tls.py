@@ -17,7 +17,7 @@ import os
 import socket
 import ssl
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.load.loop import HotSelector, now
 from harness.load.sockets import Connection, SocketTransport
 from harness.load.transport import Exchange, Target, TlsError

@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 import msgspec
 
+from harness.base.errors import ProtocolError
+from harness.data.record import ABANDONED
 from harness.dialects import decoder, refusals
 from harness.dialects.dialect import Decoder
 from harness.dialects.sse import EVENTS
 from harness.dialects.unlisted import UNREADABLE, error_words, printable
-from harness.errors import ProtocolError
 from harness.load.http1 import ResponseParser, decompressed, is_readable, media_type
-from harness.record import ABANDONED
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096

@@ -13,13 +13,13 @@ import resource
 import socket
 import sys
 
+from harness.base.terminal import guard
 from harness.load.driver import Driver
 from harness.load.local import received
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
 from harness.load.messages import UNREAD_S, Command, Done, Plan, Prepare, Stop, decode_command, decode_plan, encode
 from harness.load.transport import Target, Transport
 from harness.results.frames import HEAD, frame, payloads
-from harness.terminal import guard
 
 
 def main(fd: int) -> None:

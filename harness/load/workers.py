@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.manifest import WorkerClock
 from harness.load.clock import Offset
 from harness.load.link import Link
 from harness.load.messages import (
@@ -32,7 +33,6 @@ from harness.load.messages import (
     on_clock,
 )  # fmt: skip
 from harness.load.schedule import shares
-from harness.manifest import WorkerClock
 from harness.results.frames import is_batch
 
 _AHEAD_NS = 5_000_000  # a level is announced so long before it begins, which reaches every worker of this machine

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.manifest import Card
+from harness.data.manifest import Card
+from harness.data.record import Sample
 from harness.observe.gpu import visible
-from harness.record import Sample
 
 _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 # What holds the clock down, as the bits that NVML has for it: the power limit, heat, and the board's own brake.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from harness.manifest import Card
+from harness.data.manifest import Card
+from harness.data.record import Sample
 from harness.observe.amd import AmdGpus
 from harness.observe.gpu import Gpus
-from harness.record import Sample
 
 
 class Cards(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 
-from harness.manifest import WallClock
+from harness.data.manifest import WallClock
 
 _UNSYNCHRONISED = 0x0040  # STA_UNSYNC of adjtimex(2)
 

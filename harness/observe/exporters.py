@@ -6,8 +6,8 @@ node exporter 1.12.1. GPUs have the figures of `observe.gpu`, and are called '1:
 
 from __future__ import annotations
 
+from harness.data.record import Sample
 from harness.observe import exposition
-from harness.record import Sample
 
 # Of DCGM: our figure, and what makes it one of base units. A figure that a card lacks is a number beyond reason.
 _GPU = {

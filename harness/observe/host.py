@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from harness.manifest import Host
-from harness.record import Sample
+from harness.data.manifest import Host
+from harness.data.record import Sample
 
 
 def facts() -> Host:

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 import psutil
 
-from harness import interpreter
-from harness.errors import HarnessError
-from harness.manifest import BF16_OVER_FP32, Machine
+from harness.base import interpreter
+from harness.base.errors import HarnessError
+from harness.data.manifest import BF16_OVER_FP32, Machine
 
 _PLACE = "--gpu host"
 _SYS = Path("/sys/devices/system/cpu")

@@ -1,6 +1,6 @@
 """The metrics that the server publishes, as samples under the engine's own names.
 
-`harness.server_metrics` has the names and what they mean. A gauge or a counter is a sample of its value. Of a histogram
+`data.server_metrics` has the names and what they mean. A gauge or a counter is a sample of its value. Of a histogram
 the count and the sum are samples of their values, and a bucket one of how many observations it took by itself since
 the page before. Where it took none it has no sample (most buckets of most pages do not), but for the one below a
 bucket that took some: its bound is that one's lower end. A server that publishes nothing known has no samples, and
@@ -9,9 +9,9 @@ every figure made from them stays None.
 
 from __future__ import annotations
 
-from harness import server_metrics
+from harness.data import server_metrics
+from harness.data.record import SERVER, Sample
 from harness.observe import exposition
-from harness.record import SERVER, Sample
 
 _MOST_SERIES = 20_000  # of known names on one page; a server has some for each of its engines
 _MOST_SAMPLES = 5_000  # of one page; 64 engines of vLLM make 3,500

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token
 from harness.predict.prefix_cache import PrefixCache

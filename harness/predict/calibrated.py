@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from harness.data.summary import Band, Calibrated, PredictedLevel
 from harness.predict import mixture, tune
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.predict.question import short
 from harness.predict.step import MeanLengths, Mixture
 from harness.predict.tune import RANGES, Calibration
-from harness.summary import Band, Calibrated, PredictedLevel
 
 _FAR = 2.0  # times beyond the levels that were fitted
 

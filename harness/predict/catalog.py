@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness import decoding
-from harness.errors import HarnessError, nearest
+from harness.base import decoding
+from harness.base.errors import HarnessError, nearest
 
 _DATA = Path(__file__).with_name("data")
 _PEAKS = {

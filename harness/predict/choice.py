@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import HarnessError, nearest
+from harness.base.errors import HarnessError, nearest
+from harness.data.summary import Band
 from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import deployment, divisors
 from harness.predict.latency import slo_figure
@@ -22,7 +23,6 @@ from harness.predict.model import Model
 from harness.predict.roofline import predict
 from harness.predict.rules import usd_per_million
 from harness.predict.step import MeanLengths
-from harness.summary import Band
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
 _RANKS = ("cost", "speed")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.catalog import Gpu, among
 from harness.predict.model import Model, kv_bytes, weight_bytes, weights
 from harness.predict.quantisation import Quantisation

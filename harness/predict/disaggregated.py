@@ -14,14 +14,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Band
 from harness.predict.band import fast, slow
 from harness.predict.deployment import Deployment
 from harness.predict.limits import batch_cap, stops_of
 from harness.predict.model import Model
 from harness.predict.steady import tokens_a_step
 from harness.predict.step import MeanLengths, StepCost, decode_time, prefill_time, step_cost
-from harness.summary import Band
 
 _NOTE = "the time that the KV cache takes from one pool to the other is left out"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import HarnessError, nearest
+from harness.base.errors import HarnessError, nearest
 
 PLACE = "--model-config"
 

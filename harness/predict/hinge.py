@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Prediction
 from harness.predict import catalog, model, roofline
 from harness.predict.step import MeanLengths
-from harness.summary import Prediction
 
 Hinge: TypeAlias = Callable[[float, float], float | None]
 _FIGURES = {  # of a deployment, by the names that they have among a prediction's assumptions

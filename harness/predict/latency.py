@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from harness.errors import HarnessError, nearest
+from harness.base.errors import HarnessError, nearest
 from harness.predict.steady import FAR, SteadyState, steady_state
 from harness.predict.step import MeanLengths, StepCost, prefill_time
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.band import slow
 from harness.predict.deployment import Deployment, blocks, kv_capacity, smallest_tp
 from harness.predict.latency import slo_concurrency

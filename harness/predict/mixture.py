@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from harness.data.summary import Band, PredictedLevel, Prediction, SteppedLevel
 from harness.predict import roofline
 from harness.predict.deployment import Deployment
 from harness.predict.latency import TOGETHER, latencies, meets
@@ -20,7 +21,6 @@ from harness.predict.limits import batch_cap
 from harness.predict.model import Model
 from harness.predict.steady import SteadyState
 from harness.predict.step import MeanLengths, Mixture, StepCost, means, prefill_time, step_cost
-from harness.summary import Band, PredictedLevel, Prediction, SteppedLevel
 
 _NOTE = "lengths differ: throughput, ITL and TTFT are the step machine's, caps and limits those of the mean request"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import families, layers
 from harness.predict.families import figure
 from harness.predict.layers import Attention, Experts

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import HarnessError, nearest
+from harness.base.errors import HarnessError, nearest
 from harness.predict.families import refused
 
 PARTS = ("attention", "dense", "experts", "shared", "head")

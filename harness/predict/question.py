@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from harness.data.summary import Prediction
 from harness.predict import claims, latency, limits, mixture, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.claims import Claim
@@ -27,7 +28,6 @@ from harness.predict.model import (
 )
 from harness.predict.roofline import Roofline
 from harness.predict.step import MeanLengths, Mixture, means, prefill_time, step_cost
-from harness.summary import Prediction
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Assumptions, Band, PredictedLevel, Prediction
 from harness.predict.band import MEMORY, fast, slow
 from harness.predict.catalog import doubts
 from harness.predict.deployment import Deployment as Deployment  # what goes with a prediction is offered here as well
@@ -40,7 +41,6 @@ from harness.predict.step import (
     work_of,
 )
 from harness.predict.step import step_cost as step_cost
-from harness.summary import Assumptions, Band, PredictedLevel, Prediction
 
 
 def predict(

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import catalog, roofline
 from harness.predict.catalog import Gpu
 from harness.predict.model import Model, model
 from harness.predict.roofline import Deployment
-from harness.scenario import Hardware
+from harness.spec.scenario import Hardware
 
 if TYPE_CHECKING:
-    from harness.manifest import Card, Machine
+    from harness.data.manifest import Card, Machine
 
 APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
 HOST = "host"  # the key of this machine's own cores
@@ -78,7 +78,7 @@ def differs(key: str, row: Mapping[str, float | None], card: Card) -> list[str]:
     Both by the names of `Card`: memory_bytes, memory_clock_max_hz, sm_clock_max_hz. What either side does not know is
     not compared.
 
-    >>> from harness.manifest import Card
+    >>> from harness.data.manifest import Card
     >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card(memory_bytes=100.9e9))
     ["h100-sxm: the driver's memory_bytes is 1.01e+11, its data sheet's 8.55e+10 (+18 %): is it that card?"]
     >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card())

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Spread
 from harness.predict.batching import StepMachine, Stride
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.step import MeanLengths
-from harness.summary import Spread
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import PredictedLevel, SteppedLevel
 from harness.predict.batching import StepMachine
 from harness.predict.deployment import Deployment
 from harness.predict.limits import batch_cap, caps
@@ -20,7 +21,6 @@ from harness.predict.model import Model
 from harness.predict.simulate import CARRIED, Lengths, Simulation, closed_loop, open_loop
 from harness.predict.steady import steady_state
 from harness.predict.step import MeanLengths, Mixture, means, step_cost
-from harness.summary import PredictedLevel, SteppedLevel
 
 _ROUNDS = 4  # of all users, in the window of a closed loop
 _WARM_UP, _WINDOW = 5, 20  # of an open loop, in the time of a request in a full batch

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from harness import decoding
-from harness.errors import HarnessError
+from harness.base import decoding
+from harness.base.errors import HarnessError
 from harness.predict.deployment import Deployment
 from harness.predict.least_squares import Span, least_squares, standard_errors
 from harness.predict.limits import batch_cap, caps

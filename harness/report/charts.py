@@ -16,16 +16,16 @@ import msgspec
 import numpy as np
 
 from harness.analysis.stats import Z95
-from harness.judgement import Gravity
-from harness.manifest import Manifest
+from harness.base.units import LIMITS, duration
+from harness.data.judgement import Gravity
+from harness.data.manifest import Manifest
+from harness.data.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value, is_decided
 from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
 from harness.report.headline import is_open, limited, of_ramp, own_knee, plateau_of, sentence, state, unit_of
 from harness.report.remarks import worst
 from harness.report.subject import simulated_words, subject
-from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value, is_decided
-from harness.units import LIMITS, duration
-from harness.work import Unit
+from harness.spec.work import Unit
 
 _ASSUMED = 1.25  # of the highest level: as far up the axis reaches for an error that is only assumed
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e": "End-to-end latency"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from harness.data.judgement import Outcome
 from harness.decide.check import expression
 from harness.decide.check.decision import Decision, Report
-from harness.judgement import Outcome
 from harness.report.document import Column, Document, Section, shown
 from harness.report.format import MISSING, confidence, joined, load, number, percent, plain
 

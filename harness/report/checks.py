@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from harness.analysis.checks import DOUBT, PASS, SECONDS
+from harness.base.units import duration
+from harness.data.summary import Check, Summary
 from harness.report import document as doc
 from harness.report.format import MISSING, number, plain, time
-from harness.summary import Check, Summary
-from harness.units import duration
 
 _NAMES = {
     "phases": "prefill and decode apart",

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import at_load
-from harness.manifest import Manifest
+from harness.data.manifest import Manifest
+from harness.data.summary import Summary
 from harness.predict import claims
-from harness.recipe import Claim
 from harness.report.document import Column, Section
 from harness.report.format import MISSING, interval, load_of, number, plain
 from harness.report.headline import fastest, unit_of
 from harness.results.levelmap import REPEAT, SERVER, Map, MeasuredCell
-from harness.summary import Summary
+from harness.spec.recipe import Claim
 
 
 def section(summary: Summary, manifest: Manifest) -> Section:

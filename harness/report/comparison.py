@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from harness.analysis.stats import Z95
+from harness.data.summary import Knees, Value
 from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
 from harness.decide.compare.runs import Load
 from harness.report.chart import PARTS, Chart, Datum, Guide, Scale, Series, ticks
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
 from harness.report.headline import of_curve
-from harness.summary import Knees, Value
-from harness.work import Unit
+from harness.spec.work import Unit
 
 PICTURE = "comparison.png"
 _ANSWER = "Answer"

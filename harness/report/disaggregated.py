@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from harness.data.summary import Band
 from harness.predict.disaggregated import Disaggregated, Pool
 from harness.report.document import Column, Document, Section
 from harness.report.format import ms, number
-from harness.summary import Band
 
 
 def report(found: Disaggregated) -> Document:

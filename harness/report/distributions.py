@@ -15,12 +15,12 @@ from harness.analysis import metrics
 from harness.analysis.table import Floats, Table
 from harness.analysis.timeline import Timeline
 from harness.analysis.window import began_in
-from harness.record import Level
+from harness.data.record import Level
+from harness.data.summary import LevelSummary, Summary
 from harness.report.chart import PARTS, STROKES, Chart, Datum, Scale, Series
 from harness.report.figures import at_the_knee
 from harness.report.format import load_of, number, percent
 from harness.report.headline import fastest, unit_of
-from harness.summary import LevelSummary, Summary
 
 _SHARES = np.linspace(0, 1, 101)
 _FEW = 10  # requests that a distribution has at least

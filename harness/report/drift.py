@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from harness.data.summary import LevelSummary, Summary, Trend, Value
 from harness.report import document as doc
 from harness.report.format import MISSING, confidence, joined, number, percent
 from harness.report.headline import unit_of
 from harness.report.workload import loads
-from harness.summary import LevelSummary, Summary, Trend, Value
 
 TITLE = "Over the window"
 _NOTE = "change an hour: slope of a line through equal parts of the window; sure: not 0, at 99.99 %"

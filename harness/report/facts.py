@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from harness.analysis import slo
 from harness.analysis.validity import Purpose, usable
-from harness.judgement import AGREES, Cause, Outcome
+from harness.data.judgement import AGREES, Cause, Outcome
+from harness.data.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value, is_decided
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load, load_of, number, percent, plain, slo_met
 from harness.report.headline import (
@@ -26,7 +27,6 @@ from harness.report.headline import (
     unsettled,
 )
 from harness.report.subject import BY_CONSTRUCTION
-from harness.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value, is_decided
 
 _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from harness.judgement import Code
+from harness.data.judgement import Code
+from harness.data.summary import Summary
 from harness.report import document as doc
 from harness.report.format import loads, plain
 from harness.report.headline import is_open
-from harness.summary import Summary
 
 _WORDS = 120  # characters of what the server said
 _SERVER = "see the server's log"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from harness.analysis.validity import Purpose, usable
+from harness.data.summary import PROVISIONAL, LevelSummary, Summary, Value, is_decided
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load_of, ms, number
 from harness.report.headline import headline, is_open, limited, of_ramp, own_knee, plateau_of, state, unit_of
 from harness.report.operating_point import highest_up_to
 from harness.report.repeats import mean_of, of_loads
-from harness.summary import PROVISIONAL, LevelSummary, Summary, Value, is_decided
 
 
 def figures(summary: Summary) -> list[Fact]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import headline as unqualified
+from harness.data.summary import PROVISIONAL, Curve, Knees, Value
 from harness.report import document as doc
 from harness.report.format import confidence, joined, number, plain
 from harness.report.headline import hinge_of, of_curve, of_knee, state, unsettled
-from harness.summary import PROVISIONAL, Curve, Knees, Value
-from harness.work import Unit
+from harness.spec.work import Unit
 
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 

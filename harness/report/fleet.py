@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.data.summary import LossPhase, NodeLoss, ReplicaSummary, Summary
 from harness.report import document as doc
 from harness.report.format import MISSING, ms, number, percent, plain
 from harness.report.headline import unit_of
 from harness.report.workload import loads
-from harness.summary import LossPhase, NodeLoss, ReplicaSummary, Summary
 
 _PHASES = "before → during → after the loss; TTFT is that of the replicas that were left"
 

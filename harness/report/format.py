@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.summary import LevelSummary
-from harness.terminal import clean, cut
+from harness.base.terminal import clean, cut
+from harness.data.summary import LevelSummary
 
 MISSING = "–"
 _FEW = 4  # levels that a line names one by one

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.data.summary import Summary
 from harness.report.chart import Chart, Datum, Scale, Series
 from harness.report.charts import measured
 from harness.report.format import load_of, number
 from harness.report.headline import is_open
-from harness.summary import Summary
 
 
 def frontier(summary: Summary) -> Chart:

@@ -27,20 +27,9 @@ from collections.abc import Mapping, Sequence
 from harness.analysis import at_load, slo
 from harness.analysis import headline as unqualified
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.judgement import Code, Outcome
-from harness.report.document import Fact
-from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
-from harness.report.operating_point import (
-    at_the_knee,
-    highest_up_to,
-    latencies,
-    most_served,
-    one_level,
-    phases,
-    throughput,
-)
-from harness.report.repeats import distinct
-from harness.summary import (
+from harness.base.units import span
+from harness.data.judgement import Code, Outcome
+from harness.data.summary import (
     BEYOND,
     FOUND,
     NONE,
@@ -54,8 +43,19 @@ from harness.summary import (
     Value,
     is_decided,
 )
-from harness.units import span
-from harness.work import Unit
+from harness.report.document import Fact
+from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
+from harness.report.operating_point import (
+    at_the_knee,
+    highest_up_to,
+    latencies,
+    most_served,
+    one_level,
+    phases,
+    throughput,
+)
+from harness.report.repeats import distinct
+from harness.spec.work import Unit
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
 REASONS = (Code.PLATEAU_NOT_REACHED, Code.KNEE_NOT_IDENTIFIABLE)  # verdicts that repeat why the answer is not found

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.data.summary import Value
 from harness.predict.hinge import predicted_hinge
 from harness.report import claims
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
@@ -22,8 +23,7 @@ from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.report.subject import BY_CONSTRUCTION
 from harness.results import levelmap
 from harness.results.levelmap import INPUT, INPUTS, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
-from harness.summary import Value
-from harness.work import Unit
+from harness.spec.work import Unit
 
 _NAMES = {
     INPUT: "input tokens P",

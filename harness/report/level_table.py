@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from harness.judgement import Gravity, Outcome
+from harness.data.judgement import Gravity, Outcome
+from harness.data.summary import LevelSummary, PredictedLevel, Spread, Summary
 from harness.report.document import Column, Section, shown
 from harness.report.format import MISSING, half_width, label, ms, number
 from harness.report.headline import is_open, unit_of
 from harness.report.remarks import SIGNS, legend, worst
 from harness.report.repeats import mean_of, of_loads
-from harness.summary import LevelSummary, PredictedLevel, Spread, Summary
-from harness.work import Unit
+from harness.spec.work import Unit
 
 _MEANS = "× n: mean of n repeats"
 

@@ -6,6 +6,7 @@ import datetime
 import itertools
 from collections.abc import Sequence
 
+from harness.base.terminal import cut
 from harness.decide.check import expression
 from harness.decide.check.figures import Quantity
 from harness.decide.listing import Entry, Listing
@@ -13,7 +14,6 @@ from harness.report.chart import PARTS, Chart, Datum, Scale, Series
 from harness.report.check import unit_words
 from harness.report.document import Column, Document, Section
 from harness.report.format import MISSING, interval, number, plain
-from harness.terminal import cut
 
 _SIMULATED = "some of these were answered by the simulated endpoint"
 _DAY = 86_400.0

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from harness.judgement import Gravity
-from harness.progress import LevelProgress
+from harness.base.terminal import console as to_terminal
+from harness.base.units import span
+from harness.data.judgement import Gravity
+from harness.data.progress import LevelProgress
+from harness.data.summary import LevelSummary
 from harness.report.format import MISSING, half_width, ms, number, plain
-from harness.summary import LevelSummary
-from harness.terminal import console as to_terminal
-from harness.units import span
 
 _BAR = 16
 _BAR_FROM = 80  # columns; a narrower terminal has no room for one

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import at_load
+from harness.data.summary import Curve, LevelSummary, Phases, Spread, Value
 from harness.report.document import Fact
 from harness.report.format import MISSING, confidence, interval, joined, load_of, number, time
-from harness.summary import Curve, LevelSummary, Phases, Spread, Value
-from harness.work import Unit
+from harness.spec.work import Unit
 
 
 def highest_up_to(levels: Sequence[LevelSummary], knee: float | None) -> LevelSummary | None:

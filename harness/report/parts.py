@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
+from harness.data.summary import ClassSummary, LevelSummary, ReplicaSummary, Summary
 from harness.report.chart import PARTS, STROKES, Chart, Datum, Marker, Scale, Series
 from harness.report.charts import load_axis, measured
 from harness.report.format import load_of, number, plain
 from harness.report.headline import unit_of
-from harness.summary import ClassSummary, LevelSummary, ReplicaSummary, Summary
 
 _MARKERS: tuple[Marker, ...] = ("dot", "square", "diamond", "square", "diamond", "dot")
 _Part = ClassSummary | ReplicaSummary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.base.units import span
 from harness.decide.plan.bill import FOLLOWING, Costs
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.day import Day
@@ -9,8 +10,7 @@ from harness.decide.plan.plan import Plan
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, joined, listed, ms, number, percent, plain
 from harness.report.headline import count
-from harness.units import span
-from harness.work import Unit
+from harness.spec.work import Unit
 
 _MARK = "planned"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from harness.base.terminal import cut
 from harness.report.chart import Chart, Guide, Scale, Series, Side, Tone, spread_apart
 from harness.report.format import number
-from harness.terminal import cut
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
 BLUE, ORANGE, VERMILION, GREEN, PURPLE, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#7a828c"

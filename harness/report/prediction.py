@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.data.summary import Band, Calibrated, Prediction, Spread, SteppedLevel
 from harness.predict.claims import TITLE as CLAIMS
 from harness.report.document import Column, Document, Section, shown
 from harness.report.format import MISSING, ms, number, percent, plain, slo_met
-from harness.summary import Band, Calibrated, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase

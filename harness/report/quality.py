@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.data.summary import AnswerQuality, Estimate, Summary
 from harness.report import document as doc
 from harness.report.format import MISSING, number, percent
 from harness.report.workload import loads
-from harness.summary import AnswerQuality, Estimate, Summary
 
 _NOTE = (
     "agreement: answers with the words of the first one, unloaded; part after: words that the others begin with alike; "

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.judgement import Code, Gravity, rank
+from harness.data.judgement import Code, Gravity, rank
+from harness.data.summary import LevelSummary, Summary, Verdict
 from harness.report.document import Remark
 from harness.report.format import load, loads, plain
 from harness.report.headline import REASONS, by_curve, is_open, of_ramp, unsettled
-from harness.summary import LevelSummary, Summary, Verdict
 
 _OF_THE_FIT = (Code.FIT_ERROR_ASSUMED, Code.TRANSIENT_UNCHECKED)  # of a level that has no interval, which says enough
 SIGNS = {Gravity.INVALID: "✗", Gravity.DOUBT: "?", Gravity.NOTE: "·"}

@@ -15,7 +15,7 @@ import numpy as np
 from harness.analysis import slo
 from harness.analysis.stats import t_quantile
 from harness.analysis.validity import Purpose, usable
-from harness.summary import Estimate, LevelSummary, Spread
+from harness.data.summary import Estimate, LevelSummary, Spread
 
 _FEWEST = 3  # repeats whose scatter makes an interval
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from harness.data.summary import Prediction
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
 from harness.report.format import number
 from harness.report.prediction import binding, subject
-from harness.summary import Prediction
 
 if TYPE_CHECKING:
     from harness.predict.question import PredictionResult

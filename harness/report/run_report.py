@@ -12,8 +12,10 @@ import msgspec
 
 from harness.analysis.level import Facts
 from harness.analysis.timeline import timeline
+from harness.data.manifest import Manifest, Scenario
+from harness.data.roles import Role, role_of
+from harness.data.summary import RampStep, Summary
 from harness.decide.plan import what_if
-from harness.manifest import Manifest, Scenario
 from harness.report import (
     charts,
     checks,
@@ -39,8 +41,6 @@ from harness.report.headline import headline, is_open, sentence, unit_of
 from harness.report.remarks import first_lines, remarks
 from harness.report.subject import manifest_facts, simulated_words, subject
 from harness.results.result import Result
-from harness.roles import Role, role_of
-from harness.summary import RampStep, Summary
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
 LEVELS = "Levels"

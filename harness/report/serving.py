@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from harness.analysis.stats import SAMPLES
+from harness.data.summary import Spread, Summary
 from harness.report import document as doc
 from harness.report.format import MISSING, number
 from harness.report.headline import unit_of
-from harness.summary import Spread, Summary
 
 _TIMES = (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"), ("E2EL", "e2e_s"))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from harness.manifest import Amount, Manifest
+from harness.data.manifest import Amount, Manifest
+from harness.data.summary import Summary
 from harness.report.document import Fact
 from harness.report.format import flat, number, plain
 from harness.report.headline import of_ramp
-from harness.summary import Summary
 
 BY_CONSTRUCTION = "results agree with the prediction by construction"
 _DIFFERS = 0.02  # of the tokens requested: the mean that was sent is shown too if it differs by more

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.judgement import Gravity
+from harness.data.judgement import Gravity
 from harness.report import document as doc
 
 _STYLES: dict[str, str] = {Gravity.INVALID: "bold red", Gravity.DOUBT: "yellow", Gravity.NOTE: "dim"}

@@ -9,10 +9,10 @@ import itertools
 from collections.abc import Mapping
 
 from harness.analysis.timeline import Line, Timeline
+from harness.data.summary import Summary
 from harness.report.chart import PARTS, STROKES, Chart, Datum, Guide, Scale, Series
 from harness.report.format import number, plain
 from harness.report.headline import is_open, unit_of
-from harness.summary import Summary
 
 _POINTS = 300  # of a line, at most
 _APART = 1 / 24  # of the time axis, between two levels with a name

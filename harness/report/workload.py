@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.data.summary import (
+    ClassSummary,
+    Interference,
+    Lengths,
+    LengthSpread,
+    LevelSummary,
+    SessionSummary,
+    Summary,
+)
 from harness.report import document as doc
 from harness.report.format import MISSING, label, ms, number, percent, plain
 from harness.report.headline import is_open, unit_of
-from harness.summary import ClassSummary, Interference, Lengths, LengthSpread, LevelSummary, SessionSummary, Summary
 
 _SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
 _INTERFERENCE = (

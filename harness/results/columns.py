@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from harness import decoding, files
-from harness.record import FORMAT, Header, Level, Record, Sample, phase_of, tokens_of
+from harness.base import decoding, files
+from harness.data.record import FORMAT, Header, Level, Record, Sample, phase_of, tokens_of
 from harness.results import arrow, frames
 
 if TYPE_CHECKING:

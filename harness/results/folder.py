@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import files
-from harness.errors import HarnessError
+from harness.base import files
+from harness.base.errors import HarnessError
 
 SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 MANIFEST, SUMMARY = "manifest.json", "summary.json"

@@ -21,8 +21,8 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from harness import decoding, files
-from harness.record import FORMAT, SERVER, Header, Level, Record, Sample
+from harness.base import decoding, files
+from harness.data.record import FORMAT, SERVER, Header, Level, Record, Sample
 from harness.results import folder as folders
 
 HEAD = struct.Struct("<II")

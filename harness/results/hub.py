@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from harness import decoding
-from harness.errors import HarnessError
+from harness.base import decoding
+from harness.base.errors import HarnessError
 
 _PLACE = "--hub"
 

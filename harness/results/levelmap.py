@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from harness import decoding
-from harness.recipe import Claim
-from harness.summary import Prediction, Value
-from harness.work import Unit
+from harness.base import decoding
+from harness.data.summary import Prediction, Value
+from harness.spec.recipe import Claim
+from harness.spec.work import Unit
 
 FORMAT = 1
 MAP = "map.json"

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
 _OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields

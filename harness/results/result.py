@@ -12,14 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from harness import decoding, manifest
-from harness.errors import HarnessError
-from harness.manifest import Manifest, MapManifest
-from harness.record import FORMAT, Header, Level, Record, Sample
+from harness.base import decoding
+from harness.base.errors import HarnessError
+from harness.data import manifest
+from harness.data.manifest import Manifest, MapManifest
+from harness.data.record import FORMAT, Header, Level, Record, Sample
+from harness.data.summary import FORMAT as SUMMARY_FORMAT
+from harness.data.summary import Summary
 from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY, has_requests
-from harness.summary import FORMAT as SUMMARY_FORMAT
-from harness.summary import Summary
 
 _LARGEST = 64 << 20  # bytes of a summary: thousands of levels
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from harness import files
-from harness.errors import HarnessError
-from harness.manifest import Client, Manifest, Shard
-from harness.record import SERVER, Level, Sample
+from harness.base import files
+from harness.base.errors import HarnessError
+from harness.data.manifest import Client, Manifest, Shard
+from harness.data.record import SERVER, Level, Sample
 from harness.results import columns
 from harness.results.folder import MANIFEST, REQUESTS, TELEMETRY
 from harness.results.result import Result

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness import files
-from harness.errors import HarnessError
-from harness.record import FORMAT, Header, Level, Record, Sample
+from harness.base import files
+from harness.base.errors import HarnessError
+from harness.data.record import FORMAT, Header, Level, Record, Sample
 from harness.results import columns, frames
 from harness.results.folder import REQUESTS, SPOOL, TELEMETRY, segment, segments
 from harness.results.frames import Position, Spooled

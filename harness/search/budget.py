@@ -11,9 +11,9 @@ import math
 
 import msgspec
 
-from harness import units
-from harness.record import Record
-from harness.scenario import Hardware, Ramp
+from harness.base import units
+from harness.data.record import Record
+from harness.spec.scenario import Hardware, Ramp
 
 
 class Usage(msgspec.Struct, frozen=True):

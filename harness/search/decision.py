@@ -1,7 +1,7 @@
 """What a search decides: a level in its role, or its end, with the reason; the sentences of all reasons are here.
 
 A reason is an enumeration whose value is its sentence, with places for figures. Result folders have the sentences
-alone: `harness.roles` reads them back, those of earlier versions too, and nothing else parses one. So a sentence that
+alone: `data.roles` reads them back, those of earlier versions too, and nothing else parses one. So a sentence that
 changes needs a rule there.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from harness import roles
-from harness.roles import Role
+from harness.data import roles
+from harness.data.roles import Role
 
 
 class Reason(enum.StrEnum):

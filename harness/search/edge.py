@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from harness.analysis import slo
-from harness.judgement import Outcome
+from harness.data.judgement import Outcome
+from harness.data.summary import Attainment
 from harness.search.measured import MeasuredLevel
-from harness.summary import Attainment
 
 REPEATS = 3  # of a load that stays undecided; then that is the answer
 CLOSE = 1.05  # largest met and smallest missed this near to each other: the edge is found

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.analysis.conclusion import LEVELS, SURE
-from harness.judgement import Outcome
+from harness.data.judgement import Outcome
 from harness.search import knee, pace
 from harness.search.decision import Decision, End, Reason, end, measure
 from harness.search.edge import judged

@@ -13,10 +13,10 @@ import msgspec
 from harness.analysis import change, curve, seats
 from harness.analysis.conclusion import BELOW_LAST, UNSURE
 from harness.analysis.seats import Occupancy, Seats
+from harness.data.summary import BEYOND
 from harness.search.decision import Part, interval_width
 from harness.search.measured import MeasuredLevel
 from harness.search.state import State
-from harness.summary import BEYOND
 
 UP_TO = 2.0  # times the load from which on requests wait, that a level goes up to
 

@@ -8,11 +8,11 @@ from harness.analysis import slo
 from harness.analysis.seats import Occupancy, occupancy
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.server import answered, too_many_fail
-from harness.judgement import Code
-from harness.record import Level, LevelNote
-from harness.roles import Role, role_of
+from harness.data.judgement import Code
+from harness.data.record import Level, LevelNote
+from harness.data.roles import Role, role_of
+from harness.data.summary import Attainment, LevelSummary, Spread
 from harness.search.decision import Part
-from harness.summary import Attainment, LevelSummary, Spread
 
 
 class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ import math
 
 import msgspec
 
-from harness import traffic
 from harness.analysis import slo
-from harness.roles import Role
-from harness.scenario import Scenario
+from harness.data.roles import Role
+from harness.spec import traffic
+from harness.spec.scenario import Scenario
 
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
 SHORTEST_S = 1.0  # of a window, whatever a request takes

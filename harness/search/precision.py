@@ -14,8 +14,8 @@ import msgspec
 
 from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
-from harness.scenario import PRECISION
-from harness.summary import Estimate
+from harness.data.summary import Estimate
+from harness.spec.scenario import PRECISION
 
 REQUEST_TIMES = 22  # of the first check: an interval needs 20 mean ones, and requests in flight move the mean
 APART = 1.5  # from one check to the next (docs/method.md, The window)

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.roles import Role
+from harness.data.roles import Role
+from harness.data.summary import FOUND, PROVISIONAL
 from harness.search import first_pass, knee, refinement, slo
 from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
-from harness.summary import FOUND, PROVISIONAL
 
 SLO_LEVELS = 16  # after the first pass, that an SLO may take
 

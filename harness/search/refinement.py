@@ -28,11 +28,11 @@ import numpy as np
 
 from harness.analysis.conclusion import LEVELS, PAST, SURE
 from harness.analysis.seats import CROWDED
+from harness.data.summary import BEYOND, FOUND, PROVISIONAL
 from harness.search import first_pass, knee
 from harness.search.decision import Decision, End, Part, Reason, end, measure
 from harness.search.knee import UP_TO, Known
 from harness.search.state import State
-from harness.summary import BEYOND, FOUND, PROVISIONAL
 
 LEAST, MOST = 8, 32  # levels before the knee is known, and at which it is taken as it is
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.roles import Role
+from harness.data.roles import Role
 from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate, not_enough
 from harness.search.edge import CLOSE, Edge, edge_of, judged
 from harness.search.measured import MeasuredLevel

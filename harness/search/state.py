@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.scenario import Scenario
 from harness.search import decision, pace
 from harness.search.budget import Budget, sharing
 from harness.search.decision import Decision, Part, Reason
 from harness.search.measured import MeasuredLevel
+from harness.spec.scenario import Scenario
 
 KNEE_SHARE = 0.8  # of the knee, at which a soak without a load of its own is: as full as a server is run
 _IN_VAIN = 2  # times that a level is measured without counting, after which its cause is taken to stand

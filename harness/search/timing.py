@@ -13,16 +13,16 @@ from collections.abc import Collection, Sequence
 import msgspec
 import numpy as np
 
-from harness import traffic
 from harness.analysis import window
 from harness.analysis.table import Floats, Ints
-from harness.record import Level, LevelNote
-from harness.roles import Role
-from harness.scenario import PRECISION, Scenario
+from harness.data.record import Level, LevelNote
+from harness.data.roles import Role
 from harness.search import pace, precision
 from harness.search.budget import Bound, Budget
 from harness.search.history import History
 from harness.search.timetable import Moments
+from harness.spec import traffic
+from harness.spec.scenario import PRECISION, Scenario
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # of one that ends when it is precise
 LONGEST_OPEN_WARM_UP_S = 30.0

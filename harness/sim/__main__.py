@@ -10,10 +10,10 @@ import sys
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.base.terminal import guard
 from harness.sim.profile import DEFAULT, Profile, Reference, StreamPace, profile, reference
 from harness.sim.serve import serve
-from harness.terminal import guard
 
 
 def _arguments() -> argparse.Namespace:

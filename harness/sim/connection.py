@@ -10,13 +10,13 @@ import socket
 from array import array
 from collections import deque
 
+from harness.base.version import __version__
 from harness.dialects.dialect import Events
 from harness.dialects.sse import EVENTS
 from harness.sim.api import EventWriter, Generation
 from harness.sim.encoder import AnswerWriter, Encoding
 from harness.sim.events import PlainWriter
 from harness.sim.refusal import RefusalError
-from harness.version import __version__
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness import units
-from harness.errors import HarnessError
+from harness.base import units
+from harness.base.errors import HarnessError
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, as the kernel does for a process that is killed
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness import interpreter
-from harness.errors import HarnessError
+from harness.base import interpreter
+from harness.base.errors import HarnessError
 from harness.sim.profile import Profile, Reference
 
 _READY = "ready "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -22,7 +22,7 @@ from harness.predict.question import short
 from harness.sim.outage import Outage
 
 if TYPE_CHECKING:
-    from harness.scenario import Sim
+    from harness.spec.scenario import Sim
 
 DEFAULT = "llama-3.1-8b/h100-sxm"
 
@@ -114,7 +114,7 @@ def profile(
 def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
     """The endpoint that a run starts for `sim:`; `prefix_caching` counts where the scenario does not say.
 
-    >>> from harness.scenario import Sim
+    >>> from harness.spec.scenario import Sim
     >>> embedded(Sim(replicas=2)).deployment.gpus
     2
     """

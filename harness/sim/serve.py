@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.sim.endpoint import Endpoint
 from harness.sim.profile import Profile, Reference
 from harness.sim.writelog import WriteLog

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from harness import files
+from harness.base import files
 from harness.results import frames
 
 _DELAY_NS = 20_000_000  # well within the promised tenth of a second

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from harness import secrecy
-from harness.errors import HarnessError
-from harness.recipe import Recipe, Settings, Stack
-from harness.secrecy import HIDDEN
+from harness.base import secrecy
+from harness.base.errors import HarnessError
+from harness.base.secrecy import HIDDEN
+from harness.spec.recipe import Recipe, Settings, Stack
 
 _LINE = 300  # characters of a command on one line
 _NOT_IN_A_PROJECT = re.compile(r"[^a-z0-9_-]")  # Compose Specification, "name"
@@ -31,7 +31,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 def local(stack: Stack, model: str, port: int) -> Command:
     """The server as a process of this machine; `model` is the folder or file that it loads.
 
-    >>> from harness.recipe import StackSpec
+    >>> from harness.spec.recipe import StackSpec
     >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
     >>> local(Stack(spec=StackSpec(recipe="", tp=2, args=["-v"]), recipe=plain), "m", 80).words
     ['serve', 'm', '-p', '80', '--tp', '2', '-v']

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from harness.errors import HarnessError
-from harness.manifest import StackStart
+from harness.base.errors import HarnessError
+from harness.base.terminal import clean
+from harness.data.manifest import StackStart
 from harness.observe.gpu import Gpus
-from harness.recipe import Recipe, Stack
+from harness.spec.recipe import Recipe, Stack
 from harness.stacks import command as commands
 from harness.stacks import ready, server, shipped
 from harness.stacks.command import Command
 from harness.stacks.ready import NotReadyError
-from harness.terminal import clean
 
 _VERSION_S = 60.0  # for a command that prints it; importing an engine takes a while
 _FREE_S, _FREE_BYTES = 60.0, 256 << 20  # for a GPU's memory to come back, to within so much

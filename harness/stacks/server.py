@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from harness import interpreter
-from harness.errors import HarnessError
-from harness.secrecy import redact
+from harness.base import interpreter
+from harness.base.errors import HarnessError
+from harness.base.secrecy import redact
+from harness.base.terminal import clean
 from harness.stacks.command import Command
 from harness.stacks.watchdog import Task
-from harness.terminal import clean
 
 _BEYOND_S = 90.0  # that the watchdog may take besides the server: what is left of it, and its containers
 _SHOWN_LINES, _SHOWN = 12, 1_500  # of the end of a log

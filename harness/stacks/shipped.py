@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from harness import recipe as recipes
-from harness.errors import HarnessError, nearest
-from harness.recipe import Recipe, Stack, StackSpec
+from harness.base.errors import HarnessError, nearest
 from harness.results import levelmap
+from harness.spec import recipe as recipes
+from harness.spec.recipe import Recipe, Stack, StackSpec
 
 RECIPES = Path(__file__).with_name("recipes")
 _PLACES = Path(__file__).with_name("compose"), Path(__file__).parents[2] / "docker" / "stacks"  # of a wheel, of a clone

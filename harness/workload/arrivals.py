@@ -7,8 +7,8 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 
-from harness.errors import HarnessError
-from harness.traffic import Traffic
+from harness.base.errors import HarnessError
+from harness.spec.traffic import Traffic
 
 
 def stagger(slots: int, over_s: float, start: str, *, worker: int = 0, workers: int = 1) -> list[float]:

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from harness import decoding
-from harness.errors import HarnessError
-from harness.quality import QualitySpec
+from harness.base import decoding
+from harness.base.errors import HarnessError
+from harness.spec.quality import QualitySpec
 from harness.workload import json_schema, scorers
 from harness.workload.canaries import PROMPTS, Canary
 from harness.workload.dataset import json_lines

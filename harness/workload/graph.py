@@ -10,9 +10,9 @@ from functools import cached_property
 
 import msgspec
 
-from harness import precedence
-from harness.distribution import Distribution
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.spec import precedence
+from harness.spec.distribution import Distribution
 from harness.workload.task import MOST_NODES, Node, Task
 
 

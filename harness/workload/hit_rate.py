@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from harness.scenario import Scenario
+from harness.spec.scenario import Scenario
 from harness.workload import prefix, shape, tasks
 from harness.workload.cache import Cache, hashes
 from harness.workload.prefix import Prefixes
@@ -39,7 +39,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
 
     `rows` is the path of the table of its dataset.
 
-    >>> from harness.scenario import build
+    >>> from harness.spec.scenario import build
     >>> asked = build({"workload": {"session": {"turns": 2, "user_tokens": 48}, "output_tokens": 16}}, place="")
     >>> expected(asked, block=16)  # of 48 and of 48 + 16 + 48 tokens the second has four blocks
     0.4

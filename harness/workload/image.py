@@ -14,8 +14,8 @@ import random
 import struct
 import zlib
 
-from harness import images
-from harness.scenario import WorkloadSpec
+from harness.spec import images
+from harness.spec.scenario import WorkloadSpec
 
 _BLOCK = 16  # pixels
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"

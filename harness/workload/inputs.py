@@ -9,8 +9,8 @@ from functools import cached_property
 
 import msgspec
 
-from harness.scenario import Scenario
-from harness.work import QUERY_WORDS, RANKED
+from harness.spec.scenario import Scenario
+from harness.spec.work import QUERY_WORDS, RANKED
 from harness.workload import text
 from harness.workload.mixed import Mixed
 from harness.workload.request import Message, Request

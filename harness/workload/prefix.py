@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import msgspec
 
-from harness.scenario import Scenario
+from harness.spec.scenario import Scenario
 from harness.workload.request import Message, Request
 from harness.workload.text import Vocabulary
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.scenario import Scenario
+from harness.spec.scenario import Scenario
 from harness.workload import shape
 
 PREFILL, DECODE = "prefill", "decode"

@@ -12,7 +12,7 @@ import random
 
 import msgspec
 
-from harness.distribution import Distribution
+from harness.spec.distribution import Distribution
 from harness.workload.dataset.row import Row
 from harness.workload.rows import Rows, answer_tokens, prompt_tokens
 from harness.workload.task import MOST_NODES, Node, Task

@@ -7,7 +7,7 @@ answer, and datasets.
 from __future__ import annotations
 
 from harness.predict.step import MeanLengths, Mixture, means
-from harness.scenario import Scenario
+from harness.spec.scenario import Scenario
 from harness.workload import shape
 
 _COUNT = 1_000  # of a mixture: enough for a class of one in a thousand, and for a p99

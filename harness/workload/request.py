@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from harness.classes import Cancel
+from harness.spec.classes import Cancel
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

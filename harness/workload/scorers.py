@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from harness import decoding
+from harness.base import decoding
 from harness.results import arrow
 from harness.workload import json_schema
 

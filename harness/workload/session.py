@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-from harness.distribution import Distribution
+from harness.spec.distribution import Distribution
 from harness.workload.task import MOST_NODES, Node, Task
 
 

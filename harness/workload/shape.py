@@ -15,9 +15,9 @@ from functools import cached_property
 
 import msgspec
 
-from harness.classes import Cancel, ClassSpec
-from harness.distribution import Distribution, Fixed, observed, parse
-from harness.scenario import Scenario
+from harness.spec.classes import Cancel, ClassSpec
+from harness.spec.distribution import Distribution, Fixed, observed, parse
+from harness.spec.scenario import Scenario
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):

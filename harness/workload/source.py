@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness import traffic
-from harness.distribution import parse
-from harness.scenario import Scenario
+from harness.spec import traffic
+from harness.spec.distribution import parse
+from harness.spec.scenario import Scenario
 from harness.workload import inputs, prefix, shape
 from harness.workload.canaries import Canaries, Canary, among
 from harness.workload.inputs import Inputs

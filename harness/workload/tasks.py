@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from harness.distribution import parse
-from harness.scenario import Scenario
+from harness.spec.distribution import parse
+from harness.spec.scenario import Scenario
 from harness.workload import prefix, think
 from harness.workload.conversation import Conversation
 from harness.workload.graph import Graph, Step
@@ -62,8 +62,8 @@ def of(
 
     `rows` is the path of the table of its dataset, without which its sessions are not known.
 
-    >>> from harness.reuse import SessionSpec
-    >>> from harness.scenario import WorkloadSpec
+    >>> from harness.spec.reuse import SessionSpec
+    >>> from harness.spec.scenario import WorkloadSpec
     >>> asked = Scenario(workload=WorkloadSpec(session=SessionSpec(turns=3, user_tokens=20, think=2.0)))
     >>> [node.pause_s for node in of(asked).task(0).nodes]
     [0.0, 2.0, 2.0]
@@ -124,7 +124,7 @@ def lengths(scenario: Scenario, rows: str = "") -> list[tuple[int, int]]:
 def per_second(scenario: Scenario, request_s: float, rows: str = "") -> float:
     """Requests per second of one slot of a closed loop whose requests take so long each, pauses included.
 
-    >>> from harness.scenario import Ramp
+    >>> from harness.spec.scenario import Ramp
     >>> per_second(Scenario(ramp=Ramp(think=1.5)), 0.5)
     0.5
     """

@@ -9,8 +9,8 @@ import random
 
 import msgspec
 
-from harness import reuse
-from harness.distribution import Distribution
+from harness.spec import reuse
+from harness.spec.distribution import Distribution
 
 
 def pauses(pause: float | str, place: str = "") -> Distribution | None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.workload import text
 from harness.workload.request import Request
 

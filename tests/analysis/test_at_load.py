@@ -8,7 +8,7 @@ import math
 import pytest
 
 from harness.analysis import at_load
-from harness.summary import Estimate, Value
+from harness.data.summary import Estimate, Value
 from tests.builders import summaries
 
 

@@ -8,9 +8,7 @@ import msgspec
 import pytest
 
 from harness.analysis import checks
-from harness.report import checks as shown
-from harness.report import document as doc
-from harness.summary import (
+from harness.data.summary import (
     ClassWorkload,
     Lengths,
     LengthSpread,
@@ -20,7 +18,9 @@ from harness.summary import (
     Verdict,
     WorkloadSummary,
 )
-from harness.work import Unit
+from harness.report import checks as shown
+from harness.report import document as doc
+from harness.spec.work import Unit
 from tests.builders import summaries
 
 

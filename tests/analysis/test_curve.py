@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness import decoding
 from harness.analysis.curve import Fit, Point, fit, interval, operating_point, throughput
 from harness.analysis.verdicts.curve import dip_confirmed
-from harness.summary import LevelSummary, ServerView, Value
+from harness.base import decoding
+from harness.data.summary import LevelSummary, ServerView, Value
 from tests.builders.summaries import level
 
 HERE = Path(__file__).parents[1]

@@ -11,10 +11,10 @@ from harness.analysis.level import Facts
 from harness.analysis.server_account import Scrapes
 from harness.analysis.table import Floats
 from harness.analysis.verdicts.drift import verdicts
-from harness.judgement import Code, Gravity
-from harness.record import SERVER, Level, Sample
-from harness.server_metrics import Figure
-from harness.summary import Change, Drift, Trend, Value
+from harness.data.judgement import Code, Gravity
+from harness.data.record import SERVER, Level, Sample
+from harness.data.server_metrics import Figure
+from harness.data.summary import Change, Drift, Trend, Value
 from tests.builders.records import request
 
 MINUTES = np.arange(40.0) + 0.5

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from harness.analysis import explanation, gap
 from harness.analysis.verdicts.peak import above_peak
-from harness.judgement import Cause
-from harness.predict import catalog
-from harness.predict.deployment import deployment
-from harness.predict.model import model
-from harness.predict.roofline import predict
-from harness.predict.step import MeanLengths
-from harness.summary import (
+from harness.data.judgement import Cause
+from harness.data.summary import (
     Achieved,
     Curve,
     Estimate,
@@ -32,6 +27,11 @@ from harness.summary import (
     Value,
     Verdict,
 )
+from harness.predict import catalog
+from harness.predict.deployment import deployment
+from harness.predict.model import model
+from harness.predict.roofline import predict
+from harness.predict.step import MeanLengths
 from tests.builders import summaries
 
 PREDICTION = summaries.prediction((1, 2, 4), {})

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness import distribution, manifest
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.analysis.table import Table
-from harness.errors import HarnessError
-from harness.record import Record
-from harness.summary import ClassWorkload, WorkloadSummary
+from harness.base.errors import HarnessError
+from harness.data import manifest
+from harness.data.record import Record
+from harness.data.summary import ClassWorkload, WorkloadSummary
+from harness.spec import distribution
 from tests.builders.records import WINDOW, request
 
 

@@ -14,8 +14,8 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.metrics import mean_itl, peak_rate, stalls, tpot
 from harness.analysis.table import Table, gaps
-from harness.record import Level, Record, arrivals_of
-from harness.summary import ClientView, LevelSummary, ServerView
+from harness.data.record import Level, Record, arrivals_of
+from harness.data.summary import ClientView, LevelSummary, ServerView
 from tests.builders.records import WINDOW, request, steady
 
 

@@ -10,9 +10,9 @@ import pytest
 from harness.analysis import node_loss
 from harness.analysis.node_loss import SLOWED, STOPPED
 from harness.analysis.table import Table
-from harness.judgement import CurveState
-from harness.record import Level, Record
-from harness.summary import Curve, NodeLoss, Value
+from harness.data.judgement import CurveState
+from harness.data.record import Level, Record
+from harness.data.summary import Curve, NodeLoss, Value
 from tests.builders.records import request
 
 A, B = "http://a", "http://b"

@@ -15,9 +15,9 @@ from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.verdicts.client import NEAR, TOO_NEAR
 from harness.analysis.window import backlog
-from harness.record import Level, Record
-from harness.summary import LevelSummary
-from harness.traffic import parse
+from harness.data.record import Level, Record
+from harness.data.summary import LevelSummary
+from harness.spec.traffic import parse
 from harness.workload.arrivals import due_times
 from tests.builders.records import request
 

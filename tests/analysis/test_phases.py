@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from harness.analysis import phases
 from harness.analysis.table import Floats
+from harness.data.summary import Curve, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
 from harness.predict import catalog, roofline
 from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
 from harness.predict.step import decode_time, prefill_compute, prefill_time, step_cost
-from harness.summary import Curve, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
 from tests.builders import summaries
 
 LENGTHS = (64, 116, 210, 380, 512, 689, 1248, 2261, 4096)

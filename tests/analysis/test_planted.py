@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.analysis import gap
-from harness.judgement import AGREES, Cause
-from harness.summary import Gap, Summary
+from harness.data.judgement import AGREES, Cause
+from harness.data.summary import Gap, Summary
 from tests.builders import planted
 
 NAMES = list(planted.FAULTS)

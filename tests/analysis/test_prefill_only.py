@@ -15,7 +15,9 @@ from harness.analysis.level import Facts
 from harness.analysis.slo import attainments, limits
 from harness.analysis.table import Table
 from harness.analysis.verdicts.curve import host_bound
-from harness.manifest import Manifest, Scenario, Target, Workload, WorkloadSpec
+from harness.data.manifest import Manifest, Scenario, Target, Workload, WorkloadSpec
+from harness.data.record import Level, Record
+from harness.data.summary import ClientView, GpuView, LevelSummary, Summary, Value
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
@@ -23,11 +25,9 @@ from harness.predict.passes import Passes
 from harness.predict.roofline import predict
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.step import MeanLengths
-from harness.record import Level, Record
 from harness.report.level_table import columns
 from harness.report.run_report import report
-from harness.summary import ClientView, GpuView, LevelSummary, Summary, Value
-from harness.work import QUERY_WORDS, Unit
+from harness.spec.work import QUERY_WORDS, Unit
 from tests.builders.records import WINDOW, request
 from tests.builders.summaries import MANIFEST, full
 

@@ -10,9 +10,9 @@ import pytest
 from harness.analysis import quality
 from harness.analysis.quality import Changes, Finding, accuracy, changes, detectable, fisher, found, of_run, verdicts
 from harness.analysis.stats import wilson
-from harness.manifest import CanaryAnswer, UnloadedAnswers
-from harness.record import Level, Record
-from harness.summary import Estimate, Value
+from harness.data.manifest import CanaryAnswer, UnloadedAnswers
+from harness.data.record import Level, Record
+from harness.data.summary import Estimate, Value
 from tests.builders import summaries
 from tests.builders.records import request
 

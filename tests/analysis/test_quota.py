@@ -9,9 +9,9 @@ import pytest
 
 from harness.analysis.telemetry import quota_left
 from harness.analysis.verdicts.quota import quota_limited, quota_plateau
-from harness.judgement import Code, CurveState
-from harness.record import Sample
-from harness.summary import Curve, LevelSummary, Value
+from harness.data.judgement import Code, CurveState
+from harness.data.record import Sample
+from harness.data.summary import Curve, LevelSummary, Value
 from tests.builders.summaries import level
 
 

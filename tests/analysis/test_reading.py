@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.analysis.verdicts import reading
-from harness.record import Level
+from harness.data.record import Level
 from tests.builders.records import request
 
 LEVEL = Level(0, 4, 0, 0.0, 1.0, 2.0, 3.0)

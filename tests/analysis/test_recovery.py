@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness import traffic
 from harness.analysis import recovery
 from harness.analysis.table import Table
-from harness.record import Level, Record
+from harness.data.record import Level, Record
+from harness.spec import traffic
 from tests.builders.records import request
 
 SPIKE = "spike(period=10s,for=1s,low=2,high=20,at=3s)"

@@ -7,9 +7,9 @@ import pytest
 
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
-from harness.judgement import Code
-from harness.record import Record, Sample
-from harness.summary import LevelSummary
+from harness.data.judgement import Code
+from harness.data.record import Record, Sample
+from harness.data.summary import LevelSummary
 from tests.builders.records import WINDOW, steady
 
 A, B = "http://a", "http://b"

@@ -11,9 +11,9 @@ import pytest
 from harness.analysis import seats
 from harness.analysis.seats import Occupancy, Refused, Seats
 from harness.analysis.table import Table
-from harness.judgement import Code, invalid
+from harness.data.judgement import Code, invalid
+from harness.data.summary import Estimate, ServerView, Service
 from harness.results.foreign.measured import ForeignLevel, Latency
-from harness.summary import Estimate, ServerView, Service
 from tests.builders.records import request
 from tests.builders.summaries import level
 

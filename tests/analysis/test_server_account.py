@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from harness.analysis import histogram
 from harness.analysis.server_account import Ours, server_view
+from harness.data.record import Sample
+from harness.data.summary import EngineView, ServerView
 from harness.observe import server
-from harness.record import Sample
-from harness.summary import EngineView, ServerView
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 COUNTED = ("_total", "_sum", "_count", "_bucket", "_success", "_duration_us")  # names of what only grows

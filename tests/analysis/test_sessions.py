@@ -6,7 +6,7 @@ import pytest
 
 from harness.analysis import sessions
 from harness.analysis.table import Table
-from harness.record import Level, Record
+from harness.data.record import Level, Record
 from tests.builders.records import WINDOW, request
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from harness.analysis import metrics, slo
 from harness.analysis.stats import Z95, wilson
 from harness.analysis.table import Table
-from harness.errors import HarnessError
-from harness.record import Level, Record
-from harness.summary import Attainment, LevelSummary, Value, Verdict, is_decided
+from harness.base.errors import HarnessError
+from harness.data.record import Level, Record
+from harness.data.summary import Attainment, LevelSummary, Value, Verdict, is_decided
 from tests.builders import summaries
 from tests.builders.records import WINDOW, request
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import files
 from harness.analysis.level import _pauses
 from harness.analysis.summarise import exit_status, summarise
-from harness.record import Level, Record, Sample
+from harness.base import files
+from harness.data.record import Level, Record, Sample
+from harness.data.summary import Attainment, ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from harness.results import frames
 from harness.results.folder import MANIFEST
 from harness.results.result import Result
 from harness.results.spool import Spool, header
-from harness.summary import Attainment, ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from tests.builders import summaries
 from tests.builders.records import request, steady
 from tests.results.test_store import record

@@ -9,7 +9,7 @@ import pytest
 from harness.analysis import timeline as module
 from harness.analysis.table import Table
 from harness.analysis.timeline import timeline
-from harness.record import Sample
+from harness.data.record import Sample
 from tests.builders.records import request
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.judgement import Code, doubt, invalid, note
+from harness.data.judgement import Code, doubt, invalid, note
 from tests.builders.summaries import level
 
 CLIENT = [Code.CLIENT_LIMITED, Code.WORKER_PAUSED]

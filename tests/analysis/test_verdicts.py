@@ -17,9 +17,8 @@ from harness.analysis.table import Table
 from harness.analysis.verdicts import client, curve, server, tokens, window, workload
 from harness.analysis.verdicts.level import Evidence, of_level
 from harness.analysis.window import Little
-from harness.distribution import parse
-from harness.record import Level
-from harness.summary import (
+from harness.data.record import Level
+from harness.data.summary import (
     ClassWorkload,
     ClientView,
     EngineView,
@@ -31,6 +30,7 @@ from harness.summary import (
     Verdict,
     WorkloadSummary,
 )
+from harness.spec.distribution import parse
 from tests.builders import summaries
 from tests.builders.records import steady
 

@@ -23,7 +23,7 @@ from harness.analysis.window import (
     truncation,
     whole_requests,
 )
-from harness.record import Level
+from harness.data.record import Level
 from tests.builders.records import WINDOW, request, steady
 
 

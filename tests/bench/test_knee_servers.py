@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.summary import Value
+from harness.data.summary import Value
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from harness.analysis.summarise import summarise
+from harness.data.roles import Role
+from harness.data.summary import Value
 from harness.results.result import Result
-from harness.roles import Role
 from harness.search.decision import Reason, measure
-from harness.summary import Value
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 

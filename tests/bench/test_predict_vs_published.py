@@ -15,7 +15,7 @@ import predict_beside
 import predict_groups
 import predict_vs_published as bench
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 ROWS = bench.rows()
 

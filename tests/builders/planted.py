@@ -12,7 +12,8 @@ import msgspec
 
 from harness.analysis import curve, phases
 from harness.analysis.verdicts.client import in_flight_low
-from harness.judgement import Cause
+from harness.data.judgement import Cause
+from harness.data.summary import Curve, Estimate, LevelSummary, Prediction, ServerView, Spread, Summary
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -22,7 +23,6 @@ from harness.predict.simulate import closed_loop
 from harness.predict.step import MeanLengths
 from harness.sim.process import running
 from harness.sim.profile import profile
-from harness.summary import Curve, Estimate, LevelSummary, Prediction, ServerView, Spread, Summary
 from tests.builders import summaries
 
 NAME = "llama-3.1-8b"

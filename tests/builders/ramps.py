@@ -10,14 +10,14 @@ import numpy as np
 
 from harness.analysis.seats import Occupancy
 from harness.analysis.stats import wilson
-from harness.roles import Role
+from harness.data.roles import Role
+from harness.data.summary import Attainment
 from harness.search import knee
 from harness.search.decision import Decision
 from harness.search.measured import MeasuredLevel
 from harness.search.ramp import SLO_LEVELS, next_level
 from harness.search.refinement import MOST as REFINEMENTS
 from harness.search.state import Search, State
-from harness.summary import Attainment
 
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 

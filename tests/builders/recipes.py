@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.recipe import Recipe, Stack, StackSpec
+from harness.spec.recipe import Recipe, Stack, StackSpec
 
 SIM = [sys.executable, "-m", "harness", "sim", "--port", "{port}", "--speed", "20"]
 ENDS = [sys.executable, "-c", "print('loading'); print('no \\x1b[31mmemory'); raise SystemExit(3)"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from harness.record import Level, Record
+from harness.data.record import Level, Record
 
 WINDOW = Level(0, 1, 0, 0.0, 0.0, 10.0, 10.0)  # a level of one request in flight, measured from 0 to 10 s
 

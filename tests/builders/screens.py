@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.data.summary import Summary
 from harness.report import run_report
 from harness.report.document import Fact
-from harness.summary import Summary
 from tests.builders.summaries import MANIFEST
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from harness.files import write_json
-from harness.manifest import Host, Manifest, Ramp, Scenario, Simulated, Target, Workload
-from harness.summary import (
+from harness.base.files import write_json
+from harness.data.manifest import Host, Manifest, Ramp, Scenario, Simulated, Target, Workload
+from harness.data.summary import (
     BEYOND,
     FOUND,
     NONE,

@@ -18,32 +18,31 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness import ready, scenario
 from harness.analysis.summarise import summarise
+from harness.data.manifest import Clock
+from harness.data.progress import LevelProgress
+from harness.data.record import arrivals_of
+from harness.data.summary import Summary
 from harness.dialects import DIALECTS
-from harness.experiment import canaries, live_state
-from harness.experiment import manifest as describing
-from harness.experiment.canaries import Reply
-from harness.experiment.earlier import Earlier
-from harness.experiment.endpoint import Address, Launch
-from harness.experiment.levels import Levels, RampInputs
-from harness.experiment.session import Ended
 from harness.load import driver
 from harness.load.driver import Driver
 from harness.load.messages import Command, Done, Plan, encode
 from harness.load.transport import Exchange, Target
 from harness.load.workers import Workers
-from harness.manifest import Clock
 from harness.observe import host
 from harness.predict.batching import Step, StepMachine
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.simulate import closed_loop
 from harness.predict.step import MeanLengths
-from harness.progress import LevelProgress
-from harness.record import arrivals_of
 from harness.results import spool
 from harness.results.result import Result
-from harness.scenario import Scenario
+from harness.run import canaries, live_state
+from harness.run import manifest as describing
+from harness.run.canaries import Reply
+from harness.run.earlier import Earlier
+from harness.run.endpoint import Address, Launch
+from harness.run.levels import Levels, RampInputs
+from harness.run.session import Ended
 from harness.sim.api import CHAT_OVERHEAD, Generation, read, writer
 from harness.sim.connection import response_head, stream_head
 from harness.sim.corruption import corrupted
@@ -51,7 +50,8 @@ from harness.sim.profile import Profile
 from harness.sim.refusal import RefusalError
 from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry
-from harness.summary import Summary
+from harness.spec import ready, scenario
+from harness.spec.scenario import Scenario
 from harness.workload import canary_file, probe, shape
 from harness.workload.request import Request
 from harness.workload.words import COMMON

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
-from harness import scenario
 from harness.cli import VERBS, cli, option_values, output, verb
+from harness.spec import scenario
 from tests.builders.servers import Request, serving
 
 
@@ -52,7 +52,7 @@ def test_help_imports_no_verb() -> None:
     )
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(f"  {name} " in got.stdout for name in VERBS)
-    assert set(got.stderr.split()) == {"harness", "harness.cli", "harness.terminal", "harness.version"}
+    assert set(got.stderr.split()) == {"harness", "harness.cli", "harness.base.terminal", "harness.base.version"}
 
 
 def test_an_unknown_verb_is_a_usage_error_that_names_the_nearest() -> None:

@@ -11,17 +11,17 @@ import pytest
 from click.testing import CliRunner
 from click.testing import Result as Outcome
 
+from harness.base.errors import HarnessError
 from harness.cli import cli
+from harness.data.manifest import Card, Machine
 from harness.decide import measured
-from harness.errors import HarnessError
-from harness.experiment import hardware
-from harness.manifest import Card, Machine
 from harness.predict import catalog, question, served, tune
 from harness.predict.calibrated import calibrated
 from harness.predict.step import means
 from harness.predict.tune import RANGES, CalibrationPoint
 from harness.results.result import Result
-from harness.scenario import Hardware
+from harness.run import hardware
+from harness.spec.scenario import Hardware
 
 DEMO = Path(__file__).parents[1] / "data" / "demo"
 LIVE = Path(__file__).parents[2] / "results" / "live-vllm"

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import files
+from harness.base import files
 from harness.cli import cli
-from harness.summary import Estimate, Summary
+from harness.data.summary import Estimate, Summary
 from tests.builders import summaries
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"

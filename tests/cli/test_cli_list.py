@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import files
+from harness.base import files
 from harness.cli import cli
 from tests.builders import summaries
 from tests.cli.test_cli_compare import folder

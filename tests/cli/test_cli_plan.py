@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import files
+from harness.base import files
 from harness.cli import cli
 from harness.decide.plan.plan import Plan
 from tests.builders import summaries

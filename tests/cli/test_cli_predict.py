@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness.cli import cli
+from harness.data.summary import Prediction
 from harness.decide import golden
 from harness.decide.golden import GoldenCase
 from harness.predict.catalog import model_config
-from harness.summary import Prediction
 
 CHAT = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
 DEMO = Path(__file__).parents[1] / "data" / "demo"

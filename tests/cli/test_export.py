@@ -12,19 +12,19 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from harness.base.errors import HarnessError
+from harness.base.files import write_json
+from harness.base.terminal import Guard
 from harness.cli import cli
 from harness.cli import export as verb
-from harness.errors import HarnessError
-from harness.files import write_json
-from harness.judgement import Code, invalid, note
+from harness.data.judgement import Code, invalid, note
+from harness.data.summary import Estimate
 from harness.library import export as exporting
 from harness.library import fit as fitting
 from harness.library.measurement import load
 from harness.results.exports import table
 from harness.results.foreign import formats
-from harness.summary import Estimate
-from harness.terminal import Guard
-from harness.work import Unit
+from harness.spec.work import Unit
 from tests.builders.summaries import full, stored
 
 DEMO = Path(__file__).parents[1] / "data" / "demo"

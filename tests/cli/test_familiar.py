@@ -13,8 +13,8 @@ import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
-from harness import scenario
 from harness.cli import cli, familiar, verb
+from harness.spec import scenario
 
 URL = "http://h:8000"
 OPTIONS = {name for verb_ in ("run", "predict", "sim") for param in verb(verb_).params for name in param.opts}

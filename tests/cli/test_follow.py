@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness import files
+from harness.base import files
 from harness.cli import cli, follow
-from harness.record import Level
+from harness.data.record import Level
 from harness.results import folder as folders
 from harness.results import frames
 from harness.results.spool import Spool, finish, header

@@ -9,11 +9,11 @@ import click
 import msgspec
 import pytest
 
-from harness import scenario
 from harness.cli import run_options
 from harness.cli.grouped import Option
 from harness.cli.run import run
 from harness.dialects import DIALECTS
+from harness.spec import scenario
 
 FIELDS = [option for option in run.params if isinstance(option, Option) and option.section is not None]
 KINDS: dict[str, tuple[type, ...]] = {"integer": (int,), "float": (float,), "boolean": (bool,)}

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import files
-from harness import manifest as manifests
-from harness import scenario as scenarios
+from harness.base import files
 from harness.cli import cli
-from harness.manifest import MapManifest, Session
-from harness.recipe import Stack
+from harness.data import manifest as manifests
+from harness.data.manifest import MapManifest, Session
 from harness.results import levelmap
-from harness.scenario import Scenario, Target, WorkloadSpec
+from harness.spec import scenario as scenarios
+from harness.spec.recipe import Stack
+from harness.spec.scenario import Scenario, Target, WorkloadSpec
 from harness.stacks import command
 from tests.builders import recipes
 

@@ -12,18 +12,9 @@ import numpy as np
 import pytest
 
 from harness.analysis.stats import wilson
-from harness.decide.check import decision, expression, figures
-from harness.decide.check import measured as measured_runs
-from harness.decide.check import repeats as repeated
-from harness.decide.check.decision import Decision, check, judged
-from harness.decide.check.expression import parse
-from harness.decide.check.figures import Quantity
-from harness.decide.check.measured import Measured
-from harness.decide.check.repeats import over_runs, within_run
-from harness.decide.compare.runs import of_folder
-from harness.errors import HarnessError
-from harness.judgement import Gravity, Verdict
-from harness.summary import (
+from harness.base.errors import HarnessError
+from harness.data.judgement import Gravity, Verdict
+from harness.data.summary import (
     Attainment,
     Check,
     ClassSummary,
@@ -36,6 +27,15 @@ from harness.summary import (
     Summary,
     Value,
 )
+from harness.decide.check import decision, expression, figures
+from harness.decide.check import measured as measured_runs
+from harness.decide.check import repeats as repeated
+from harness.decide.check.decision import Decision, check, judged
+from harness.decide.check.expression import parse
+from harness.decide.check.figures import Quantity
+from harness.decide.check.measured import Measured
+from harness.decide.check.repeats import over_runs, within_run
+from harness.decide.compare.runs import of_folder
 from tests.builders import summaries
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)

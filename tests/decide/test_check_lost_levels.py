@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from harness.analysis.stats import wilson
+from harness.data.summary import Attainment, LevelSummary
 from harness.decide.check import figures
 from harness.decide.check.measured import Measured
-from harness.summary import Attainment, LevelSummary
 from tests.builders import summaries
 from tests.decide.test_check import invalid, measured, of_levels, outcome
 

@@ -12,17 +12,17 @@ import pytest
 
 from harness.analysis.points import Point
 from harness.analysis.stats import wilson
+from harness.base.errors import HarnessError
+from harness.data.manifest import Card, Manifest, Roof, RoofWindow, StackStart
+from harness.data.summary import Estimate, Summary
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import alternate, by_workload, compare
 from harness.decide.compare.ratio import Difference, Sample
 from harness.decide.compare.runs import Answers, Facts, Load, Run, ceiling, of_files, of_folder
-from harness.errors import HarnessError
-from harness.manifest import Card, Manifest, Roof, RoofWindow, StackStart
 from harness.results.exports import llm_d, table, vllm
 from harness.results.foreign import formats
 from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
-from harness.scenario import Hardware
-from harness.summary import Estimate, Summary
+from harness.spec.scenario import Hardware
 from tests.builders import summaries
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.base.errors import HarnessError
 from harness.decide.cost import (
     Tokens,
     break_even,
@@ -15,7 +16,6 @@ from harness.decide.cost import (
     usd_per_million_tokens,
     usd_per_request,
 )
-from harness.errors import HarnessError
 
 
 def output(amount):

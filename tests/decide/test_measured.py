@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from harness.analysis import slo
+from harness.data.judgement import Outcome
+from harness.data.summary import LevelSummary, Spread
 from harness.decide import measured
-from harness.judgement import Outcome
-from harness.summary import LevelSummary, Spread
 from tests.builders import summaries
 
 (P99,) = slo.limits({"ttft_p99": 2.0})

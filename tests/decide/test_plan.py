@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import units
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.data.summary import Spread, Value
 from harness.decide.plan import alerts, bill, day, fleet, operating, outlook
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.plan import MISSED, UNDECIDED, Plan, make
 from harness.decide.plan.question import Demand, Outlook, Prices, Question, Reserve
-from harness.errors import HarnessError
-from harness.summary import Spread, Value
-from harness.work import Unit
+from harness.spec.work import Unit
 
 G = 200.0  # output tokens of a request
 

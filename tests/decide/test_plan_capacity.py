@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from harness.classes import ClassSpec
+from harness.base.errors import HarnessError
+from harness.data.judgement import Outcome
+from harness.data.manifest import Manifest, StackStart
+from harness.data.summary import Attainment, Estimate, Knees, LevelSummary, Summary, Value
 from harness.decide.plan import operating
 from harness.decide.plan.capacity import Capacity, of_summary, read
-from harness.errors import HarnessError
-from harness.judgement import Outcome
-from harness.manifest import Manifest, StackStart
-from harness.summary import Attainment, Estimate, Knees, LevelSummary, Summary, Value
+from harness.spec.classes import ClassSpec
 from tests.builders import summaries
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.classes import ClassSpec
+from harness.data.judgement import Outcome
+from harness.data.summary import LevelSummary
 from harness.decide.plan import capacity, plan
 from harness.decide.plan.question import Demand, Question, Reserve
-from harness.judgement import Outcome
-from harness.scenario import Scenario, WorkloadSpec
 from harness.sim.profile import profile
-from harness.summary import LevelSummary
+from harness.spec.classes import ClassSpec
+from harness.spec.scenario import Scenario, WorkloadSpec
 from tests.builders import virtual_run
 
 pytestmark = pytest.mark.slow

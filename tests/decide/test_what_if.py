@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from harness.classes import ClassSpec
+from harness.data.manifest import Manifest, Ramp, Scenario, Target
+from harness.data.summary import LevelSummary, Spread, Summary
 from harness.decide.plan import capacity, what_if
-from harness.manifest import Manifest, Ramp, Scenario, Target
-from harness.summary import LevelSummary, Spread, Summary
+from harness.spec.classes import ClassSpec
 from tests.builders.summaries import LEVELS, MANIFEST, full
 
 PRICED = msgspec.structs.replace(MANIFEST, price=2.0)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.base.errors import ProtocolError
 from harness.dialects import DIALECTS, decoder
 from harness.dialects.decoder import DecodedResponse, StreamDecoder
 from harness.dialects.placer import TokenPlacer
-from harness.errors import ProtocolError
 from tests.builders.streams import ALL, DONE, END, delta, event, usage
 
 

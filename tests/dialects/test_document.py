@@ -2,9 +2,9 @@
 
 import pytest
 
+from harness.base.errors import ProtocolError
 from harness.dialects import document
 from harness.dialects.document import Document
-from harness.errors import ProtocolError
 
 
 def test_a_document_is_its_pieces_and_takes_no_room_once_it_is_read() -> None:

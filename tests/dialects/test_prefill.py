@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from harness.base.errors import ProtocolError
 from harness.dialects import DIALECTS
 from harness.dialects.prefill import AnswerDecoder
-from harness.errors import ProtocolError
-from harness.work import PREFILL_ONLY, Unit
+from harness.spec.work import PREFILL_ONLY, Unit
 from harness.workload.request import Message, Request
 
 QUERY, TEXTS = Message("query", "q"), (Message("document", " a b"), Message("document", " c"))

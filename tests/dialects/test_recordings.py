@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.base.errors import ProtocolError
 from harness.dialects import DIALECTS
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.dialect import Decoder
 from harness.dialects.document import Document
 from harness.dialects.sse import LONGEST, EventParser
-from harness.errors import ProtocolError
 
 FOLDER = Path(__file__).parents[1] / "data" / "dialects"
 

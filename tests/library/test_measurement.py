@@ -16,11 +16,11 @@ import pytest
 
 import harness as knee
 from harness.analysis.summarise import summarise
-from harness.errors import HarnessError
-from harness.files import write_json
+from harness.base.errors import HarnessError
+from harness.base.files import write_json
+from harness.data.manifest import Manifest
+from harness.data.record import ABANDONED, FORMAT, Header, Level, Record, Sample
 from harness.library import dataframes, html
-from harness.manifest import Manifest
-from harness.record import ABANDONED, FORMAT, Header, Level, Record, Sample
 from harness.results.exports import rows
 from harness.results.result import Result
 from tests.builders.records import WINDOW, request

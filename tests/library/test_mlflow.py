@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.library import mlflow as store
 from harness.library.export import export, send
 from harness.results.exports import mlflow as exports

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.library import otlp
 from harness.results.exports import otel
 from tests.results.test_exports import MANIFEST, full

@@ -11,7 +11,7 @@ import pytest
 
 import harness as knee
 from harness.library.run import Options, laid_over
-from harness.scenario import Scenario
+from harness.spec.scenario import Scenario
 
 SMALL: Options = {"levels": [1, 2], "level_seconds": 0.5, "input_tokens": 64, "output_tokens": 16, "speed": 8.0}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.load import cluster
 from harness.load.cluster import OURS, Node, RayWorker, Relay, Versions, must_match, spread
 from harness.load.link import Link

@@ -15,15 +15,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from harness.classes import Cancel
+from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.distribution import parse
-from harness.errors import HarnessError
+from harness.data.record import Record, arrivals_of
 from harness.load.driver import Driver
 from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, Rest, Stop
 from harness.load.transport import Exchange, Target
 from harness.predict import stepped
-from harness.record import Record, arrivals_of
+from harness.spec.classes import Cancel
+from harness.spec.distribution import parse
 from harness.workload.dataset import table
 from harness.workload.dataset.row import Row
 from harness.workload.mixed import Mixed

@@ -11,14 +11,14 @@ import pytest
 
 from harness.analysis import node_loss
 from harness.analysis.table import Table
-from harness.fleet import Balance
+from harness.data.record import Record
 from harness.load.balance import Balancer
 from harness.load.fleet import FleetTransport
 from harness.load.loop import HotSelector
 from harness.load.messages import Replica, Stop
 from harness.load.sockets import SocketTransport
 from harness.load.transport import Exchange, Target, own_headers, traceparent
-from harness.record import Record
+from harness.spec.fleet import Balance
 from tests.load.test_driver import TARGET, FakeServer, begin_level, drive
 
 REPLICAS = [Replica(f"http://{name}:1", msgspec.structs.replace(TARGET, host=name), "/v1/models") for name in "ab"]

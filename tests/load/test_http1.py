@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.base.errors import ProtocolError
 from harness.dialects.document import JSON
 from harness.dialects.ndjson import NDJSON
 from harness.dialects.sse import EVENTS
-from harness.errors import ProtocolError
 from harness.load.http1 import ResponseParser, decompressed, is_readable, request, request_head
 
 CHUNKED = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.load.httpclient import HttpxClient
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Exchange, Target

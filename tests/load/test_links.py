@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.manifest import WorkerClock
+from harness.data.record import Record, arrivals_of
 from harness.load import clock
 from harness.load.clock import Offset, RoundTrip
 from harness.load.driver import Driver
@@ -33,8 +35,6 @@ from harness.load.messages import (
     on_clock,
 )  # fmt: skip
 from harness.load.workers import Workers
-from harness.manifest import WorkerClock
-from harness.record import Record, arrivals_of
 from harness.results import frames
 from tests.builders import virtual
 from tests.load.test_driver import FakeServer, plan

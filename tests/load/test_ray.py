@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from harness.analysis.summarise import summarise
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Summary, Value
 from harness.results.result import Result, read_summary
-from harness.summary import Summary, Value
 
 pytestmark = [
     pytest.mark.slow,

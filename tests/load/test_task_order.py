@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from harness.distribution import Fixed, Range, parse
+from harness.data.record import Record
 from harness.load.messages import BeginLevel, Command, Progress, Stop
 from harness.load.transport import Exchange
-from harness.record import Record
+from harness.spec.distribution import Fixed, Range, parse
 from harness.workload.conversation import Conversation
 from harness.workload.graph import Graph, Step
 from harness.workload.session import Sessions

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import trustme
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.load import tls
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Exchange, Target

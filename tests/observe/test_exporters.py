@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.telemetry import gpu_view, node_view
+from harness.data.record import Sample
 from harness.observe import exporters
-from harness.record import Sample
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 

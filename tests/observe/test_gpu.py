@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.telemetry import THROTTLE, gpu_view
+from harness.data.record import Sample
 from harness.observe import gpu
 from harness.observe.gpu import Gpus
-from harness.record import Sample
 
 H100 = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 OTHER = "GPU-1f2e3d4c-0000-4106-c12f-20bd9faed9f6"

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from harness.errors import HarnessError
-from harness.manifest import Card, Machine
+from harness.base.errors import HarnessError
+from harness.data.manifest import Card, Machine
 from harness.observe import machine
 from harness.observe.machine import measure
 from harness.predict import served

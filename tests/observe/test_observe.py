@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from harness.analysis import telemetry
-from harness.experiment import client
+from harness.data.record import Sample
 from harness.load.loop import LATE_BINS
 from harness.load.messages import Progress
 from harness.observe import host, server
-from harness.record import Sample
+from harness.run import client
 
 PAGE = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge

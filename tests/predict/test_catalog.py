@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import catalog
 from harness.predict.catalog import gpu, key_of, model_config
 from harness.predict.model import model

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.catalog import gpu, gpus, model_config
 from harness.predict.choice import best_sizes, choose, with_usual
 from harness.predict.deployment import deployment

@@ -3,7 +3,7 @@ import doctest
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import deployment as module
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import (

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.disaggregated import predict

@@ -2,7 +2,7 @@ import doctest
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import families, layers
 from harness.predict.catalog import model_config, models
 

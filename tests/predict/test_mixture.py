@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from harness.distribution import parse
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Prediction
 from harness.predict import mixture, roofline
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
@@ -25,7 +25,7 @@ from harness.predict.step import MeanLengths, means, prefill_time, step_cost
 from harness.predict.stepped import at_levels, at_rates
 from harness.sim.process import running
 from harness.sim.profile import profile
-from harness.summary import Prediction
+from harness.spec.distribution import parse
 from harness.workload.shape import Class, Mix
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")

@@ -2,7 +2,7 @@ import doctest
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import model as module
 from harness.predict.catalog import model_config, models
 from harness.predict.model import (

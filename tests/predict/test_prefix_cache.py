@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment

@@ -2,7 +2,7 @@ import doctest
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import quantisation as module
 from harness.predict.catalog import model_config
 from harness.predict.model import model, weight_bytes

@@ -6,11 +6,11 @@ import sys
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Prediction
 from harness.predict import question as module
 from harness.predict.catalog import gpu, model_config
 from harness.predict.question import Question, answer, predict, setup
-from harness.summary import Prediction
 
 CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200)
 

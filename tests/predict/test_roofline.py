@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import steady
 from harness.predict.band import slow
 from harness.predict.batching import StepMachine

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import simulate
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config

@@ -14,7 +14,7 @@ from harness.predict import roofline, simulate
 from harness.predict.batching import StepMachine
 from harness.predict.step import MeanLengths
 from harness.sim import profile as profiles
-from tests.experiment.test_run import knee
+from tests.run.test_experiment import knee
 
 P, G, SEATS = 256, 96, 24
 LEVELS = (1, 6, 16, 32, 48)

@@ -6,7 +6,7 @@ import math
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict import tune
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import deployment

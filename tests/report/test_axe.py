@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.data.summary import Check
 from harness.decide.compare.comparison import Report
 from harness.report import comparison, page, run_report
-from harness.summary import Check
 from tests.builders.summaries import MANIFEST, full
 from tests.report.test_comparison import found, pair
 from tests.report.test_level_map import heated, plane

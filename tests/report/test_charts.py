@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from harness.manifest import Manifest
+from harness.data.manifest import Manifest
+from harness.data.summary import Estimate, Knees, Spread, Summary, Value
 from harness.report import chart, charts, headline, page, png
 from harness.report.chart import Chart, Guide, Series
 from harness.report.frontier import frontier
-from harness.summary import Estimate, Knees, Spread, Summary, Value
 from tests.builders.summaries import (
     MANIFEST,
     SIMULATED_MANIFEST,

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.data.summary import Value
 from harness.decide.compare.comparison import Comparison, LevelRatio, Pair, Ratio, Report, Spot, Stack
 from harness.decide.compare.fairness import Row
 from harness.decide.compare.runs import Load
 from harness.decide.compare.turnover import Turnover
 from harness.report import comparison, markdown, page
-from harness.summary import Value
 from tests.builders import summaries
 
 CURVE = summaries.full().curve

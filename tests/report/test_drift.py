@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.data.summary import Change, Drift, Trend, Value
 from harness.report import document as doc
 from harness.report.drift import section
-from harness.summary import Change, Drift, Trend, Value
 from tests.builders.summaries import full, level
 
 FALLS = Trend(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.data.summary import Estimate, LossPhase, NodeLoss, ReplicaSummary, Summary
 from harness.report import fleet, run_report
-from harness.summary import Estimate, LossPhase, NodeLoss, ReplicaSummary, Summary
 from tests.builders.summaries import MANIFEST, full, level, spread
 from tests.report.test_workload_tables import cells
 

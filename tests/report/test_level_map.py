@@ -8,11 +8,11 @@ import struct
 import msgspec
 import pytest
 
+from harness.data.summary import Prediction, Value
 from harness.predict import catalog, model, roofline
 from harness.predict.hinge import predicted_hinge
 from harness.report import document, heat, level_map, map_png, markdown, page
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
-from harness.summary import Prediction, Value
 
 
 def table(map_: Map) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.progress import LevelProgress
+from harness.data.progress import LevelProgress
+from harness.data.summary import Estimate
 from harness.report.live import LiveView
-from harness.summary import Estimate
 from tests.builders.summaries import EMPTY, full, level
 
 # Nothing but its counts is known of it: its figures are those of the last update.

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.manifest import Host, Manifest, Scenario, Simulated, Target
+from harness.data.manifest import Host, Manifest, Scenario, Simulated, Target
+from harness.data.summary import Check, Summary, Verdict
 from harness.report import document, markdown, page, run_report
 from harness.report.figures import figures
 from harness.report.format import plain as plain_text
 from harness.report.headline import sentence
-from harness.summary import Check, Summary, Verdict
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 

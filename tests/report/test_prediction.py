@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from harness.data.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLevel, Summary
 from harness.predict import catalog, choice, question
 from harness.predict.question import PredictionResult, Question, answer
 from harness.report import charts, level_table, markdown, png, prediction, roofs, run_report, terminal
@@ -21,7 +22,6 @@ from harness.report.prediction import (
     limit_columns,
     stepped_columns,
 )
-from harness.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLevel, Summary
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import MANIFEST, full
 

@@ -8,10 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.manifest import Manifest
-from harness.report import claims, fitted, headline, level_table, remarks, run_report, subject
-from harness.report.document import Fact
-from harness.summary import (
+from harness.data.manifest import Manifest
+from harness.data.summary import (
     FOUND,
     PROVISIONAL,
     Assumptions,
@@ -29,6 +27,8 @@ from harness.summary import (
     Value,
     Verdict,
 )
+from harness.report import claims, fitted, headline, level_table, remarks, run_report, subject
+from harness.report.document import Fact
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import (
     MANIFEST,

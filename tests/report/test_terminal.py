@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.judgement import Code
-from harness.manifest import Manifest
+from harness.data.judgement import Code
+from harness.data.manifest import Manifest
+from harness.data.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
 from harness.report import format as fmt
 from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
 from harness.report.document import Column, Document, Fact, Section
 from harness.report.live import LiveView
-from harness.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
 from tests.builders.summaries import (
     MANIFEST,
     SIMULATED_MANIFEST,

@@ -9,12 +9,12 @@ import pytest
 
 from harness.analysis.summarise import summarise
 from harness.analysis.timeline import Timeline
-from harness.manifest import Manifest
+from harness.data.manifest import Manifest
+from harness.data.summary import ClassSummary, Knees, ServerView, Spread, Value
 from harness.report import distributions, figures, page, parts, run_report, timelines
 from harness.report.chart import Chart
 from harness.report.headline import headline
 from harness.results.result import Result
-from harness.summary import ClassSummary, Knees, ServerView, Spread, Value
 from tests.builders.summaries import SITUATIONS, full, level
 
 DEMO = Path(__file__).parent.parent / "data" / "demo"

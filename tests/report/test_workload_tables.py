@@ -7,10 +7,7 @@ import numpy as np
 
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
-from harness.distribution import parse
-from harness.report import charts, fitted, headline, level_table, markdown, run_report, subject, workload
-from harness.report import document as doc
-from harness.summary import (
+from harness.data.summary import (
     Attainment,
     ClassSummary,
     ClassWorkload,
@@ -21,6 +18,9 @@ from harness.summary import (
     Summary,
     WorkloadSummary,
 )
+from harness.report import charts, fitted, headline, level_table, markdown, run_report, subject, workload
+from harness.report import document as doc
+from harness.spec.distribution import parse
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import EMPTY, MANIFEST, full, level, spread
 

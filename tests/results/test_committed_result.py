@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from harness.analysis.summarise import summarise
+from harness.data.summary import Summary
 from harness.results.result import Result
-from harness.summary import Summary
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "live-vllm"

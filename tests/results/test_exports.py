@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.errors import HarnessError
-from harness.judgement import Code, invalid, note
-from harness.manifest import Clock, Manifest
-from harness.record import ABANDONED
+from harness.base.errors import HarnessError
+from harness.data.judgement import Code, invalid, note
+from harness.data.manifest import Clock, Manifest
+from harness.data.record import ABANDONED
+from harness.data.summary import LevelSummary, Spread, Summary
 from harness.results.exports import llm_d, mlflow, otel, rows, table, vllm
 from harness.results.foreign import formats
 from harness.results.foreign.measured import WHOLE_RUN, ForeignLevel, ForeignResult, Latency
-from harness.summary import LevelSummary, Spread, Summary
 from tests.builders.llm_d import REPORT
 from tests.builders.summaries import MANIFEST, full, hollow, simulated
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.verdicts.server import ERROR_RATE
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.results.foreign import formats, knee, validity
 from harness.results.foreign.fields import number
 from harness.results.foreign.measured import ForeignLevel, ForeignResult

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.results.points import CsvPoint, read
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.base.errors import HarnessError
 from harness.cli import follow
-from harness.errors import HarnessError
-from harness.record import Level, Sample
+from harness.data.record import Level, Sample
 from harness.results import folder as folders
 from harness.results import frames, spool
 from harness.results.folder import REQUESTS, SPOOL, TELEMETRY, segments

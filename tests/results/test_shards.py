@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import files
 from harness.analysis.summarise import summarise
-from harness.errors import HarnessError
-from harness.manifest import Client, Shard, WallClock
+from harness.base import files
+from harness.base.errors import HarnessError
+from harness.data.manifest import Client, Shard, WallClock
 from harness.results import shards
 from harness.results.folder import MANIFEST
 from harness.results.result import Result

@@ -11,10 +11,10 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from harness import files
-from harness.errors import HarnessError
+from harness.base import files
+from harness.base.errors import HarnessError
+from harness.data.record import Level, Record, Sample, arrivals_of, phase_of
 from harness.library import dataframes
-from harness.record import Level, Record, Sample, arrivals_of, phase_of
 from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY, claimed, create, default
 from harness.results.result import Result

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from harness.data.summary import Summary
 from harness.results.result import Result
-from harness.summary import Summary
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from harness.analysis.summarise import summarise
+from harness.data.summary import NodeLoss
 from harness.results.result import Result
-from harness.summary import NodeLoss
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "live-node-loss"

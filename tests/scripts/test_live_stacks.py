@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import recipe
+from harness.spec import recipe
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -20,8 +20,8 @@ import live_stacks  # noqa: E402  # its folder is a line above
 import msgspec  # noqa: E402
 
 from harness.cli.stacks import campaign_of  # noqa: E402
-from harness.experiment import stacked  # noqa: E402
-from harness.scenario import Target  # noqa: E402
+from harness.run import stacked  # noqa: E402
+from harness.spec.scenario import Target  # noqa: E402
 from harness.stacks import shipped  # noqa: E402
 
 

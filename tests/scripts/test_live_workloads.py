@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import scenario
-from harness.manifest import Manifest, Workload
-from harness.summary import ServerView
+from harness.data.manifest import Manifest, Workload
+from harness.data.summary import ServerView
+from harness.spec import scenario
 from harness.workload import hit_rate
 from tests.builders.summaries import full, level
 

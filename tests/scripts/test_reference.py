@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.judgement import Code
+from harness.data.judgement import Code
 from tests.test_packaging import script
 
 ROOT = Path(__file__).parent.parent.parent

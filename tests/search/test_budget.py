@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from harness.scenario import Ramp
 from harness.search.budget import Budget, Spent
+from harness.spec.scenario import Ramp
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import scenario
+from harness.data.summary import Summary
 from harness.sim import profile as profiles
-from harness.summary import Summary
+from harness.spec import scenario
 from tests.builders import virtual_run
 
 

@@ -7,7 +7,7 @@ from string import Formatter
 
 import pytest
 
-from harness.roles import Role, role_of, stopped
+from harness.data.roles import Role, role_of, stopped
 from harness.search.decision import (
     End,
     Part,

@@ -10,12 +10,12 @@ import pytest
 
 from harness.analysis import curve
 from harness.analysis.seats import Occupancy
-from harness.roles import Role
+from harness.data.roles import Role
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL
 from harness.search import pace, ramp
 from harness.search.decision import Decision
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
-from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL
 
 TOKENS = 128  # of an answer
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness.analysis.stats import half_width
 from harness.analysis.table import Floats
+from harness.data.summary import Estimate
 from harness.search.precision import APART, CHECKS, REQUEST_TIMES, check, lengths, window
-from harness.summary import Estimate
 
 STEP = 0.1  # of the running counts here, in request times of 1 s
 

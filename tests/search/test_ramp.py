@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis.points import points_of
-from harness.record import Level
-from harness.roles import Role
+from harness.data.record import Level
+from harness.data.roles import Role
+from harness.data.summary import SessionSummary
 from harness.search import first_pass
 from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel
 from harness.search.measured import measured as of_summary
 from harness.search.ramp import next_level
 from harness.search.state import ceiling
-from harness.summary import SessionSummary
 from tests.builders import summaries
 from tests.builders.ramps import MOST, climbed, measured, ramp, search, server
 from tests.builders.summaries import EMPTY

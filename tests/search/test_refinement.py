@@ -9,10 +9,10 @@ from functools import partial
 import msgspec
 import pytest
 
-from harness.roles import Role
+from harness.data.roles import Role
+from harness.data.summary import FOUND
 from harness.search.decision import Reason
 from harness.search.ramp import next_level
-from harness.summary import FOUND
 from tests.builders.ramps import climbed, measured, padded, ramp, search, server
 
 KNEES = [(20.5, None), (48.5, None), (16.0, 16), (40.0, 40)]  # knee, seats that records show

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import scenario
 from harness.analysis.stats import wilson
+from harness.data.summary import Attainment, Summary, is_decided
 from harness.report.headline import sentence
 from harness.search.edge import JudgedLoad, edge_of, judged
 from harness.search.measured import MeasuredLevel
 from harness.sim import profile as profiles
-from harness.summary import Attainment, Summary, is_decided
+from harness.spec import scenario
 from tests.builders import virtual_run
 
 pytestmark = pytest.mark.slow

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import scenario
-from harness.record import Level, LevelNote
-from harness.roles import Role
-from harness.scenario import Ramp
+from harness.data.record import Level, LevelNote
+from harness.data.roles import Role
 from harness.search import timetable
 from harness.search.budget import Budget, Spent
 from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failing, outcomes_watched
+from harness.spec import scenario
+from harness.spec.scenario import Ramp
 
 STEP_S = 0.05  # between two reports
 

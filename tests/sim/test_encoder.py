@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.data.summary import Summary
 from harness.dialects import DIALECTS
 from harness.predict.passes import Passes
 from harness.predict.sequence import SimulatedRequest
@@ -20,7 +21,6 @@ from harness.sim import api, encoder
 from harness.sim.encoder import ENCODE, AnswerWriter
 from harness.sim.profile import Profile, profile, reference
 from harness.sim.refusal import RefusalError
-from harness.summary import Summary
 from harness.workload.request import Message, Request
 
 MINILM = profile("all-minilm-l6-v2/l4")

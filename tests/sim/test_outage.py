@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from harness.analysis.node_loss import STOPPED
+from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.errors import HarnessError
+from harness.data.summary import Summary
 from harness.results.result import Result
 from harness.sim.outage import Outage, Outages, parse
 from harness.sim.process import running
 from harness.sim.profile import StreamPace, reference
-from harness.summary import Summary
 
 
 def test_outages_change_the_pace_at_their_moments() -> None:

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.errors import HarnessError
 from harness.predict import question, tune
 from harness.predict.batching import StepMachine
 from harness.predict.limits import batch_cap, caps

@@ -8,14 +8,14 @@ import urllib.request
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.predict.batching import StepMachine
 from harness.predict.sequence import SimulatedRequest
-from harness.scenario import Sim, build
 from harness.sim.api import CHAT_OVERHEAD, read
 from harness.sim.process import running
 from harness.sim.profile import embedded, profile
 from harness.sim.writelog import entries
+from harness.spec.scenario import Sim, build
 from harness.workload.cache import Hits, hits
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import ready, recipe
+from harness.base.errors import HarnessError
+from harness.base.terminal import clean
 from harness.cli.stacks import campaign_of
-from harness.errors import HarnessError
-from harness.experiment import stacked
-from harness.recipe import Settings, StackSpec
 from harness.results.levelmap import FOLDER
-from harness.scenario import Target
+from harness.run import stacked
+from harness.spec import ready, recipe
+from harness.spec.recipe import Settings, StackSpec
+from harness.spec.scenario import Target
 from harness.stacks import command, endpoint, server, shipped, watchdog
-from harness.terminal import clean
 from tests.builders import recipes
 
 OF_A_GPU = ("vllm", "sglang", "tgi", "tensorrt-llm", "triton", "llama-server", "transformers")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.stacks import endpoint, server
 from harness.stacks.command import Command
 from tests.builders import recipes

@@ -15,16 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import images, reuse, scenario, secrecy, terminal, units
+from harness.base import secrecy, terminal, units
+from harness.base.errors import HarnessError
 from harness.dialects import decoder, refusals, salvage
-from harness.errors import HarnessError
-from harness.experiment import first_requests, unreachable
 from harness.load import http1, quota
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
 from harness.results import levelmap, points
 from harness.results.foreign import fields, knee_csv
+from harness.run import first_requests, unreachable
+from harness.spec import images, reuse, scenario
 from harness.stacks import command
 from harness.workload.dataset import json_array, json_object
 
@@ -81,10 +82,10 @@ _alike = [found for found, _ in quantisation._ALIKE]
 
 TABLE = (
     Expression(
-        "experiment/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"),
+        "run/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"),
     ),
     Expression(
-        "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "),
+        "run/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "),
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!")),
     Expression("stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times(".")),
@@ -144,24 +145,24 @@ TABLE = (
         "results/foreign/knee_csv.py", r"-?\d+,\d+(E", knee_csv._DECIMAL.fullmatch, times("1", after="!"),
     ),
     Expression("results/points.py", r"[1-9]\d{0,2}\.", points._THOUSANDS.fullmatch, times("1", before="12.")),
-    Expression("images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1")),
-    Expression("reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1")),
-    Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" ")),
-    Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n")),
-    Expression("scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-")),
-    Expression("scenario.py", r"\w+(\.\w+)*", scenario._FIELD.fullmatch, times("a.", after="!")),
-    Expression("scenario.py", r"\?api-version", scenario._API_VERSION.search, times("?api-version=1")),
-    Expression("scenario.py", "[@?#]", scenario.re.compile("[@?#]").search, _a),
-    Expression("secrecy.py", "[A-Z]?[a-z]+", secrecy._WORD.findall, times("A", after="a")),
-    Expression("secrecy.py", r"(\S+ )?env:", secrecy._VARIABLE.fullmatch, times("a", after=" env:!")),
+    Expression("spec/images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1")),
+    Expression("spec/reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1")),
+    Expression("spec/scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" ")),
+    Expression("spec/scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n")),
+    Expression("spec/scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-")),
+    Expression("spec/scenario.py", r"\w+(\.\w+)*", scenario._FIELD.fullmatch, times("a.", after="!")),
+    Expression("spec/scenario.py", r"\?api-version", scenario._API_VERSION.search, times("?api-version=1")),
+    Expression("spec/scenario.py", "[@?#]", scenario.re.compile("[@?#]").search, _a),
+    Expression("base/secrecy.py", "[A-Z]?[a-z]+", secrecy._WORD.findall, times("A", after="a")),
+    Expression("base/secrecy.py", r"(\S+ )?env:", secrecy._VARIABLE.fullmatch, times("a", after=" env:!")),
     Expression(
-        "secrecy.py", "//([^@/]*)@", lambda text: list(secrecy.of_proxies({"http_proxy": text})), times("//a"),
+        "base/secrecy.py", "//([^@/]*)@", lambda text: list(secrecy.of_proxies({"http_proxy": text})), times("//a"),
     ),
-    Expression("secrecy.py", r'rf"(?<!\w)', lambda text: secrecy.redact(text, ["short"]), times("shor ")),
-    Expression("terminal.py", "[\0-\x08", terminal.visible, times("\x1b")),
-    Expression("terminal.py", r"[\t\n\r]+", terminal.clean, times("\n")),
-    Expression("units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!")),
-    Expression("units.py", r"[\s,]+", _refusing(units.slo), times(" ,")),
+    Expression("base/secrecy.py", r'rf"(?<!\w)', lambda text: secrecy.redact(text, ["short"]), times("shor ")),
+    Expression("base/terminal.py", "[\0-\x08", terminal.visible, times("\x1b")),
+    Expression("base/terminal.py", r"[\t\n\r]+", terminal.clean, times("\n")),
+    Expression("base/units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!")),
+    Expression("base/units.py", r"[\s,]+", _refusing(units.slo), times(" ,")),
     Expression(
         "workload/dataset/json_array.py", r'(?:[^"', json_array._NO_BRACKET.match, _bytes(times("\\n", before='"')),
     ),

@@ -24,22 +24,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness import scenario
 from harness.analysis import summarise
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
-from harness.errors import HarnessError
-from harness.experiment import hardware
-from harness.experiment.levels import RampInputs
-from harness.manifest import Manifest
+from harness.base.errors import HarnessError
+from harness.data.manifest import Manifest
+from harness.data.record import Level, Sample
 from harness.predict import question, tune
 from harness.predict.catalog import model_config, models
-from harness.record import Level, Sample
 from harness.results import columns, frames, levelmap, points
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
 from harness.results.foreign import formats
 from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
+from harness.run import hardware
+from harness.run.levels import RampInputs
+from harness.spec import scenario
 from harness.workload import shape
 from tests.builders.records import request
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from harness.results.folder import MANIFEST, SPOOL
 from harness.results.result import Result
 from tests.builders.servers import Request, serving
-from tests.experiment.test_safety import endpoint
+from tests.run.test_safety import endpoint
 
 ROOT = Path(__file__).parents[2]
 KNEE = [sys.executable, "-m", "harness"]
@@ -234,7 +234,7 @@ def public_and_nobody_there(place: Path) -> Seen:
 
 def begun(place: Path, url: str, **target: Any) -> Path:
     """A folder of a run that ended early, as it may come from somebody else: its server is another."""
-    from harness import scenario as scenarios
+    from harness.spec import scenario as scenarios
 
     server = Server()
     with serving(server) as port:

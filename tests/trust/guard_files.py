@@ -29,8 +29,8 @@ from typing import IO, Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 _IMPORTED = (
     "harness.cli.calibrate", "harness.cli.plan", "harness.cli.predict", "harness.cli.report", "harness.cli.run",
-    "harness.cli.sim", "harness.decide.plan.plan", "harness.experiment.calibrate", "harness.experiment.run",
-    "harness.experiment.sweep", "harness.predict.tune", "harness.report.map_png", "harness.report.page",
+    "harness.cli.sim", "harness.decide.plan.plan", "harness.run.calibrate", "harness.run.experiment",
+    "harness.run.sweep", "harness.predict.tune", "harness.report.map_png", "harness.report.page",
     "harness.report.plan", "harness.report.prediction", "harness.report.roofs", "harness.report.terminal",
     "matplotlib.backends.backend_agg", "pyarrow.parquet",
 )  # fmt: skip
@@ -250,9 +250,9 @@ def _keep(state: str) -> None:
     """What `knee calibrate client` does when it has measured, which would take ten seconds a case; then read again."""
     from datetime import UTC, datetime
 
-    from harness.errors import HarnessError
-    from harness.experiment import calibrate
-    from harness.manifest import Ceiling, ClientCalibration
+    from harness.base.errors import HarnessError
+    from harness.data.manifest import Ceiling, ClientCalibration
+    from harness.run import calibrate
 
     os.environ["XDG_STATE_HOME"] = state
     most = Ceiling(per_s=1.0, limited_by="client", client_cpu=1.0, server_cpu=0.5, server_processes=1)
@@ -330,7 +330,7 @@ def _begun(folder: Path) -> None:
 
 def state_file() -> str:
     """The name of this host's calibration."""
-    from harness.experiment import calibrate
+    from harness.run import calibrate
 
     return calibrate.path().name
 

@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 from markdown_it import MarkdownIt
 
-from harness.manifest import Host, Manifest, Scenario, Simulated, Target
+from harness.data.manifest import Host, Manifest, Scenario, Simulated, Target
+from harness.data.summary import Check, Summary, Value
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell
-from harness.summary import Check, Summary, Value
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

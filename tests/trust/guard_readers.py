@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from harness.data.record import Level
 from harness.predict.catalog import model_config
-from harness.record import Level
 from harness.results import frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
 from harness.results.result import Result
@@ -433,7 +433,7 @@ from harness.cli import report, plan, predict, run, calibrate, export, check, li
 from harness.analysis import summarise
 from harness.decide import listing, measured
 from harness.decide.check import decision
-from harness.experiment import run as _
+from harness.run import run as _
 from harness.library import export, fit
 from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune

@@ -198,9 +198,9 @@ def progress(place: Path) -> list[str]:
     for terminal in (True, False):
         code = (
             "import io\nfrom tests.builders.summaries import full\n"
-            "from harness.report.live import LiveView\nfrom harness.terminal import console as console_of\n"
+            "from harness.report.live import LiveView\nfrom harness.base.terminal import console as console_of\n"
             f"TEXT = {HOSTILE!r}\nconsole = console_of(stderr=True)\nconsole._force_terminal = {terminal}\n"
-            "from harness.progress import LevelProgress\nwith LiveView(console) as view:\n"
+            "from harness.data.progress import LevelProgress\nwith LiveView(console) as view:\n"
             "    view.note(TEXT)\n    view.level_started('C = ' + TEXT, 0, 2, 'evil because ' + TEXT)\n"
             "    view.update(LevelProgress(phase=TEXT, elapsed_s=1.0, in_flight=3.0, output_tokens_per_s=4.0))\n"
             "    view.level_finished(full().levels[0])\n"

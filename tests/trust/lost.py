@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import psutil
 
 from harness.analysis.summarise import summarise
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.data.summary import Summary
 from harness.results.folder import MANIFEST, SPOOL
 from harness.results.result import Result
 from harness.sim import writelog
 from harness.sim.process import running
 from harness.sim.profile import profile
-from harness.summary import Summary
 
 KNEE = [sys.executable, "-m", "harness"]
 LEVELS = [1, 2, 4, 8]

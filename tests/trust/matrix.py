@@ -24,8 +24,11 @@ import msgspec
 import numpy as np
 
 from harness.analysis.summarise import exit_status, summarise
+from harness.base.errors import HarnessError
+from harness.data.manifest import Manifest
+from harness.data.record import Level, Record, arrivals_of
+from harness.data.summary import Summary
 from harness.dialects import DIALECTS
-from harness.errors import HarnessError
 from harness.load.driver import Driver
 from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, Stamping, new_loop, now
@@ -33,13 +36,10 @@ from harness.load.messages import BeginLevel, Command, Message, Plan, Prepare, P
 from harness.load.transport import Target, Transport
 from harness.load.worker import transport_for
 from harness.load.workers import Workers
-from harness.manifest import Manifest
-from harness.record import Level, Record, arrivals_of
 from harness.results import frames
 from harness.results.folder import SUMMARY, create
 from harness.results.result import Result
 from harness.results.spool import Spool, header
-from harness.summary import Summary
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 from tests.trust.faults import ROWS, RUNS, Row, Run, slug

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from harness import decoding
+from harness.base import decoding
+from harness.base.errors import ProtocolError
 from harness.dialects import sse
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.sse import EventParser
-from harness.errors import ProtocolError
 from harness.load import http1
 from harness.load.http1 import ResponseParser
 from tests.builders.streams import VLLM

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import decoding
 from harness.analysis.summarise import summarise
+from harness.base import decoding
+from harness.base.errors import HarnessError
 from harness.cli import report
-from harness.errors import HarnessError
 from harness.results import frames, levelmap
 from harness.results.folder import MANIFEST, SPOOL
 from harness.results.result import Result

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import terminal
-from harness.errors import HarnessError, nearest
+from harness.base import terminal
+from harness.base.errors import HarnessError, nearest
 from tests.trust import guard_surface
 
 
@@ -51,7 +51,7 @@ def test_a_mistake_is_cut_in_each_of_its_parts() -> None:
 
 
 def test_what_stderr_cannot_encode_is_no_crash() -> None:
-    code = "from harness.terminal import guard; import sys; guard(); sys.stderr.write('evil \\ud800 – \\x1b')"
+    code = "from harness.base.terminal import guard; import sys; guard(); sys.stderr.write('evil \\ud800 – \\x1b')"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": "ascii"}, check=True)
     assert done.stderr == b"evil \\ud800 \\u2013 \\u001b"

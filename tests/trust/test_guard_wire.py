@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
-from harness.experiment import published
+from harness.base.errors import HarnessError
+from harness.base.secrecy import plain
 from harness.load import control
 from harness.load.client import client
 from harness.observe import server
 from harness.predict import quantisation
-from harness.secrecy import plain
+from harness.run import published
 from tests.builders.servers import Request, reached, serving
 from tests.builders.stacks import models
 from tests.load.test_transport import exchanges_with_script
@@ -228,7 +228,7 @@ def test_a_quadratic_expression_would_be_found() -> None:
 
 
 def test_a_scenario_s_field_may_be_named_like_a_place() -> None:
-    from harness import scenario
+    from harness.spec import scenario
 
     for tree in ({"a` - at `$.zz": 1}, {"ramp": {"x` - at `$.q": 1}}, {"` - at `" * 20_000: 1}):
         with pytest.raises(HarnessError, match="unknown field"):
@@ -240,7 +240,7 @@ def test_a_scrape_that_fails_is_said_once_and_the_next_is_taken(tmp_path: Any) -
     """Every second page of figures is corrupt; the others stand in the telemetry."""
     import pandas as pd
 
-    from tests.experiment.test_safety import endpoint, knee_run
+    from tests.run.test_safety import endpoint, knee_run
 
     pages = [0]
 

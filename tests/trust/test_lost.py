@@ -18,9 +18,8 @@ import msgspec
 import pytest
 
 from harness.analysis.summarise import summarise
-from harness.errors import HarnessError
-from harness.experiment import resume
-from harness.experiment import run as experiment
+from harness.base.errors import HarnessError
+from harness.data.manifest import Manifest, Session
 from harness.library import dataframes
 from harness.load import worker as worker_process
 from harness.load import workers as worker_set
@@ -28,10 +27,10 @@ from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, new_loop
 from harness.load.messages import BeginLevel, Done, Message, Plan, Prepare
 from harness.load.transport import Target
-from harness.manifest import Manifest, Session
 from harness.results import frames
 from harness.results.folder import MANIFEST
 from harness.results.result import Result
+from harness.run import experiment, resume
 from harness.sim.process import running
 from harness.sim.profile import profile
 from harness.workload.uniform import Uniform

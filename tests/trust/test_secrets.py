@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.servers import serving
-from tests.experiment.test_safety import LOAD, endpoint
+from tests.run.test_safety import LOAD, endpoint
 from tests.trust import leaks
 
 

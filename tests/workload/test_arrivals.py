@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import HarnessError
-from harness.traffic import parse
+from harness.base.errors import HarnessError
+from harness.spec.traffic import parse
 from harness.workload.arrivals import due_times, quota, replay, stagger, trace_rate
 
 KINDS = {  # rate by kind

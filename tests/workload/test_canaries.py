@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
-from harness.errors import HarnessError
-from harness.quality import QualitySpec
+from harness.spec.quality import QualitySpec
 from harness.workload import answers, canary_file
 from harness.workload.canaries import PROMPTS, Canaries, Canary, among, judge
 from harness.workload.scorers import Choice, Exact, Pattern, Schema

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.workload.dataset import json_array, json_object
 from harness.workload.dataset.dataset import Skipped, open_dataset
 from harness.workload.dataset.lines import LONGEST

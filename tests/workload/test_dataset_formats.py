@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.workload.dataset import formats
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.request import Message

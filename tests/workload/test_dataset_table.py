@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.workload.dataset import table
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.dataset.row import Row

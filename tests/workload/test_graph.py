@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.workload.graph import Graph, Step
 from tests.builders.draws import Between, Constant
 

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from harness.scenario import WorkloadSpec
+from harness.spec.scenario import WorkloadSpec
 from harness.workload import image
 from harness.workload.image import Images
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness import scenario
-from harness.errors import HarnessError
-from harness.experiment import cells
+from harness.base.errors import HarnessError
+from harness.data.summary import Value
 from harness.report import level_map
 from harness.report.chart import Chart
 from harness.results.levelmap import Map, MeasuredCell
-from harness.scenario import Scenario
-from harness.summary import Value
+from harness.run import cells
+from harness.spec import scenario
+from harness.spec.scenario import Scenario
 from harness.workload import representative, shape, source
 from harness.workload.inputs import Inputs, together
 from harness.workload.request import Message

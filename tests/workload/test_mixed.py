@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.classes import Cancel
-from harness.distribution import parse
+from harness.spec.classes import Cancel
+from harness.spec.distribution import parse
 from harness.workload.mixed import Mixed
 from harness.workload.prefix import Prefixes
 from harness.workload.request import Request

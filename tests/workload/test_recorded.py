@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.scenario import Scenario, build
+from harness.spec.scenario import Scenario, build
 from harness.workload import tasks
 from harness.workload.dataset import table
 from harness.workload.dataset.row import Row

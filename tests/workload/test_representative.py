@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 
-from harness import scenario
 from harness.predict.step import MeanLengths, means
-from harness.scenario import Scenario
+from harness.spec import scenario
+from harness.spec.scenario import Scenario
 from harness.workload import representative
 from harness.workload.representative import cached_share, lengths, predictable
 

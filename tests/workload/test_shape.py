@@ -8,10 +8,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from harness import scenario
-from harness.classes import Cancel
-from harness.distribution import Fixed, Normal, parse
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
+from harness.spec import scenario
+from harness.spec.classes import Cancel
+from harness.spec.distribution import Fixed, Normal, parse
 from harness.workload import shape
 from harness.workload.shape import Class, Mean, Mix, Shape
 from tests.builders.fit import kolmogorov_smirnov

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.scenario import Scenario, build
+from harness.spec.scenario import Scenario, build
 from harness.workload import hit_rate, shape, tasks
 from harness.workload.graph import Graph
 from harness.workload.session import Sessions

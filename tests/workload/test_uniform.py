@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON, single_token_words
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from harness.judgement import Code, Verdict, doubt, invalid, note
-from harness.record import Level
-from harness.summary import ClientView, LevelSummary
-from harness.traffic import Traffic
+from harness.data.judgement import Code, Verdict, doubt, invalid, note
+from harness.data.record import Level
+from harness.data.summary import ClientView, LevelSummary
+from harness.spec.traffic import Traffic
 
 IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it there is no plateau
 HARM = 0.02  # of the slots' time left empty by the client, above which the load is not the requested one

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from harness.analysis.change import Shift
 from harness.analysis.conclusion import PAST
 from harness.analysis.verdicts.server import KV_FULL
-from harness.judgement import Code, Verdict, doubt, note
-from harness.summary import Curve, LevelSummary
+from harness.data.judgement import Code, Verdict, doubt, note
+from harness.data.summary import Curve, LevelSummary
 
 GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
 PROCESSOR_IDLE = 0.5  # processors of this machine, below which all count as busy

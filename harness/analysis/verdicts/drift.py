@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
-from harness.judgement import Code, Verdict, doubt, note
-from harness.summary import Drift, Trend, Value
-from harness.units import span
+from harness.base.units import span
+from harness.data.judgement import Code, Verdict, doubt, note
+from harness.data.summary import Drift, Trend, Value
 
 # Shares by which a figure has to move over the window before it counts; a slope that is smaller may be as sure.
 DECAYS, CREEPS, GROWS = 0.02, 0.10, 0.02

@@ -7,9 +7,9 @@ import msgspec
 from harness.analysis.conditions import Conditions
 from harness.analysis.verdicts import client, server, tokens, window
 from harness.analysis.window import Backlog, Little
-from harness.judgement import Verdict, rank
-from harness.record import Level, LevelNote
-from harness.summary import LevelSummary
+from harness.data.judgement import Verdict, rank
+from harness.data.record import Level, LevelNote
+from harness.data.summary import LevelSummary
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

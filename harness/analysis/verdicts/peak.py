@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.analysis import explanation
-from harness.judgement import Code, Verdict, doubt
-from harness.summary import Gap, Phases
+from harness.data.judgement import Code, Verdict, doubt
+from harness.data.summary import Gap, Phases
 
 
 def above_peak(gap: Gap | None, phases: Phases | None) -> Verdict | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.judgement import Code, Verdict, doubt
-from harness.summary import FOUND, PROVISIONAL, Curve, LevelSummary
+from harness.data.judgement import Code, Verdict, doubt
+from harness.data.summary import FOUND, PROVISIONAL, Curve, LevelSummary
 
 USED_UP = 0.02  # of a quota, that is left when it counts as used up
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from harness.judgement import Code, Gravity, Verdict
-from harness.record import Level, Record
+from harness.data.judgement import Code, Gravity, Verdict
+from harness.data.record import Level, Record
 
 _FEW = 3  # details that a note names
 # By code; the detail behind its colon is put in.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from harness.analysis.stats import wilson
 from harness.analysis.window import Backlog
-from harness.judgement import Code, Verdict, doubt, invalid, note
-from harness.record import LevelNote
-from harness.summary import GpuView, LevelSummary
+from harness.data.judgement import Code, Verdict, doubt, invalid, note
+from harness.data.record import LevelNote
+from harness.data.summary import GpuView, LevelSummary
 
 ERROR_RATE = 0.01  # share of failed requests above which, beyond doubt, a level is no point of the curve
 LUMPED = 0.05  # of the events, above which the server counts as sending several at a time

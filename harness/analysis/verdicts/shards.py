@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.judgement import Code, Verdict, doubt
-from harness.manifest import Shard
-from harness.record import Level
-from harness.terminal import few
+from harness.base.terminal import few
+from harness.data.judgement import Code, Verdict, doubt
+from harness.data.manifest import Shard
+from harness.data.record import Level
 
 APART = 0.01  # of the shortest window, above which a clock's error moves its edges too far
 

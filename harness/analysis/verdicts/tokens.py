@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.judgement import Code, Verdict, doubt, note
-from harness.summary import LevelSummary
+from harness.data.judgement import Code, Verdict, doubt, note
+from harness.data.summary import LevelSummary
 
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
 CACHED = 0.01  # of the input tokens of random prompts, from which on they were not new to the server

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from harness.analysis.stats import SAMPLES, half_width
 from harness.analysis.verdicts.server import answered, too_many_fail
 from harness.analysis.window import REQUESTS_A_SLOT, Little
-from harness.judgement import Code, Verdict, doubt, invalid, note
-from harness.record import LevelNote
-from harness.summary import LevelSummary
+from harness.data.judgement import Code, Verdict, doubt, invalid, note
+from harness.data.record import LevelNote
+from harness.data.summary import LevelSummary
 
 _REQUEST_TIMES = 20  # that a window needs for an interval
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.judgement import Code, Verdict, doubt
-from harness.manifest import Manifest
-from harness.summary import ClassWorkload, Lengths, WorkloadSummary
+from harness.data.judgement import Code, Verdict, doubt
+from harness.data.manifest import Manifest
+from harness.data.summary import ClassWorkload, Lengths, WorkloadSummary
 
 LENGTHS_OFF = 0.02  # of the mean that was asked
 _BY_CHANCE = 3  # standard errors of the realised mean, up to which it is no sign of anything

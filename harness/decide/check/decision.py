@@ -18,6 +18,9 @@ import msgspec
 from harness.analysis import slo
 from harness.analysis.level import Facts, attainments
 from harness.analysis.validity import Purpose, usable
+from harness.base.errors import HarnessError
+from harness.data.judgement import Gravity, Outcome
+from harness.data.summary import Attainment, LevelSummary, Summary
 from harness.decide.check import figures
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity
@@ -25,10 +28,7 @@ from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, l
 from harness.decide.check.repeats import in_logarithms, is_bracket, mean, no_nearer, no_ratio, over_runs, within_run
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import Ratio, alternate
-from harness.errors import HarnessError
-from harness.judgement import Gravity, Outcome
-from harness.summary import Attainment, LevelSummary, Summary
-from harness.work import Unit
+from harness.spec.work import Unit
 
 FORMAT = 1
 _MAY_VARY = fairness.VARIED.keys() - {"start"}  # how a level starts is of the measurement, not of the stack

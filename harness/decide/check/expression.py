@@ -16,9 +16,9 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from harness import units
-from harness.errors import HarnessError
-from harness.terminal import cut
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.base.terminal import cut
 
 Comparison: TypeAlias = Literal["<", "<=", ">", ">=", "=="]
 COMPARISONS: Final[tuple[Comparison, ...]] = ("<=", ">=", "==", "<", ">")

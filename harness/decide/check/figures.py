@@ -15,14 +15,13 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from harness import units
 from harness.analysis import headline, slo
 from harness.analysis.stats import SAMPLES, t_quantile, wilson
 from harness.analysis.validity import Purpose, usable
-from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
-from harness.errors import HarnessError, nearest
-from harness.judgement import Code, Outcome
-from harness.summary import (
+from harness.base import units
+from harness.base.errors import HarnessError, nearest
+from harness.data.judgement import Code, Outcome
+from harness.data.summary import (
     BEYOND,
     FOUND,
     NONE,
@@ -38,6 +37,7 @@ from harness.summary import (
     Value,
     is_decided,
 )
+from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
 
 CHECKS = ("phases", "p99_ttft", "kv_cache", "long_context_tail", "node_loss")
 _PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # of a distribution

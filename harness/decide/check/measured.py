@@ -11,17 +11,17 @@ import numpy as np
 
 from harness.analysis import at_load, curve, headline, seats, slo, summarise
 from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.data.judgement import Gravity
+from harness.data.manifest import Manifest
+from harness.data.roles import Role, role_of
+from harness.data.summary import LevelSummary, Summary
 from harness.decide.check import figures
 from harness.decide.check.expression import Subject
 from harness.decide.check.figures import Quantity
 from harness.decide.compare import runs
 from harness.decide.compare.runs import Run
-from harness.judgement import Gravity
-from harness.manifest import Manifest
 from harness.results.result import Result
-from harness.roles import Role, role_of
-from harness.summary import LevelSummary, Summary
-from harness.work import Unit
+from harness.spec.work import Unit
 
 NOTHING_IN_COMMON = Quantity(
     None, None, "no valid level was measured in every run", "measure the same levels: --levels 1,2,4,8"

@@ -17,14 +17,14 @@ import numpy as np
 from harness.analysis import curve
 from harness.analysis.points import pool
 from harness.analysis.stats import t_quantile
+from harness.base.errors import HarnessError
+from harness.data.summary import Curve, Value
 from harness.decide.compare import fairness, ratio, turnover
 from harness.decide.compare.fairness import Row
 from harness.decide.compare.ratio import ALPHA, Difference
 from harness.decide.compare.runs import Load, Run
 from harness.decide.compare.turnover import Turnover
-from harness.errors import HarnessError
-from harness.summary import Curve, Value
-from harness.work import Unit
+from harness.spec.work import Unit
 
 FORMAT = 1
 Outcome: TypeAlias = Literal["faster", "turns_over", "no_difference", "too_few_repeats", "no_common_load", "refused"]

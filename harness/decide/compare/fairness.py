@@ -14,9 +14,9 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from harness.base.errors import HarnessError
+from harness.data.summary import Estimate
 from harness.decide.compare.runs import Answers, Facts, Run
-from harness.errors import HarnessError
-from harness.summary import Estimate
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
 EQUAL: Final = "equal"

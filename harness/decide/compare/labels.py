@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from harness.base.errors import HarnessError
 from harness.decide.compare import runs
 from harness.decide.compare.runs import Run
-from harness.errors import HarnessError
 from harness.results.foreign import formats
 
 

@@ -14,17 +14,17 @@ import msgspec
 from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.summarise import summarise
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.errors import HarnessError
-from harness.judgement import Code
-from harness.manifest import Amount, Card, Manifest, Roof
+from harness.base.errors import HarnessError
+from harness.data.judgement import Code
+from harness.data.manifest import Amount, Card, Manifest, Roof
+from harness.data.summary import Assumptions, Estimate, LevelSummary, Summary
 from harness.predict import rules
 from harness.predict.question import short
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.foreign.measured import SHARED, ForeignResult, in_words
 from harness.results.result import Result, read_summary, run_manifest
-from harness.scenario import workload_digest
-from harness.summary import Assumptions, Estimate, LevelSummary, Summary
-from harness.work import Unit
+from harness.spec.scenario import workload_digest
+from harness.spec.work import Unit
 
 KNEE = "knee"
 _LOST = {Code.ERRORS_ABOVE_1_PERCENT, Code.STALLED}  # what takes a load from a stack by the server's doing

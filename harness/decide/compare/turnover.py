@@ -15,8 +15,8 @@ import numpy as np
 from harness.analysis.curve import Fit, interval, throughput
 from harness.analysis.points import Point
 from harness.analysis.table import Floats
+from harness.data.summary import Value
 from harness.decide.compare.ratio import Difference
-from harness.summary import Value
 
 SURE = 0.975  # of the draws, at each end
 _PLACES = 400  # along the loads

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.data.server_metrics import ENGINES, Engine, Figure, Kind
 from harness.decide.plan.capacity import MeasuredLoad
-from harness.server_metrics import ENGINES, Engine, Figure, Kind
 
 LOW, CRITICAL, LOW_FOR = 0.7, 0.5, "5m"
 _GENERATED = (Figure.GENERATION_TOKENS, Figure.ENDED_GENERATION_TOKENS)

@@ -10,11 +10,11 @@ import math
 
 import msgspec
 
+from harness.data.summary import Value
 from harness.decide import cost
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.day import Day
 from harness.decide.plan.question import MONTH_H, Demand, Prices
-from harness.summary import Value
 
 ON_DEMAND = "on demand"
 FOLLOWING = "on demand, following the traffic"

@@ -19,15 +19,15 @@ from msgspec import UNSET, UnsetType
 from harness.analysis import at_load, slo
 from harness.analysis.summarise import summarise
 from harness.analysis.validity import Purpose, usable
+from harness.base.errors import HarnessError
+from harness.data.judgement import Gravity, Outcome
+from harness.data.manifest import Manifest
+from harness.data.summary import BEYOND, LevelSummary, Prediction, Spread, Summary, Value, is_decided
 from harness.decide import measured
 from harness.decide.compare.runs import within_reason
-from harness.errors import HarnessError
-from harness.judgement import Gravity, Outcome
-from harness.manifest import Manifest
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.result import Result, read_summary, run_manifest
-from harness.summary import BEYOND, LevelSummary, Prediction, Spread, Summary, Value, is_decided
-from harness.work import Unit
+from harness.spec.work import Unit
 
 ClassLimit: TypeAlias = tuple[str | UnsetType, slo.SloLimit]  # UNSET: of all requests without limits of their own
 

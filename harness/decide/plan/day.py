@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness import decoding, traffic
-from harness.errors import HarnessError
+from harness.base import decoding
+from harness.base.errors import HarnessError
+from harness.spec import traffic
 
 _CELLS = 1440  # of a period: minutes of a day
 _HEADER = "time,requests_per_s"

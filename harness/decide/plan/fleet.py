@@ -14,11 +14,11 @@ import math
 
 import msgspec
 
+from harness.base.errors import HarnessError
 from harness.decide import cost
 from harness.decide.cost import Tokens
 from harness.decide.plan.capacity import Capacity, MeasuredLoad, request_s
 from harness.decide.plan.question import Reserve
-from harness.errors import HarnessError
 
 MOST = 100_000  # replicas: more is a mistake in the demand
 

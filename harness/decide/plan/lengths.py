@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from harness.base.errors import HarnessError
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.question import Demand
-from harness.errors import HarnessError
 
 
 class LongRequest(msgspec.Struct, frozen=True, kw_only=True):

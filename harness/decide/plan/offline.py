@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.base.errors import HarnessError
 from harness.decide import cost
 from harness.decide.plan.capacity import MeasuredLoad
 from harness.decide.plan.fleet import MOST
 from harness.decide.plan.question import Prices
-from harness.errors import HarnessError
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):

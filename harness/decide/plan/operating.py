@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.base.errors import HarnessError
+from harness.data.judgement import Outcome
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.question import By
-from harness.errors import HarnessError
-from harness.judgement import Outcome
 
 MOST_OF_IT = 0.95  # as `knees.plateau95`
 _ALL_OF_IT = 0.99  # a plateau is not known better, and more load on it only waits

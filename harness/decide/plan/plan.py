@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from harness.base.errors import HarnessError
+from harness.data.judgement import Outcome
 from harness.decide.plan import alerts, bill, day, energy, fleet, lengths, offline, operating, outlook, reference
 from harness.decide.plan.bill import Costs
 from harness.decide.plan.capacity import Capacity, MeasuredLoad, request_s
 from harness.decide.plan.question import Prices, Question
-from harness.errors import HarnessError
-from harness.judgement import Outcome
-from harness.traffic import Traffic
+from harness.spec.traffic import Traffic
 
 FORMAT = 1
 MISSED, UNDECIDED = 99, 3  # exit statuses: the SLO is not reached; too few requests to decide it

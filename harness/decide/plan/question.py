@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 By = Literal["slo", "cost", "knee"]
 UTILIZATION = 0.7  # of the operating point: a headroom of 1/0.7 - 1 = 43 % above the peak
@@ -21,7 +21,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     users: float | None = None  # at the peak; each sends again `think_s` after an answer's end
     documents_per_s: float | None = None  # at the peak, of work that decodes nothing
     think_s: float | None = None
-    traffic: str | None = None  # of a day, as `harness.traffic` writes it
+    traffic: str | None = None  # of a day, as `harness.spec.traffic` writes it
     offline_tokens: float | None = None  # a batch: output tokens, of work that decodes nothing input tokens
     offline_documents: float | None = None  # a batch of work that decodes nothing
     deadline_s: float | None = None

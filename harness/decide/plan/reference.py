@@ -10,7 +10,7 @@ import msgspec
 from harness.decide.plan.bill import Costs
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.predict import claims
-from harness.work import Unit
+from harness.spec.work import Unit
 
 
 class Benchmark(msgspec.Struct, frozen=True):

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from harness.analysis import slo
+from harness.base.errors import HarnessError
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Spread, Summary
 from harness.decide import measured
 from harness.decide.plan import capacity, operating
 from harness.decide.plan.question import MONTH_H, UTILIZATION
-from harness.errors import HarnessError
-from harness.manifest import Manifest
-from harness.summary import LevelSummary, Spread, Summary
 
 _STEPS = 60  # of a slider from its low end to its high end
 _ROOM = 1.3  # beyond the measured latencies, so that a limit may be met by all loads and by none

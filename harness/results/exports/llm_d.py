@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from harness.manifest import Manifest
-from harness.summary import LevelSummary, Spread
-from harness.version import __version__
+from harness.base.version import __version__
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Spread
 
 VERSION = "0.2"
 _PERCENTILES = ("p50", "p90", "p95", "p99", "max")

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from harness.manifest import Manifest
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Summary
 from harness.results.exports import rows
 from harness.results.exports.rows import Cell
-from harness.summary import LevelSummary, Summary
 
 _LONGEST = 500  # characters of a parameter
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from harness.manifest import Manifest
+from harness.base.version import __version__
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Summary
 from harness.results.exports import rows
 from harness.results.exports.rows import Cell
-from harness.summary import LevelSummary, Summary
-from harness.version import __version__
 
 _UNITS = {  # UCUM, as OpenTelemetry asks for: what is counted stands in braces
     "in_flight": "{request}", "requests": "{request}", "errors": "{request}", "cancelled": "{request}",

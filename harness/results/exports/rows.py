@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.summary import Estimate, LevelSummary, Spread, Summary
+from harness.data.summary import Estimate, LevelSummary, Spread, Summary
 
 Cell = str | int | float | bool | None
 

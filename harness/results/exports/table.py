@@ -6,10 +6,10 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.data.summary import Summary
 from harness.results.exports import rows
 from harness.results.exports.rows import Cell
 from harness.results.points import ERROR, LOAD, RATE
-from harness.summary import Summary
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would take a text that begins so for a formula
 _SE = "output_tokens_per_s_se"

@@ -10,9 +10,9 @@ import math
 from datetime import datetime
 from typing import Any
 
-from harness.manifest import Manifest
-from harness.summary import LevelSummary, Spread
-from harness.traffic import parse
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Spread
+from harness.spec.traffic import parse
 
 _ENDPOINTS = {"chat": "openai-chat", "completions": "openai", "embeddings": "openai-embeddings"}  # vLLM's names
 _STATISTICS = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from harness import decoding
+from harness.base import decoding
 from harness.results.foreign.measured import Latency
 
 _BEYOND = 1e15  # of any figure

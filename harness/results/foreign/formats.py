@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness import decoding
-from harness.errors import HarnessError
+from harness.base import decoding
+from harness.base.errors import HarnessError
 from harness.results import points
 from harness.results.foreign import aiperf, guidellm, inference_perf, knee_csv, llm_d, sglang, validity, vllm
 from harness.results.foreign.fields import plain

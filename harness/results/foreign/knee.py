@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.judgement import Code, Gravity
+from harness.data.judgement import Code, Gravity
 
 NAME = "knee"
 

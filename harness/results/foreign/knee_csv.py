@@ -9,8 +9,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from harness.errors import HarnessError
-from harness.judgement import Code, Gravity
+from harness.base.errors import HarnessError
+from harness.data.judgement import Code, Gravity
 from harness.results.exports.table import LEVELS
 from harness.results.foreign import knee
 from harness.results.foreign.fields import number, positive, whole

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness import decoding
-from harness.errors import HarnessError
+from harness.base import decoding
+from harness.base.errors import HarnessError
 from harness.workload.dataset import names, result
 from harness.workload.dataset.formats import FORMATS, broken, container, fields, known, recognise
 from harness.workload.dataset.row import Row

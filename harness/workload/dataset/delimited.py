@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from harness import decoding, files
+from harness.base import decoding, files
 from harness.workload.dataset.lines import LONGEST, Lines, too_long
 
 T = TypeVar("T")

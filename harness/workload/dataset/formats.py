@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from harness import decoding, files
-from harness.errors import HarnessError, nearest
-from harness.terminal import few
+from harness.base import decoding, files
+from harness.base.errors import HarnessError, nearest
+from harness.base.terminal import few
 from harness.workload.dataset import delimited, json_array, json_lines, names, parquet, plain, result, sharegpt, spans
 from harness.workload.dataset.lines import LONGEST
 from harness.workload.dataset.row import Row

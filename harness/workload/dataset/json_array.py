@@ -13,7 +13,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from harness import files
+from harness.base import files
 from harness.workload.dataset.json_object import decoded, place
 from harness.workload.dataset.lines import LONGEST, too_long
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from harness import files
+from harness.base import files
 from harness.workload.dataset.json_object import decoded, place
 from harness.workload.dataset.lines import LONGEST, Lines, too_long
 

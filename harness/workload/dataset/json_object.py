@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness import decoding
+from harness.base import decoding
 
 _OFFSET = re.compile(r" \(byte (\d+)\)$")  # how msgspec says where the text is broken
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from harness import decoding
+from harness.base import decoding
 from harness.workload.request import Message
 
 _USER, _ASSISTANT, _TOOL = "user", "assistant", "tool"

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from harness import decoding
+from harness.base import decoding
 from harness.workload.dataset.messages import Entry
 from harness.workload.dataset.row import PromptTokens, Seconds, Tokens
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from harness import decoding, files
+from harness.base import decoding, files
 from harness.workload.dataset.lines import LONGEST, too_long
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from harness import files
-from harness.errors import HarnessError
+from harness.base import files
+from harness.base.errors import HarnessError
 from harness.workload.dataset.row import Row
 
 if TYPE_CHECKING:

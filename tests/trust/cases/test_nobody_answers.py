@@ -12,7 +12,7 @@ import pytest
 
 import harness
 from harness.analysis.summarise import exit_status
-from harness.summary import LevelSummary, Summary
+from harness.data.summary import LevelSummary, Summary
 from tests.builders.streams import DONE, delta
 from tests.trust.cases.server import Call, endpoint
 

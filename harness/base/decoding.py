@@ -1,0 +1,119 @@
+"""Files from outside, decoded: the one place where what is wrong with one becomes a line that names it.
+
+A result folder, a scenario or a model's config may come from anybody and may be damaged. So a file is read only if it
+is a regular one and no larger than such files are, its data is taken only as the type that it is meant to be, and
+numbers, depths and texts beyond reason are refused by their path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
+
+from harness.base import files
+from harness.base.errors import HarnessError
+
+LARGEST = 4 << 20  # bytes of a manifest, a scenario, a config: a hundred times what they are
+_DEEPEST = 64  # levels of nesting
+_FARTHEST, _NEAREST = 2**63, 1e-30  # of any number but 0: what 64 bits hold, and far below any time or share
+
+# What decoders raise for bytes that are not what they should be. RecursionError: nested too deep; ValueError is also
+# text that is no UTF-8, and an integer with more digits than Python converts.
+WRONG = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def reading(place: str, what: str, way_out: str) -> Iterator[None]:
+    """What is wrong with the data decoded in the block becomes one line: it is not `what`, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise HarnessError(error.strerror or str(error), place=place, way_out=way_out) from None
+    except WRONG as error:
+        raise HarnessError(f"not {what}: {_why(error)}", place=place, way_out=way_out) from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if isinstance(error, UnicodeError):
+        return "it is not text in UTF-8"
+    return str(error).partition("\n")[0].replace("`", "'") or type(error).__name__
+
+
+def content(path: Path, most: int = LARGEST) -> bytes:
+    """All bytes of a regular file; ValueError where they are more than `most`."""
+    with files.opened(path) as file:
+        return bounded(file, most)
+
+
+def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
+    """The content of an open file; ValueError where that is more than `most` bytes."""
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it is longer than {most:,} bytes")
+    return data
+
+
+def json(data: bytes, *, numbers: bool = True) -> Any:
+    """JSON as plain data, within reason; one of WRONG where it is not.
+
+    Without `numbers` they are not checked: for a file with numbers that this program does not read.
+    """
+    value = msgspec.json.decode(data)
+    check(value, numbers=numbers)
+    return value
+
+
+def toml(data: bytes) -> dict[str, Any]:
+    """TOML as plain data, dates among it; one of WRONG where it is none."""
+    import tomllib  # most commands read none
+
+    return tomllib.loads(data.decode())
+
+
+def typed(value: Any, kind: type[T]) -> T:
+    """Plain data as that type; fields that it does not have are left out."""
+    return msgspec.convert(value, kind)
+
+
+def check(value: Any, *, numbers: bool = True) -> None:
+    """ValueError, with its path, for the first thing in plain data that is beyond reason.
+
+    >>> check({"a": [1, float("inf")]})
+    Traceback (most recent call last):
+    ValueError: inf is a number beyond reason at $.a[1]
+    """
+    pending: list[tuple[Any, str, int]] = [(value, "$", 0)]
+    while pending:
+        each, path, depth = pending.pop()
+        if depth > _DEEPEST:
+            raise ValueError("it is nested too deep")
+        if isinstance(each, dict):
+            for key in each:
+                _text(key, path)
+            pending += [(inner, f"{path}.{key[:40]}", depth + 1) for key, inner in each.items()]
+        elif isinstance(each, list):
+            pending += [(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(each)]
+        elif isinstance(each, str):
+            _text(each, path)
+        elif isinstance(each, int | float):
+            if numbers and each and not _NEAREST < abs(each) < _FARTHEST:
+                shown = f"{each}" if isinstance(each, float) else f"one of {each.bit_length():,} bits"
+                raise ValueError(f"{shown} is a number beyond reason at {path}")
+        elif each is not None:
+            raise ValueError(f"a {type(each).__name__} at {path} is neither text nor number")
+
+
+def _text(text: str, path: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"half a character at {path}") from None

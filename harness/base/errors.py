@@ -1,0 +1,55 @@
+"""What goes wrong without a bug: an operator's mistakes, which only the command line catches, and a server's bytes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from itertools import islice
+
+from harness.base.terminal import clean, few
+
+_MOST = 600  # characters of each part of a mistake
+_NEAR = 1_000  # names that are compared, of at most 200 characters: it takes time for each pair of letters
+
+
+class HarnessError(Exception):
+    """A mistake of the operator: a fact, the place it was found, and the way out.
+
+    Printed as one line, `error: place: fact; way out`, with exit status 1. A failed request is not one of
+    these (it is data in its record), nor is a bug (it crashes with a traceback). Its parts may quote what came from
+    outside: they are cleaned and cut here, wherever they are shown.
+
+    >>> print(HarnessError("unknown GPU 'h100'", place="--gpu", way_out="did you mean 'h100-sxm'?"))
+    --gpu: unknown GPU 'h100'; did you mean 'h100-sxm'?
+    """
+
+    def __init__(self, fact: str, *, place: str = "", way_out: str = "") -> None:
+        self.fact, self.place, self.way_out = (clean(part, _MOST) for part in (fact, place, way_out))
+        line = f"{self.place}: {self.fact}" if self.place else self.fact
+        super().__init__(f"{line}; {self.way_out}" if self.way_out else line)
+
+
+class ProtocolError(Exception):
+    """The bytes are not the answer they should be; `error` names it in the record.
+
+    `pieces` are what the same read had brought before: cut elsewhere, they would have been handed on.
+    """
+
+    def __init__(self, message: str, error: str = "protocol") -> None:
+        super().__init__(message)
+        self.error = error
+        self.pieces: list[bytes] = []
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The way out of a wrong name: the nearest right one, or the first of the list when nothing is near.
+
+    >>> nearest("concurency", ["concurrency", "levels"])
+    "did you mean 'concurrency'?"
+    >>> nearest("x", ["concurrency", "levels"])
+    'known: concurrency, levels'
+    """
+    names = list(known)
+    short = islice((each for each in names if len(each) <= 200), _NEAR)
+    close = difflib.get_close_matches(name[:200], list(short), n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else "known: " + few(names, 24)

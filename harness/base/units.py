@@ -1,0 +1,394 @@
+"""Numbers as people write them: '50ms', '2s', '1.5k', '1,2,4,8'. Seconds and plain counts come out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from harness.base.errors import HarnessError, nearest
+
+_NUMBER = re.compile(r"\s*+([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)\s*+([a-zA-Zµ]*+)\s*+")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
+
+_BYTES = {
+    "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+}  # fmt: skip
+
+MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine can open
+MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
+
+# That an SLO may limit (docs/definitions.md, Times of a request).
+FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")
+PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
+LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figure, and the share that has to meet it
+    **{figure: (figure, None) for figure in FIGURES},
+    **{f"{figure}_p{q}": (figure, round(float(q) / 100, 4)) for figure in FIGURES for q in PERCENTILES},
+}
+
+BEYOND = 1e15  # seconds, tokens, requests: nothing that can be measured has so many
+_MOST_CPUS = 65_536  # of any machine
+_LEAST_SD = 1e-6  # tokens: less is none
+_LENGTHS = "512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'"
+_AS_LENGTHS = f"write it like {_LENGTHS}"
+N = TypeVar("N", int, float)
+
+
+def _scaled(text: str, table: dict[str, float], what: str, place: str, example: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    if not match or match[2] not in table:
+        raise HarnessError(f"{text!r} is not {what}", place=place, way_out=f"write it like {example}")
+    value = float(match[1]) * table[match[2]]
+    if not value < BEYOND:
+        raise HarnessError(f"{text[:40]!r} is beyond reason", place=place, way_out=f"write it like {example}")
+    return value
+
+
+def seconds(text: str | float, place: str = "") -> float:
+    """A duration in seconds; a bare number is seconds already.
+
+    >>> seconds("50ms"), seconds("2s"), seconds("1.5m"), seconds(3)
+    (0.05, 2.0, 90.0, 3.0)
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    return _scaled(text, _SECONDS, "a duration", place, "'50ms', '2s' or '5m'")
+
+
+def limit(text: str | float, place: str = "") -> float:
+    """A limit of a latency in seconds. Its text has a unit, for other tools take bare numbers for milliseconds.
+
+    >>> limit("50ms"), limit(2)
+    (0.05, 2.0)
+    """
+    value, bare = seconds(text, place), str(text).strip()
+    if isinstance(text, str) and value and not bare[-1:].isalpha():
+        raise HarnessError(f"{text!r} has no unit", place=place, way_out=f"write {bare}ms or {bare}s")
+    return value
+
+
+def number(text: str, place: str = "") -> float:
+    """A number of 0 or more, whole or not.
+
+    >>> number("0.25"), number("1.5k")
+    (0.25, 1500.0)
+    """
+    return _scaled(text, _COUNTS, "a number", place, "'5', '0.25' or '1.5k'")
+
+
+def share(text: str, place: str = "") -> float:
+    """A share, as a percentage or as a number.
+
+    >>> share("30%"), share("0.3"), share("43 %")
+    (0.3, 0.3, 0.43)
+    """
+    body, percent, rest = text.partition("%")
+    value = _scaled(body, {"": 1.0}, "a share", place, "'30%' or '0.3'")
+    if rest.strip():
+        raise HarnessError(f"{text[:40]!r} is not a share", place=place, way_out="write it like '30%' or '0.3'")
+    return value / 100 if percent else value
+
+
+def count(text: str | float, place: str = "") -> int:
+    """A whole count.
+
+    >>> count("1.5k"), count("2M"), count(7)
+    (1500, 2000000, 7)
+    """
+    value = (
+        float(text) if isinstance(text, int | float) else _scaled(text, _COUNTS, "a count", place, "'128' or '1.5k'")
+    )
+    if value != int(value):
+        raise HarnessError(f"{text!r} is not a whole number", place=place, way_out="write it like '128' or '1.5k'")
+    return int(value)
+
+
+def lengths(text: str | int, place: str = "") -> dict[str, Any]:
+    """Lengths in tokens as people write them, as the plain data of a distribution (`distribution`).
+
+    A count; a mean and a standard deviation; a range with both its ends; a lognormal distribution by the mean and the
+    standard deviation of the lengths themselves, not of their logarithms; lengths with weights. A mean may be followed
+    by the bounds that lengths are drawn within.
+
+    >>> lengths("2k")
+    {'kind': 'fixed', 'tokens': 2000}
+    >>> lengths("512±64 in 16..1k")
+    {'kind': 'normal', 'nominal': 512.0, 'sd': 64.0, 'low': 16, 'high': 1000}
+    """
+    body, bounded, bounds = str(text).replace("+-", "±").partition(" in ")
+    made: dict[str, Any]
+    if "±" in body:
+        made = {"kind": "normal"} | _mean_and_sd(body, "±", place)
+    elif "(" in body:
+        name, _, inside = body.strip().partition("(")
+        if name != "lognormal":
+            raise HarnessError(f"unknown distribution {name!r}", place=place, way_out=nearest(name, ["lognormal"]))
+        if not inside.endswith(")"):
+            raise HarnessError(f"{body!r} does not end with ')'", place=place, way_out=_AS_LENGTHS)
+        made = {"kind": "lognormal"} | _mean_and_sd(inside[:-1], ",", place)
+    elif bounded:
+        raise HarnessError(f"{body!r} has no standard deviation to bound", place=place, way_out=_AS_LENGTHS)
+    elif ".." in body:
+        made = {"kind": "range"} | _range(body, place)
+    elif ":" in body:
+        made = {"kind": "empirical"} | _weighted(body, place)
+    else:
+        _scaled(body, _COUNTS, "a length", place, _LENGTHS)
+        made = {"kind": "fixed", "tokens": _length(body, place)}
+    if bounded:
+        made |= _range(bounds, place)
+        if not made["low"] <= made["nominal"] <= made["high"]:
+            fact = f"the mean {made['nominal']:g} is not within {bounds.strip()}"
+            raise HarnessError(fact, place=place, way_out="give bounds that hold the mean")
+    return made
+
+
+def _mean_and_sd(text: str, mark: str, place: str) -> dict[str, float]:
+    """A mean and a standard deviation, apart by a mark."""
+    mean, _, sd = text.partition(mark)
+    for part, name in ((mean, "mean"), (sd, "standard deviation")):
+        if not part.strip():
+            raise HarnessError(f"{text!r} has no {name}", place=place, way_out=_AS_LENGTHS)
+    nominal, deviation = (_scaled(part, _COUNTS, "a number of tokens", place, "'512±64'") for part in (mean, sd))
+    if nominal < 1:
+        raise HarnessError(f"a mean of {nominal:g} tokens is below 1", place=place, way_out="give 1 or more")
+    if deviation < _LEAST_SD:
+        raise HarnessError("a standard deviation is above 0", place=place, way_out=f"write {mean.strip()} alone")
+    _must_be_possible(max(nominal, deviation), place)
+    return {"nominal": nominal, "sd": deviation}
+
+
+def _range(text: str, place: str) -> dict[str, int]:
+    """The lowest and the highest length of a range."""
+    low, dots, high = (part.strip() for part in text.partition(".."))
+    if not (low and dots and high):
+        raise HarnessError(f"{text!r} is no range", place=place, way_out="write it like '100..900'")
+    ends = {"low": _length(low, place), "high": _length(high, place)}
+    if ends["low"] > ends["high"]:
+        raise HarnessError(f"the range {low}..{high} is reversed", place=place, way_out=f"write {high}..{low}")
+    return ends
+
+
+def _weighted(text: str, place: str) -> dict[str, list[float]]:
+    """Lengths, rising, and the weight of each."""
+    weights: dict[int, float] = {}
+    for part in text.split(","):
+        length, _, weight = part.partition(":")
+        tokens = _length(length, place)
+        if tokens in weights:
+            raise HarnessError(f"the length {tokens} stands twice", place=place, way_out="write each length once")
+        weights[tokens] = _scaled(weight, _COUNTS, "a weight", place, "'512:9,32k:1'")
+        if not weights[tokens]:
+            raise HarnessError(f"the weight of {tokens} is not above 0", place=place, way_out="leave the length out")
+    return {"values": sorted(weights), "weights": [weights[tokens] for tokens in sorted(weights)]}
+
+
+def _length(text: str, place: str) -> int:
+    """One length in tokens."""
+    tokens = count(text, place)
+    if tokens < 1:
+        raise HarnessError(f"a length of {tokens} tokens is below 1", place=place, way_out="give 1 or more")
+    _must_be_possible(tokens, place)
+    return tokens
+
+
+def _must_be_possible(tokens: float, place: str) -> None:
+    if tokens > MOST_TOKENS:
+        fact = f"{tokens:,.0f} tokens are more than the {MOST_TOKENS:,} of the longest context that models have"
+        raise HarnessError(fact, place=place, way_out=f"give {MOST_TOKENS:,} or less")
+
+
+def size(text: str | int, place: str = "") -> int:
+    """A size in bytes; a text has a unit, for a bare number is a mistake more often than bytes.
+
+    >>> size("500MB"), size("1.5 GiB"), size(4096)
+    (500000000, 1610612736, 4096)
+    """
+    if isinstance(text, int):
+        return text
+    return round(_scaled(text, _BYTES, "a size", place, "'500MB' or '10GB'"))
+
+
+def bytes_text(count: float) -> str:
+    """Bytes as people write them, which `size` reads back.
+
+    >>> bytes_text(10_000_000_000), bytes_text(1_500_000), bytes_text(800)
+    ('10GB', '1.5MB', '800B')
+    """
+    unit, scale = next((pair for pair in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if count >= pair[1]), ("B", 1.0))
+    return f"{count / scale:.12g}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `seconds` reads them back, in the unit that leaves the fewest zeros.
+
+    >>> duration(2.0), duration(0.05), duration(2.5e-4), duration(90)
+    ('2s', '50ms', '250us', '90s')
+    """
+    unit, scale = next((pair for pair in (("s", 1.0), ("ms", 1e3)) if seconds * pair[1] >= 1), ("us", 1e6))
+    return f"{seconds * scale:.12g}{unit}"
+
+
+def levels(text: str, place: str = "--levels") -> list[int]:
+    """Concurrency levels, in their order; each at least 1, none twice.
+
+    >>> levels("1,2,4,1k")
+    [1, 2, 4, 1000]
+    """
+    example = "'1,2,4,8'"
+
+    def level(part: str, place: str) -> int:
+        _scaled(part, _COUNTS, "a count", place, example)
+        return count(part, place)
+
+    found = _each(text, level, place, "level", "of at least 1", example)
+    if max(found) > MOST_STREAMS:
+        fact = f"{max(found):,} requests in flight are more than the {MOST_STREAMS:,} that a machine can hold"
+        raise HarnessError(fact, place=place, way_out=f"give {MOST_STREAMS:,} or less")
+    return found
+
+
+def cpus(text: str, place: str = "--host-cpus") -> list[int]:
+    """Numbers of processors, single ones and spans.
+
+    >>> cpus("0,2-4")
+    [0, 2, 3, 4]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        known = low.isdecimal() and (high.isdecimal() or not dash) and len(low + high) < 12
+        if not known or not int(low) <= int(high or low) < _MOST_CPUS:
+            raise HarnessError(f"{text[:80]!r} is no list of processors", place=place, way_out="write it like '0,2-4'")
+        found += range(int(low), int(high or low) + 1)
+    return list(dict.fromkeys(found))
+
+
+def rates(text: str, place: str = "--rate") -> list[float]:
+    """Request rates per second, in their order; each above 0, none twice.
+
+    >>> rates("0.5,2,1k")
+    [0.5, 2.0, 1000.0]
+    """
+    example = "'5' or '5,10,20'"
+
+    def rate(part: str, place: str) -> float:
+        if part.lower() in ("inf", "infinity"):
+            fact = "all requests at once have no rate"
+            raise HarnessError(fact, place=place, way_out="give --levels 64 to keep 64 in flight")
+        return _scaled(part, _COUNTS, "a rate", place, example)
+
+    return _each(text, rate, place, "rate", "above 0", example)
+
+
+def _each(text: str, read: Callable[[str, str], N], place: str, noun: str, bound: str, example: str) -> list[N]:
+    """The values between the commas, in their order; each above 0, none twice."""
+    values = [read(part.strip(), place) for part in text.split(",") if part.strip()]
+    if not values or min(values) <= 0:
+        raise HarnessError(f"{text!r} names no {noun} {bound}", place=place, way_out=f"write it like {example}")
+    if len(set(values)) < len(values):
+        raise HarnessError(f"{text!r} names a {noun} twice", place=place, way_out=f"write each {noun} once")
+    return values
+
+
+def slo(text: str, place: str = "--slo") -> dict[str, float]:
+    """Limits of an SLO in seconds, by name (`LIMITS`); each above 0, none twice.
+
+    >>> slo("ttft_p99=2s,itl_p99=50ms,e2e=10s")
+    {'ttft_p99': 2.0, 'itl_p99': 0.05, 'e2e': 10.0}
+    """
+    return _limits(text.split(","), "=", limit, place, "'ttft_p99=2s,e2e=10s'")
+
+
+def goodput(text: str, place: str = "--goodput") -> dict[str, float]:
+    """The same limits as vLLM's benchmark has them: milliseconds a request, after a colon, apart by spaces.
+
+    >>> goodput("ttft:500 tpot:50 e2el:9000")
+    {'ttft': 0.5, 'tpot': 0.05, 'e2e': 9.0}
+    """
+    example = "'ttft:500 tpot:50'"
+
+    def milliseconds(part: str, place: str) -> float:
+        return _scaled(part, {"": 1e-3}, "a number of milliseconds", place, example)
+
+    return _limits(re.split(r"[\s,]+", text), ":", milliseconds, place, example, {"e2el": "e2e"})
+
+
+def _limits(
+    parts: list[str],
+    mark: str,
+    read: Callable[[str, str], float],
+    place: str,
+    example: str,
+    others: Mapping[str, str] = MappingProxyType({}),  # names that mean one of ours elsewhere
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in filter(None, map(str.strip, parts)):
+        name, separator, value = (piece.strip() for piece in part.partition(mark))
+        if not separator:
+            raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=f"write it like {example}")
+        name = others.get(name, name)
+        known_limit(name, place)
+        if name in found:
+            raise HarnessError(f"{name!r} is limited twice", place=place, way_out="write each limit once")
+        found[name] = read(value, place)
+        if not found[name] > 0:
+            raise HarnessError(f"{part!r} is no limit above 0", place=place, way_out=f"write it like {example}")
+    if not found:
+        raise HarnessError("no limit is given", place=place, way_out=f"write it like {example}")
+    return found
+
+
+def known_limit(name: str, place: str) -> None:
+    """Refuse a name that is no limit's, with the nearest right one."""
+    if name not in LIMITS:
+        near = nearest(name, LIMITS)
+        every = f"known: {', '.join(FIGURES)}, each also with _p and one of {', '.join(PERCENTILES)}"
+        raise HarnessError(f"unknown limit {name!r}", place=place, way_out=near if near.endswith("?") else every)
+
+
+def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
+    """Prices in USD, in their order.
+
+    >>> prices("0.15,0.60,0.075")
+    [0.15, 0.6, 0.075]
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise HarnessError(
+            f"{text!r} is not a list of prices", place=place, way_out="write it like 0.15,0.60"
+        ) from None
+
+
+def convert(table: Any, key: str, read: Callable[[str, str], Any], place: str) -> None:
+    """Put what a text under a key stands for in its place, of a list each; what is no table or no text stays.
+
+    >>> table = {"every": ["1s", 2]}
+    >>> convert(table, "every", seconds, "$.table"); table
+    {'every': [1.0, 2]}
+    """
+    value, at = table.get(key) if isinstance(table, dict) else None, f"{place}.{key}"
+    if isinstance(value, str):
+        table[key] = read(value, at)
+    elif isinstance(value, list):
+        table[key] = [read(each, at) if isinstance(each, str) else each for each in value]
+
+
+def span(seconds: float) -> str:
+    """A waiting time for people, in s, min or h.
+
+    >>> [span(x) for x in (0.4, 8.2, 59.7, 95, 600, 3720, 90_000)]
+    ['1 s', '8 s', '1 min', '1 min 35 s', '10 min', '1 h 2 min', '25 h']
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole >= 3600:
+        hours, minutes = divmod(round(whole / 60), 60)
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min" + (f" {rest} s" if rest else "")

@@ -1,0 +1,498 @@
+"""The shape of `manifest.json`: all that could explain a difference between two runs, written before any load.
+
+The run that writes it and everything that reads it share these types. A field that is UNSET is not in the file: it is
+not known yet, or an earlier version did not write it. One that is None is there as null: it could not be found out.
+What a later version adds is left out. A manifest that is damaged is refused whole, by the path of what is wrong with
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from harness.data.record import FORMAT
+from harness.data.summary import Prediction, RampStep
+from harness.spec import classes, quality, recipe, scenario, shard
+
+Count = Annotated[int, Meta(ge=1, le=2**31)]
+ShardNumber = Annotated[int, Meta(ge=1, le=shard.MOST)]
+Natural = Annotated[int, Meta(ge=0, le=2**53)]
+# Any figure that is not negative; a whole one stays whole.
+Amount = Annotated[int, Meta(ge=0, le=10**18)] | Annotated[float, Meta(ge=0, le=1e18)]
+Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]  # three hundred years
+Fact = str | int | float | bool | None
+CountedIn = Literal["input tokens", "documents"] | UnsetType
+
+# ---- the scenario, as this version or a later one wrote it ------------------------------------------------
+
+
+class Target(scenario.Target, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Its headers are without secrets."""
+
+
+class WorkloadSpec(scenario.WorkloadSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What was requested; what it came to is a `Workload`."""
+
+
+class Cancel(classes.Cancel, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Requests that were given up."""
+
+
+class ClassSpec(classes.ClassSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """One kind of request among others."""
+
+    slo: dict[str, Amount] = msgspec.field(default_factory=dict)
+    cancel: Cancel | None = None
+
+
+class Ramp(scenario.Ramp, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """With figures that a reader can count on."""
+
+    level_seconds: Amount | None = None
+    precision: Amount | None = None
+    rates: list[Amount] | None = None
+
+
+class Hardware(scenario.Hardware, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What the operator stated of it."""
+
+
+class Sweep(scenario.Sweep, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The axes of a level map."""
+
+
+class Sim(scenario.Sim, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The simulated endpoint."""
+
+
+class QualitySpec(quality.QualitySpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Which answers were compared."""
+
+
+class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The scenario that a folder was begun with, without its secrets."""
+
+    target: Target = Target()
+    workload: WorkloadSpec = WorkloadSpec()
+    class_: Sequence[ClassSpec] | UnsetType = msgspec.field(name="class", default=UNSET)
+    ramp: Ramp = Ramp()
+    hardware: Hardware = Hardware()
+    slo: dict[str, Amount] = msgspec.field(default_factory=dict)
+    sweep: Sweep = Sweep()
+    sim: Sim = Sim()
+    quality: QualitySpec | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, shown: scenario.Scenario) -> Scenario:
+        """A scenario without secrets (`scenario.shown`) as the manifest has it."""
+        return msgspec.convert(msgspec.to_builtins(shown), cls)
+
+
+class Recipe(recipe.Recipe, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """How a stack was started, without its secrets."""
+
+
+class StackSpec(recipe.StackSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What was a stack's own."""
+
+
+class Stack(recipe.Stack, frozen=True, kw_only=True):
+    """One stack of a comparison."""
+
+    spec: StackSpec
+    recipe: Recipe
+
+
+# ---- what the run found out -------------------------------------------------------------------------------
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    temperature: Amount | None = None  # None: the server refuses the field
+    ignore_eos: bool = False
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """What each request contains."""
+
+    input_tokens: Amount | UnsetType = UNSET
+    output_tokens: Amount | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    prompt_words: Count | UnsetType = UNSET
+    prompt_tokens: Amount | UnsetType | None = UNSET  # that they come to, by the server's count
+    template_tokens: Annotated[int, Meta(ge=-(10**9), le=10**9)] | UnsetType = (
+        UNSET  # of these, that all have in common
+    )
+    tokens_per_word: Amount | UnsetType = UNSET
+    probe_lengths: list[Count] | UnsetType = UNSET
+    expected_hit_rate: Amount | UnsetType | None = UNSET  # of a prefix cache that keeps all; None: no reuse is asked
+    images: Count | UnsetType = UNSET  # in each request
+    image_bytes: Count | UnsetType = UNSET  # of these together, as PNG
+    sampling: Sampling | UnsetType = UNSET
+
+
+class CanaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one answer to a canary; fields as in `Record`."""
+
+    canary: Natural
+    error: str = ""
+    finish_reason: str = ""
+    differs_at: Natural | None = None
+    flaw: str = ""
+    score: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+
+class UnloadedAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """The canaries' answers before the load, one request in flight."""
+
+    digests: list[str]  # of the first answer to each; "": it failed
+    answers: list[CanaryAnswer]  # in the order in which they came
+    prompts_digest: str = ""  # of prompts and of what is expected of their answers
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a simulated endpoint stood for."""
+
+    profile: str | None = None
+    speed: Amount | UnsetType = UNSET
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that the load generator ran on."""
+
+    system: str | UnsetType = UNSET
+    machine: str | UnsetType = UNSET
+    python: str | UnsetType = UNSET
+    cpus: int | UnsetType | None = UNSET
+    cpus_allowed: list[int] | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
+    load_average: list[float] | UnsetType = UNSET
+    load_average_end: list[float] | UnsetType = UNSET
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that got through, a second; processors are shares of one, 0 to 1 a process."""
+
+    per_s: Amount
+    limited_by: str  # client | server | host (neither had a processor to itself): only client is a true ceiling
+    client_cpu: float
+    server_cpu: float
+    server_processes: int
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Arrival stamp − the endpoint's own stamp right before it wrote that token; seconds."""
+
+    streams: int
+    groups: int  # phases of the ITL that the streams are spread over; 1: all in one engine step
+    tokens_per_s: float
+    tokens: int  # compared
+    error_p50_s: float
+    error_p99_s: Amount
+    error_max_s: float
+    merged_fraction: float  # of the tokens, that shared a read and so a stamp
+    cpu_s_per_million: float  # of the worker, per million tokens
+
+
+class ClientCalibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What one machine's load generator can do with one worker."""
+
+    format: int
+    created: datetime
+    host: str  # hash of its name
+    cpu: str
+    cpus: int  # that it was allowed, of those that there are
+    python: str
+    harness_version: str
+    transport: str
+    timestamp_source: str  # kernel | user
+    workers: int
+    load_average: float  # of the minute before: a busy machine calibrates itself too low
+    single: Ceiling  # tokens a second, one write each
+    bulk: Ceiling  # tokens a second, many a write
+    requests: Ceiling  # requests a second, of one token
+    streams: int  # open at once, by client and endpoint alike
+    streams_asked: int
+    timing: tuple[Timing, ...]
+    ttft_error_p99_s: float | None  # of |TTFT − (first write − send)|; None: too few requests
+
+    @property
+    def error_p99_s(self) -> float:
+        """The worst of the loads' 99th percentiles of arrival errors, seconds."""
+        return max(row.error_p99_s for row in self.timing)
+
+
+class WorkerClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The clock of a worker on another machine, against the run's; both CLOCK_MONOTONIC."""
+
+    worker: int
+    node: str
+    offset_s: float  # the worker's minus ours as the session begins; its times are moved to the run's by that
+    error_s: Amount  # the largest of the estimates: each true offset lies within its estimate's
+    drift_s: float  # of all estimates, the one that is furthest from the first, minus the first
+    # One as the session begins, one a level and one a minute; times are moved by the newest that differs.
+    estimates: Count
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """The load generator; what only its end shows is UNSET until then."""
+
+    calibration: ClientCalibration | None = None
+    workers: Count = 1
+    timestamp_source: str | UnsetType | None = UNSET  # kernel | user
+    transport: str | UnsetType = UNSET
+    cpus: list[list[int]] | UnsetType = UNSET  # of each worker; none: wherever the system liked
+    clocks: list[WorkerClock] | UnsetType = UNSET  # of the workers on other machines
+    resent: Natural | UnsetType = UNSET  # requests that a promised connection had swallowed
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU by its driver; None where the card does not report it.
+
+    `id` is a digest of its UUID: two runs on one card are seen to be, and the card stays unnamed.
+    """
+
+    index: str = ""
+    name: str | None = None
+    id: str | None = None
+    memory_bytes: Amount | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    power_limit_w: Amount | None = None
+    sm_clock_max_hz: Amount | None = None
+    memory_clock_max_hz: Amount | None = None
+    mig: bool | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    nvlinks: int | None = None
+
+
+# Multiply-adds of bf16 that one instruction does for each of float32, by the name that the kernel gives the extension;
+# the first that the processor has. AMX: 16×16×32 in 16 cycles against two 16-wide units; VDPBF16PS takes two pairs
+# where VFMADD takes one (Intel 64 and IA-32 Optimization Reference Manual; AMD Zen 4 Software Optimization Guide).
+BF16_OVER_FP32 = {"amx_bf16": 16.0, "avx512_bf16": 2.0}
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What some cores of a machine reach together: bytes, bytes/s, FLOP/s."""
+
+    cpu: str
+    cpus: tuple[int, ...]  # that were measured
+    memory_bytes: float  # of the machine, or of the container that this runs in
+    read_bytes_per_s: float  # an array summed up
+    copy_bytes_per_s: float  # one into another, both counted
+    add_bytes_per_s: float  # the sum of two into a third, all three counted
+    fp32_flops: float  # matrices of float32
+    extension: str = ""  # by which it multiplies bf16; "": it has none
+
+    @property
+    def bandwidth(self) -> float:
+        """The best of the streams; bytes/s."""
+        return max(self.read_bytes_per_s, self.copy_bytes_per_s, self.add_bytes_per_s)
+
+    @property
+    def flops(self) -> dict[str, float]:
+        """FLOP/s by compute dtype: fp32 as measured, bf16 from it by what the processor's instructions do."""
+        return {"fp32": self.fp32_flops, "bf16": self.fp32_flops * BF16_OVER_FP32.get(self.extension, 1.0)}
+
+    @property
+    def source(self) -> str:
+        """How these figures came about, in words."""
+        ratio = BF16_OVER_FP32.get(self.extension)
+        stands_in = f"{ratio:g} × that by {self.extension}" if ratio else "the same, for want of bf16 instructions"
+        cores = f"core{'s' if len(self.cpus) > 1 else ''} {','.join(map(str, self.cpus))}"
+        measured = "bandwidth measured by streams, fp32 by matrix products"
+        return f"{measured} on {cores} of {self.cpu}; bf16 is {stands_in}, not measured"
+
+
+class RoofWindow(msgspec.Struct, frozen=True):
+    """Seconds in layers that look back only so many tokens."""
+
+    tokens: int
+    kv: float
+    attend: float
+    prompt_attend: float
+
+
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that the hardware needs at its data sheet's figures: MFU = MBU = 1 and no overhead."""
+
+    prompt: float  # one prompt token through the body: 2 body / F
+    attend: float  # one prompt token more, per token before it: 4 L n_q d / F
+    weights: float  # reading the weights and states of one request's decode step: W(1) / BW
+    kv: float  # reading one token's KV: kv / BW
+    windows: tuple[RoofWindow, ...] = ()  # layers that look back only so far, which are in neither attend nor kv
+
+    def step(self, context: float) -> float:
+        """One request's decode step: W(1) and the KV of its context and of its new token."""
+        windows = sum((min(context, each.tokens) + 1) * each.kv for each in self.windows)
+        return self.weights + (context + 1) * self.kv + windows
+
+    def token(self, P: float) -> float:
+        """One prompt token more, after P of them."""
+        windows = sum(2 * each.prompt_attend * min(P, each.tokens) for each in self.windows)
+        return self.prompt + P * self.attend + windows
+
+
+class Clock(msgspec.Struct, frozen=True, kw_only=True):
+    """Where t = 0 lies."""
+
+    monotonic_ns_origin: int  # on CLOCK_MONOTONIC
+    unix_origin: Seconds
+
+
+class WallClock(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a machine's wall clock may be off; None where its kernel does not tell."""
+
+    synchronised: bool | None = None
+    error_s: Amount | None = None  # at most; None for a clock that nothing keeps right
+    stepped_s: Seconds | UnsetType = UNSET  # by which it was set while the run went on
+
+
+class Shard(shard.Shard, frozen=True, kw_only=True):
+    """One machine's share of a run."""
+
+    number: ShardNumber
+    of: ShardNumber
+    start_s: Seconds
+    clock: WallClock = WallClock()
+    host: Host | UnsetType = UNSET  # of a merged run, where the manifest's own are the first machine's
+    client: Client | UnsetType = UNSET
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """One go at a run, the first or a resumed one; what it loaded, if it came to that."""
+
+    created: str | UnsetType = UNSET
+    command: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET  # begins the id of each of its requests
+    began_s: Seconds | UnsetType = UNSET
+    monotonic_ns_origin: int | UnsetType = UNSET
+    unix_origin: Seconds | UnsetType = UNSET
+    boot: str | UnsetType | None = UNSET  # a digest that names the boot of the machine
+    workers: Count | UnsetType = UNSET
+    harness_version: str | UnsetType = UNSET
+    server: dict[str, Fact] | UnsetType = UNSET
+    ended: str | UnsetType = UNSET  # complete, or why it ended before
+    ended_s: Seconds | UnsetType = UNSET
+    sent: dict[str, Natural] | UnsetType = UNSET  # requests, by the beginning of their ids
+
+    @property
+    def seconds(self) -> float:
+        """How long it loaded."""
+        return (self.ended_s or 0.0) - (self.began_s or 0.0)
+
+
+class StackStart(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server was started for this run, and how long that took."""
+
+    name: str
+    command: list[str]  # without its secrets
+    version: str | None = None  # by a command of its recipe; None: see `server`
+    image: str | None = None  # of its container, with the digest
+    start_to_ready_s: Amount
+    first_answer_s: Amount | None = None  # of one request once it was ready
+
+
+# ---- the manifests ----------------------------------------------------------------------------------------
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's manifest and a level map's begin with."""
+
+    format: int = FORMAT
+    name: str | None = None
+    created: str | None = None
+    complete: bool = False
+    command: str | None = None
+    harness_version: str | None = None
+    scenario: Scenario = Scenario()
+    scenario_digest: str | None = None
+
+
+class Manifest(Begun, frozen=True, kw_only=True):
+    """A run's manifest."""
+
+    workload: Workload = Workload()
+    url: str | None = None  # without secrets
+    urls: list[str] | UnsetType = UNSET  # of the replicas, where there are several, as the records have them
+    model: str | None = None
+    api: str | None = None
+    unit: CountedIn = UNSET  # what throughput counts, where not output tokens
+    server: dict[str, Fact] = {}  # what it published, and what the operator stated of it
+    cache_config: dict[str, str] = {}  # vLLM's, as published
+    model_listed: bool = True  # the server's list of models had it, or there was none
+    dropped_fields: list[str] = []  # those that the server refused, and those that were to be omitted
+    simulated: Simulated | None = None
+    gpu: str | None = None
+    gpus: Count | None = None
+    price: Amount | None = None  # USD per GPU-hour
+    host: Host = Host()
+    client: Client = Client()
+    notes: list[str] = []
+    gpu_facts: list[Card] | None = None  # where the GPUs are on this machine
+    machine: Machine | None = None  # where its cores serve
+    prediction: Prediction | None = None  # made before any load
+    roof: Roof | None = None
+    stack: StackStart | UnsetType = UNSET  # where `knee stacks run` started the server
+    quality: UnloadedAnswers | UnsetType = UNSET  # where the scenario has canaries
+    sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
+    clock: Clock | UnsetType = UNSET
+    ramp: list[RampStep] | UnsetType = UNSET  # its decisions, once it is over
+    shards: list[Shard] | UnsetType = UNSET  # of a run on several machines: those whose requests are here
+
+    @property
+    def loaded(self) -> list[Session]:
+        """The sessions so far that came to load anything."""
+        return [session for session in self.sessions if session.began_s is not UNSET]
+
+
+class MapManifest(Begun, frozen=True, kw_only=True):
+    """The manifest of a level map or a comparison of stacks; each of its cells has a run's."""
+
+    stacks: list[Stack] | UnsetType = UNSET  # of a comparison
+    claims: list[recipe.Claim] | UnsetType = UNSET
+    composed: bool | UnsetType = UNSET  # they were started by compose files
+    sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
+    model: str | UnsetType | None = UNSET
+    gpu: str | UnsetType | None = UNSET
+    simulated: bool | UnsetType = UNSET
+    unit: CountedIn = UNSET
+
+
+def upgraded(stored: dict[str, Any]) -> dict[str, Any]:
+    """The content of a manifest of any version in today's form; ValueError for a format that is not known.
+
+    Format 1 is the only one so far: it has gained fields, which are UNSET or None where an older folder lacks them.
+    """
+    found = stored.get("format", FORMAT)
+    if found != FORMAT:
+        raise ValueError(f"it has format {found}, this program reads {FORMAT}")
+    return stored
+
+
+def read(stored: Any) -> Manifest | MapManifest:
+    """The manifest that plain data is; ValueError, or msgspec's own error, with the path of what is wrong with it."""
+    if not isinstance(stored, dict):
+        raise ValueError(f"Expected `object`, got `{type(stored).__name__}`")
+    data = upgraded(stored)
+    many = isinstance(data.get("simulated"), bool) or "stacks" in data
+    of_map = many or msgspec.convert(data, Begun).scenario.sweep != Sweep()
+    return msgspec.convert(data, MapManifest) if of_map else msgspec.convert(data, Manifest)
+
+
+def missing(found: Manifest | MapManifest) -> str | None:
+    """The field that a run or a level map lacks to be resumed; None where nothing is missing."""
+    needed: list[tuple[str, object]] = [("scenario_digest", found.scenario_digest)]
+    if isinstance(found, MapManifest):
+        needed.append(("name", found.name))
+    else:
+        needed += [("model", found.model), ("workload.prompt_words", found.workload.prompt_words)]
+        for session in found.loaded:
+            needed += [(f"sittings.{name}", getattr(session, name)) for name in ("monotonic_ns_origin", "unix_origin")]
+        needed += [("sittings.ended_s", session.ended_s) for session in found.loaded[:-1]]
+    return next((name for name, value in needed if value is None or value is UNSET), None)

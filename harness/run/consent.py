@@ -1,0 +1,151 @@
+"""The operator's consent: which secrets go to which address, before the first byte; and the load of a public host.
+
+A scenario and a result folder may come from others. A variable that only they name is sent if `--allow-env` names it
+as well. A secret goes to an address that only they name if that is confirmed. Typing an option is consent.
+
+A server on this machine, in a private network or behind a Unix socket is the operator's own. The IP addresses of its
+name decide that, not the name; a name without addresses here (a proxy may know it) is public.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from harness.base.errors import HarnessError
+from harness.base.terminal import clean
+from harness.run.endpoint import Address
+from harness.spec import fleet
+from harness.spec import scenario as scenarios
+from harness.spec.scenario import Scenario
+
+_WAY_OUT = "add --yes; --max-requests, --max-seconds and --max-dollars bound a run"
+
+
+class Agreed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator agreed to on the command line."""
+
+    yes: bool = False  # to every question
+    named_by: str = ""  # the file that alone names the address; "": it was typed
+    resumed: bool = False  # that file is a result folder
+    trust_remote_code: bool = False  # a tokenizer may run code of its own
+
+
+def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping[str, str], place: str) -> None:
+    """HarnessError where a file names a variable that the command line does not.
+
+    `typed` are the names on the command line, `place` is the file. A variable that is not set is not sent; its name may
+    be a key in the wrong place, so no error quotes it.
+    """
+    urls = list(scenario.sweep.urls.values()) or fleet.urls(scenario.target) or ["nowhere"]
+    more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
+    for name, path in scenarios.variables(scenario):
+        if name not in typed and name in environ:
+            fact = f"{path} names the variable {name}, which would be sent to {urls[0]}{more}"
+            raise HarnessError(fact, place=place, way_out=f"add --allow-env {name} if it may be")
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address can be reached from anywhere, by IANA's registries of special-purpose addresses.
+
+    >>> [is_public(a) for a in ("127.0.0.1", "10.1.2.3", "fe80::1%eth0", "fd00::1", "1.1.1.1", "::ffff:1.1.1.1")]
+    [False, False, False, False, True, True]
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return found.is_global
+
+
+async def addresses(where: Address) -> list[str]:
+    """The IP addresses of the endpoint's name; none for a Unix socket or an unknown name."""
+    if where.uds:
+        return []
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # the latter: no host has such a name
+        return []
+    return sorted({str(sockaddr[0]) for *_, sockaddr in found})
+
+
+async def before_the_first_byte(
+    scenario: Scenario, where: Address, found: Sequence[str], *, ours: bool, agreed: Agreed
+) -> list[str]:
+    """Get consent to what is sent to which address, or raise HarnessError; the notes to show if none was needed.
+
+    Consent is needed before a secret goes to a public host or to an address that only a file names, and before a
+    resumed run goes to another machine that only its folder names. `found` are the endpoint's IP addresses; `ours`: it
+    is the simulated endpoint of this process.
+    """
+    carried = [] if ours else scenarios.carried(scenario)
+    # The socket transport cannot reach a name without addresses; the checks report that.
+    public = is_foreign(where, found) and (bool(found) or scenario.target.transport == "httpx")
+    here = ours or bool(where.uds) or (bool(found) and all(map(_is_loopback, found)))
+    by_file = bool(agreed.named_by) and (bool(carried) or (agreed.resumed and not here))
+    names = ", ".join(carried) or "no secret"
+    if not by_file and not (public and carried):
+        if public and not agreed.yes:
+            must_be_possible(where.base)  # now, not after the checks
+        return [f"{where.base} is sent {names}"] if carried else []
+    fact = f"only {agreed.named_by} names it" if by_file else "it is a public host"
+    plan = [f"{where.base}: {fact}; the requests carry {names}"]
+    if agreed.yes:
+        return plan
+    way_out = f"add --yes, or --url {where.base}" if by_file and not public else _WAY_OUT
+    fact = f"{fact}, the requests carry {names}" if by_file else fact
+    await ask(plan, where.base, fact=fact, way_out=way_out)
+    return []
+
+
+def is_foreign(where: Address, found: Sequence[str]) -> bool:
+    """Whether the endpoint is not the operator's own: a public host, or a name that only a proxy can know."""
+    return any(map(is_public, found)) or not (found or where.uds)
+
+
+def is_here(url: str) -> bool:
+    """Whether the endpoint is on this machine, as far as its address says."""
+    if url.startswith("unix:"):
+        return True
+    host_name = urlsplit(url).hostname or ""
+    return host_name in ("localhost", "::1") or host_name.startswith("127.")
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def must_be_possible(place: str, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
+    """HarnessError where no terminal can show a plan and take the answer; `fact` is why one is needed."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):  # a closed stream is None
+        raise HarnessError(f"{fact}, and there is no terminal to ask on", place=place, way_out=way_out)
+
+
+async def ask(
+    plan: Sequence[str],
+    place: str,
+    *,
+    fact: str = "it is a public host",
+    way_out: str = _WAY_OUT,
+    question: str = "Send it?",
+) -> None:
+    """Show the plan and wait for a yes; any other answer ends the run before any load."""
+    must_be_possible(place, fact, way_out)
+    sys.stderr.write(
+        "\n".join([*map(clean, plan), f"{question} [y/N] "])
+    )  # a server's name cannot begin a line of its own
+    sys.stderr.flush()
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ready.set)  # not a reading thread: Ctrl-C must end the wait
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise HarnessError("not confirmed: nothing was loaded", place=place, way_out=way_out)

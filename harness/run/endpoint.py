@@ -1,0 +1,198 @@
+"""The endpoint of a run: where it is (`Address`), and what the checks found (`Launch`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from harness.base.errors import HarnessError
+from harness.data.manifest import UnloadedAnswers
+from harness.dialects import DIALECTS
+from harness.load.transport import Target
+from harness.spec.scenario import Scenario
+from harness.spec.work import Unit
+from harness.workload import probe, shape, tasks
+from harness.workload import source as sources
+from harness.workload.canaries import Canary
+from harness.workload.source import PromptWords, Source
+from harness.workload.tasks import Tasks
+
+_MODEL = "{model}"  # of a dialect's path
+_CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the endpoint is; `base`, which is shown and stored, has neither path nor secrets."""
+
+    base: str
+    host: str
+    port: int
+    prefix: str
+    scheme: str = "http"
+    uds: str = ""  # path of a Unix socket
+    root: str = "/v1"  # before `/models` and the API's path
+    query: str = ""  # `?api-version=…`, sent with every request
+    api: str = ""  # the API whose whole path the URL has
+    model: str = ""  # that the API's path names
+
+    @property
+    def place(self) -> str:
+        """As it is shown and stored, with its path before the API's."""
+        return self.base + self.prefix
+
+    def path(self, of: str) -> str:
+        """The whole path of one of the server's pages."""
+        return self.prefix + of + self.query
+
+    def api_path(self, api: str, model: str | None) -> str:
+        """The whole path of an API; HarnessError where it names a model and there is none."""
+        dialect = DIALECTS[api]
+        if model is None and _MODEL in dialect.path:
+            raise HarnessError("its path names the model", place=f"--api {api}", way_out="give --model")
+        return self.path((self.root and dialect.root) + dialect.path.replace(_MODEL, quote(model or "", safe="/")))
+
+
+def address(url: str, place: str = "--url") -> Address:
+    """The parts of a URL; HarnessError if it cannot be measured.
+
+    The API's path at its end names the API and is taken off; Azure's deployments have no `/v1`.
+
+    >>> address("http://localhost:8000/v1").base, address("https://[::1]/api/v1").prefix
+    ('http://localhost:8000', '/api')
+    >>> address("http://h/v1/completions").api, address("https://h/openai/deployments/d?api-version=1").root
+    ('completions', '')
+    >>> address("unix:/run/server.sock").uds
+    '/run/server.sock'
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        (parts.hostname or "").encode("idna").decode("idna")
+    except UnicodeError:
+        raise HarnessError("not a host name", place=place, way_out="write it like http://host:8000") from None
+    except ValueError as error:
+        raise HarnessError(str(error), place=place, way_out="write it like http://host:8000") from None
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return Address(f"unix:{parts.path}", "localhost", 80, "", uds=parts.path)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise HarnessError(
+            "not an http address",
+            place=url,
+            way_out="write it like http://host:8000, https://host or unix:/run/server.sock",
+        )
+    host = parts.hostname
+    shown = f"[{host}]" if ":" in host else host
+    prefix, root = parts.path.rstrip("/"), "/v1"
+    prefix, api, model = _named(prefix)
+    if (api and DIALECTS[api].root and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
+        root = ""
+    query = f"?{parts.query}" if parts.query else ""
+    prefix = prefix.removesuffix("/v1")
+    return Address(
+        f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme,
+        root=root, query=query, api=api, model=model,
+    )  # fmt: skip
+
+
+def _named(path: str) -> tuple[str, str, str]:
+    """A path without the API's own; the API and the model that it names, "" where it names none.
+
+    >>> _named("/a/v2/models/m/generate_stream"), _named("/generate_stream"), _named("/v1")
+    (('/a', 'triton', 'm'), ('', 'tgi', ''), ('/v1', '', ''))
+    """
+    for name, dialect in DIALECTS.items():
+        before, _, after = dialect.path.partition(_MODEL)
+        if after and path.endswith(after) and before in path:
+            prefix, _, model = path.removesuffix(after).rpartition(before)
+            return prefix, name, unquote(model)
+        if not after and path.endswith(dialect.path):
+            return path.removesuffix(dialect.path), name, ""
+    return path, "", ""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks found out."""
+
+    address: Address
+    target: Target  # for the wire only: its headers may hold secrets
+    figures: Target | None = None  # where the server's figures are, likewise; None: at /metrics of the target
+    exporters: tuple[Target, ...] = ()  # of the GPUs and machines that serve
+    api: str = "chat"
+    unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
+    stream: bool = True
+    model: str  # as it is shown and stored
+    wire_model: str = ""  # as requests name it; for the wire only: it may hold a secret; "": as it is shown
+    listed: bool = True  # the server's list has the model, or there is no list
+    models: tuple[str, ...] = ()  # that are on that list
+    path: str
+    drop: frozenset[str]
+    words: tuple[str, ...]
+    tokenizer_json: str  # the named tokenizer's; "" without one
+    prompt_words: int
+    prompts_used: int  # the number of the first prompt that no check has used
+    input_tokens: int | None  # of the last check's prompt, by the server's count; None: it gives none
+    tokens_per_word: float = 1.0  # by its counts
+    max_context: int | None = None  # tokens of prompt and answer together, as published; None: unknown
+    exact_words: bool = False  # by the named tokenizer, or the server's, each word is one token
+    e2e_s: float
+    itl_s: float | None
+    server: dict[str, Any]
+    cache_config: dict[str, str]
+    metrics: bool
+    notes: tuple[str, ...]
+    extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
+    secrets: tuple[str, ...] = ()  # to be removed from texts of the server
+    canaries: tuple[Canary, ...] = ()  # with their first answers' digests
+    unloaded: UnloadedAnswers | None = None  # what the canaries were answered before the load
+    rows: str = ""  # path of the table of the dataset's rows; "": there is none
+    replicas: tuple[Launch, ...] = ()  # what the checks of each of several found, this one's first
+
+    @property
+    def requested_model(self) -> str:
+        """The model as requests name it."""
+        return self.wire_model or self.model
+
+    @property
+    def added_tokens(self) -> int:
+        """Tokens of a prompt beyond its words (a chat template); 0 where the server gives no count."""
+        return 0 if self.input_tokens is None else self.input_tokens - round(self.prompt_words * self.tokens_per_word)
+
+
+def words_for(launch: Launch, tokens: int) -> int:
+    """Words of a prompt of so many tokens; at least 1.
+
+    words = (tokens - tokens that the server adds) / tokens per word; both are from the checks, and the same for every
+    length.
+    """
+    return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
+
+
+def source(scenario: Scenario, launch: Launch) -> Source | Tasks:
+    """The requests or tasks of a run; prompts have the words that make their tokens by the checks."""
+    asked = tasks.of(scenario, launch.words, launch.tokens_per_word, launch.rows, launch.added_tokens)
+    if asked is not None:
+        return asked
+    words = PromptWords(
+        words=launch.words,
+        count=launch.prompt_words,
+        added_tokens=launch.added_tokens,
+        tokens_per_word=launch.tokens_per_word,
+        exact=launch.exact_words,
+    )
+    return sources.of(scenario, words, launch.rows, launch.canaries)
+
+
+def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:
+    """Prompt lengths of a prefill probe that fit into the context, in tokens, rising; none for other runs."""
+    if scenario.ramp.probe != probe.PREFILL:
+        return []
+    mean = shape.of(scenario).mean()
+    fewest = launch.added_tokens + math.ceil(probe.FEWEST_WORDS * launch.tokens_per_word)
+    most = None
+    if launch.max_context is not None:
+        room = launch.max_context - round(mean.output_tokens)
+        most = room if launch.exact_words else int(_CLEAR * room)
+    return probe.lengths(round(mean.input_tokens), fewest, most)

@@ -1,0 +1,162 @@
+"""An estimate of a run before any load: levels, requests, time and dollars, from the time of one request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.analysis import slo
+from harness.base.units import span
+from harness.data.roles import Role
+from harness.search import pace, ramp
+from harness.search.budget import Budget, Usage, dollars
+from harness.search.decision import Decision, Reason, measure
+from harness.search.measured import MeasuredLevel
+from harness.search.state import Search
+from harness.search.timing import check_lengths
+from harness.spec.scenario import Scenario
+from harness.workload import shape, tasks
+
+_TO_FIRST, _TO_END = 35.0, 180.0  # request times, where the knee lies at some 16 to 48 in flight
+_TO_LIMITS = 300.0  # likewise, with an SLO that is missed there
+_RATES = 10  # levels that a search for a rate takes
+_RATE_LASTS = 25.0  # request times that each of them lasts at least
+_SURE = 999  # requests of a level that decide whatever is asked
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """The expected size of a run."""
+
+    levels: int
+    requests: int
+    usage: Usage
+    seconds: float
+    dollars: float | None
+
+
+def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows: str = "") -> Estimate:
+    """The size of a run if every request takes `e2e_s` at every level; between them users think, and tools take time.
+
+    A closed-loop level: one or two requests a slot to warm up, of tasks at least a whole one; C in flight during the
+    window, C that end after it. An open-loop level: its rate over two request times, the window and one more. `probes`
+    are the prompt tokens of levels before the ramp, each of one request in flight, `rows` is the path of a dataset's
+    table. The ramp is assumed to reach its highest level, and no window to be extended. At high levels requests take
+    longer: fewer are sent, or the run takes longer.
+
+    >>> from harness.spec.scenario import Ramp
+    >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
+    >>> made.requests, made.usage.output_tokens, made.seconds  # 8 + 80 + 4; 128 each; 1 + 10 + 0.5
+    (92, 11776, 11.5)
+    """
+    spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
+    requests = seconds = tokens_in = 0.0
+    mean, rest_s = shape.of(scenario).mean(), tasks.rest_s(scenario, rows)
+    each_s, task_s = tasks.per_second(scenario, e2e_s, rows), tasks.seconds(scenario, e2e_s, rows)
+    ramped = [(step, mean.input_tokens) for step in _steps(scenario, e2e_s, rest_s, mean.output_tokens)]
+    inputs = scenario.workload.inputs or 1
+    levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
+    for step, input_tokens in levels:
+        rate = min(step.rate or 0.0 if step.concurrency is None else step.concurrency * each_s, quota)
+        lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None, rate)
+        window = lasts.window_s or check_lengths(e2e_s + rest_s)[0]
+        if step.concurrency is not None:
+            warm_up = max(lasts.warm_up * step.concurrency / rate, task_s if scenario.has_tasks else 0.0)
+        else:
+            warm_up = 2 * e2e_s
+        lasting = warm_up + window + e2e_s
+        seconds += lasting
+        requests += rate * lasting
+        tokens_in += rate * lasting * input_tokens * inputs
+    seconds, requests, tokens_in = (spec.repeat * each for each in (seconds, requests, tokens_in))
+
+    def usage(share: float) -> Usage:
+        return Usage(round(tokens_in * share), 0, round(round(requests * share) * mean.output_tokens))
+
+    cost = dollars(scenario.hardware, seconds, usage(1.0))
+    bounds = ((spec.max_requests, requests), (spec.max_seconds, seconds), (spec.max_dollars, cost))
+    share = min([1.0, *(bound / value for bound, value in bounds if bound and value)])
+    return Estimate(
+        levels=len(levels) * spec.repeat,
+        requests=round(requests * share),
+        usage=usage(share),
+        seconds=seconds * share,
+        dollars=None if cost is None else cost * share,
+    )
+
+
+def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float) -> list[Decision]:
+    """The levels of a ramp in which throughput rises at each, and the SLO is met up to the highest."""
+    free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
+    spec = msgspec.structs.replace(scenario, ramp=free)
+    search = Search.of(spec, Budget(free), e2e_s=e2e_s, rest_s=rest_s)
+    measured: list[MeasuredLevel] = []
+    steps: list[Decision] = []
+    while not (step := ramp.next_level(measured, search)).over:
+        steps.append(step)
+        N = step.concurrency or (step.rate or 0.0) * e2e_s
+        kept = free.max_concurrency >= N
+        measured.append(
+            MeasuredLevel(
+                concurrency=step.concurrency,
+                rate=step.rate,
+                in_flight=N,
+                throughput=N * (output_tokens or 1.0) / e2e_s,
+                se=None,
+                error_rate=0.0,
+                seconds=1.0,
+                requests=1,
+                request_s=e2e_s,
+                valid=True,
+                in_flight_ok=True,
+                ttft_p99_s=None,
+                slo="met" if kept else "missed",
+                attainments=(slo.attained("", 0.5, _SURE if kept else 0, _SURE, 1.0),),
+                soak=step.role is Role.SOAK,
+            )
+        )
+    return steps
+
+
+def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[str]:
+    """The estimate in words with its assumptions, for the operator's consent; `hosts` are the public ones."""
+    spec = scenario.ramp
+    bounds = [
+        f"--{name} {value:g}"
+        for name, value in (
+            ("max-requests", spec.max_requests), ("max-seconds", spec.max_seconds), ("max-dollars", spec.max_dollars),
+        )
+        if value is not None
+    ]  # fmt: skip
+    cost = "" if made.dollars is None else f", ${made.dollars:,.2f}"
+    tokens = f"{made.usage.input_tokens:,} tokens in and {made.usage.output_tokens:,} out"
+    return [
+        f"{hosts} {'are public hosts' if ',' in hosts else 'is a public host'}; this is the plan, an estimate:",
+        f"up to {made.levels} levels, {made.requests:,} requests, {tokens}, {made.seconds / 60:,.1f} min{cost}",
+        f"(every request as long as the first, {e2e_s:.3g} s; bounded by {', '.join(bounds) or 'nothing'})",
+    ]
+
+
+def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") -> str:
+    """The estimate in one line, for a run that needs no consent."""
+    spec = scenario.ramp
+    most = (spec.max_seconds or math.inf) / spec.repeat  # a ramp's, which its repeats share
+    repeats = f", and that {spec.repeat} times" if spec.repeat > 1 else ""
+    if spec.levels or spec.level_rates:
+        what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
+    elif spec.search_rate:
+        end = min(_RATES * max(pace.RATE_S, _RATE_LASTS * e2e_s), most)
+        what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {span(end)}"
+        what += repeats
+    else:
+        turn_s = e2e_s + tasks.rest_s(scenario, rows)
+        whole = _TO_LIMITS if scenario.has_limits else _TO_END
+        first, end = (min(times * turn_s, most) for times in (_TO_FIRST, whole))
+        unit = "sessions" if scenario.has_tasks else "in flight"
+        what = f"1, 2, 4, … {unit} until throughput stops rising, at most {spec.max_concurrency:,}; "
+        what += f"a first answer in about {span(first)}"
+        what += "" if spec.quick else f", the knee in about {span(end)}"
+        what += repeats
+    cost = f", at most ${made.dollars:,.2f}" if made.dollars is not None else ""
+    return f"plan: {what}{cost}; a request takes {e2e_s:.2g} s alone. Ctrl-C ends the run and keeps its levels"

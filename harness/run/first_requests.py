@@ -1,0 +1,416 @@
+"""The first requests of a run, one at a time: they find the prompt's length, the accepted fields, and the time.
+
+A request of one token finds how many words make a prompt of --input-tokens; one of a few tokens is timed. Where the
+load has tools, or classes with fields of their own, one more of each kind shows that the server takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Awaitable, Collection
+from typing import NamedTuple
+
+import msgspec
+
+from harness.base.errors import HarnessError
+from harness.dialects import DIALECTS, decoder, refusals
+from harness.load import control
+from harness.run import first_answers
+from harness.run.class_fields import class_fields
+from harness.run.first_answers import LONGEST_BODY
+from harness.run.spoken import NotSpokenError
+from harness.run.unreachable import not_served, redirected, server_words, way_out_of
+from harness.spec.scenario import Scenario
+from harness.spec.work import Unit
+from harness.workload import image, inputs, length, probe, shape
+from harness.workload.request import Request
+from harness.workload.source import PromptWords
+from harness.workload.uniform import Uniform
+
+_PROBES = 6  # tries to meet the prompt length
+_NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
+_FEWER = 4  # a first prompt that is too long is tried at a fourth
+_TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
+_BELIEVABLE = 100_000  # tokens that a chat template may add to a prompt
+_SEVERAL = 1.2  # tokens a word, above which it is noted
+_INSTEAD = {
+    "max_tokens": "max_completion_tokens is sent",
+    "temperature": "left out; the server samples by its default",
+}
+_TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer
+_FEWEST = 16  # tokens of an answer, where a server refuses shorter ones; OpenAI's newer models do
+_FEW_SHORTER = 0.01  # of requests, where lengths vary
+
+
+class RequestPlan(NamedTuple):
+    """Where the first requests go, and what they are made of."""
+
+    api: control.Client
+    scenario: Scenario
+    url: str
+    path: str
+    model: str
+    words: PromptWords
+    first_prompt: int  # number of the next one; resumed runs have sent some
+    places_tokens: bool = False  # whether the load has a tokenizer that counts the tokens of answers
+    unlisted: HarnessError | None = None  # the error where the server refuses the model, whose name its list lacks
+
+    @property
+    def place(self) -> str:
+        """The whole address, for errors."""
+        return self.url + self.path
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first requests showed."""
+
+    drop: frozenset[str]
+    prompt_words: int
+    prompts_used: int
+    input_tokens: int | None
+    tokens_per_word: float
+    e2e_s: float
+    itl_s: float | None
+    unit: Unit
+    http_version: str
+    notes: tuple[str, ...]
+
+
+async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> Findings:
+    """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact.
+
+    `busy` is other work of this process: it is awaited before a request is timed.
+    """
+    scenario, words = plan.scenario, plan.words
+    mean = shape.of(scenario).mean()
+    wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
+    shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
+    requests = _Requests(plan)
+    try:
+        first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
+    except (_RefusedError, NotSpokenError) as error:
+        raise _of_model(error, requests.status, plan.unlisted) from None
+    if busy is not None:
+        await busy
+    near = 0.0 if words.exact else _NEAR * wanted
+    words_now, timed, e2e_s = first, None, 0.0
+    while timed is None or (abs(requests.off(wanted)) > near and requests.used - plan.first_prompt < _PROBES):
+        counts = requests.counts
+        better = length.next_words(counts, wanted, one_token=one_token) if counts else words_now
+        better = max(shortest or 1, better)
+        if timed is not None and better == words_now:  # no nearer prompt is made of words
+            break
+        words_now, began = better, time.monotonic()
+        timed = await requests.send(words_now, min(answer, _TIMED) if scenario.target.streams else answer)
+        e2e_s = time.monotonic() - began
+    await requests.send_kinds(words_now, min(answer, _TIMED))
+    await requests.send_shortest(words_now)
+    counted = requests.counts[-1].tokens if requests.counts else None
+    if counted is not None and words_now == 1 and counted > _BELIEVABLE:
+        fact = f"the server counts {counted:,} tokens in a prompt of 1 word"
+        raise HarnessError(fact, place=plan.place, way_out="see what it says of usage; nothing was loaded")
+    per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
+    exact = words.exact or words_now in (1, shortest)
+    left_s, itl_s = _rest(timed.response, answer)
+    return Findings(
+        drop=requests.drop,
+        prompt_words=words_now,
+        prompts_used=requests.used,
+        input_tokens=counted,
+        tokens_per_word=per_word,
+        e2e_s=e2e_s + left_s,
+        itl_s=itl_s,
+        unit=_unit(scenario, counted),
+        http_version=timed.http_version,
+        notes=(*requests.notes, *_length_notes(plan, wanted, counted, per_word, words_now, exact=exact)),
+    )
+
+
+async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, bool]:
+    """Send the first request, with a shorter prompt if it is refused as too long.
+
+    (words of its prompt, whether a word may be taken for one token).
+    """
+    try:
+        await requests.send(words, 1)
+    except _RefusedError as error:  # a word may be several tokens, and the context full
+        if not _TOO_LONG.search(error.fact) or words < _FEWER * fewest:
+            raise
+        words = max(fewest, words // _FEWER)
+        await requests.send(words, 1)
+        return words, False
+    return words, True
+
+
+def _of_model(error: HarnessError, status: int, unlisted: HarnessError | None) -> HarnessError:
+    """The error of the first request, whose status is this; that of its model where the server may not have that."""
+    of_name = status == 400 and "model" in error.fact.lower() and not _TOO_LONG.search(error.fact)
+    if unlisted is None or not (status == 404 or of_name):
+        return error
+    return type(error)(unlisted.fact, place=unlisted.place, way_out=f"{unlisted.way_out} ({error.fact})")
+
+
+def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
+    """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
+    arrivals, came = response.arrivals, response.output_tokens or 0
+    if len(arrivals) < 2:
+        return 0.0, None
+    span_s = (arrivals[-1] - arrivals[0]) * 1e-9
+    left_s = span_s / (came - 1) * max(0, output_tokens - came) if came > 1 else 0.0
+    return left_s, span_s / (len(arrivals) - 1)
+
+
+def _unit(scenario: Scenario, counted: int | None) -> Unit:
+    """What throughput counts: where neither the server nor a tokenizer counts input tokens, documents."""
+    unit, workload = DIALECTS[scenario.target.api].unit, scenario.workload
+    by_tokenizer = workload.tokenizer is not None and scenario.one_length
+    return Unit.DOCUMENTS if unit is Unit.INPUT_TOKENS and counted is None and not by_tokenizer else unit
+
+
+def _length_notes(
+    plan: RequestPlan, wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool
+) -> list[str]:
+    """Notes on the length of the prompts."""
+    scenario = plan.scenario
+    notes = []
+    if counted is None and not scenario.decodes:
+        what = {Unit.DOCUMENTS: "throughput is in documents, and --tokenizer counts tokens"}
+        by_words = "input tokens are those of the tokenizer, without special ones"
+        notes.append(f"the server counts no tokens: {what.get(_unit(scenario, counted), by_words)}")
+    elif counted is None:
+        output = "the tokenizer's" if plan.places_tokens else "chunks"
+        notes.append(f"the server gives no usage: input tokens are words, output tokens are {output}")
+    elif words == 1 and counted > wanted:
+        notes.append(f"the server adds tokens: a prompt of 1 word comes to {counted} by its count, not {wanted}")
+    elif counted != wanted:
+        notes.append(
+            f"prompts come to {counted} tokens by the server's count, not {wanted}"
+            + ("" if exact else "; --tokenizer makes them exact")
+        )
+    if per_word > _SEVERAL:
+        notes.append(f"a word of the prompts is {per_word:.2g} tokens by the server's count: {words} words a prompt")
+    return notes
+
+
+def _way_out_of_400(scenario: Scenario) -> str:
+    """What makes a request acceptable that was refused without naming a field."""
+    if not scenario.decodes:
+        return f"serve a model for --api {scenario.target.api} there"
+    return "change it: --input-tokens, --output-tokens, --extra-body"
+
+
+def _way_out_of_kind(name: str, fields: Collection[str]) -> str:
+    """What makes a request acceptable that has tools, or the fields of a class."""
+    if name:
+        return f"change class {name!r}, which sends {' and '.join(fields)}, or how the server is started"
+    return "let the server call tools (vLLM: --enable-auto-tool-choice, --tool-call-parser), or leave tools out"
+
+
+class _RefusedError(HarnessError):
+    """A 400, 413 or 422 that names no field which could be left out, or an answer without a token."""
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    response: decoder.DecodedResponse
+    http_version: str
+
+
+class _Requests:
+    """Sends requests to the endpoint one at a time, and keeps what their answers show."""
+
+    def __init__(self, plan: RequestPlan) -> None:
+        self._plan = plan
+        workload = plan.scenario.workload
+        planned = image.plan(workload)
+        self._images = image.Images(*planned, workload.seed or 0) if planned else None
+        # Without models and adapters: how long the first use of one takes is measured (`first_use`).
+        own = {
+            name: {field: value for field, value in fields.items() if field != "model"}
+            for name, fields in class_fields(plan.scenario).items()
+        }
+        self._classes = {name: fields for name, fields in own.items() if fields}
+        self.used = plan.first_prompt  # number of the next prompt
+        self._omit = frozenset(plan.scenario.target.omit or ())
+        self.drop = self._omit  # with the fields that the server refuses
+        self._seen: dict[str, None] = {}  # notes on the answers, each once
+        least = plan.scenario.target.extra_body.get("min_tokens")
+        self._fewest = least if isinstance(least, int) and least > 1 else 1  # tokens of an answer
+        self.status = 0  # of the last answer
+        self.counts: list[length.Counted] = []  # of the prompts so far, where the server counts them
+
+    def off(self, tokens: int) -> int:
+        """Tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
+        return self.counts[-1].tokens - tokens if self.counts else 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What the answers showed that the load has to know."""
+        refused = [name for name in refusals.OPTIONAL if name in self.drop - self._omit]
+        found = [f"the server refuses {name}: {_INSTEAD.get(name, 'left out')}" for name in refused]
+        return [*found, *self._seen]
+
+    async def send(self, prompt_words: int, output_tokens: int) -> _Reply:
+        """One request with a new prompt."""
+        request = await self._request(prompt_words, output_tokens)
+        try:
+            reply = await self._answer(request)
+        except _RefusedError as error:
+            reply = await self._accepted(request, error)
+        self.used += 1
+        if reply.response.input_tokens:  # 0 is a placeholder: no prompt is empty
+            each = round(reply.response.input_tokens / (self._plan.scenario.workload.inputs or 1))
+            self.counts.append(length.Counted(prompt_words, each))
+        return reply
+
+    async def _accepted(self, request: Request, refusal: _RefusedError) -> _Reply:
+        """The answer to a request that was refused without a field's name: to a longer answer, or with fewer fields.
+
+        As few are left out as the server allows. The refusal itself where it takes none of them.
+        """
+        status, scenario = self.status, self._plan.scenario
+        own = round(shape.of(scenario).mean().output_tokens)
+        for tokens in (_FEWEST, own) if scenario.decodes else ():
+            if tokens > request.output_tokens:
+                request = msgspec.structs.replace(request, output_tokens=min(tokens, _FEWEST))
+                longer = msgspec.structs.replace(request, output_tokens=tokens)
+                if (reply := await self._tried(longer, self.drop)) is not None:
+                    self._fewest = tokens
+                    return reply
+        sent = self._optional(request) if status in (400, 422) and not _TOO_LONG.search(refusal.fact) else []
+        for fields in [name for name in sent if name != "max_tokens"], sent:
+            if not fields or (reply := await self._tried(request, self.drop.union(fields))) is None:
+                continue
+            for name in reversed(fields):
+                drop = self.drop - {name}
+                if self._body(request, drop) == self._body(request, self.drop):
+                    self.drop = drop
+                else:
+                    reply = await self._tried(request, drop) or reply
+            return reply
+        self.status = status
+        raise refusal
+
+    async def _tried(self, request: Request, drop: frozenset[str]) -> _Reply | None:
+        """The answer without these fields, which stay left out; None where the server refuses it."""
+        before, self.drop = self.drop, drop
+        with contextlib.suppress(_RefusedError):
+            reply = await self._answer(request)
+            # A server that does not know the limit's newer name gives answers without a limit.
+            if "max_tokens" not in drop - before or (reply.response.output_tokens or 0) <= request.output_tokens:
+                return reply
+        self.drop = before
+        return None
+
+    def _optional(self, request: Request) -> list[str]:
+        """The optional fields that the request still has, but for those that are the operator's."""
+        whole, own = self._body(request, self.drop), self._plan.scenario.target.extra_body
+        names = [name for name in refusals.OPTIONAL if name not in own]
+        return [name for name in names if self._body(request, self.drop | {name}) != whole]
+
+    async def send_kinds(self, prompt_words: int, output_tokens: int) -> None:
+        """One request with the tools of the load, and one for each set of fields that classes have of their own.
+
+        HarnessError where the server does not take one: all such requests of the load would fail.
+        """
+        tools = self._plan.scenario.workload.tools
+        kinds = {tuple(fields): name for name, fields in reversed(self._classes.items())}  # of each kind the first
+        if tools and not kinds:
+            kinds = {(): ""}
+        for fields, name in kinds.items():
+            request = await self._request(prompt_words, output_tokens)
+            request = msgspec.structs.replace(request, class_=name, tools=tuple(tools) if tools else None)
+            try:
+                await self._answer(request)
+            except _RefusedError as error:
+                raise HarnessError(error.fact, place=error.place, way_out=_way_out_of_kind(name, fields)) from None
+            self.used += 1
+
+    async def send_shortest(self, prompt_words: int) -> None:
+        """One request with the load's shortest answer, where the server has refused a shorter one.
+
+        HarnessError where it refuses this one too. Where lengths vary, one request in a hundred may be shorter.
+        """
+        fewest, scenario = self._fewest, self._plan.scenario
+        if fewest == 1 or not scenario.decodes:
+            return
+        classes = [each for each in shape.of(scenario).classes if each.share]
+        tokens, name = min((each.output.quantile(_FEW_SHORTER), each.name) for each in classes)
+        if tokens >= fewest:
+            return
+        self._fewest = 1
+        try:
+            await self._answer(await self._request(prompt_words, tokens))
+        except _RefusedError as error:
+            if scenario.ramp.probe == probe.PREFILL:
+                place, way_out = "--probe prefill", "leave it out: its answers have 1 token"
+            else:
+                place, way_out = f"class '{name}'" if name else "--output-tokens", f"give at least {fewest}"
+            what = "1 token" if tokens == 1 else f"{tokens} tokens"
+            fact = f"the server refuses answers of {what} ({error.fact})"
+            raise HarnessError(fact, place=place, way_out=way_out) from None
+        self.used += 1
+
+    async def _request(self, prompt_words: int, output_tokens: int) -> Request:
+        """The next one, whose prompt no other has; in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
+        scenario = self._plan.scenario
+        source = Uniform(
+            words=self._plan.words.words,
+            prompt_words=prompt_words,
+            output_tokens=max(output_tokens, self._fewest),
+            seed=scenario.workload.seed or 0,
+            alike=not self._plan.words.exact,
+        )
+        request = await asyncio.to_thread(inputs.together(scenario, source).request, self.used)
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(self.used))
+        return request
+
+    def _body(self, request: Request, drop: frozenset[str]) -> bytes:
+        """The request's body without these fields."""
+        plan, target = self._plan, self._plan.scenario.target
+        return (
+            DIALECTS[target.api]
+            .encoder(plan.model, drop=drop, extra=target.extra_body, classes=self._classes, stream=target.streams)
+            .encode(request)
+        )
+
+    async def _answer(self, request: Request) -> _Reply:
+        """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
+        plan, target, place = self._plan, self._plan.scenario.target, self._plan.place
+        headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
+        while True:
+            if target.max_rps:
+                await asyncio.sleep(1.0 / target.max_rps)
+            within_s, content = target.request_timeout, self._body(request, self.drop)
+            async with control.response(plan.api, "POST", plan.path, within_s, content, headers) as answer:
+                self.status = answer.status
+                if answer.status != 200:
+                    message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
+                    if (moved := redirected(answer.status, answer.headers, plan.url, plan.path)) is not None:
+                        raise moved
+                    self._drop_refused(request, answer.status, message)
+                    continue
+                response, seen = await first_answers.read(answer, target, request.output_tokens, place)
+                self._seen |= dict.fromkeys(seen)
+            if response.error:
+                # One token may show no text: it is part of a character, or a mark.
+                kind = _RefusedError if response.error == "empty_response" else HarnessError
+                fact = f"the first request failed: {response.error} ({response.message[:160]})"
+                raise kind(fact, place=place, way_out="see the server's log; nothing was loaded")
+            return _Reply(response, answer.http_version)
+
+    def _drop_refused(self, request: Request, status: int, message: str) -> None:
+        """Drop the optional field that an error names; HarnessError where it names none."""
+        place, scenario = self._plan.place, self._plan.scenario
+        if status >= 400 and (field := refusals.refused_field(message, self._optional(request))) is not None:
+            self.drop |= {field}
+            return
+        if status in (400, 413, 422):
+            raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(scenario))
+        if (no := not_served(status, message, place)) is not None:
+            raise no
+        kind = NotSpokenError if status in (404, 405) else HarnessError
+        raise kind(server_words(status, message), place=place, way_out=way_out_of(status, scenario.target))

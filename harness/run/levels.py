@@ -1,0 +1,474 @@
+"""The levels of one run: gets a level from the ramp, measures it over the workers, summarises it, repeats.
+
+The workers keep the requests in flight. `search.timing` decides when a window begins and ends, from what comes in
+through `live_state`. `analysis.level` summarises a finished level in a thread, while load goes on. A level is a
+concurrency that is kept, or a rate at which requests are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from harness.analysis.level import Facts, summarise_level
+from harness.analysis.verdicts.client import CPU
+from harness.data.manifest import Manifest
+from harness.data.progress import LevelProgress
+from harness.data.record import Level, LevelNote
+from harness.data.roles import Role
+from harness.data.summary import LevelSummary, RampStep
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress, Replica
+from harness.load.schedule import shares, tick_ns
+from harness.load.workers import Workers
+from harness.observe.cards import Cards
+from harness.results.frames import Position
+from harness.results.spool import Spool
+from harness.run import telemetry, waiting
+from harness.run.class_fields import class_fields
+from harness.run.earlier import Earlier, end_step, level_step, void
+from harness.run.endpoint import Launch, source, words_for
+from harness.run.live_state import LiveState
+from harness.run.lower_rate import LowerRate
+from harness.run.view import View
+from harness.search import decision, ramp, timetable
+from harness.search.budget import Bound, Budget, Spent, Usage, dollars, sharing
+from harness.search.decision import Decision, End, Reason
+from harness.search.measured import MeasuredLevel, measured
+from harness.search.state import Search
+from harness.search.timing import LevelTiming, Phase, Task
+from harness.spec.fleet import ROUND_ROBIN
+from harness.spec.scenario import Scenario
+from harness.spec.shard import Shard
+from harness.spec.work import Unit
+from harness.workload import image, shape, tasks, think
+from harness.workload.source import first_row
+
+_FEW_REQUESTS = 8  # a slot, below which a level with a given number of them has no warm-up
+_UNKNOWN_SPREAD = 10.0  # times the mean that a request of a dataset may take
+_LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
+_BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
+_NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
+_SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
+
+
+class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ramp takes from the manifest; the scenario says the rest."""
+
+    facts: Facts = Facts()
+    predicted_hinge: float | None = None  # a hint where refinement starts, no more
+    probes: tuple[int, ...] = ()  # prompt tokens of the levels that a prefill probe measures before its ramp
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> RampInputs:
+        prediction, slots = manifest.prediction, manifest.server.get("slots")
+        replicas = len(manifest.urls or ()) or 1
+        hint = slots * replicas if isinstance(slots, int) else None  # requests that the servers say they run at once
+        return cls(
+            facts=Facts.of(manifest),
+            predicted_hinge=(prediction.hinge_concurrency if prediction else None) or hint,
+            probes=tuple(manifest.workload.probe_lengths or ()),
+        )
+
+
+class Levels:
+    """Measures the levels of one session; `run` does all of it."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        launch: Launch,
+        spool: Spool,
+        view: View,
+        origin_ns: int,
+        earlier: Earlier = Earlier(),
+        inputs: RampInputs = RampInputs(),
+        shard: Shard | None = None,
+    ) -> None:
+        self._scenario = scenario
+        self._launch = launch
+        self._spool = spool
+        self._view = view
+        self._origin_ns = origin_ns
+        self._earlier = earlier
+        self._mean = shape.of(scenario).mean()
+        self._inputs = inputs
+        self._rest_s = tasks.rest_s(scenario, launch.rows)
+        self._shard = shard
+        # Begins the id of every request of this session.
+        self.run_id = shard.run_id if shard else uuid.uuid4().hex[:12]
+        machine = str(shard.number) if shard else ""
+        self.live = LiveState(
+            spool, origin_ns, self.run_id, e2e_s=launch.e2e_s, itl_s=launch.itl_s, machine=machine
+        )  # fmt: skip
+        self.over = False  # nothing is in flight any more
+        self.steps: list[RampStep] = []  # every decision of the ramp
+        self._began_s = 0.0  # of this session
+        self._before, self._sharing = Spent(), 1.0  # `before` and `repeats` of the budget
+        self._next_index = earlier.next_index
+        self._shown = sum(m is not None for _, m in earlier.levels)
+        self._warned: set[int] = set()  # levels in which it was noted that the client limits
+        self._lower_rate = LowerRate(self.live, view)
+        self._took = earlier.took  # seconds of each level so far
+        self._silence_noted_s = 0.0  # how long without a token was last noted
+        self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
+        self._spread = _UNKNOWN_SPREAD if launch.rows else shape.of(scenario).spread()
+        self._last_answer_s = 0.0  # when anything last came from the server
+        self.missing = ""  # of what was asked for, and why; "": nothing is
+        self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
+        unit, texts = inputs.facts.unit, inputs.facts.inputs
+        amounts = {Unit.INPUT_TOKENS: texts * (launch.input_tokens or launch.prompt_words), Unit.DOCUMENTS: texts}
+        self._amount = amounts.get(unit, 1)  # of work in one event
+        if not unit.decodes:
+            view.unit = unit.per_s
+
+    async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Cards | None = None) -> None:
+        """Measure level after level until the ramp or a budget ends it; leaves every record in the spool."""
+        if self._earlier.resumed:
+            self._began_s = self.live.now()
+        for level, found in self._earlier.levels:
+            if found is None and LevelNote.VOID not in level.notes:  # it is measured again, under a new index
+                self._spool.level(void(level))
+        shard, count = self._shard, len(workers)
+        first, among = ((shard.number - 1) * count, shard.of * count) if shard else (0, count)
+        plans = [self._plan(first + i, among, cpus) for i, cpus in enumerate(placement)]
+        if shard:
+            await asyncio.sleep(-_BEFORE_START_S - self.live.now())
+        await workers.begin(plans, self.live.batch, self._on_progress)
+        watching = [
+            asyncio.create_task(scraping)
+            for scraping in telemetry.scrapes(self._launch, self.live, self._scenario, self._view.note)
+        ]
+        if gpus is not None:
+            watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live)))
+        try:
+            for repeat in range(self._scenario.ramp.repeat):
+                if shard is not None:
+                    await self._on_timetable(workers, repeat)
+                elif self._ends_all(await self._ramp(workers, repeat), repeat):
+                    break
+        finally:
+            self.over = True
+            for task in watching:  # before the workers end: a server may keep a scrape busy
+                task.cancel()
+            await workers.end()
+            await asyncio.gather(*watching, return_exceptions=True)
+
+    def _ends_all(self, why: End | Reason, repeat: int) -> bool:
+        """Whether no repeat is to follow one that ended so: nobody answers another, or nothing is left for one."""
+        spent = why is End.BUDGET and self._budget().whole().over() is not None
+        return why in (End.STALLED, End.DEAD) or (spent and repeat >= self._earlier.last_repeat)
+
+    def _missing(self, why: Decision, known: Sequence[MeasuredLevel]) -> str:
+        """What a repeat should have measured and did not; "" where nothing is missing."""
+        spec = self._scenario.ramp
+        fixed: Sequence[float] = spec.level_rates or spec.levels or ()
+        if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
+            return ""
+        if why.why in (End.STALLED, End.DEAD):
+            return why.reason.removeprefix("stopped: ")
+        left = [f"{load:g}" for load in fixed[len(known) :]]
+        what = "requests per second" if spec.level_rates else "in flight"
+        return f"{', '.join(left)} {what}: not measured, {why.reason.removeprefix('stopped: ')}" if left else ""
+
+    async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
+        """One repeat of the ramp, a probe's levels before it, until a decision ends it; why it did."""
+        self._before = self._budget().spent
+        self._sharing = sharing(self._scenario.ramp, repeat, self._earlier.last_repeat)
+        self.steps += self._earlier.steps(repeat)
+        probed = self._earlier.probed(repeat)
+        for tokens in self._inputs.probes:
+            if tokens not in probed and self._budget().over() is None:
+                why = decision.measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=tokens)
+                await self._measure(workers, self._level(why, repeat, tokens), why.role)
+        known = self._earlier.measured(repeat)
+        step = await self._decide(known)
+        while not step.over:
+            await self._lower_rate.wait(step.rate, workers, self._budget)
+            found = await self._measure(workers, self._level(step, repeat), step.role)
+            if found is not None:
+                known.append(found)
+            dead = found is not None and found.stalled and not await self._answers_again()
+            step = decision.end(End.DEAD, since_s=self._last_answer_s) if dead else await self._decide(known)
+        self.missing = self.missing or self._missing(step, known)
+        self.steps.append(end_step(step, repeat))
+        if isinstance(step.why, End) and step.why.stopped:
+            self._view.note(step.reason)
+        return step.why
+
+    async def _answers_again(self) -> bool:
+        """Whether any server answers again within --wait."""
+        launch, wait = self._launch, self._scenario.target.wait
+        wait_s = waiting.AGAIN_S if wait is UNSET else wait
+        models = launch.address.path(f"{launch.address.root}/models")
+        servers = self._replicas() or (Replica(launch.address.place, launch.target, models),)
+        since = f"nothing has come from the server since {self._last_answer_s:.1f} s into the run"
+        self._view.note(f"{since}; asking whether it is there, for up to {wait_s:g} s")
+        return await waiting.answers_again(servers, wait_s)
+
+    def _replicas(self) -> tuple[Replica, ...]:
+        """The servers behind which the load is spread; none where there is one."""
+        return tuple(
+            Replica(each.address.place, each.target, each.address.path(f"{each.address.root}/models"))
+            for each in self._launch.replicas
+        )
+
+    async def _on_timetable(self, workers: Workers, repeat: int) -> None:
+        """One repeat of a shard's levels, each at its time; a share of a level decides nothing."""
+        ramp = self._scenario.ramp
+        rates, levels = ramp.level_rates, ramp.levels or ()
+        steps = [decision.measure_rate(rate, Reason.FIXED, Role.FIXED) for rate in rates or ()]
+        for step in steps or [decision.measure(level, Reason.FIXED, Role.FIXED) for level in levels]:
+            level = self._level(step, repeat)
+            level = msgspec.structs.replace(level, begin_s=timetable.moments(self._scenario, level.index).begin_s)
+            await self._run_level(workers, level, Role.FIXED)
+        self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if rates else "levels"), repeat))
+
+    async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
+        """The next level, or the end: the ramp's, or the budget's."""
+        budget = self._budget()
+        search = Search.of(
+            self._scenario, budget,
+            predicted_hinge=self._inputs.predicted_hinge, e2e_s=self._launch.e2e_s, rest_s=self._rest_s,
+        )  # fmt: skip
+        step = await asyncio.to_thread(ramp.next_level, tuple(known), search)
+        bound = None if step.over else budget.over()
+        return step if bound is None else decision.end(End.BUDGET, bound=bound)
+
+    def _level(self, step: Decision, repeat: int, input_tokens: int | None = None) -> Level:
+        return Level(
+            self._next_index, step.concurrency, repeat, self.live.now(), rate=step.rate, reason=step.reason,
+            input_tokens=input_tokens,
+        )  # fmt: skip
+
+    async def _run_level(self, workers: Workers, level: Level, role: Role) -> Level | None:
+        """Run one level, and show it; None: a budget ended it before its window."""
+        spec = self._scenario.ramp
+        name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
+        reason = "" if spec.level_rates or spec.levels else level.reason
+        self._view.level_started(name, self._shown, self._total(), reason)
+        self.steps.append(level_step(level))
+        self._shown, self._next_index = self._shown + 1, self._next_index + 1
+        return await self._drive(workers, level, role)
+
+    async def _measure(self, workers: Workers, level: Level, role: Role) -> MeasuredLevel | None:
+        """Measure one level, as the search sees it; None: a budget ended it before its window."""
+        finished = await self._run_level(workers, level, role)
+        if finished is None:
+            return None
+        self._took.append((finished.end_s or 0.0) - finished.begin_s)
+        summary = await asyncio.to_thread(self._summary, self.live.part, finished)
+        self._view.level_finished(summary)
+        return measured(summary, finished)
+
+    def _summary(self, part: tuple[Position, Position], level: Level) -> LevelSummary:
+        """A level's summary by what lies in a part of the spool."""
+        found, facts = self._spool.between(*part), self._inputs.facts
+        return summarise_level(found.records, facts.table(found.records), found.samples, level, facts)
+
+    def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
+        scenario, launch = self._scenario, self._launch
+        quota = scenario.target.max_rps
+        return Plan(
+            worker=worker,
+            workers=workers,
+            run_id=self.run_id,
+            target=launch.target,
+            url=launch.address.base,
+            replicas=self._replicas(),
+            balance=scenario.target.balance or ROUND_ROBIN,
+            api=launch.api,
+            stream=launch.stream,
+            images=image.plan(scenario.workload),
+            model=launch.requested_model,
+            drop=launch.drop,
+            extra_body=launch.extra_body,
+            classes=class_fields(scenario),
+            source=source(scenario, launch),
+            first_request=launch.prompts_used,
+            request_timeout_s=scenario.target.request_timeout,
+            max_rps=quota / workers if quota else None,
+            start=scenario.ramp.start,
+            think_ms=think.pauses(scenario.ramp.think or 0.0),
+            max_in_flight=shares(scenario.ramp.max_concurrency, workers)[worker],
+            tick_ns=self._tick_ns,
+            origin_ns=self._origin_ns,
+            tokenizer_json=launch.tokenizer_json,
+            secrets=launch.secrets,
+            cpus=cpus,
+        )
+
+    def _on_progress(self, progress: Progress) -> None:
+        """Take one worker's report; note once a level that the client is short of processor time."""
+        self.live.progress(progress)
+        busy = self.live.cpu.get(progress.worker, 0.0)
+        if busy > CPU and progress.level not in self._warned:
+            self._warned.add(progress.level)
+            self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client is the limit")
+
+    async def _drive(self, workers: Workers, level: Level, role: Role = Role.FIXED) -> Level | None:
+        """Run one level until its last request is over; the level with its times.
+
+        None: a budget ended it before the window began; the next decision ends the ramp.
+        """
+        live, e2e, ramp, launch = self.live, self.live.e2e_s, self._scenario.ramp, self._launch
+        self._tick_ns = tick_ns(live.icl_s or None, e2e)
+        live.begin(level, level.concurrency or (level.rate or 0) * e2e)
+        timing = LevelTiming(self._task(level, role), e2e, self._budget().seconds_left)
+        connections = (level.concurrency or 0) * tasks.width(self._scenario) or min(
+            ramp.max_concurrency, 16 + int(1.25 * (level.rate or 0) * e2e)
+        )
+        begin = BeginLevel(
+            index=level.index,
+            repeat=level.repeat,
+            concurrency=level.concurrency,
+            slots=0,  # each worker's are filled in for all of them together
+            at_ns=self._origin_ns + round(level.begin_s * 1e9),
+            spread_s=0.0 if timing.requests is not None else self._spread_s(timing.pace.spread_s, e2e),
+            tick_ns=self._tick_ns,
+            rate=level.rate,
+            arrivals=ramp.arrivals,
+            prompt_words=None if level.input_tokens is None else words_for(launch, level.input_tokens),
+            first_request=first_row(self._scenario, launch.prompts_used + level.index * _LONGEST_LEVEL),
+            requests=timing.requests,
+        )
+        await workers.begin_level(begin, connections)
+        try:
+            return await self._until_over(workers, timing)
+        except asyncio.CancelledError:
+            if (partial := timing.interrupted(live.now())) is not None:
+                live.moment(partial)
+            raise
+
+    async def _until_over(self, workers: Workers, timing: LevelTiming) -> Level | None:
+        """Take reports until the level is over; the level, or None where a budget ended it before its window."""
+        live, level = self.live, timing.level
+        resting = False  # whether no more requests are sent, for a bound allows no more
+        while True:
+            progress = await workers.next_progress()
+            if progress.level != level.index and not resting:
+                continue  # a worker has not begun this level yet
+            phase, since_s, expected_s = timing.phase, timing.since_s, timing.expected_s
+            moment = timing.step(live.at(progress, self._budget()))
+            self._show(progress, timing, phase, since_s, expected_s)
+            if moment:
+                live.moment(timing.level)
+                self._note_read_delay(timing)
+            if timing.phase is Phase.COOLDOWN and not resting and _NO_MORE & {*self._budget().reached()}:
+                workers.rest(drop=True)
+                resting = True
+            if timing.phase is Phase.FINISHED:
+                self._last_answer_s = timing.answered_s
+                if not {LevelNote.STALLED, LevelNote.REFUSED} & {*timing.level.notes}:
+                    load = level.concurrency or level.rate or 1.0
+                    longest = max(timing.longest_silence_s, live.wait_s)
+                    self._silences[load] = max(self._silences.get(load, 0.0), longest)
+                return timing.level
+            if timing.phase is Phase.ABANDONED:
+                break
+        return None
+
+    def _spread_s(self, spread_s: float, e2e_s: float) -> float:
+        """Seconds over which new slots begin: of tasks a whole one, so that not all are in the same turn.
+
+        A bounded run spends a tenth of what is left of it on that at most.
+        """
+        if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
+            return spread_s
+        whole, left = tasks.seconds(self._scenario, e2e_s, self._launch.rows), self._budget().seconds_left
+        return max(spread_s, whole if left is None else min(whole, left / 10))
+
+    def _requests(self, level: Level) -> int | None:
+        """All requests of a level, where they are so few that a warm-up would use them up; None: it has a window."""
+        ramp, left, total = self._scenario.ramp, self._budget().requests_left, self._total()
+        alone = not (ramp.level_seconds or ramp.duration or ramp.think or self._scenario.has_tasks or self._shard)
+        if left is None or total is None or level.concurrency is None or not alone or ramp.start == "batch":
+            return None
+        part = max(1, left // max(1, total - len(self._took)))
+        several = total - len(self._took) > 1  # then a level must not use up what the others need
+        return part if several or part < _FEW_REQUESTS * level.concurrency else None
+
+    def _task(self, level: Level, role: Role) -> Task:
+        total, probe = self._total(), level.input_tokens
+        load = level.concurrency or level.rate or 1.0
+        lower = {at: seconds for at, seconds in self._silences.items() if at <= load}
+        return Task(
+            scenario=self._scenario,
+            level=level,
+            role=role,
+            alone_s=self._launch.e2e_s,
+            settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
+            rest_s=self._rest_s,
+            levels_left=None if total is None else total - len(self._took),
+            moments=timetable.moments(self._scenario, level.index) if self._shard else None,
+            requests=self._requests(level),
+            silence_s=max(lower.values(), default=0.0),
+            silence_load=max(lower, default=1.0),
+            spread=self._spread if probe is None else max(self._spread, (probe / min(self._inputs.probes)) ** 2),
+            probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
+        )
+
+    def _note_read_delay(self, timing: LevelTiming) -> None:
+        """Record how late reads were in a window that has just ended."""
+        start, end = timing.level.window_start_s, timing.level.window_end_s
+        if timing.phase is Phase.COOLDOWN and start is not None and end is not None:
+            self.live.add_samples(self.live.read_delays.between(start, end, self._tick_ns * 1e-9))
+
+    def _budget(self) -> Budget:
+        """What the run has used so far; requests in flight count whole, since they will be billed."""
+        mean, earlier, live = self._mean, self._earlier, self.live
+        seconds = earlier.seconds + live.now() - self._began_s
+        inputs = self._scenario.workload.inputs or 1
+        one = Usage(round(mean.input_tokens * inputs), 0, round(mean.output_tokens))
+        usage = earlier.usage + live.usage + one.times(max(0, live.begun - live.answered))
+        cost = dollars(self._scenario.hardware, seconds, usage) or 0.0
+        spent = Spent(seconds, earlier.requests + live.begun, cost, self._spool.size)
+        return Budget(self._scenario.ramp, spent, self._before, self._sharing)
+
+    def _total(self) -> int | None:
+        """How many levels the run has; None where the ramp chooses them."""
+        spec = self._scenario.ramp
+        fixed = spec.level_rates or spec.levels
+        return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
+
+    # What a person sees
+
+    def _show(
+        self, progress: Progress, timing: LevelTiming, phase: Phase, since_s: float, expected_s: float | None
+    ) -> None:
+        """Show the level as it was when the report came."""
+        self._note_silence(progress, timing.silent_s)
+        now = LevelProgress(
+            phase=phase, elapsed_s=progress.time_s - since_s, expected_s=expected_s,
+            in_flight=float(progress.in_flight), output_tokens_per_s=timing.tokens_per_s(1.0) * self._amount,
+            errors=progress.failed, ttft_s=self.live.ttft_s,
+            left_s=self._left_s(progress.time_s - timing.level.begin_s),
+        )  # fmt: skip
+        self._view.update(now)
+
+    def _note_silence(self, progress: Progress, silent_s: float) -> None:
+        """Note that no token comes: after some seconds, and again whenever it has lasted twice as long."""
+        if silent_s < self._silence_noted_s:  # a token came
+            self._silence_noted_s = 0.0
+        least = max(_SILENT_S, _SILENT_REQUESTS * self.live.e2e_s, 2 * self._silence_noted_s)
+        if progress.in_flight == 0 or silent_s < least:
+            return
+        self._silence_noted_s = silent_s
+        oldest_s = progress.oldest_sent_s
+        waits = f", the longest for {progress.time_s - oldest_s:.0f} s" if oldest_s is not None else ""
+        noun = "token" if self._scenario.decodes else "answer"
+        self._view.note(f"no {noun} for {silent_s:.0f} s: {progress.in_flight} requests wait{waits}")
+
+    def _left_s(self, level_s: float) -> float | None:
+        """Seconds left of the run, `level_s` into a level: of its budget, or by what its levels took so far.
+
+        None where neither is known.
+        """
+        left, total = self._budget().whole().seconds_left, self._total()
+        if total is not None and self._took:
+            expected = max(0.0, (total - len(self._took)) * sum(self._took) / len(self._took) - level_s)
+            left = expected if left is None else min(left, expected)
+        return left

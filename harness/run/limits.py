@@ -1,0 +1,128 @@
+"""This machine's limits, checked before a run starts: processors, open files and memory; and which process runs where.
+
+What exceeds every machine (a prompt longer than any model takes, a million levels) is refused by the scenario itself.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import psutil
+
+from harness.base.errors import HarnessError
+from harness.load import workers
+from harness.spec.scenario import Scenario
+from harness.workload import shape, tasks
+
+_OTHER_FILES = 64  # that a process needs besides its connections
+_FILES_A_WORKER = 2  # of the parent: its end of the link, and the other while the worker is started
+_WORKERS_A_PROCESSOR, _FEWEST_WORKERS = 4, 8  # more would compete for the processors
+_WORKER_BYTES = 64 << 20  # of a worker without load, measured: 45 MiB
+_STREAM_BYTES = 64 << 10  # of a connection, its task and its buffers
+_BYTES_A_TOKEN = 7  # of a prompt: a short word and its space
+_PROMPTS_A_STREAM = 3  # in flight, built ahead, and being built
+_BYTES_AN_ARRIVAL = 24  # of an answer's token: its stamp, its count, and its record
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def check(scenario: Scenario, machines: int = 1) -> None:
+    """HarnessError with the limit and its origin if this machine's share of the run does not fit."""
+    if scenario.ramp.ray:
+        return  # the nodes of the cluster have limits of their own
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _check_workers(scenario, files[0])
+    _check_connections(scenario, files[1], machines)
+    _check_memory(scenario, machines)
+
+
+def most_streams(scenario: Scenario) -> int:
+    """The most requests in flight that the run can reach; an open loop's is its limit."""
+    ramp = scenario.ramp
+    return max(ramp.levels or [ramp.max_concurrency]) * tasks.width(scenario)
+
+
+def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | None, list[tuple[int, ...]]]:
+    """(the simulated endpoint's processor, each worker's): one for each process, if there are enough.
+
+    Empty: not bound. The parent, which has little to do, is never bound. Of several `machines` each has as many
+    workers, whatever its processors.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    server = scenario.target.url == "sim:" and len(allowed) >= 2
+    free = allowed[1:] if server else allowed
+    one = scenario.ramp.start == "batch"  # which waits for all of its requests
+    free_cpus, streams = max(1, len(allowed) - 1), most_streams(scenario)
+    if machines is not None:
+        free_cpus, streams = _FEWEST_WORKERS, -(-streams // machines)
+    count = 1 if one else scenario.ramp.workers or workers.wanted(free_cpus, streams)
+    if not scenario.ramp.workers and scenario.target.max_rps:
+        count = 1  # each has its part of the quota, whether it has slots or not
+    if scenario.ramp.level_rates or scenario.ramp.search_rate:
+        count = min(count, scenario.ramp.max_concurrency)  # each has its part of the places, at least one
+    bound = count <= (len(free) if server else len(free) - 1)
+    return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
+
+
+def _check_workers(scenario: Scenario, files: int) -> None:
+    wanted, cpus, free = scenario.ramp.workers or 1, len(os.sched_getaffinity(0)), memory()
+    by = [
+        (max(_FEWEST_WORKERS, _WORKERS_A_PROCESSOR * cpus), f"{_counted(cpus, 'processor')} here"),
+        (max(1, free // _WORKER_BYTES), f"{_size(free)} of free memory here"),
+    ]
+    if files != resource.RLIM_INFINITY:
+        by.append((max(1, (files - _OTHER_FILES) // _FILES_A_WORKER), f"{files:,} open files (`ulimit -Sn`)"))
+    most, why = min(by)
+    if wanted > most:
+        raise HarnessError(f"{wanted:,} workers are too many for {why}", place="--workers", way_out=_at_most(most))
+
+
+def _check_connections(scenario: Scenario, files: int, machines: int) -> None:
+    """HarnessError where the highest level needs more connections than files may be open."""
+    wanted, most = -(-most_streams(scenario) // machines), files - _OTHER_FILES
+    if files != resource.RLIM_INFINITY and wanted > most:
+        fact = f"{wanted:,} connections do not fit into {files:,} open files"
+        way_out = f"{_at_most(most)}, or raise `ulimit -Hn`"
+        raise HarnessError(fact, place=_levels(scenario), way_out=way_out)
+
+
+def _check_memory(scenario: Scenario, machines: int) -> None:
+    """HarnessError where the requests in flight at the highest level need more memory than is free."""
+    streams, mean, free = -(-most_streams(scenario) // machines), shape.of(scenario).mean(), memory()
+    prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * mean.input_tokens
+    each = round(_STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * mean.output_tokens)
+    if streams * each > free:
+        tokens = f"{mean.input_tokens:,.0f} tokens in and {mean.output_tokens:,.0f} out"
+        fact = f"{streams:,} in flight, {tokens} each, take {_size(streams * each)} of {_size(free)} free memory here"
+        fits = free // each
+        way_out = _at_most(fits) if fits else "lower --input-tokens or --output-tokens"
+        raise HarnessError(fact, place=_levels(scenario), way_out=way_out)
+
+
+def memory() -> int:
+    """Bytes of free memory: of the machine, or of the container's limit if that is less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        share, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        rows = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        cached = int(rows["active_file"]) + int(rows["inactive_file"])
+    except (OSError, ValueError, KeyError):  # no container, or one without a limit ("max")
+        return free
+    return max(0, min(free, share - used + cached))  # the system drops cached pages of files when memory is needed
+
+
+def _levels(scenario: Scenario) -> str:
+    return "--levels" if scenario.ramp.levels else "--max-concurrency"
+
+
+def _at_most(most: int) -> str:
+    return f"stay at or below {most:,}"
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"

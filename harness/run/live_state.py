@@ -1,0 +1,218 @@
+"""The live state of a run: writes what comes in to the spool, and keeps what a decision needs of it.
+
+The workers' batches and reports, the server's and the host's figures all come through here. Records and samples are on
+the disk only, so that memory does not grow with a level; `part` says where those lie that a level's summary needs. Left
+out: decisions.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from harness.data.record import ABANDONED, CANCELLED, Level, Record, Sample, arrivals_of
+from harness.load.messages import BATCH_EVERY_S, Progress
+from harness.observe import host
+from harness.results.frames import Position
+from harness.results.spool import Spool
+from harness.run import client
+from harness.search.budget import Budget, Usage
+from harness.search.timing import RECENT, Now, failing, outcomes_watched
+
+PAUSED_S = 0.5  # of a worker, or of this process: ten times the interval of its reports
+SLEPT_S = 0.1  # of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps
+_FEW = 8  # requests that ended in a window, below which earlier ones count too
+
+
+class LiveState:
+    """All that is known of a running run; `levels` reads it."""
+
+    def __init__(
+        self, spool: Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None, machine: str = ""
+    ) -> None:
+        self._spool = spool
+        self._machine = f"{machine}/" if machine else ""  # begins the names of its own figures
+        self._sampler: int | None = None  # the worker with whose reports the machine's figures are taken
+        self._origin_ns = origin_ns
+        self._run_id = run_id
+        self._decode = msgspec.msgpack.Decoder(list[Record]).decode
+        self.level: Level | None = None  # the running one
+        # Where the spool stood as this level began, and as the one before did.
+        self._level_at = self._before_at = spool.position
+        self.read_delays = client.ReadDelays()  # of the level
+        self.answered, self.usage = 0, Usage()  # of this session, as far as records have come
+        # Of the level's last requests, whether each failed.
+        self.outcomes: collections.deque[bool] = collections.deque(maxlen=outcomes_watched(0))
+        # Of the last requests; before any, of the launch check.
+        self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=RECENT)
+        self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=RECENT)
+        self._ttft: collections.deque[float] = collections.deque(maxlen=32)
+        self.wait_s = 0.0  # the longest to a first token since the level began
+        self._longest_s = 0.0  # the longest time of a success
+        self._ended, self._took_s = 0, 0.0  # successes that ended since the window began, and their times together
+        self._latest: dict[int, Progress] = {}  # each worker's last report
+        self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
+        self._noted_sent_s: dict[int, float] = {}  # when each worker's number of sent requests was last recorded
+        self._reported_s: float | None = None  # when any worker's report came
+        self._asleep_s = _asleep()
+        self.cpu: dict[int, float] = {}  # each worker's share of a processor over the last second
+
+    def now(self) -> float:
+        """Seconds since the run's origin."""
+        return (time.monotonic_ns() - self._origin_ns) * 1e-9
+
+    def begin(self, level: Level, requests_at_once: float) -> None:
+        """Begin a level."""
+        self._before_at, self._level_at = self._level_at, self._spool.position
+        self.read_delays = client.ReadDelays()
+        self.outcomes = collections.deque(maxlen=outcomes_watched(requests_at_once))
+        self.wait_s = 0.0
+        self.moment(level)
+
+    def moment(self, level: Level) -> None:
+        """Write the level's frame: its window or its end has come."""
+        self.level = level
+        self._spool.level(level)
+        if level.window_end_s is None:
+            self._ended, self._took_s = 0, 0.0
+
+    def add_samples(self, samples: Sequence[Sample]) -> None:
+        """Take telemetry."""
+        self._spool.telemetry(list(samples))
+
+    @property
+    def part(self) -> tuple[Position, Position]:
+        """From where to where the spool has what came since the level before this one began.
+
+        No request that touches a window of this level, whichever it was sent in, has its record before that.
+        """
+        return self._before_at, self._spool.position
+
+    def batch(self, payload: bytes) -> None:
+        """Take a worker's records; they are written as they came."""
+        self._spool.write(payload)
+        running = self.level.index if self.level is not None else None
+        for record in self._decode(payload):
+            self.answered, self.usage = self.answered + 1, self.usage + Usage.of(record)
+            if record.level == running and record.error not in (CANCELLED, ABANDONED):
+                self.outcomes.append(record.error != "")
+            if record.error or record.done_s is None or record.sent_s is None:
+                continue
+            self._e2e.append(record.done_s - record.sent_s)
+            self._longest_s = max(self._longest_s, record.done_s - record.sent_s)
+            if record.first_token_s is not None:
+                self._ttft.append(record.first_token_s - record.sent_s)
+                if record.level == running:
+                    self.wait_s = max(self.wait_s, record.first_token_s - record.sent_s)
+            self._ended, self._took_s = self._ended + 1, self._took_s + record.done_s - record.sent_s
+            stamps = arrivals_of(record)
+            if len(stamps) > 1:
+                self._icl.append((stamps[-1] - stamps[0]) * 1e-9 / (len(stamps) - 1))
+
+    def progress(self, progress: Progress) -> None:
+        """Take one worker's report."""
+        if self.level is not None and progress.level == self.level.index:
+            self.read_delays.add(progress)
+        self._latest[progress.worker] = progress
+        self._record_pauses(progress)
+        if progress.quota:
+            self.add_samples([Sample(progress.time_s, "quota", name, value) for name, value in progress.quota.items()])
+        if progress.time_s >= self._noted_sent_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
+            self._noted_sent_s[progress.worker] = progress.time_s
+            name = f"{self._run_id}-{progress.worker}"
+            self.add_samples([Sample(progress.time_s, "client", f"{name}/sent", float(self.sent[name]))])
+        last = self._last_sampled.get(progress.worker)
+        if last is not None and progress.time_s < last.time_s + 1.0:
+            return
+        self._sampler = progress.worker if self._sampler is None else self._sampler
+        samples = host.samples(progress.time_s) if progress.worker == self._sampler else []
+        if self._machine:
+            samples = [msgspec.structs.replace(each, metric=self._machine + each.metric) for each in samples]
+        if last is not None:
+            samples += client.samples(last, progress)
+            self.cpu[progress.worker] = (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s)
+        self._last_sampled[progress.worker] = progress
+        self.add_samples(samples)
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """Requests that each worker has sent, by the prefix of their ids: one without a record is lost."""
+        return {f"{self._run_id}-{p.worker}": p.begun_in_run for p in self._latest.values()}
+
+    @property
+    def begun(self) -> int:
+        """Requests that all workers have sent in this session."""
+        return sum(p.begun_in_run for p in self._latest.values())
+
+    @property
+    def e2e_s(self) -> float:
+        """Mean time of the last successes; before any, of the launch check's."""
+        return _mean(self._e2e)
+
+    @property
+    def icl_s(self) -> float:
+        """Median of the last successes' mean gaps; 0 where none is known."""
+        found = sorted(self._icl)
+        return found[len(found) // 2]
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Median time to first token of the last successes; None before any."""
+        return sorted(self._ttft)[len(self._ttft) // 2] if self._ttft else None
+
+    def recent_s(self, slots: int | None) -> float:
+        """Mean time of the last successes, of as many as a level has slots."""
+        return _mean(list(self._e2e)[-max(_FEW, min(RECENT, slots or RECENT)) :])
+
+    def request_s(self, slots: int | None) -> float:
+        """Mean time of the successes that ended in the window so far; of the last ones while these are too few."""
+        return self._took_s / self._ended if self._ended >= _FEW else self.recent_s(slots)
+
+    def at(self, report: Progress, budget: Budget) -> Now:
+        """What `search.timing` decides by, at the time of a report of all workers."""
+        slots = self.level.concurrency if self.level is not None else None
+        return Now(
+            time_s=report.time_s,
+            in_flight=report.in_flight,
+            ended=report.ended,
+            waiting=report.waiting,
+            surplus=report.surplus,
+            tokens=report.tokens,
+            oldest_sent_s=report.oldest_sent_s,
+            e2e_s=self.e2e_s,
+            recent_s=self.recent_s(slots),
+            request_s=self.request_s(slots),
+            icl_s=self.icl_s,
+            failing=failing(self.outcomes, self.outcomes.maxlen or 0),
+            oldest=report.oldest,
+            refused=report.refused,
+            wait_s=self.wait_s,
+            longest_s=self._longest_s,
+            budget=budget,
+        )
+
+    def _record_pauses(self, progress: Progress) -> None:
+        """Record a pause: of this worker, of this process, or by the boot clock of the whole machine."""
+        now, asleep = self.now(), _asleep()
+        found = []
+        if progress.paused_s > PAUSED_S:
+            found.append((progress.time_s, f"{progress.worker}/paused_s", progress.paused_s))
+        elif self._reported_s is not None and now - self._reported_s > PAUSED_S:
+            found.append((now, "parent_paused_s", now - self._reported_s))
+        if asleep - self._asleep_s > SLEPT_S:
+            found.append((progress.time_s, "slept_s", asleep - self._asleep_s))
+        self._reported_s, self._asleep_s = now, asleep
+        if found:
+            self.add_samples([Sample(at, "client", name, value) for at, name, value in found])
+
+
+def _asleep() -> float:
+    """How long this machine has slept since it was booted, seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def _mean(values: Collection[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

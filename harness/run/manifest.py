@@ -1,0 +1,206 @@
+"""The manifest of a run: all that could explain a difference, written before any load and completed after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import UNSET
+
+from harness.analysis import phases
+from harness.base.version import __version__
+from harness.data import manifest as manifests
+from harness.data.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
+from harness.dialects import DIALECTS
+from harness.load.workers import Workers
+from harness.observe import clock, host
+from harness.observe.cards import Cards
+from harness.predict import served
+from harness.run import calibrate, hardware, published
+from harness.run.endpoint import Launch, probe_lengths
+from harness.run.levels import Levels
+from harness.run.prediction import predict
+from harness.run.session import Ended, RunEnd, timestamp_source
+from harness.sim.profile import Profile
+from harness.spec import scenario as scenarios
+from harness.spec.scenario import Scenario
+from harness.spec.shard import Shard
+from harness.spec.work import Unit
+from harness.workload import hit_rate, image, representative, shape
+from harness.workload.request import Request
+
+_BLOCK = 16  # tokens of a block of a prefix cache, where the server does not publish it: vLLM's on GPUs
+
+
+def now_iso() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+async def first(
+    scenario: Scenario,
+    launch: Launch,
+    profile: Profile | None,
+    gpus: Cards | None,
+    command: str,
+    note: Callable[[str], None],
+) -> Manifest:
+    """The manifest before any load, with the prediction; `note` shows a person what is missing."""
+    created, here, notes = now_iso(), host.facts(), list(launch.notes)
+    cards = gpus.facts() if gpus is not None else None
+    calibration, why_not = _calibration(scenario)
+    # Cores of this machine are measured now, before any load.
+    found = served.ServingCard() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
+    for text in [*filter(None, [why_not]), *found.notes]:
+        notes.append(text)
+        note(text)
+    of_card = None if profile else served.deployed(scenario.hardware, found.card, launch.cache_config)
+    deployed = (profile.model, profile.deployment) if profile else of_card
+    if deployed is None:
+        notes.append("no prediction: it needs --gpu and --model-config")
+    made = None
+    if deployed and not representative.predictable(scenario):
+        notes.append("no prediction: the prompts of sessions and graphs grow with every answer")
+    elif deployed and launch.unit is Unit.DOCUMENTS:
+        notes.append("no prediction: it is of tokens, which nobody counts here")
+    elif deployed:
+        made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile))
+    shown, spec = scenarios.shown(scenario, launch.secrets), scenario.hardware
+    card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
+    return Manifest(
+        name=scenario.name,
+        created=created,
+        command=command,
+        harness_version=__version__,
+        scenario=manifests.Scenario.of(shown),
+        scenario_digest=scenarios.digest(shown),
+        workload=_workload(scenario, launch),
+        url="sim:" if profile else launch.address.place,
+        urls=[each.address.place for each in launch.replicas] or UNSET,
+        model=launch.model,
+        api=launch.api,
+        unit=UNSET if launch.unit.decodes else launch.unit.value,  # type: ignore[arg-type]  # it is one of the two
+        server=launch.server | shown.target.server_meta,
+        cache_config=launch.cache_config,
+        model_listed=launch.listed,
+        dropped_fields=sorted(launch.drop),
+        simulated=_simulated(scenario, launch, profile),
+        gpu=card,
+        gpus=spec.gpus if card else None,
+        price=spec.price,
+        host=here,
+        client=Client(calibration=calibration),
+        notes=notes,
+        gpu_facts=cards,
+        machine=found.machine,
+        prediction=made,
+        roof=phases.roof(*deployed) if deployed else None,
+        quality=launch.unloaded or UNSET,
+        sessions=[Session(created=created, command=command)],
+    )
+
+
+def _workload(scenario: Scenario, launch: Launch) -> Workload:
+    mean, published = shape.of(scenario).mean(), launch.cache_config.get("block_size", "")
+    block = int(published) if published.isdecimal() and 0 < len(published) < 7 else 0
+    template = max(0, launch.added_tokens)
+    return Workload(
+        input_tokens=mean.input_tokens,
+        output_tokens=mean.output_tokens,
+        seed=scenario.workload.seed or 0,
+        prompt_words=launch.prompt_words,
+        prompt_tokens=launch.input_tokens,
+        template_tokens=launch.added_tokens,
+        tokens_per_word=launch.tokens_per_word,
+        probe_lengths=probe_lengths(scenario, launch),
+        expected_hit_rate=hit_rate.expected(
+            scenario, block=block or _BLOCK, template_tokens=template, rows=launch.rows
+        ),
+        images=scenario.workload.images,
+        image_bytes=image.request_bytes(scenario.workload) or UNSET,
+        sampling=sampling(launch),
+    )
+
+
+def sampling(launch: Launch) -> Sampling:
+    """What the requests' bodies ask for; some APIs have no word for it."""
+    request = Request(number=0, prompt="", output_tokens=1)
+    body = msgspec.json.decode(DIALECTS[launch.api].encoder(launch.model, drop=launch.drop).encode(request))
+    fields = body | body.get("options", {}) | body.get("parameters", {})
+    return Sampling(temperature=fields.get("temperature"), ignore_eos=fields.get("ignore_eos", False))
+
+
+def _simulated(scenario: Scenario, launch: Launch, profile: Profile | None) -> Simulated | None:
+    """What makes a result SIMULATED: the simulated endpoint, or a server with its name."""
+    if profile is not None:
+        return Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
+    return Simulated(profile=launch.model) if launch.server.get("name") == published.SIMULATED else None
+
+
+def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:
+    """The calibration of this host's load generator, or why there is none."""
+    if scenario.target.transport != "socket":
+        return None, "the client's ceiling is not known: calibration measures the socket transport only"
+    found = calibrate.load()
+    if found is None:
+        return None, "this client was never calibrated: run `knee calibrate client` once"
+    why = calibrate.stale(found)
+    if why is not None:
+        return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"
+    return found, None
+
+
+def shard(share: Shard) -> manifests.Shard:
+    """A shard with what is known of its machine's clock."""
+    fields = msgspec.structs.asdict(share)
+    return manifests.Shard(**fields, clock=clock.error())
+
+
+def with_session(manifest: Manifest, **found: object) -> Manifest:
+    """The manifest with these fields in its last session."""
+    last = msgspec.structs.replace(manifest.sessions[-1], **found)
+    return msgspec.structs.replace(manifest, sessions=[*manifest.sessions[:-1], last])
+
+
+def ended(
+    manifest: Manifest,
+    levels: Levels,
+    workers: Workers,
+    placed: Sequence[tuple[int, ...]],
+    end: Ended,
+    *,
+    transport: str,
+) -> Manifest:
+    """The manifest after the load."""
+    resent = sum(each.resent for each in workers.done) + (manifest.client.resent or 0)
+    notes = list(manifest.notes)
+    if resent:
+        notes.append(
+            f"{resent} requests were sent again: the server closed kept-alive connections; "
+            "since then each request opens its own"
+        )
+    client = msgspec.structs.replace(
+        manifest.client,
+        timestamp_source=timestamp_source(workers.done),
+        transport=transport,
+        workers=len(placed),
+        cpus=[list(cpus) for cpus in placed],
+        clocks=workers.clocks or UNSET,
+        resent=resent,
+    )
+    if manifest.shards and manifest.clock:
+        (own,), origin = manifest.shards, manifest.clock
+        stepped_s = (clock.ahead_ns() + origin.monotonic_ns_origin) * 1e-9 - origin.unix_origin
+        own = msgspec.structs.replace(own, clock=msgspec.structs.replace(own.clock, stepped_s=stepped_s))
+        manifest = msgspec.structs.replace(manifest, shards=[own])
+    manifest = with_session(manifest, ended=str(end), ended_s=levels.live.now(), sent=levels.live.sent)
+    return msgspec.structs.replace(
+        manifest,
+        complete=end.why is RunEnd.COMPLETE,
+        client=client,
+        notes=notes,
+        ramp=levels.steps,
+        host=msgspec.structs.replace(manifest.host, load_average_end=list(os.getloadavg())),
+    )

@@ -1,0 +1,51 @@
+"""The prediction of a run, made before any load."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from harness.data.summary import Prediction
+from harness.predict import claims, mixture, model, roofline
+from harness.predict.calibrated import calibrated
+from harness.predict.step import MeanLengths, Mixture, means
+from harness.run import hardware
+from harness.run.endpoint import Launch
+from harness.spec.scenario import Scenario
+from harness.workload import representative, shape
+
+
+def predict(
+    scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
+) -> Prediction:
+    """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
+    levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
+    lengths, cached = _as_counted(scenario, launch), where.prefix_hit or representative.cached_share(scenario)
+    where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
+    slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
+    notes = claims.notes(of, where, means(lengths), levels)
+    made = mixture.predict(of, where, lengths, levels, simulated=simulated, slo=slo, price=price, notes=notes)
+    if path is None:
+        return made
+    both = calibrated(of, where, lengths, levels, hardware.calibration(path), slo=slo, price=price)
+    return msgspec.structs.replace(made, calibrated=both)
+
+
+def _as_counted(scenario: Scenario, launch: Launch) -> MeanLengths | Mixture:
+    """The requests' lengths as the checks say that the server counts them."""
+    lengths = representative.lengths(scenario)
+    if isinstance(lengths, MeanLengths):
+        wanted = shape.of(scenario).mean().input_tokens
+        missed = 0 if launch.input_tokens is None else launch.input_tokens - wanted
+        return msgspec.structs.replace(lengths, input_tokens=lengths.input_tokens + missed)
+    fewest = launch.added_tokens + math.ceil(launch.tokens_per_word)  # the template, and one word
+    return [(max(P, fewest), G) for P, G in lengths]
+
+
+def _doubling(highest: int) -> list[int]:
+    """1, 2, 4, … up to the highest level."""
+    out = [1]
+    while out[-1] < highest:
+        out.append(min(2 * out[-1], highest))
+    return out

@@ -1,0 +1,81 @@
+"""Resuming a run that ended early: its scenario, its clock and its checks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from harness.base.errors import HarnessError
+from harness.base.secrecy import HIDDEN
+from harness.data.manifest import Manifest
+from harness.observe import host
+from harness.results import result
+from harness.results.folder import MANIFEST
+from harness.run.endpoint import Launch
+from harness.spec import scenario as scenarios
+from harness.spec.scenario import Scenario
+
+
+def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
+    """The scenario that a folder was begun with; `headers` supply the values that are not stored."""
+    manifest = result.read_manifest(place)
+    if manifest.complete:
+        raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
+    if not manifest.sessions:
+        raise HarnessError("nothing was measured in it", place=place, way_out="start a new run")
+    result.must_go_on(Path(place), manifest)
+    stored = manifest.scenario.target.headers
+    hidden = [name for name, value in stored.items() if value == HIDDEN]
+    for name in headers:
+        if name not in hidden:
+            raise HarnessError(f"the run has no header '{name}'", place="--header", way_out="leave it out")
+    for name in hidden:
+        if name not in headers:
+            raise HarnessError(
+                f"the value of its header '{name}' is not stored", place=place, way_out=f"add --header '{name}: …'"
+            )
+    tree = msgspec.to_builtins(manifest.scenario)
+    tree["target"]["headers"] = {**stored, **headers}
+    scenario = scenarios.build(tree, place=f"{place}/{MANIFEST}")
+    if scenarios.digest(scenario) != manifest.scenario_digest:
+        fact = "the scenario in its manifest is not the one that it was begun with"
+        raise HarnessError(fact, place=place, way_out="undo the change, or start a new run")
+    return scenario
+
+
+def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
+    """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
+
+    The folder's own origin if the machine has not been restarted since. Else the wall clock gives the time since then;
+    times are later than the folder's last one in any case.
+    """
+    before = manifest.loaded[-1]
+    origin_ns, unix_origin = before.monotonic_ns_origin or 0, before.unix_origin or 0.0
+    now_ns = time.monotonic_ns()
+    if before.boot and before.boot == host.boot() and now_ns > origin_ns + last_s * 1e9:
+        return origin_ns, unix_origin
+    now_s = max(last_s + 1.0, time.time() - unix_origin)
+    return now_ns - round(now_s * 1e9), time.time() - now_s
+
+
+def as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
+    """The checks with the prompt length of the first session; HarnessError if another model is served now."""
+    if launch.model != manifest.model:
+        raise HarnessError(
+            f"it serves '{launch.model}' now, the run began with '{manifest.model}'",
+            place=launch.address.base,
+            way_out="start a new run",
+        )
+    if manifest.model_listed and not launch.listed:  # a server that answers to any name may have another model now
+        fact = f"its list of models no longer has '{launch.model}'"
+        raise HarnessError(fact, place=launch.address.base, way_out="start a new run")
+    notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
+    before = manifest.workload
+    launch = msgspec.structs.replace(launch, prompt_words=before.prompt_words or launch.prompt_words)
+    if before.prompt_tokens and before.tokens_per_word:  # what the words of any other length are worked out from
+        counted, per_word = round(before.prompt_tokens), before.tokens_per_word
+        launch = msgspec.structs.replace(launch, input_tokens=counted, tokens_per_word=per_word)
+    return launch, msgspec.structs.replace(manifest, notes=notes)

@@ -1,0 +1,152 @@
+"""The runs of a comparison of stacks: one for each stack and repeat, each on a server that is started for it.
+
+The stacks take turns (A B C A B C), so that a machine that drifts does so under all of them. In one repeat all stacks
+get the same requests. What a stack sets differently (`tp`, `dtype`, …) stands in its run's scenario as well, so that
+the prediction is that stack's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.base.errors import HarnessError, nearest
+from harness.data.manifest import StackStart
+from harness.predict import claims as quotes
+from harness.results.levelmap import REPEAT, SERVER, Axis
+from harness.run.cells import Cell, Plan
+from harness.run.view import View
+from harness.spec import scenario as scenarios
+from harness.spec.recipe import Claim, Settings, Stack
+from harness.spec.scenario import Scenario, Sweep
+from harness.stacks import command as commands
+from harness.stacks import endpoint
+from harness.stacks.command import Command
+
+_HARDWARE = ("tp", "gpus", "dtype", "kv_dtype", "max_num_seqs")  # settings that a scenario has too
+_BROWSING = "config.json"  # of a model's folder; a GGUF file or a hub's name is no folder to read
+
+
+def planner(stacks: Sequence[Stack], claims: Sequence[Claim], *, composed: bool) -> Callable[[Scenario], Plan]:
+    """What makes the plan of a comparison out of its scenario."""
+    return lambda scenario: plan(scenario, stacks, claims, composed=composed)
+
+
+def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *, composed: bool) -> Plan:
+    """Every run of the comparison; HarnessError where a stack cannot be started as it is described."""
+    _check(scenario, stacks, claims)
+    whole = [set_alike(stack, scenario) for stack in stacks]
+    for stack in whole:  # now, not after the runs before it
+        endpoint.command(stack, model(stack, scenario), 0, composed=composed)
+    repeats = list(range(1, scenario.ramp.repeat + 1))
+    by_name = {stack.spec.name: stack for stack in whole}
+
+    @contextlib.contextmanager
+    def serving(cell: Cell, wanted: Scenario, view: View) -> Iterator[tuple[Scenario, StackStart | None]]:
+        stack = by_name[str(cell.at[SERVER])]
+        of, cpus = model(stack, scenario), scenario.hardware.host_cpus or ()
+        api = scenario.target.api
+        with endpoint.running(stack, of, api, view.note, composed=composed, cpus=cpus) as served:
+            target = msgspec.structs.replace(wanted.target, url=served.url, model=served.model)
+            yield msgspec.structs.replace(wanted, target=target), served.start
+
+    return Plan(
+        axes=[Axis(REPEAT, [*repeats]), Axis(SERVER, list(by_name))],
+        cells=[_cell(scenario, stack, repeat) for repeat in repeats for stack in whole],
+        serving=serving,
+        each_alone=True,
+        claims=list(claims),
+        described={"stacks": [*map(commands.stored, stacks)], "claims": list(claims), "composed": composed},
+    )
+
+
+def printed(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> list[tuple[str, Command]]:
+    """The name and the command of each stack, its port being 8000."""
+    whole = [set_alike(stack, scenario) for stack in stacks]
+    return [(each.spec.name, endpoint.command(each, model(each, scenario), 8000, composed=composed)) for each in whole]
+
+
+def varied(scenario: Scenario, stacks: Sequence[Stack]) -> list[str]:
+    """What is not alike on all stacks, as `knee compare --vary` names it."""
+    whole = [set_alike(stack, scenario) for stack in stacks]
+    settings: dict[str, list[object]] = {
+        "engine": [stack.recipe.title for stack in whole],
+        "precision": [(stack.spec.dtype, stack.spec.model) for stack in whole],
+        "kv-dtype": [stack.spec.kv_dtype for stack in whole],
+        "tp": [stack.spec.tp for stack in whole],
+        "max-num-seqs": [stack.spec.max_num_seqs for stack in whole],
+        "start": [stack.spec.start or scenario.ramp.start for stack in whole],
+    }
+    return [name for name, values in settings.items() if len(set(values)) > 1]
+
+
+def model(stack: Stack, scenario: Scenario) -> str:
+    """The folder, file or name of the model that the stack loads."""
+    return stack.spec.model or scenario.target.model or ""
+
+
+def set_alike(stack: Stack, scenario: Scenario) -> Stack:
+    """The stack with the settings of the scenario where it has none of its own.
+
+    Prefix caching is on where prompts begin alike on purpose, and off elsewhere, on every stack that can be told so.
+    """
+    spec, hardware = stack.spec, scenario.hardware
+    settings: dict[str, Any] = {name: getattr(hardware, name) for name in _HARDWARE if name != "gpus"}
+    caching = "on" if scenario.reuses_prompts else "off"
+    if f"prefix_caching={caching}" in stack.recipe.flags:
+        settings["prefix_caching"] = caching
+    own = {field.name: getattr(spec, field.name) for field in msgspec.structs.fields(Settings)}
+    return msgspec.structs.replace(
+        stack, spec=msgspec.structs.replace(spec, **{**own, **{k: v for k, v in settings.items() if own[k] is None}})
+    )
+
+
+def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
+    """The run of a stack in one repeat, still without its URL."""
+    spec, workload, hardware = stack.spec, scenario.workload, scenario.hardware
+    own = {name: value for name in _HARDWARE if (value := getattr(spec, name)) is not None}
+    if spec.gpus is None and spec.tp is not None and hardware.gpus % spec.tp:
+        own["gpus"] = spec.tp  # its own flags start it on so many
+    folder = Path(model(stack, scenario))
+    if hardware.gpu is not None and hardware.model_config is None and (folder / _BROWSING).is_file():
+        own["model_config"] = str(folder)
+    seed = None if workload.seed is None else workload.seed + repeat - 1
+    ramp = msgspec.structs.replace(scenario.ramp, repeat=1, start=spec.start or scenario.ramp.start)
+    name = f"{spec.name}-{repeat}"
+    made = msgspec.structs.replace(
+        scenario,
+        name=f"{scenario.name}-{name}",
+        workload=msgspec.structs.replace(workload, seed=seed),
+        hardware=msgspec.structs.replace(hardware, **own),
+        ramp=ramp,
+    )
+    scenarios.check(made, place=name)
+    return Cell(name, {REPEAT: repeat, SERVER: spec.name}, made)
+
+
+def _check(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim]) -> None:
+    """HarnessError where the scenario or a claim does not fit a comparison."""
+    if scenario.target.url is not None:
+        fact = "the stacks have addresses of their own"
+        raise HarnessError(fact, place="$.target.url", way_out="leave url out, or use `knee run`")
+    if scenario.sweep != Sweep():
+        raise HarnessError("stacks are compared on one workload", place="$.sweep", way_out="leave [sweep] out")
+    names = [stack.spec.name for stack in stacks]
+    for stack in stacks:
+        if not model(stack, scenario):
+            raise HarnessError("no model to serve", place=stack.spec.name, way_out="give --model DIR")
+        if model(stack, scenario).startswith("-"):  # which a server would take for one of its flags
+            raise HarnessError(
+                "its model is no folder, file or name", place=stack.spec.name, way_out="give --model DIR"
+            )
+    quoted = [each.id for each in quotes.claims()]
+    for claim in claims:
+        if claim.id not in quoted:
+            raise HarnessError(f"no claim '{claim.id}'", place="[[claim]]", way_out=nearest(claim.id, quoted))
+        for name in (claim.of, claim.over):
+            if name not in names:
+                raise HarnessError(f"its claim names {name}, which is no stack", place="[[claim]]", way_out="name two")

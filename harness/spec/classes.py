@@ -1,0 +1,143 @@
+"""The classes of a scenario's requests, its [[class]] tables: their fields, how they are read, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.spec.bounds import Must, above_0, bound
+
+MOST = 1_000
+MOST_ZIPF = 10  # exponent: beyond it the first has all
+_LONGEST_NAME = 100  # characters
+
+# A number of tokens, or the text of a distribution (units.lengths).
+PromptLength = Annotated[int, bound("a prompt has at least 1 token", "give 1 or more", ge=1)] | str
+AnswerLength = Annotated[int, bound("an answer has at least 1 token", "give 1 or more", ge=1)] | str
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Requests that their users give up: a share of them, after a time or after some tokens of the answer.
+
+    Of a server that sends several tokens in a chunk these are chunks.
+    """
+
+    share: Annotated[float, bound("a share of requests is from 0 to 1", "write 0.05 for 5 %", ge=0, le=1)]  # of them
+    after_s: Annotated[float, above_0("write it like '2s'")] | None = None  # from the send
+    after_tokens: Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | None = None  # of the answer
+
+
+class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One kind of request among others; its lengths stand in place of the workload's.
+
+    A table with `models` in place of `model`, and `zipf`, is a class for each of them (`of_models`).
+    """
+
+    name: str  # as reports have it
+    share: Annotated[float, bound("a share is not negative", "give 0 or more", ge=0)] = 1.0  # relative to the others'
+    input: PromptLength = 512  # tokens of a prompt
+    output: AnswerLength = 128  # tokens of an answer
+    model: str = ""  # or the name of an adapter; "": the run's
+    priority: int | None = None  # as the server orders it; None: not sent
+    slo: dict[str, float] = {}  # limits as [slo] has them; empty: the run's
+    cancel: Cancel | None = None
+    structured: bool = False  # whether an answer must be a JSON object: `response_format` is sent
+
+
+def length(text: str, place: str) -> int | str:
+    """A length that does not vary as a number; the text of a distribution as it is, once it is known to be one.
+
+    >>> length("2k", ""), length("100..900", "")
+    (2000, '100..900')
+    """
+    tokens: int | None = units.lengths(text, place).get("tokens")
+    return text if tokens is None else tokens
+
+
+def read(table: Any, place: str) -> Any:
+    """The plain data of a table with its texts as values; what is no table or no text is left to its type."""
+    if not isinstance(table, Mapping):
+        return table
+    found = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    for key in ("input", "output"):
+        units.convert(found, key, length, place)
+    units.convert(found.get("cancel"), "after_s", units.seconds, f"{place}.cancel")
+    slo = found.get("slo")
+    for name in slo if isinstance(slo, dict) else ():
+        units.convert(slo, name, units.limit, f"{place}.slo")
+    return found
+
+
+def of_models(tables: Sequence[Any], place: str) -> list[Any]:
+    """The plain tables, with one for each of the `models` of a class: its share goes to them by Zipf's law.
+
+    >>> [each["name"] for each in of_models([{"name": "chat", "models": ["a", "b"], "zipf": 1.0}], "")]
+    ['chat a', 'chat b']
+    """
+    found: list[Any] = []
+    for i, table in enumerate(tables):
+        if not isinstance(table, dict) or "models" not in table:
+            found.append(table)
+            continue
+        own, at = dict(table), f"{place}: $.class[{i}]"
+        models, s, share = own.pop("models"), own.pop("zipf", 0.0), own.get("share", 1.0)
+        if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
+            raise HarnessError("it is no list of names", place=f"{at}.models", way_out="write ['one', 'another']")
+        if not isinstance(s, int | float) or not isinstance(share, int | float):
+            raise HarnessError("a share and an exponent are numbers", place=at, way_out="write 1.0")
+        if "model" in own:
+            raise HarnessError("model and models exclude each other", place=at, way_out="leave one of them out")
+        name = f"{own.get('name', '')} ".lstrip()
+        found += [
+            own | {"name": name + model, "model": model, "share": share * part} for model, part in zipf(models, s, at)
+        ]
+    return found
+
+
+def zipf(models: Sequence[str], s: float, place: str) -> list[tuple[str, float]]:
+    """Share of the requests that each model or adapter gets, summing to 1: of the k-th, k^-s over the sum of all.
+
+    >>> zipf(["base", "adapter"], 2.0, "")  # 1 and 1/4, of 5/4
+    [('base', 0.8), ('adapter', 0.2)]
+    """
+    if not models:
+        raise HarnessError("no model is named", place=f"{place}.models", way_out="name one or more")
+    if len(set(models)) < len(models):
+        raise HarnessError("a model is named twice", place=f"{place}.models", way_out="name each once")
+    if not 0 <= s <= MOST_ZIPF:
+        raise HarnessError(
+            f"an exponent of {s:g}", place=f"{place}.zipf", way_out="0 asks for all alike often, 1 is usual"
+        )
+    weights = [k**-s for k in range(1, len(models) + 1)]
+    return [(model, weight / math.fsum(weights)) for model, weight in zip(models, weights, strict=True)]
+
+
+def check(classes: Sequence[ClassSpec], must: Must, place: str) -> None:
+    """Refuse classes that cannot be told apart, or of which none is ever asked."""
+    must(len(classes) <= MOST, "class", f"{len(classes):,} classes are too many", f"give {MOST:,} or less")
+    names: dict[str, int] = {}
+    for i, each in enumerate(classes):
+        path = f"class[{i}]"
+        plain = each.name.isprintable() and 0 < len(each.name.strip()) <= _LONGEST_NAME
+        must(plain, f"{path}.name", "it is no name", f"one line of at most {_LONGEST_NAME} characters")
+        first = names.setdefault(each.name, i)
+        must(
+            first == i, f"{path}.name", f"'{each.name}' is the name of class[{first}] already", "give each its own name"
+        )
+        for name, limit in each.slo.items():
+            units.known_limit(name, f"{place}: $.{path}.slo")
+            must(0 < limit < math.inf, f"{path}.slo.{name}", "a limit is above 0", "write it like '2s' or '50ms'")
+        cancel = each.cancel
+        must(
+            cancel is None or (cancel.after_s is None) != (cancel.after_tokens is None),
+            f"{path}.cancel", "a request is given up after a time or after some tokens", "give after_s or after_tokens",
+        )  # fmt: skip
+    must(
+        not classes or sum(each.share for each in classes) > 0,
+        "class", "the shares sum to nothing", "give one class a share above 0",
+    )  # fmt: skip

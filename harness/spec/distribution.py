@@ -1,0 +1,264 @@
+"""How lengths in tokens are distributed: what each law is, and how one length is drawn from it. Pure.
+
+Every law is its quantile function: a draw is the quantile of one random number. A length is a whole number of tokens,
+at least 1. A normal and a lognormal distribution are cut off at their bounds (what lies outside is drawn again, not
+moved to the bound) and then rounded; `mean`, `quantile` and `cdf` are those of what is drawn.
+
+Left out: how lengths of prompt and answer belong together (`workload.shape`), and reading the text (`units.lengths`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from decimal import Decimal
+from functools import cached_property
+from statistics import NormalDist
+
+import msgspec
+
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.base.units import MOST_TOKENS
+
+_RARE = 1e-9  # share of the draws on either side that a mean may leave out
+_FEW = 2_000  # tokens between these, up to which a mean is summed: beyond, rounding does not move it by 0.001
+_LEAST, _GREATEST = 1e-300, 1 - 2**-53  # of a probability whose quantile is finite
+
+
+class _Law(msgspec.Struct, frozen=True, tag_field="kind", dict=True):
+    """A distribution of lengths, by its quantiles."""
+
+    def quantile(self, p: float) -> int:
+        """The smallest length that a share `p` of the draws, 0 to 1, does not pass."""
+        raise NotImplementedError
+
+    def draw(self, rng: random.Random) -> int:
+        """One length; takes one random number."""
+        return self.quantile(rng.random())
+
+    def cdf(self, n: float) -> float:
+        """Share of the draws up to `n` tokens."""
+        raise NotImplementedError
+
+    def mean(self) -> float:
+        """Mean of the draws, in tokens."""
+        raise NotImplementedError
+
+
+class Fixed(_Law, frozen=True, tag="fixed"):
+    """Always the same length."""
+
+    tokens: int
+
+    def __str__(self) -> str:
+        return str(self.tokens)
+
+    def quantile(self, p: float) -> int:
+        return self.tokens
+
+    def cdf(self, n: float) -> float:
+        return float(n >= self.tokens)
+
+    def mean(self) -> float:
+        return self.tokens
+
+
+class Range(_Law, frozen=True, tag="range"):
+    """Every length from `low` to `high`, both included, as often as any other.
+
+    >>> Range(1, 6).mean(), Range(1, 6).cdf(2) * 6
+    (3.5, 2.0)
+    """
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low}..{self.high}"
+
+    def quantile(self, p: float) -> int:
+        return self.low + max(0, math.ceil(p * (self.high - self.low + 1)) - 1)
+
+    def cdf(self, n: float) -> float:
+        return min(1.0, max(0.0, (math.floor(n) - self.low + 1) / (self.high - self.low + 1)))
+
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
+
+
+class Normal(_Law, frozen=True, tag="normal"):
+    """A normal distribution within its bounds, rounded."""
+
+    nominal: float  # mean, before what is out of bounds is left out
+    sd: float  # likewise
+    low: int = 1
+    high: int = MOST_TOKENS
+
+    def __str__(self) -> str:
+        return f"{_plain(self.nominal)}±{_plain(self.sd)}{_bounds(self.low, self.high)}"
+
+    def quantile(self, p: float) -> int:
+        return _rounded(self._cut.quantile(p), self.low, self.high)
+
+    def cdf(self, n: float) -> float:
+        return self._cut.cdf(math.floor(n) + 0.5)
+
+    def mean(self) -> float:
+        """Of a truncated normal distribution, where rounding is too fine to count.
+
+        With α and β the bounds in sd from the nominal mean: nominal + sd (φ(α) - φ(β)) / (Φ(β) - Φ(α)).
+        """
+        if (summed := _summed(self)) is not None:
+            return summed
+        cut, density = self._cut, self._cut.law.pdf  # the density is φ / sd
+        return self.nominal + self.sd**2 * (density(cut.low) - density(cut.high)) / cut.mass
+
+    @cached_property
+    def _cut(self) -> _Cut:
+        return _Cut(NormalDist(self.nominal, self.sd), self.low - 0.5, self.high + 0.5)
+
+
+class Lognormal(_Law, frozen=True, tag="lognormal"):
+    """A lognormal distribution within its bounds, rounded.
+
+    Mean and standard deviation are those of the lengths themselves: their logarithms have the variance
+    σ² = ln(1 + (sd / nominal)²) and the mean ln(nominal) - σ² / 2.
+    """
+
+    nominal: float  # mean, before what is out of bounds is left out
+    sd: float  # likewise
+    low: int = 1
+    high: int = MOST_TOKENS
+
+    def __str__(self) -> str:
+        return f"lognormal({_plain(self.nominal)},{_plain(self.sd)}){_bounds(self.low, self.high)}"
+
+    def quantile(self, p: float) -> int:
+        return _rounded(math.exp(self._cut.quantile(p)), self.low, self.high)
+
+    def cdf(self, n: float) -> float:
+        return self._cut.cdf(math.log(math.floor(n) + 0.5)) if n >= self.low else 0.0
+
+    def mean(self) -> float:
+        """Of a truncated lognormal distribution, where rounding is too fine to count.
+
+        With α and β the logarithms of the bounds in σ from their mean: nominal (Φ(β - σ) - Φ(α - σ)) / (Φ(β) - Φ(α)).
+        """
+        if (summed := _summed(self)) is not None:
+            return summed
+        cut, variance = self._cut, self._cut.law.variance
+        weighted = NormalDist(cut.law.mean + variance, cut.law.stdev)  # each length counted by itself
+        return self.nominal * (weighted.cdf(cut.high) - weighted.cdf(cut.low)) / cut.mass
+
+    @cached_property
+    def _cut(self) -> _Cut:
+        variance = math.log1p((self.sd / self.nominal) ** 2)
+        law = NormalDist(math.log(self.nominal) - variance / 2, math.sqrt(variance))
+        return _Cut(law, math.log(self.low - 0.5), math.log(self.high + 0.5))
+
+
+class Empirical(_Law, frozen=True, tag="empirical"):
+    """Lengths as often as each was seen, or as its weight says.
+
+    >>> few = Empirical((100, 900), (3.0, 1.0))
+    >>> few.mean(), few.quantile(0.5), few.cdf(500)
+    (300.0, 100, 0.75)
+    """
+
+    values: tuple[int, ...]  # rising
+    weights: tuple[float, ...]  # above 0, one a value
+
+    def __str__(self) -> str:
+        return ",".join(f"{n}:{_plain(weight)}" for n, weight in zip(self.values, self.weights, strict=True))
+
+    def quantile(self, p: float) -> int:
+        return self.values[min(bisect_left(self._upto, p * self._upto[-1]), len(self.values) - 1)]
+
+    def cdf(self, n: float) -> float:
+        i = bisect_right(self.values, n)
+        return self._upto[i - 1] / self._upto[-1] if i else 0.0
+
+    def mean(self) -> float:
+        return math.fsum(n * weight for n, weight in zip(self.values, self.weights, strict=True)) / self._upto[-1]
+
+    @cached_property
+    def _upto(self) -> tuple[float, ...]:
+        """The weight of each length and all that are shorter."""
+        return tuple(itertools.accumulate(self.weights))
+
+
+Distribution = Fixed | Normal | Range | Lognormal | Empirical
+
+
+def parse(text: str | int, place: str = "") -> Distribution:
+    """The distribution that a text or a number stands for; `str` of it is read back to the same.
+
+    >>> parse("512+-64"), str(parse("lognormal(1k,300) in 1..4096"))
+    (Normal(nominal=512.0, sd=64.0, low=1, high=10000000), 'lognormal(1000,300) in 1..4096')
+    """
+    made: Distribution = msgspec.convert(units.lengths(text, place), Distribution)
+    return made
+
+
+def observed(lengths: Iterable[int], place: str = "") -> Empirical:
+    """The distribution of lengths that were seen, of a trace or of a past result.
+
+    >>> str(observed([7, 7, 40]))
+    '7:2,40:1'
+    """
+    counts = Counter(lengths)
+    if not counts:
+        raise HarnessError("no length is in it", place=place, way_out="give requests with their lengths")
+    if min(counts) < 1:
+        raise HarnessError(f"a length of {min(counts)} tokens is below 1", place=place, way_out="leave it out")
+    values = tuple(sorted(counts))
+    return Empirical(values, tuple(float(counts[n]) for n in values))
+
+
+class _Cut(msgspec.Struct, frozen=True, dict=True):
+    """A normal distribution of which only what lies between two bounds is drawn."""
+
+    law: NormalDist
+    low: float
+    high: float
+
+    @cached_property
+    def below(self) -> float:
+        """Share of the whole distribution that lies below the lower bound."""
+        return self.law.cdf(self.low)
+
+    @cached_property
+    def mass(self) -> float:
+        """Share of it that lies between the bounds."""
+        return self.law.cdf(self.high) - self.below
+
+    def cdf(self, x: float) -> float:
+        return min(1.0, max(0.0, (self.law.cdf(x) - self.below) / self.mass))
+
+    def quantile(self, p: float) -> float:
+        return self.law.inv_cdf(min(max(self.below + p * self.mass, _LEAST), _GREATEST))
+
+
+def _rounded(length: float, low: int, high: int) -> int:
+    return min(max(math.ceil(length - 0.5), low), high)
+
+
+def _plain(number: float) -> str:
+    """A number as text without an exponent, of which nothing is lost."""
+    return f"{Decimal(str(number)):f}".removesuffix(".0")
+
+
+def _bounds(low: int, high: int) -> str:
+    """The bounds as text, where they are any."""
+    return "" if (low, high) == (1, MOST_TOKENS) else f" in {low}..{high}"
+
+
+def _summed(law: Normal | Lognormal) -> float | None:
+    """Mean of all that is drawn, as the sum over n of the share above n; None where the lengths lie too far apart."""
+    low, high = law.quantile(_RARE), law.quantile(1 - _RARE)
+    return low + math.fsum(1 - law.cdf(n) for n in range(low, high)) if high - low <= _FEW else None

@@ -1,0 +1,59 @@
+"""The ready scenarios: files that come with Knee, each with the question that it answers, found by name.
+
+A scenario's name is its file's; the question is the first line of the file, a comment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from harness.base.errors import HarnessError, nearest
+
+_PLACES = Path(__file__).parents[1] / "scenarios", Path(__file__).parents[2] / "scenarios"  # of a wheel, of a clone
+FOLDER = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """One ready scenario."""
+
+    name: str
+    question: str
+
+
+CAMPAIGNS = FOLDER / "campaigns"
+
+
+def scenarios() -> list[Ready]:
+    """Every ready scenario, by name."""
+    return _of(FOLDER)
+
+
+def campaigns() -> list[Ready]:
+    """Every ready comparison of stacks, by name."""
+    return _of(CAMPAIGNS)
+
+
+def _of(folder: Path) -> list[Ready]:
+    return [Ready(path.stem, _question(path)) for path in sorted(folder.glob("*.toml"))]
+
+
+def _question(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline().removeprefix("#").strip()
+
+
+def path(scenario: str, *, or_campaign: bool = False) -> Path:
+    """The file that is meant: the operator's own, or by its name a ready one; HarnessError where it is neither."""
+    if os.path.isfile(scenario) or os.sep in scenario or scenario.endswith(".toml"):
+        return Path(scenario)
+    if or_campaign and scenario in [each.name for each in campaigns()]:
+        return CAMPAIGNS / f"{scenario}.toml"
+    known = [each.stem for each in sorted(FOLDER.glob("*.toml"))]
+    if scenario not in known:
+        near = nearest(scenario, known)
+        way_out = near if near.endswith("?") else "`knee run --list` has the ready ones; addresses begin with http://"
+        raise HarnessError("neither a file nor a ready scenario", place=scenario, way_out=way_out)
+    return FOLDER / f"{scenario}.toml"

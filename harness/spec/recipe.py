@@ -1,0 +1,129 @@
+"""How a server is started for a measurement: a recipe, the settings of one stack, and what is claimed of two.
+
+A recipe is a TOML file with the words of a command. `{model}`, `{port}`, `{served}` and the settings stand in braces;
+no shell reads them. A campaign is a scenario file with `[[stack]]` tables, and `[[claim]]` tables where a ratio is
+quoted. Reading the shipped ones, and starting anything, is for `harness.stacks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from harness.base import decoding, units
+from harness.base.errors import HarnessError
+from harness.spec.bounds import above_0, bound, located
+
+Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
+Seconds = Annotated[float, above_0("write it like '10m'")]
+T = TypeVar("T", bound=msgspec.Struct)
+Words = Annotated[list[str], bound("it has no words", "write it like ['vllm', 'serve', '{model}']", min_length=1)]
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one server is started, here or by a compose file, and how it says that it is ready."""
+
+    title: str
+    command: Words
+    compose: str = ""  # the name of a shipped compose file, or the path of one's own; "": there is none
+    env: dict[str, str] = {}  # beside the environment that knee has
+    flags: dict[str, list[str]] = {}  # the words of a setting, by its name or by 'name=value'
+    served: str = "model"  # the name that requests carry; "": the first that the server lists
+    model_file: str = ""  # a pattern of the one file of the model's folder that is loaded; "": the folder itself
+    health: str = "/health"  # answers 200 once the server is ready
+    version: list[str] = []  # a command that prints it, for a server that does not publish it
+    ready_within: Seconds = 1200.0  # from the start; a first one may load the weights
+    stop_within: Seconds = 30.0  # from the signal that asks it to end to the one that ends it
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is set alike, or on purpose not alike, on every stack; None is the server's own default."""
+
+    tp: Natural | None = None  # GPUs that share each layer: tensor parallelism
+    gpus: Natural | None = None  # of the whole server
+    dtype: str | None = None  # of the weights and activations
+    kv_dtype: str | None = None  # of the KV cache
+    max_num_seqs: Natural | None = None  # requests that run at once, at most
+    max_model_len: Natural | None = None  # tokens of a prompt and its answer, at most
+    prefix_caching: Literal["on", "off"] | None = None  # whether the server keeps what prompts begin with
+
+
+class StackSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[stack]]`: a recipe, by the name of a shipped one or by its path, and what is its own."""
+
+    recipe: str  # the name of one that comes with Knee, or the path of one's own
+    name: str = ""  # of its result folders; "": the recipe's
+    model: str = ""  # a folder or file of its own; "": the one of the whole campaign
+    args: list[str] = []  # further words of the command
+    start: Literal["staggered", "burst", "batch"] | None = None  # how slots begin; None: as the scenario has it
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """One stack with its recipe, as it is kept in the manifest."""
+
+    spec: StackSpec
+    recipe: Recipe
+    own: bool = False  # its recipe or its words do not come with knee
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A ratio of two plateaus that is quoted: that of the stack `of` over that of the stack `over`.
+
+    `id` names the quote (`harness.predict.claims`). `times` makes a ratio of what is quoted otherwise: 8 of an
+    efficiency on 8 GPUs.
+    """
+
+    id: str  # of the quote
+    of: str  # name of the stack above the line of the ratio
+    over: str  # name of the stack below it
+    times: Annotated[float, above_0("leave it out")] = 1.0  # what the ratio is multiplied by before it is compared
+
+
+class Campaign(msgspec.Struct, frozen=True, kw_only=True):
+    """The stacks of a campaign and what is claimed of them."""
+
+    stacks: list[StackSpec] = []
+    claims: list[Claim] = []
+
+
+_SECONDS = ("ready_within", "stop_within")
+
+
+def load(path: Path) -> Recipe:
+    """The recipe in a TOML file."""
+    place = str(path)
+    with decoding.reading(place, "TOML", "give the path of a recipe, or a name of `knee stacks list`"):
+        tree = decoding.toml(decoding.content(path))
+        decoding.check(tree)
+    for key in _SECONDS:
+        units.convert(tree, key, units.seconds, f"{place}: $")
+    return _typed(tree, Recipe, place)
+
+
+def split(tree: Mapping[str, Any], place: str) -> tuple[dict[str, Any], Campaign]:
+    """The scenario of a campaign file, and the campaign; either may be empty."""
+    rest = {name: each for name, each in tree.items() if name not in ("stack", "claim")}
+    with decoding.reading(place, "a campaign", "write what can be measured"):
+        decoding.check(dict(tree))
+    stacks, claims = ([*_tables(tree, name, place)] for name in ("stack", "claim"))
+    return rest, Campaign(
+        stacks=[_typed(table, StackSpec, f"{place}: [[stack]] {i}") for i, table in enumerate(stacks, 1)],
+        claims=[_typed(table, Claim, f"{place}: [[claim]] {i}") for i, table in enumerate(claims, 1)],
+    )
+
+
+def _tables(tree: Mapping[str, Any], name: str, place: str) -> list[Any]:
+    tables = tree.get(name, [])
+    if not isinstance(tables, list):
+        raise HarnessError(f"one table is no list at $.{name}", place=place, way_out=f"write it [[{name}]]")
+    return tables
+
+
+def _typed(tree: Any, kind: type[T], place: str) -> T:
+    try:
+        return msgspec.convert(tree, kind)
+    except msgspec.ValidationError as error:
+        raise located(str(error), kind, place) from None

@@ -1,0 +1,157 @@
+"""Asked reuse: a workload's tables [workload.prefix], [workload.session] and [[workload.node]], and what is refused.
+
+A prefix is what several prompts begin with. A session is a user's turns, each with all that was said before. Nodes are
+the requests of an agent's task, each with those that it waits for. What is sent of them `workload` makes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.spec import precedence
+from harness.spec.bounds import Must, above_0, bound
+
+MOST_REQUESTS = 1_000  # of a session or a graph
+MOST_PREFIXES = 1_000_000
+MOST_TOKENS = 10_000_000  # of a prompt: as many as the longest context of a model that is served
+
+_SHARE = bound("a share of requests is above 0, at most 1", "write 0.8 for 80 %", gt=0, le=1)
+_DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|µs|ms|s|min|m|h)?")
+_ZIPF = bound("an exponent is from 0 to 10", "0 draws all alike often, 1 is usual", ge=0, le=10)
+_PAUSE = bound("a pause is not negative", "write it like '2s'", ge=0)
+
+# A number, or the text of a distribution.
+Length = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | str
+Pause = Annotated[float, _PAUSE] | str  # seconds
+
+
+class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prompts begin with, in front of their own tokens."""
+
+    tokens: Annotated[int, above_0("give 1 or more")]  # length of each prefix
+    pool: Annotated[int, above_0("give 1 or more")] = 1  # number of different prefixes
+    share: Annotated[float, _SHARE] = 1.0  # share of the requests that begin with a prefix
+    zipf: Annotated[float, _ZIPF] = 0.0  # the k-th of the pool is drawn in proportion to 1/k^zipf
+
+
+class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user's turns; the answers' length is the workload's."""
+
+    turns: Length  # of each session
+    user_tokens: Length  # of each message
+    think: Pause = 0.0  # from the end of an answer to the next message
+    history: Literal["live", "scripted"] = "live"  # whose answers it holds: the server's own, or texts of their length
+    system_tokens: Annotated[int, bound("it is not negative", "give 0 or more", ge=0)] = 0  # the same for all sessions
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One kind of request of a task; its lengths stand in place of the workload's."""
+
+    name: str  # by which `after` of other requests refers to it
+    after: list[str] = []  # the requests that it waits for; it goes on with the conversation of the first
+    input_tokens: Length | None = None  # of its own message
+    output_tokens: Length | None = None  # of its answer
+    pause: Pause = 0.0  # from the end of the last that it waits for: a tool's time
+    fan_out: Annotated[int, above_0("give 1 or more")] = 1  # how many of it are sent at once
+    fresh: bool = False  # begins a conversation of its own, as a sub-agent does
+
+
+def read(workload: Any, place: str) -> Any:
+    """The plain data of [workload] with the texts of these tables as values; what is no table is left to its type."""
+    if not isinstance(workload, dict):
+        return workload
+    # An empty list says nothing, and TOML would not print it.
+    found = {key: value for key, value in workload.items() if key not in ("node", "tools") or value != []}
+    for name in ("prefix", "session"):
+        if isinstance(found.get(name), dict):
+            found[name] = _values(found[name], f"{place}.{name}")
+    if isinstance(found.get("node"), dict):
+        raise HarnessError("one table is no list of nodes", place=f"{place}.node", way_out="write it [[workload.node]]")
+    if isinstance(found.get("node"), list):
+        found["node"] = [_values(each, f"{place}.node[{i}]") for i, each in enumerate(found["node"])]
+    return found
+
+
+def _values(table: Any, place: str) -> Any:
+    if not isinstance(table, dict):
+        return table
+    found = dict(table)
+    for key in ("tokens", "pool", "system_tokens", "fan_out"):
+        if isinstance(found.get(key), str):
+            found[key] = units.count(found[key], f"{place}.{key}")
+    for key in ("turns", "user_tokens", "input_tokens", "output_tokens"):
+        if isinstance(found.get(key), str):
+            found[key] = _number(found[key], units.count)
+    for key in ("think", "pause"):
+        if isinstance(found.get(key), str):
+            found[key] = _number(found[key], units.seconds)
+    return found
+
+
+def _number(text: str, convert: Callable[[str], float]) -> float | str:
+    """A text as a number; the text of a distribution as it is."""
+    try:
+        return convert(text)
+    except HarnessError:
+        return text
+
+
+def pauses(pause: float | str, place: str = "") -> dict[str, Any] | None:
+    """A pause as the plain data of a distribution of whole milliseconds (units.lengths); None where there is none.
+
+    >>> pauses(1.5), pauses("500ms..2s"), pauses(0)
+    ({'kind': 'fixed', 'tokens': 1500}, {'kind': 'range', 'low': 500, 'high': 2000}, None)
+    """
+    if isinstance(pause, str):
+        try:
+            return units.lengths(_DURATION.sub(lambda found: f"{units.seconds(found[0]) * 1000:.12g}", pause), place)
+        except HarnessError:
+            way_out = "write it like '2s', '500ms..5s' or 'lognormal(8s,4s)'"
+            raise HarnessError(f"{pause!r} is no pause", place=place, way_out=way_out) from None
+    return {"kind": "fixed", "tokens": max(1, round(pause * 1000))} if pause else None
+
+
+def check(
+    prefix: PrefixSpec | None, session: SessionSpec | None, nodes: Sequence[NodeSpec], must: Must, place: str
+) -> None:
+    """Refuse what excludes each other, what no server takes, and a graph that cannot be sent in any order."""
+    one = "leave one of them out"
+    must(session is None or not nodes, "workload.node", "a session and a graph exclude each other", one)
+    if prefix is not None:
+        _at_most(MOST_TOKENS, prefix.tokens, "tokens", "workload.prefix.tokens", must)
+        _at_most(MOST_PREFIXES, prefix.pool, "prefixes", "workload.prefix.pool", must)
+    if session is not None:
+        path = "workload.session"
+        _at_most(MOST_REQUESTS, session.turns, "turns", f"{path}.turns", must)
+        _at_most(MOST_TOKENS, session.user_tokens, "tokens", f"{path}.user_tokens", must)
+        _at_most(MOST_TOKENS, session.system_tokens, "tokens", f"{path}.system_tokens", must)
+        units.lengths(session.turns, f"{place}: $.{path}.turns")
+        units.lengths(session.user_tokens, f"{place}: $.{path}.user_tokens")
+        pauses(session.think, f"{place}: $.{path}.think")
+        twice = prefix is not None and session.system_tokens > 0
+        must(not twice, f"{path}.system_tokens", "the prefix is the system prompt already", one)
+    for i, node in enumerate(nodes):
+        path = f"workload.node[{i}]"
+        must(node.name.isprintable() and bool(node.name.strip()), f"{path}.name", "it is no name", "write one line")
+        _at_most(MOST_TOKENS, node.input_tokens, "tokens", f"{path}.input_tokens", must)
+        _at_most(MOST_TOKENS, node.output_tokens, "tokens", f"{path}.output_tokens", must)
+        for name, length in (("input_tokens", node.input_tokens), ("output_tokens", node.output_tokens)):
+            units.lengths(length or 1, f"{place}: $.{path}.{name}")
+        pauses(node.pause, f"{place}: $.{path}.pause")
+    requests = sum(node.fan_out for node in nodes)
+    fact = f"a task of {requests:,} requests is more than {MOST_REQUESTS:,}"
+    must(requests <= MOST_REQUESTS, "workload.node", fact, "lower fan_out")
+    names = [node.name for node in nodes]
+    precedence.order(names, {node.name: node.after for node in nodes}, path="$.workload.node", place=place)
+
+
+def _at_most(most: int, count: int | str | None, noun: str, path: str, must: Must) -> None:
+    """Refuse a number beyond reason; the text of a distribution is bounded where it is read."""
+    if isinstance(count, int):
+        must(count <= most, path, f"{count:,} {noun} are too many", f"give {most:,} or less")

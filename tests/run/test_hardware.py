@@ -1,0 +1,170 @@
+"""The card by its driver, and the driver's figures against the data sheet's: pynvml itself over a library of our own.
+
+So the names that a driver writes as bytes, its structures and its error codes become what pynvml makes of them. How
+cards share a model, and machines in the place of a card, are in test_cli_calibrate.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import cli
+from harness.data.manifest import Card
+from harness.observe.gpu import Gpus
+from harness.run import experiment, hardware
+from harness.sim.process import running
+from harness.sim.profile import profile
+from harness.spec.scenario import Hardware
+
+pynvml = pytest.importorskip("pynvml")
+
+OK = pynvml.NVML_SUCCESS
+SM, MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+H100 = {"name": b"NVIDIA H100 80GB HBM3", "memory": 81_559 * 2**20, "clocks": {SM: 1980, MEM: 2619}}  # bytes, MHz
+
+
+class Driver:
+    """libnvidia-ml with these cards: functions that fill in what they are handed, and return a status.
+
+    One that is not here is one that the driver lacks.
+    """
+
+    def __init__(self, *cards: dict[str, Any]) -> None:
+        self.cards = cards
+
+    def card(self, handle: Any) -> dict[str, Any]:
+        return self.cards[ctypes.cast(handle, ctypes.c_void_p).value - 1]
+
+    def nvmlInitWithFlags(self, flags: int) -> int:
+        return OK
+
+    def nvmlShutdown(self) -> int:
+        return OK
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = len(self.cards)
+        return OK
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
+        ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))[0] = index.value + 1
+        return OK
+
+    def nvmlDeviceGetUUID(self, handle: Any, text: Any, size: Any) -> int:
+        text.value = b"GPU-%d" % self.cards.index(self.card(handle))
+        return OK
+
+    def nvmlDeviceGetName(self, handle: Any, text: Any, size: Any) -> int:
+        text.value = self.card(handle)["name"]
+        return OK
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        memory._obj.total = memory._obj.free = self.card(handle)["memory"]
+        return OK
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:
+        known = self.card(handle)["clocks"].get(kind.value)
+        if known is None:
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        clock._obj.value = known
+        return OK
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Opens the GPUs of a driver with these cards."""
+    found: list[Gpus] = []
+
+    def open_(*cards: dict[str, Any]) -> Gpus:
+        monkeypatch.setattr(pynvml, "nvmlLib", Driver(*cards))
+        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        gpus = Gpus.open(pynvml, {})
+        assert gpus is not None
+        found.append(gpus)
+        return gpus
+
+    yield open_
+    for gpus in found:
+        gpus.close()
+
+
+def facts(opened: Any, **card: Any) -> list[Card]:
+    return list(opened(H100 | card).facts())
+
+
+def test_a_name_that_the_driver_writes_as_bytes_is_the_key_of_a_card(opened: Any) -> None:
+    cards = facts(opened)
+    assert cards[0].name == "NVIDIA H100 80GB HBM3"
+    assert msgspec.json.decode(msgspec.json.encode(cards), type=list[Card]) == cards, "a manifest holds it as it is"
+    found = hardware.find(Hardware(), cards)
+    assert found.card is not None
+    assert found.card.key == "h100-sxm"
+    assert found.notes == ["the GPU is h100-sxm by its driver"]
+
+
+@pytest.mark.parametrize(
+    ("card", "doubt"),
+    [
+        ({}, None),
+        ({"memory": 85_630 * 2**20, "clocks": {SM: 1980, MEM: 2749}}, None),  # +5.0 %
+        ({"memory": 77_500 * 2**20, "clocks": {SM: 1980, MEM: 2489}}, None),
+        ({"memory": 97_871 * 2**20}, "the driver's memory_bytes is 1.03e+11, its data sheet's 8.55e+10 (+20 %)"),
+        ({"memory": 77_000 * 2**20}, "the driver's memory_bytes is 8.07e+10, its data sheet's 8.55e+10 (-6 %)"),
+        ({"clocks": {MEM: 1593}}, "the driver's memory_clock_max_hz is 1.59e+09, its data sheet's 2.62e+09 (-39 %)"),
+        ({"clocks": {MEM: 2755}}, "the driver's memory_clock_max_hz is 2.76e+09, its data sheet's 2.62e+09 (+5 %)"),
+        ({"clocks": {SM: 1200}}, None),  # no clock of the memory, and none of the cores in the table
+    ],
+)  # fmt: skip
+def test_a_driver_that_is_more_than_5_percent_off_the_data_sheet_is_told_of(
+    opened: Any, card: dict[str, Any], doubt: str | None
+) -> None:
+    by_name, *apart = hardware.find(Hardware(), facts(opened, **card)).notes
+    assert by_name == "the GPU is h100-sxm by its driver"
+    assert apart == ([] if doubt is None else [f"h100-sxm: {doubt}: is it that card?"])
+
+
+def test_a_key_that_is_not_this_machines_card_is_told_of(opened: Any) -> None:
+    found = hardware.find(Hardware(gpu="h200-sxm"), facts(opened))
+    assert found.card is not None
+    assert found.card.key == "h200-sxm", "whoever gives a key means it"
+    assert any("memory_bytes" in note and note.endswith("is it that card?") for note in found.notes)
+
+
+def test_equal_cards_are_told_of_once(opened: Any) -> None:
+    slow = H100 | {"clocks": {MEM: 1593}}
+    found = hardware.find(Hardware(gpus=2, tp=2), opened(slow, slow).facts())
+    assert [note for note in found.notes if "is it that card?" in note] == [
+        "h100-sxm: the driver's memory_clock_max_hz is 1.59e+09, its data sheet's 2.62e+09 (-39 %): is it that card?"
+    ]
+
+
+def test_a_card_that_no_table_has_is_none(opened: Any) -> None:
+    assert hardware.find(Hardware(), facts(opened, name=b"NVIDIA H100 80GB HBM4")).card is None
+
+
+@pytest.mark.slow
+def test_a_run_finds_its_card_and_says_what_contradicts_it(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus, out = opened(H100 | {"memory": 97_871 * 2**20}), tmp_path / "run"
+    monkeypatch.setattr(experiment.cards, "opened", lambda: gpus)
+    with running(profile(max_num_seqs=4, speed=8.0)) as url:
+        CliRunner().invoke(
+            cli,
+            [
+                "run", "--url", url, "--model-config", "llama-3.1-8b", "--levels", "1", "--level-seconds", "300ms",
+                "--input-tokens", "16", "--output-tokens", "8", "--no-plots", "--quiet", "--out", str(out),
+            ],
+        )  # fmt: skip
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["gpu"] == manifest["prediction"]["gpu"] == "h100-sxm"
+    assert manifest["gpu_facts"][0]["memory_bytes"] == 97_871 * 2**20
+    assert "the GPU is h100-sxm by its driver" in manifest["notes"]
+    assert any("memory_bytes is 1.03e+11" in note and note.endswith("is it that card?") for note in manifest["notes"])

@@ -1,0 +1,50 @@
+"""The prediction of a run, from what was asked and from what the checks found."""
+
+from __future__ import annotations
+
+import tomllib
+
+import msgspec
+import pytest
+
+from harness.data.summary import Prediction
+from harness.load.transport import Target
+from harness.predict import mixture, roofline
+from harness.run.endpoint import Launch, address
+from harness.run.prediction import predict
+from harness.sim.profile import profile
+from harness.spec import scenario
+from harness.workload import shape
+
+LAUNCH = Launch(  # 8 tokens of the template, and a token a word
+    address=address("http://h:1"), target=Target(scheme="http", host="h", port=1, path="/", headers={}),
+    model="toy", path="/", drop=frozenset(), words=("a",), tokenizer_json="", prompt_words=500, prompts_used=2,
+    input_tokens=508, e2e_s=0.1, itl_s=None, server={}, cache_config={}, metrics=False, notes=(),
+)  # fmt: skip
+SERVED = profile(speed=1.0)
+
+
+def predicted(toml: str, launch: Launch = LAUNCH) -> Prediction:
+    asked = scenario.build(tomllib.loads(f"ramp.levels = [4]\n{toml}"), place="x.toml")
+    return predict(asked, launch, SERVED.model, SERVED.deployment, simulated=True)
+
+
+def test_prompts_of_one_length_are_predicted_as_the_server_counts_them() -> None:
+    found = predicted("[workload]\ninput_tokens = 512")
+    assert (found.input_tokens, found.step_machine) == (508, [])
+    longer = msgspec.structs.replace(LAUNCH, prompt_words=600, input_tokens=608)  # the checks ask with the prefix
+    assert predicted("[workload]\ninput_tokens = 512\nprefix = { tokens = 100 }", longer).input_tokens == 608
+
+
+def test_lengths_that_vary_are_predicted_step_by_step_from_what_was_asked() -> None:
+    toml = '[workload]\ninput_tokens = "100..900"\noutput_tokens = "lognormal(60,30)"'
+    found = predicted(toml)
+    mix = shape.of(scenario.build(tomllib.loads(toml), place="x.toml"))
+    assert found.levels == mixture.predict(SERVED.model, SERVED.deployment, mix.stratified(1000), [4]).levels
+    closed = roofline.predict(SERVED.model, SERVED.deployment, roofline.MeanLengths(500, 60), [4])
+    assert found.levels[0].output_tokens_per_s.mid == pytest.approx(closed.levels[0].output_tokens_per_s.mid, rel=0.05)
+    assert [level.concurrency for level in found.step_machine] == [4]
+
+
+def test_no_prompt_is_shorter_than_its_template_and_a_word() -> None:
+    assert predicted('[workload]\ninput_tokens = "1..2"').input_tokens == 9

@@ -1,0 +1,82 @@
+"""Why the load of a run ended, and what the manifest has of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+
+from harness.base.errors import HarnessError
+from harness.load.messages import Done
+from harness.run.session import Ended, RunEnd, load, timestamp_source
+from harness.run.signals import Signals
+
+
+class Loading:
+    """Levels that end as a test wants it."""
+
+    def __init__(self, ends: Any, missing: str = "") -> None:
+        self.ends, self.missing = ends, missing
+
+    async def run(self, *_: Any) -> None:
+        await self.ends()
+
+
+async def over() -> None: ...
+
+
+async def worker_lost() -> None:
+    raise HarnessError("a worker is lost", place="worker 1", way_out="see the log")
+
+
+async def cancelled() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(60)
+
+
+def ended(ends: Any, number: int | None = None, missing: str = "") -> Ended:
+    signals = Signals()
+    signals.number = number
+
+    async def main() -> Ended:
+        found = await load(Loading(ends, missing), None, [], None, signals)  # type: ignore[arg-type]
+        await asyncio.sleep(0)  # the cancellation is over
+        return found
+
+    return asyncio.run(main())
+
+
+def test_a_load_is_complete_where_nothing_cut_it() -> None:
+    assert (ended(over).why, str(ended(over))) == (RunEnd.COMPLETE, "complete")
+
+
+def test_a_load_that_did_not_measure_what_was_asked_for_is_not_complete() -> None:
+    found = ended(over, missing="8 in flight: not measured")
+    assert (found.why, str(found)) == (RunEnd.SHORT, "8 in flight: not measured")
+
+
+def test_a_signal_ends_the_load_and_not_the_run() -> None:
+    found = ended(cancelled, signal.SIGTERM)
+    assert (found.why, str(found)) == (RunEnd.SIGNAL, "SIGTERM")
+
+
+def test_a_cancellation_without_a_signal_is_a_bug_and_goes_on() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        ended(cancelled)
+
+
+def test_a_failure_is_kept_until_what_was_measured_is_written() -> None:
+    found = ended(worker_lost)
+    assert found.why is RunEnd.FAILURE
+    assert str(found) == str(found.failure)
+    assert "a worker is lost" in str(found)
+
+
+def test_arrivals_are_the_kernel_s_where_every_worker_had_its_stamps() -> None:
+    assert timestamp_source([]) is None
+    assert timestamp_source([Done("kernel"), Done("kernel")]) == "kernel"
+    assert timestamp_source([Done("kernel"), Done("user")]) == "user"

@@ -1,0 +1,69 @@
+"""What is waited for at launch is said once it takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from harness.run import launch, silence
+from harness.spec import scenario
+from harness.workload.words import COMMON
+from tests.builders.servers import Request, serving
+from tests.run.test_launch import SHORT, endpoint
+
+
+def noted(slow: str, monkeypatch: pytest.MonkeyPatch, **workload: Any) -> list[str]:
+    """The notes of a launch whose server is slow with one page."""
+    monkeypatch.setattr(silence, "AFTER_S", 0.1)
+    notes: list[str] = []
+
+    def script(r: Request) -> None:
+        if r.path == slow:
+            time.sleep(0.25)
+        endpoint(r)
+
+    wanted = scenario.build({"workload": SHORT | workload}, place="test")
+    with serving(script) as port:
+        place = f"http://127.0.0.1:{port}"
+        asyncio.run(launch.check(wanted, place, note=notes.append))
+    return [each.replace(place, "PLACE") for each in notes]
+
+
+@pytest.mark.parametrize(
+    ("slow", "line"),
+    [
+        ("/v1/models", "waiting for the list of models of PLACE"),
+        ("/v1/chat/completions", "waiting for the answers of PLACE to the first requests"),
+        ("/metrics", "waiting for the pages of PLACE"),
+    ],
+)
+def test_a_server_that_is_slow_is_named_with_what_is_waited_for(
+    slow: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert noted(slow, monkeypatch) == [line]
+
+
+def test_a_tokenizer_whose_hub_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
+        await asyncio.sleep(0.25)
+        return COMMON, "{}"
+
+    monkeypatch.setattr(launch.vocabulary, "words", words)
+    assert noted("", monkeypatch, tokenizer="org/model") == [
+        "waiting for the tokenizer org/model, or the hub that has it"
+    ]
+
+
+def test_a_launch_that_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> list[str]:
+        notes: list[str] = []
+        with silence.broken(notes.append, "nothing"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        return notes
+
+    monkeypatch.setattr(silence, "AFTER_S", 0.01)
+    assert asyncio.run(go()) == []

@@ -1,0 +1,223 @@
+"""How lengths that vary and classes stand in a scenario: read, printed, stored, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import msgspec
+import pytest
+
+from harness.base.errors import HarnessError
+from harness.data import manifest
+from harness.spec import classes, scenario
+
+CLASSES = """
+[[class]]
+name = "chat"
+share = 500
+input = "512±64"
+output = "lognormal(128,80) in 1..1k"
+
+[[class]]
+name = "long"
+input = "32k"
+output = 64
+model = "lora-1"
+priority = 2
+structured = true
+slo = { ttft_p99 = "5s", e2e = 60 }
+cancel = { share = 0.05, after_tokens = 10 }
+"""
+
+
+def build(text: str) -> scenario.Scenario:
+    return scenario.build(tomllib.loads(text), place="x.toml")
+
+
+def test_lengths_that_do_not_vary_are_numbers_and_others_stay_as_written() -> None:
+    got = build('[workload]\ninput_tokens = "2k"\noutput_tokens = "100..900"')
+    assert (got.workload.input_tokens, got.workload.output_tokens) == (2000, "100..900")
+    assert not got.one_length
+    assert build("[workload]\ninput_tokens = 2000").one_length
+
+
+def test_classes_are_read_and_keep_what_they_do_not_say_at_its_default() -> None:
+    chat, long = build(CLASSES).class_ or ()
+    assert chat == classes.ClassSpec(name="chat", share=500, input="512±64", output="lognormal(128,80) in 1..1k")
+    assert (long.share, long.input, long.slo) == (1.0, 32_000, {"ttft_p99": 5.0, "e2e": 60.0})
+    assert long.cancel == classes.Cancel(share=0.05, after_tokens=10)
+    assert not build(CLASSES).one_length
+
+
+@pytest.mark.parametrize("text", [CLASSES, '[workload]\ninput_tokens = "512±64"\noutput_tokens = "1k:1,8k:2"'])
+def test_what_is_printed_and_what_is_stored_read_back_to_the_same_scenario(text: str) -> None:
+    first = build(text)
+    again = build(scenario.to_toml(first))
+    assert again == first
+    assert scenario.digest(again) == scenario.digest(first)
+    stored = manifest.Scenario.of(first)
+    assert scenario.build(msgspec.to_builtins(stored), place="manifest.json") == first
+    assert manifest.Scenario.of(scenario.shown(first)) == msgspec.json.decode(
+        msgspec.json.encode(stored), type=manifest.Scenario
+    )
+
+
+def test_a_scenario_without_either_is_printed_and_stored_as_before() -> None:
+    plain = build("[workload]\ninput_tokens = 100")
+    assert scenario.to_toml(plain).partition("[ramp]")[0] == (
+        'name = "run"\n\n[target]\napi = "chat"\nrequest_timeout = 600.0\ninsecure = false\ntransport = "socket"\n\n'
+        "[workload]\ninput_tokens = 100\noutput_tokens = 128\n\n"
+    )
+    stored = json.loads(msgspec.json.encode(manifest.Scenario.of(plain)))
+    assert stored["workload"] == {"input_tokens": 100, "output_tokens": 128, "tokenizer": None, "seed": None}
+    assert "class" not in stored
+    assert scenario.digest(plain) == "4932d96d436eb032"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            '[workload]\ninput_tokens = "lognorml(5,2)"',
+            "x.toml: $.workload.input_tokens: unknown distribution 'lognorml'; did you mean 'lognormal'?",
+        ),
+        (
+            '[[class]]\nname = "a"\n[[class]]\nname = "b"\noutput = "900..100"',
+            "x.toml: $.class[1].output: the range 900..100 is reversed; write 100..900",
+        ),
+        (
+            '[[class]]\nname = "a"\nshre = 2',
+            "x.toml: unknown field 'shre' at $.class[0].shre; did you mean 'share'?",
+        ),
+        (
+            '[[class]]\nname = "a"\n[[class]]\nname = "b"\ncancel = { share = 0.1, after = 2 }',
+            "x.toml: unknown field 'after' at $.class[1].cancel.after; did you mean 'after_s'?",
+        ),
+        (
+            '[[clas]]\nname = "a"',
+            "x.toml: unknown field 'clas' at $.clas; did you mean 'class'?",
+        ),
+        ("[[class]]\nshare = 2", "x.toml: no 'name' at $.class[0]; write name = …"),
+        ('[class]\nname = "a"', "x.toml: one table is no list of classes at $.class; write it [[class]]"),
+        ('[[class]]\nname = ""', "x.toml: it is no name at $.class[0].name; one line of at most 100 characters"),
+        (
+            '[[class]]\nname = "a"\n[[class]]\nname = "a"',
+            "x.toml: 'a' is the name of class[0] already at $.class[1].name; give each its own name",
+        ),
+        (
+            '[[class]]\nname = "a"\nshare = 0\n[[class]]\nname = "b"\nshare = 0',
+            "x.toml: the shares sum to nothing at $.class; give one class a share above 0",
+        ),
+        (
+            '[[class]]\nname = "a"\nshare = -1',
+            "x.toml: a share is not negative at $.class[0].share; give 0 or more",
+        ),
+        (
+            '[[class]]\nname = "a"\ninput = 0',
+            "x.toml: a prompt has at least 1 token at $.class[0].input; give 1 or more",
+        ),
+        (
+            '[[class]]\nname = "a"\noutput = 20_000_000',
+            "x.toml: 20,000,000 tokens are more than the 10,000,000 of the longest context that models have "
+            "at $.class[0].output; give 10,000,000 or less",
+        ),
+        (
+            '[[class]]\nname = "a"\nslo = { tfft = "2s" }',
+            "x.toml: $.class[0].slo: unknown limit 'tfft'; did you mean 'ttft'?",
+        ),
+        (
+            '[[class]]\nname = "a"\nslo = { ttft = 0 }',
+            "x.toml: a limit is above 0 at $.class[0].slo.ttft; write it like '2s' or '50ms'",
+        ),
+        (
+            '[[class]]\nname = "a"\ncancel = { share = 5, after_s = 2 }',
+            "x.toml: a share of requests is from 0 to 1 at $.class[0].cancel.share; write 0.05 for 5 %",
+        ),
+        (
+            '[[class]]\nname = "a"\ncancel = { share = 0.5, after_s = "2 parsecs" }',
+            "x.toml: $.class[0].cancel.after_s: '2 parsecs' is not a duration; write it like '50ms', '2s' or '5m'",
+        ),
+        (
+            '[[class]]\nname = "a"\ncancel = { share = 0.5 }',
+            "x.toml: a request is given up after a time or after some tokens at $.class[0].cancel; "
+            "give after_s or after_tokens",
+        ),
+        (
+            '[workload]\ninput_tokens = 64\n[[class]]\nname = "a"',
+            "x.toml: classes have lengths of their own at $.workload.input_tokens; leave it out",
+        ),
+        (
+            '[workload]\ninput_tokens = "1..9"\n[ramp]\nprobe = "prefill"',
+            "x.toml: it needs prompts and answers of one length at $.ramp.probe; give numbers",
+        ),
+        (
+            '[sweep]\ninput_tokens = [64]\n[[class]]\nname = "a"',
+            "x.toml: it needs prompts and answers of one length at $.sweep; give numbers",
+        ),
+    ],
+)
+def test_a_mistake_names_file_key_and_way_out(text: str, line: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        build(text)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize("text", ["class = 5", "class = [1]", '[[class]]\nname = "a"\nslo = 5', "[[class]]\nname = 5"])
+def test_a_wrong_type_names_its_path(text: str) -> None:
+    with pytest.raises(HarnessError, match=r"Expected .* at '\$\.class"):
+        build(text)
+
+
+def test_too_many_classes_are_refused() -> None:
+    many = {"class": [{"name": str(i)} for i in range(classes.MOST + 1)]}
+    with pytest.raises(HarnessError, match="1,001 classes are too many at"):
+        scenario.build(many, place="x.toml")
+
+
+MODELS = """
+[[class]]
+name = "tenant"
+share = 3
+models = ["a", "b", "c", "d"]
+zipf = 1
+input = 90
+
+[[class]]
+name = "base"
+"""
+
+
+def test_a_class_of_several_models_is_one_for_each_by_the_law_of_zipf() -> None:
+    """1 + 1/2 + 1/3 + 1/4 = 25/12: of 3 shares 1.44, 0.72, 0.48 and 0.36."""
+    got = build(MODELS)
+    assert got.class_
+    assert [(each.name, each.model, each.input) for each in got.class_] == [
+        ("tenant a", "a", 90), ("tenant b", "b", 90), ("tenant c", "c", 90), ("tenant d", "d", 90), ("base", "", 512),
+    ]  # fmt: skip
+    assert [each.share for each in got.class_] == pytest.approx([1.44, 0.72, 0.48, 0.36, 1.0])
+    again = build(scenario.to_toml(got))
+    assert again == got
+
+
+def test_models_are_all_alike_popular_without_an_exponent() -> None:
+    assert classes.zipf(["a", "b"], 0.0, "") == [("a", 0.5), ("b", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("models = []", "no model is named"),
+        ('models = ["a", "a"]', "a model is named twice"),
+        ('models = ["a"]\nzipf = -1', "an exponent of -1"),
+        ('models = ["a"]\nzipf = "much"', "a share and an exponent are numbers"),
+        ('models = "a"', "it is no list of names"),
+        ("models = [1]", "it is no list of names"),
+        ('models = ["a"]\nmodel = "b"', "model and models exclude each other"),
+        ("zipf = 1.0", "unknown field 'zipf'"),
+    ],
+)
+def test_models_that_cannot_be_chosen_among_are_refused(more: str, line: str) -> None:
+    with pytest.raises(HarnessError, match=line) as caught:
+        build(f'[[class]]\nname = "x"\n{more}\n')
+    assert "x.toml" in str(caught.value)
