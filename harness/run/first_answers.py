@@ -15,7 +15,7 @@ from harness.base.errors import HarnessError
 from harness.base.secrecy import plain
 from harness.dialects import DIALECTS, document
 from harness.dialects.decoder import DecodedResponse
-from harness.dialects.dialect import Dialect
+from harness.dialects.dialect import Decoder, Dialect
 from harness.dialects.document import JSON
 from harness.dialects.ndjson import NDJSON
 from harness.dialects.sse import EVENTS
@@ -38,8 +38,18 @@ async def read(
 
     HarnessError where it is none, or where it came whole and the response does not end.
     """
+    decoding = DIALECTS[target.api].decoders(stream=target.streams)(asked=asked)
+    try:
+        notes = await _feed(decoding, answer, target, place)
+    except BaseException:
+        decoding.end(0)  # What it keeps counts against the bound of all unfinished responses of this process.
+        raise
+    return decoding.end(time.monotonic_ns()), notes
+
+
+async def _feed(decoding: Decoder, answer: control.Reply, target: scenario.Target, place: str) -> list[str]:
+    """Decode an answer as far as it comes; return notes on it. Raises what `read` raises."""
     dialect, notes = DIALECTS[target.api], list[str]()
-    decoding = dialect.decoders(stream=target.streams)(asked=asked)
     came, readable = bytearray(), None
     media, quiet_s = decoding.media, min(_QUIET_S, target.request_timeout / 2)
     _must_be_plain(media, answer.headers, place)
@@ -70,7 +80,7 @@ async def read(
         raise _no_answer(dialect, media, answer.headers, bytes(came), place)
     if (kind := media_type(answer.headers.get("content-type", ""))) != media:
         notes.append(f"its answers are called {plain(kind[:60]) or 'nothing'}, and read as {media}")
-    return decoding.end(time.monotonic_ns()), notes
+    return notes
 
 
 def _is_json(body: bytes) -> bool:

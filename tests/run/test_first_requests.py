@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.base.errors import HarnessError
+from harness.dialects.document import Document
 from harness.run import first_answers
 from harness.spec import scenario
 from tests.builders.servers import Request
@@ -269,11 +270,13 @@ def test_a_whole_document_that_does_not_end_is_said_soon(monkeypatch: pytest.Mon
         else:
             endpoint(r)
 
+    before = Document.buffered
     says(
         "its answer came whole, but 0.05 s later the response has not ended",
         script,
         asking(4, target={"stream": False}),
     )
+    assert Document.buffered == before, "what was read counts no more"
 
 
 def test_a_long_prefill_is_no_response_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
