@@ -28,7 +28,25 @@ def _hang_up_as_usual() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=("together", "alone"), help="the tests that may run side by side, or the others")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the part that was not asked for, and skip live tests that cannot run or were not asked for."""
+    chosen, left_out = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        alone = any(item.get_closest_marker(name) for name in ("alone", "live", "gpu"))
+        fits = config.option.part in (None, "alone" if alone else "together")
+        (chosen if fits else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = chosen
+    skip_live(config, items)
+
+
+def skip_live(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A live test runs where vLLM is built and `-m live` asks for it; elsewhere it says what it waits for."""
     if not VLLM_BUILT.exists():
         reason = "the CPU vLLM is not built: scripts/live-vllm --build-only"

@@ -62,6 +62,7 @@ def starved(summary: Summary) -> bool:
     return any(v.code in ("client_limited", "worker_paused") for level in summary.levels for v in level.verdicts)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_run_names_what_was_planted(name: str, tmp_path: Path) -> None:

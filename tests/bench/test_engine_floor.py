@@ -16,6 +16,7 @@ from harness.sim.profile import StreamPace, reference
 BENCH = Path(__file__).parents[2] / "bench"
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_as_many_tokens_come_as_the_streams_are_paced_to_send() -> None:
     streams, pace = 8, StreamPace(ttft_s=0.02, itl_s=0.02, groups=8)

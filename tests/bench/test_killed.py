@@ -10,6 +10,7 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 import killed  # its folder is a line above
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("load", killed.LOADS)
 def test_a_run_whose_server_is_killed_ends_within_seconds_with_status_3(load):

@@ -85,6 +85,7 @@ def test_an_error_that_varies_slowly_has_no_interval_but_a_range() -> None:
     assert not nothing.ok
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_short_soak_of_the_client_keeps_its_memory_its_descriptors_and_its_stamps() -> None:
     """A minute of the half hour: what a heap still takes in its second half is far below what is received."""

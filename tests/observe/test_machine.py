@@ -41,6 +41,7 @@ def test_the_source_says_what_was_measured_and_what_was_not():
     )
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_core_is_measured_and_the_process_that_asks_stays_where_it_is():
     allowed = os.sched_getaffinity(0)

@@ -169,6 +169,7 @@ def measured(url: str, mix: Mix, users: int, requests: int) -> float:
     return sum(tokens for _, tokens in window[1:]) / (window[-1][0] - window[0][0])
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
 def test_a_mixture_is_predicted_within_five_percent_of_the_simulated_endpoint(mix: Mix) -> None:

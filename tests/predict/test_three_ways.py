@@ -21,6 +21,7 @@ LEVELS = (1, 6, 16, 32, 48)
 CLOSE = 0.03
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_closed_form_step_machine_and_live_endpoint_give_the_same_curve(tmp_path: Path) -> None:
     done = knee(

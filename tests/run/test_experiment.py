@@ -26,7 +26,7 @@ from harness.sim.profile import profile
 SCHEMA = Path(__file__).parents[2] / "docs" / "summary.schema.json"
 KNEE = [sys.executable, "-m", "harness"]
 LOAD = ["--input-tokens", "64", "--output-tokens", "32"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def knee(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

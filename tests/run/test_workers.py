@@ -32,6 +32,7 @@ def test_the_workers_progress_is_added_up_as_of_the_one_that_is_furthest_behind(
     assert together([alone]) is alone
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
     load = Load(pace=StreamPace(ttft_s=0.05, itl_s=0.01), streams=9, output_tokens=12, seconds=1.0, workers=2)
@@ -47,6 +48,7 @@ def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
     assert len(errors(trial.records, trial.entries, trial.origin_ns)[0]) >= 12 * 9
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_two_workers_of_an_open_loop_send_the_requested_rate_together() -> None:
     load = Load(pace=StreamPace(ttft_s=0.01, itl_s=0.005), rate=200.0, output_tokens=2, seconds=2.0, workers=2)

@@ -36,6 +36,7 @@ def test_what_is_no_outage_is_refused_in_one_line(text: str) -> None:
     assert "--outage" in str(refused.value)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_replica_that_is_gone_for_two_seconds_is_found_with_its_recovery(tmp_path: Path) -> None:
     out = tmp_path / "out"

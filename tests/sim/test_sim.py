@@ -478,6 +478,7 @@ def test_a_slow_reader_gets_everything_and_holds_up_nobody(tmp_path_factory):
 # ---- the clock -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_steps_follow_the_machine_and_do_not_drift(single):
     figures = profile(speed=4, max_num_seqs=1)
@@ -492,6 +493,7 @@ def test_steps_follow_the_machine_and_do_not_drift(single):
     assert (writes[-1] - writes[0]) / 1e9 == pytest.approx(planned, abs=2 * planned / 399)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("C", [8, 24])
 def test_steady_throughput_is_the_predicted_one(tmp_path_factory, C):
@@ -536,6 +538,7 @@ def streams(server, n, tokens):
     return [server.entry(id) for id in ids]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_paced_writes_are_one_itl_apart_in_bursts_of_streams_by_groups(tmp_path_factory):
     itl, groups, n, tokens = 0.02, 4, 24, 50
@@ -575,6 +578,7 @@ def test_a_flood_writes_each_token_alone_and_a_bulk_flood_many_at_once(flood, tm
         assert (len(entry.writes_ns), entry.tokens) == (3, 150)
 
 
+@pytest.mark.alone
 def test_a_lump_is_one_write_and_one_chunk_of_several_tokens_at_the_same_pace(tmp_path_factory):
     with server_of(tmp_path_factory, reference(StreamPace(ttft_s=0.01, itl_s=0.002, groups=1, lump=4))) as lumps:
         id = fresh_id()
@@ -632,6 +636,7 @@ def test_a_client_that_leaves_a_flood_is_forgotten(flood, how):
     flood.until(lambda: flood.metrics()["vllm:num_requests_running"] == 0)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("pace", [StreamPace(), StreamPace(flood=1)])
 def test_an_endpoint_with_nothing_to_write_sleeps(tmp_path, pace):
@@ -925,6 +930,7 @@ def test_what_cannot_be_served_is_one_line_and_status_1(arguments, line, calibra
     assert got.output.count("\n") == 1
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_two_servers_of_one_model_pace_their_streams_by_how_many_cards_share_it(tmp_path):
     tokens, planned, measured = 200, [], []

@@ -16,6 +16,7 @@ from tests.trust.faults import ROWS, RUNS, Row, Run
 from tests.trust.matrix import EVERYTHING, Chosen, Line
 from tests.trust.misbehaving import EVERY, NUMBER, Served, Wrote, marked
 
+pytestmark = pytest.mark.alone
 Lines = dict[tuple[str, int | str], Line]
 
 
