@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def skip_live(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A live test runs where vLLM is built and `-m live` asks for it; elsewhere it says what it waits for."""
     if not VLLM_BUILT.exists():
-        reason = "the CPU vLLM is not built: scripts/live-vllm --build-only"
+        reason = "the CPU vLLM is not built: scripts/live/vllm --build-only"
     elif "live" not in config.option.markexpr:
         reason = "measures the CPU vLLM, a minute: scripts/test -m live"
     else:

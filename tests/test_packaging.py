@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHELL = [
     path
-    for folder in (ROOT / "scripts", ROOT / "bench")
+    for folder in (ROOT / "scripts", ROOT / "scripts/live", ROOT / "bench")
     for path in sorted(folder.iterdir())
     if path.name in ("_env", "_help") or (path.is_file() and path.read_bytes().startswith(b"#!"))
 ]
@@ -85,8 +85,8 @@ def beyond(wanted: dict[str, SpecifierSet], installed: dict[str, str]) -> list[s
 
 
 def beside_vllm() -> dict[str, str]:
-    """Every package of the vLLM that scripts/live-vllm installs, exactly."""
-    lines = (ROOT / "scripts/live-constraints.txt").read_text().splitlines()
+    """Every package of the vLLM that scripts/live/vllm installs, exactly."""
+    lines = (ROOT / "scripts/live/vllm.txt").read_text().splitlines()
     return pins([line.split()[0] for line in lines if re.match(r"[A-Za-z0-9._-]+==", line)])
 
 
@@ -243,7 +243,9 @@ def test_the_license_is_the_whole_apache_text() -> None:
 def test_a_shell_script_parses_and_stops_at_the_first_failure(path: Path) -> None:
     subprocess.run(["bash", "-n", path], check=True)
     if path.name != "_help":
-        assert "set -euo pipefail" in path.read_text() or "/_env" in path.read_text()
+        text = path.read_text()
+        forwards = text.splitlines()[1:] == [text.splitlines()[-1]] and "\nexec " in text
+        assert "set -euo pipefail" in text or "/_env" in text or forwards
     assert path.name in ("_env", "_help", "run") or os.access(path, os.X_OK)
 
 
@@ -332,4 +334,4 @@ def test_an_old_python_is_one_clear_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_live_run_is_judged_by_its_interval(hinge: Value, found: tuple[str, bool, bool]) -> None:
-    assert script("live_table").judge(hinge, 16.0) == found
+    assert script("live/table").judge(hinge, 16.0) == found

@@ -107,7 +107,7 @@ def test_a_peak_that_is_stated_too_low_shows_as_a_high_mfu_and_not_as_slow_memor
 
 
 def test_a_fit_that_ends_where_reading_takes_as_long_as_computing_still_sees_both():
-    # Measured on one processor core (an earlier scripts/live-vllm), whose peak is stated at half of what it reaches.
+    # Measured on one processor core (an earlier scripts/live/vllm), whose peak is stated at half of what it reaches.
     config = model_config("qwen2.5-0.5b") | {
         "model_type": "llama", "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1408,
         "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4,

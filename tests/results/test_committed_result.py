@@ -81,7 +81,7 @@ def test_its_report_is_made_anew_by_the_command(tmp_path: Path) -> None:
 
 def test_the_comparison_is_made_anew_from_its_records() -> None:
     done = subprocess.run(
-        [sys.executable, "scripts/live_versus.py", "table", *map(str, VERSUS), "--knee", "6"],
+        [sys.executable, "scripts/live/versus.py", "table", *map(str, VERSUS), "--knee", "6"],
         capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

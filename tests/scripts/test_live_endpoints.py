@@ -11,10 +11,10 @@ from harness.data.summary import Summary
 from harness.results.result import Result
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts/live"))
 
-import live_endpoints  # noqa: E402  # its folder is a line above
-from live_endpoints import Counts  # noqa: E402
+import endpoints  # noqa: E402  # its folder is a line above
+from endpoints import Counts  # noqa: E402
 
 FOLDER = ROOT / "results/live-embeddings"
 
@@ -44,5 +44,5 @@ def test_the_committed_run_has_the_server_s_tokens_and_no_times_of_tokens() -> N
 def test_the_texts_of_a_request_are_made_again() -> None:
     """A word is a token here, and two more stand around a text."""
     run = Result.open(FOLDER)
-    [text] = live_endpoints.texts(run.manifest, 7)
-    assert len(text.split()) + 2 == run.records[0].input_tokens == live_endpoints.INPUT_TOKENS
+    [text] = endpoints.texts(run.manifest, 7)
+    assert len(text.split()) + 2 == run.records[0].input_tokens == endpoints.INPUT_TOKENS

@@ -15,9 +15,9 @@ from harness.results.result import Result
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "live-node-loss"
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts/live"))
 
-from live_fleet import _LEVEL_ENDED, WITHIN_S, Live, first_request, judged  # noqa: E402  # its folder is a line above
+from fleet import _LEVEL_ENDED, WITHIN_S, Live, first_request, judged  # noqa: E402  # its folder is a line above
 
 LIVE = Live(
     server="llama-server", version="1", url="http://b", killed_s=5.0, started_s=7.0, first_request_s=8.0, status=3

@@ -1,4 +1,4 @@
-"""scripts/live_gpu: which cores and flags, the table of the committed runs, and the tokenizer it makes for them."""
+"""scripts/live/gpu.py: which cores and flags, the table of the committed runs, and the tokenizer it makes for them."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts/live"))
 
-import live_gpu  # noqa: E402  # its folder is a line above
+import gpu  # noqa: E402  # its folder is a line above
 import make_model  # noqa: E402
 
 RESULTS = sorted((ROOT / "results").glob("live-h100-*"))
 
 
 def test_server_and_client_share_no_core_and_leave_none() -> None:
-    assert live_gpu.cores(16) == ("0-11", "12-15")
-    assert live_gpu.cores(3) == ("0-1", "2-2")
+    assert gpu.cores(16) == ("0-11", "12-15")
+    assert gpu.cores(3) == ("0-1", "2-2")
     with pytest.raises(SystemExit, match="a core each"):
-        live_gpu.cores(1)
+        gpu.cores(1)
 
 
 def test_the_ramps_are_as_long_as_the_servers_starts_leave_them() -> None:
-    assert live_gpu.ramp_seconds(170, left=600 - 60, start_s=60, probes_s=80) == 170
-    assert live_gpu.ramp_seconds(170, left=600 - 130, start_s=130, probes_s=80) == (600 - 2 * 130 - 80 - 40) / 2
-    assert live_gpu.ramp_seconds(170, left=100, start_s=500, probes_s=80) == live_gpu.LEAST_RAMP_S
+    assert gpu.ramp_seconds(170, left=600 - 60, start_s=60, probes_s=80) == 170
+    assert gpu.ramp_seconds(170, left=600 - 130, start_s=130, probes_s=80) == (600 - 2 * 130 - 80 - 40) / 2
+    assert gpu.ramp_seconds(170, left=100, start_s=500, probes_s=80) == gpu.LEAST_RAMP_S
 
 
 @pytest.mark.parametrize("what", ["int3", "max-num-seqs", "max-num-seqs=many", ""])
 def test_what_cannot_be_varied_is_refused_with_what_can(what: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"fp8 or max-num-seqs=N"):
-        live_gpu.varied(what)
+        gpu.varied(what)
 
 
 def test_every_committed_run_on_a_gpu_has_its_power_and_stands_in_the_docs() -> None:
     docs = (ROOT / "docs" / "live-gpu.md").read_text()
     assert len(RESULTS) == 6
     for folder in RESULTS:
-        cells = dict(zip(live_gpu.HEAD, live_gpu.row(folder), strict=True))
+        cells = dict(zip(gpu.HEAD, gpu.row(folder), strict=True))
         assert float(cells["highest power W"]) > 300
         assert cells["exit"] == "0"
         assert f"`results/{folder.name}`" in docs

@@ -14,10 +14,10 @@ from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Estima
 from tests.builders.summaries import full, level
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts/live"))
 
-import live_servers  # noqa: E402  # its folder is a line above
-from live_servers import (  # noqa: E402
+import servers  # noqa: E402  # its folder is a line above
+from servers import (  # noqa: E402
     Live,
     Run,
     bend,
@@ -66,11 +66,11 @@ def run(about: Live, head: Headline | None, **changes: Any) -> Run:
     return Run(Path("live"), about, summary(head, **changes))
 
 
-def folder(path: Path, about: Live, found: Summary | None) -> live_servers.Run:
-    live_servers.write(path, about)
+def folder(path: Path, about: Live, found: Summary | None) -> servers.Run:
+    servers.write(path, about)
     if found is not None:
         (path / "summary.json").write_bytes(msgspec.json.encode(found))
-    return live_servers.read(path)
+    return servers.read(path)
 
 
 def test_a_found_knee_at_the_servers_limit_is_as_it_should_be() -> None:
@@ -186,7 +186,7 @@ def test_a_sweep_stands_in_the_row_of_its_ramp_and_is_no_run_of_its_own(tmp_path
 
 
 def test_each_nginx_differs_in_one_thing() -> None:
-    conf = {kind: nginx_conf(81, "http://127.0.0.1:82", kind, Path("/pem")) for kind in live_servers.NGINX}
+    conf = {kind: nginx_conf(81, "http://127.0.0.1:82", kind, Path("/pem")) for kind in servers.NGINX}
     assert "proxy_buffering off" not in conf["buffered"]
     assert all("proxy_buffering off" in text for kind, text in conf.items() if kind != "buffered")
     assert [kind for kind, text in conf.items() if "gzip on" in text] == ["gzip"]
@@ -198,12 +198,12 @@ def test_each_nginx_differs_in_one_thing() -> None:
 
 
 def test_help_names_every_server() -> None:
-    said = subprocess.run([ROOT / "scripts/live-servers", "--help"], capture_output=True, text=True, check=True).stdout
-    assert [name for name in ("vllm-N", "llama-N", *live_servers.OTHERS) if name not in said] == []
+    said = subprocess.run([ROOT / "scripts/live/servers", "--help"], capture_output=True, text=True, check=True).stdout
+    assert [name for name in ("vllm-N", "llama-N", *servers.OTHERS) if name not in said] == []
 
 
 def test_every_server_has_its_version_from_the_pins() -> None:
-    versions = {name: server_of(name).version() for name in ("vllm-10", "llama-6", *live_servers.OTHERS)}
+    versions = {name: server_of(name).version() for name in ("vllm-10", "llama-6", *servers.OTHERS)}
     assert versions["vllm-10"] == "0.32.0"
     assert versions["transformers"].startswith("5.23")
     assert all(versions.values())

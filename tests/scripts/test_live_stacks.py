@@ -1,4 +1,4 @@
-"""scripts/live_stacks: its recipes and campaigns are what `knee stacks run` reads, on one weight set at one type."""
+"""scripts/live/stacks.py: its recipes and campaigns are what `knee stacks run` reads, on one weight set at one type."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from harness.spec import recipe
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts/live"))
 
-import live_stacks  # noqa: E402  # its folder is a line above
 import msgspec  # noqa: E402
+import stacks  # noqa: E402  # its folder is a line above
 
 from harness.cli.stacks import campaign_of  # noqa: E402
 from harness.run import stacked  # noqa: E402
@@ -30,18 +30,18 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model-f32.gguf").touch()
-    monkeypatch.setattr(live_stacks, "FOLDER", tmp_path / "stacks")
-    monkeypatch.setattr(live_stacks, "MODEL", model)
-    live_stacks.write()
+    monkeypatch.setattr(stacks, "FOLDER", tmp_path / "stacks")
+    monkeypatch.setattr(stacks, "MODEL", model)
+    stacks.write()
     return tmp_path
 
 
 def commands(written: Path, name: str) -> dict[str, list[str]]:
     scenario, campaign = campaign_of(str(written / f"stacks/live-{name}.toml"))
     scenario = msgspec.structs.replace(scenario, target=Target(model=str(written / "model")))
-    stacks = shipped.stacks(campaign.stacks)
-    assert stacked.plan(scenario, stacks, campaign.claims, composed=False).cells
-    return {name: made.words for name, made in stacked.printed(scenario, stacks, composed=False)}
+    chosen = shipped.stacks(campaign.stacks)
+    assert stacked.plan(scenario, chosen, campaign.claims, composed=False).cells
+    return {name: made.words for name, made in stacked.printed(scenario, chosen, composed=False)}
 
 
 def test_the_three_servers_load_one_weight_set_in_float32(written: Path) -> None:
@@ -67,13 +67,13 @@ def test_all_four_are_asked_the_same_questions(written: Path) -> None:
     assert list(commands(written, "answers")) == ["vllm", "llama-server", "transformers", "q4"]
     scenario, _ = campaign_of(str(written / "stacks/live-answers.toml"))
     assert scenario.quality
-    assert scenario.quality.file == str(live_stacks.QUESTIONS)
-    assert live_stacks.QUESTIONS.is_file()
+    assert scenario.quality.file == str(stacks.QUESTIONS)
+    assert stacks.QUESTIONS.is_file()
 
 
 def test_the_committed_comparison_is_what_its_records_say(tmp_path: Path) -> None:
     shutil.copytree(RESULTS / "live-stacks", tmp_path / "live-stacks", ignore=shutil.ignore_patterns("comparison"))
-    assert live_stacks.compare("stacks", str(tmp_path / "live-stacks")) == 0
+    assert stacks.compare("stacks", str(tmp_path / "live-stacks")) == 0
     made, kept = (
         (folder / "live-stacks/comparison/comparison.json")
         .read_text()

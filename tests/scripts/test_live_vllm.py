@@ -1,4 +1,4 @@
-"""A real server: the CPU vLLM that scripts/live-vllm builds, measured for a few seconds a level.
+"""A real server: the CPU vLLM that scripts/live/vllm builds, measured for a few seconds a level.
 
 Short levels carry no knee; what they do carry is that both sides counted the same requests and tokens.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROMPT, ANSWER = 128, 64  # tokens that scripts/live-vllm asks for
+PROMPT, ANSWER = 128, 64  # tokens that scripts/live/vllm asks for
 TEMPLATE = 10  # tokens that the toy model's chat template adds to a prompt
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("live") / "result"
     run = subprocess.run(
-        [ROOT / "scripts/live-vllm", "--short", "--out", out], capture_output=True, text=True, timeout=420
+        [ROOT / "scripts/live/vllm", "--short", "--out", out], capture_output=True, text=True, timeout=420
     )
     assert run.returncode == 0, run.stderr[-2000:]
     found: dict[str, Any] = json.loads((out / "summary.json").read_text())

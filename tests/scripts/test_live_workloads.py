@@ -15,9 +15,9 @@ from harness.workload import hit_rate
 from tests.builders.summaries import full, level
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts/live"))
 
-from live_workloads import SCENARIOS, report  # noqa: E402  # its folder is a line above
+from workloads import SCENARIOS, report  # noqa: E402  # its folder is a line above
 
 
 def folder(path: Path, expected: float | None, served: float | None) -> Path:
@@ -47,7 +47,7 @@ def test_nothing_expected_is_no_agreement(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_its_scenarios_ask_for_reuse(name: str) -> None:
-    asked = scenario.load(str(ROOT / f"scripts/live-workload-{name}.toml"))
+    asked = scenario.load(str(ROOT / f"scripts/live/workload-{name}.toml"))
     expected = hit_rate.expected(asked, block=128, template_tokens=8)
     assert expected is not None
     assert 0.5 < expected < 0.9

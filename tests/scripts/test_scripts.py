@@ -11,12 +11,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT / "scripts", ROOT / "bench")
-NAMES = [
+FORWARDED = {"scripts/live-gpu": "scripts/live/gpu", "scripts/live-servers": "scripts/live/servers"}
+FOUND = [
     str(path.relative_to(ROOT))
-    for folder in FOLDERS
+    for folder in (*FOLDERS, ROOT / "scripts/live")
     for path in sorted(folder.iterdir())
     if path.is_file() and path.read_bytes().startswith(b"#!")
 ]
+NAMES = [name for name in FOUND if name not in FORWARDED]
 PYTHONS = ("python", "python3", "python3.11", "python3.12", "python3.13")
 
 
@@ -53,8 +55,16 @@ def bare(tmp_path: Path) -> Bare:
 
 
 def test_all_scripts_are_found() -> None:
-    assert {"scripts/test", "scripts/demo", "scripts/live-gpu", "scripts/schema", "bench/engine"} <= set(NAMES)
+    assert {"scripts/test", "scripts/demo", "scripts/live/gpu", "scripts/schema", "bench/engine"} <= set(NAMES)
     assert len(NAMES) >= 20
+    assert set(FOUND) - set(NAMES) == FORWARDED.keys()
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+def test_an_earlier_name_forwards_to_the_script(bare: Bare, name: str) -> None:
+    forwarded, called = bare.run(name, "--help"), bare.run(FORWARDED[name], "--help")
+    assert (forwarded.returncode, forwarded.stdout) == (0, called.stdout)
+    assert bare.files() == bare.before
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +79,7 @@ def test_help_is_the_usage_and_makes_nothing(bare: Bare, name: str, words: list[
 
 
 def test_help_is_found_by_a_relative_path_as_well(bare: Bare) -> None:
-    for folder, name in ((".", "scripts/test"), ("scripts", "test"), ("bench", "../scripts/live-vllm")):
+    for folder, name in ((".", "scripts/test"), ("scripts", "test"), ("bench", "../scripts/live/vllm")):
         run = bare.bash(folder, name, "--help")
         assert (run.returncode, run.stdout[:15], run.stderr) == (0, "usage: scripts/", "")
 
@@ -78,10 +88,10 @@ def test_help_is_found_by_a_relative_path_as_well(bare: Bare) -> None:
     ("name", "words"),
     [
         ("scripts/install-size", ["--limit"]),
-        ("scripts/live-endpoints", ["--no-such"]),
-        ("scripts/live-servers", ["--repeat", "2", "--no-such"]),
-        ("scripts/live-vllm", ["--no-such"]),
-        ("scripts/live-vllm", ["--short", "--size", "large"]),
+        ("scripts/live/endpoints", ["--no-such"]),
+        ("scripts/live/servers", ["--repeat", "2", "--no-such"]),
+        ("scripts/live/vllm", ["--no-such"]),
+        ("scripts/live/vllm", ["--short", "--size", "large"]),
         ("scripts/sbom", ["--no-such"]),
         ("scripts/sbom", ["one", "two"]),
         ("scripts/schema", ["--no-such"]),

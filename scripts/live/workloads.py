@@ -1,7 +1,7 @@
 """What a real prefix cache serves of prompts, beside what Knee expects of it: vLLM on core 0, knee on core 1.
 
-    python scripts/live_workloads.py measure --out results/live
-    python scripts/live_workloads.py table results/live-workload-*
+    python scripts/live/workloads.py measure --out results/live
+    python scripts/live/workloads.py table results/live-workload-*
 
 The expected share is worked out before any load, from the scenario and the size of the server's blocks. What is served
 the server says twice: in the usage of each request, and by its own counters. The table needs no more than the folders.
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from live_servers import ServerError, Target, free_folders, knee_run, serve_vllm, serving
-from live_table import table
+from servers import ServerError, Target, free_folders, knee_run, serve_vllm, serving
+from table import table
 
 from harness.data.manifest import Manifest
 from harness.data.summary import LevelSummary, Summary
@@ -74,7 +74,7 @@ def measure(target: Target, folders: Sequence[Path], options: list[str]) -> int:
     status = 0
     for name, out in zip(SCENARIOS, folders, strict=True):
         print(f"\n{name}: into {out}", file=sys.stderr)
-        status, _, _ = knee_run(target, out, [f"scripts/live-workload-{name}.toml", "--seed", "1", *options])
+        status, _, _ = knee_run(target, out, [f"scripts/live/workload-{name}.toml", "--seed", "1", *options])
         if status not in (0, 3):
             break
     return status

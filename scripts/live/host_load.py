@@ -1,7 +1,7 @@
 """Runs a command next to a server and prints what else kept the host busy: a knee measured on a shared machine
 is only worth as much as the cores it had.
 
-    python scripts/host_load.py --server PID --out LOAD.json -- COMMAND…
+    python scripts/live/host_load.py --server PID --out LOAD.json -- COMMAND…
 
 CPU is counted in cores (seconds of CPU per second): the server's process tree, the command's, the time that
 the hypervisor gave to others (steal), and `others`, which is everything that is left.

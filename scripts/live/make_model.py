@@ -5,7 +5,7 @@ batching and timing on this folder as on a downloaded model of that shape; only 
 random ones for a server that reads them. Left out: any wish that the vocabulary be the same on two machines (it is
 trained on the standard library's sources of whichever Python runs this).
 
-    python scripts/make_model.py OUT --size tiny|mid|small|llama-8b [--weights]
+    python scripts/live/make_model.py OUT --size tiny|mid|small|llama-8b [--weights]
 """
 
 from __future__ import annotations

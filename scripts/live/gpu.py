@@ -1,7 +1,7 @@
 """vLLM and knee on one machine with a GPU: the ramp, both phases alone, and the ramp again with one flag changed.
 
-    python scripts/live_gpu.py measure --gpu h100-sxm --vary fp8
-    python scripts/live_gpu.py table results/live-gpu-*
+    python scripts/live/gpu.py measure --gpu h100-sxm --vary fp8
+    python scripts/live/gpu.py table results/live-gpu-*
 
 vLLM is started twice, as the command line of the folder's gpu.json says, and invents its weights unless --model has
 some. Every run has its prediction made before the load. Left out: which other processes the machine runs.
@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import make_model
 import msgspec
-from live_servers import LIVE, Processes, ServerError, free_port, interval
-from live_table import table
+from servers import LIVE, Processes, ServerError, free_port, interval
+from table import table
 
 from harness.data.summary import Band, Summary
 

@@ -1,7 +1,7 @@
 """The loss of one of two real llama-servers: does the recovery that the records show agree with the server's own log?
 
-    python scripts/live_fleet.py measure --out results/live-node-loss
-    python scripts/live_fleet.py table results/live-node-loss
+    python scripts/live/fleet.py measure --out results/live-node-loss
+    python scripts/live/fleet.py table results/live-node-loss
 
 Both servers run on core 0, knee on core 1. In the last level one of them is killed by SIGKILL, and started again on its
 port. Its log tells when it took the first request after that. The result folder gets a `live.json` with these moments.
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from live_servers import (
+from servers import (
     KNEE,
     LENGTHS,
     LIVE,
@@ -31,7 +31,7 @@ from live_servers import (
     llama_command,
     llama_version,
 )
-from live_table import table
+from table import table
 
 from harness.data.summary import NodeLoss, Summary
 from harness.results.result import Result
