@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHELL = [
     path
-    for folder in (ROOT / "scripts", ROOT / "scripts/live", ROOT / "bench")
+    for folder in (ROOT / "scripts", ROOT / "scripts/live", ROOT / "bench", ROOT / "bench/research")
     for path in sorted(folder.iterdir())
     if path.name in ("_env", "_help") or (path.is_file() and path.read_bytes().startswith(b"#!"))
 ]

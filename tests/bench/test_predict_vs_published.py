@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench/research"))
 
 import predict_beside
 import predict_groups

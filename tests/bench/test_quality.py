@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench/research"))
 
 import quality
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = Path(__file__).parents[2] / "bench/research"
 sys.path.append(str(BENCH))
 
 import scale  # noqa: E402

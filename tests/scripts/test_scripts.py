@@ -14,7 +14,7 @@ FOLDERS = (ROOT / "scripts", ROOT / "bench")
 FORWARDED = {"scripts/live-gpu": "scripts/live/gpu", "scripts/live-servers": "scripts/live/servers"}
 FOUND = [
     str(path.relative_to(ROOT))
-    for folder in (*FOLDERS, ROOT / "scripts/live")
+    for folder in (*FOLDERS, ROOT / "scripts/live", ROOT / "bench/research")
     for path in sorted(folder.iterdir())
     if path.is_file() and path.read_bytes().startswith(b"#!")
 ]

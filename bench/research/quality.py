@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from harness.data.judgement import Code
 from harness.data.summary import Summary
@@ -35,7 +35,7 @@ def spec(seed: int, seconds: float, share: float) -> Scenario:
         "quality": {"repeats": REPEATS, "output_tokens": 1},
         "sim": {"max_num_seqs": 64, "corrupt_share": share, "corrupt_above": UP_TO},
     }
-    return scenario.build(tree, place="bench/quality")
+    return scenario.build(tree, place="bench/research/quality")
 
 
 def measured(asked: Scenario, seed: int) -> Summary:

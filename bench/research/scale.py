@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 import scale_paper
 import scale_parent
-import summary_speed
 from scale_paper import Ceilings
 
 from harness.data.record import Level, Record
@@ -37,9 +36,13 @@ from harness.sim.profile import StreamPace
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 
-ROOT = Path(__file__).resolve().parents[1]
-RECORDED, PAGE = ROOT / "bench" / "scale.json", ROOT / "docs" / "scale.md"
-BEGIN, END = "<!-- bench/scale --recorded -->", "<!-- end of it -->"
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import summary_speed  # its folder is a line above
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED, PAGE = ROOT / "bench/research/scale.json", ROOT / "docs" / "scale.md"
+PARENT = "bench/research/scale_parent.py"
+BEGIN, END = "<!-- bench/research/scale --recorded -->", "<!-- end of it -->"
 RATES = (1e6, 10e6)
 SHORT, LONG = 32, 256  # tokens of an answer
 FEW, MANY = 16, 512  # words of a prompt
@@ -148,7 +151,7 @@ def answers_in_flight() -> Figures:
 
 
 def parent(*arguments: str) -> Figures:
-    """What bench/scale_parent.py prints."""
+    """What bench/research/scale_parent.py prints."""
     command = [sys.executable, str(Path(scale_parent.__file__)), *arguments]
     found = subprocess.run(command, check=True, capture_output=True, timeout=300).stdout
     return dict(json.loads(found))
@@ -199,9 +202,9 @@ SOURCES: list[tuple[Callable[[], Figures], str, bool]] = [  # with its command, 
     (worker, PACED, True),
     (asked, "200 requests of 16 and of 512 words", False),
     (answers_in_flight, "512 answers without an end, as fast as they come: 2 s and 8 s", True),
-    (parent_of_records, "bench/scale_parent.py --requests 51200 --tokens 8; --requests 10240 --tokens 1024", True),
-    (parent_of_reports, "bench/scale_parent.py --workers 64 --turns 20; --turns 100", True),
-    (clocks, "bench/scale_parent.py --clock", True),
+    (parent_of_records, f"{PARENT} --requests 51200 --tokens 8; --requests 10240 --tokens 1024", True),
+    (parent_of_reports, f"{PARENT} --workers 64 --turns 20; --turns 100", True),
+    (clocks, f"{PARENT} --clock", True),
     (summaries, "bench/summary's runs of 4 M and 20 M tokens, packed and reported", True),
 ]  # fmt: skip
 
@@ -325,7 +328,7 @@ def record(found: Measured) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recorded", action="store_true", help="measure nothing")
-    parser.add_argument("--record", action="store_true", help="keep what is measured, in bench/scale.json and the docs")
+    parser.add_argument("--record", action="store_true", help="keep what is measured, beside this file and in the docs")
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--price", type=float, help="dollars of a processor's hour")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="tok/s")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from harness.results.foreign import formats
 from harness.results.foreign.fields import MS, number
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".live" / "peers"
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 100
 MODEL = "reference"
@@ -64,7 +64,7 @@ class InstallError(Exception):
 
 def constraints(tool: Tool) -> Path:
     """The frozen list of all that belongs into a tool's environment."""
-    return ROOT / "bench" / f"peers-constraints-{tool.home.name}.txt"
+    return ROOT / "bench/research" / f"peers-constraints-{tool.home.name}.txt"
 
 
 def interpreter(version: str) -> str:

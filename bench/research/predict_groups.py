@@ -26,7 +26,7 @@ from harness.predict.model import Model, model
 from harness.predict.roofline import predict
 from harness.predict.step import MeanLengths, kind
 
-CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves_2.csv"
+CURVES = Path(__file__).parents[2] / "tests" / "data" / "measured_curves_2.csv"
 _PARTS = 5
 _SMALL = 20  # levels: a smaller group has no figure of its own
 ENGINES = {"trtllm": "TensorRT-LLM", "trt-llm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}

@@ -1,8 +1,8 @@
 """What it takes to drive so many tokens a second, worked out from measured ceilings. Pure.
 
 Everything is linear in tokens, requests, words of prompts and workers, but that workers and nodes come whole.
-`Ceilings` are what `bench/scale` measures on one machine; `Load` and `Node` are assumptions, printed beside the tables.
-Left out: what a network card's interrupts cost, which loopback does not have, and the server.
+`Ceilings` are what `bench/research/scale` measures on one machine; `Load` and `Node` are assumptions, printed beside
+the tables. Left out: what a network card's interrupts cost, which loopback does not have, and the server.
 """
 
 from __future__ import annotations

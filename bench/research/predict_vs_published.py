@@ -25,7 +25,7 @@ from harness.predict.model import Model, kv_bytes_per_token, model, weight_bytes
 from harness.predict.roofline import predict
 from harness.predict.step import MeanLengths
 
-CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves.csv"
+CURVES = Path(__file__).parents[2] / "tests" / "data" / "measured_curves.csv"
 
 # The published setups: our model and card, precision, GPUs together, answers' mean length.
 SETUPS: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """One command and every process that it begets: CPU seconds, resident memory, start and end.
 
-    python bench/peers_measure.py --cpu 1 --limit 300 --log OUTPUT --out MEASURED.json -- COMMAND…
+    python bench/research/peers_measure.py --cpu 1 --limit 300 --log OUTPUT --out MEASURED.json -- COMMAND…
 
 CPU is the kernel's account of each process when it is reaped. This process is the reaper of all orphans below it, so a
 worker that its tool never waited for is counted too. Besides, samples are taken, 50 a second in ticks of 10 ms, only to

@@ -207,7 +207,7 @@ def run(tool: Tool, streams: int, seconds: float, repeat: int, tokenizer: Path) 
 def measure(command: list[str], env: dict[str, str], folder: Path, limit_s: float) -> ToolRun:
     """The command's cost, taken by a process of its own that stays on the server's core."""
     meter = [
-        *(sys.executable, str(ROOT / "bench" / "peers_measure.py"), "--cpu", str(TOOL_CPU)),
+        *(sys.executable, str(ROOT / "bench/research/peers_measure.py"), "--cpu", str(TOOL_CPU)),
         *("--limit", str(limit_s), "--log", str(folder / "output.txt"), "--out", str(folder / "measured.json"), "--"),
     ]
     pinned = ["taskset", "-c", str(SERVER_CPU), *meter, *command]
@@ -294,7 +294,7 @@ def tables(rows: Sequence[Row], options: argparse.Namespace) -> str:
         by_tool.setdefault(row.tool, []).append(row)
     loads = [row.load_average for row in rows if row.load_average is not None]
     lines = [
-        f"`{shlex.join(['bench/peers', *options.line])}`, {time.strftime('%Y-%m-%d')}, {_processor()}, "
+        f"`{shlex.join(['bench/research/peers', *options.line])}`, {time.strftime('%Y-%m-%d')}, {_processor()}, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}; load average before the runs "
         f"{_text(min(loads, default=None), digits=2)} … {_text(max(loads, default=None), digits=2)}. "
         f"The endpoint on core {SERVER_CPU}, the tool on core {TOOL_CPU}; TTFT {1e3 * PACE.ttft_s:g} ms and up to one "
@@ -336,7 +336,7 @@ def _processor() -> str:
 def parsed() -> argparse.Namespace:
     names = [tool.name for tool in TOOLS]
     parser = argparse.ArgumentParser(
-        prog="bench/peers",
+        prog="bench/research/peers",
         description="knee and its peers against one reference endpoint, one after the other; knee always runs.",
     )
     parser.add_argument("tools", nargs="*", metavar="TOOL", help=f"default all: {', '.join(names)}")
