@@ -57,24 +57,6 @@ def break_even(usd: float, usd_saved_per_month: float) -> float:
     return usd / usd_saved_per_month if usd_saved_per_month > 0 else math.inf
 
 
-def system_tokens_per_s(users: float, tokens_per_s_per_user: float) -> float:
-    """Throughput of a system whose users each see that rate; tokens/s.
-
-    >>> system_tokens_per_s(10, 50)
-    500
-    """
-    return users * tokens_per_s_per_user
-
-
-def requests_per_s(output_tokens_per_s: float, output_tokens: float) -> float:
-    """Requests/s that a token rate completes. X / G.
-
-    >>> requests_per_s(6000, 200)
-    30.0
-    """
-    return output_tokens_per_s / output_tokens
-
-
 def replicas_with_factor(
     peak_requests_per_s: float,
     per_request: Tokens,

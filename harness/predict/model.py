@@ -226,12 +226,3 @@ def kv_bytes(model: Model, context: float) -> float:
 def state_bytes(model: Model) -> float:
     """What a request stores whatever its length, in layers with a state instead of KV; bytes."""
     return sum(each.layers * each.state for each in model.attention)
-
-
-def parameters_in(size: float, bits: int = 16) -> float:
-    """Parameters in a weight file of `size` bytes.
-
-    >>> parameters_in(15.7e9)
-    7850000000.0
-    """
-    return size * 8 / bits

@@ -28,7 +28,7 @@ from harness.predict.limits import ThroughputLimit as ThroughputLimit
 from harness.predict.limits import batch_cap as batch_cap
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.rules import usd_per_million
+from harness.predict.rules import ridge, usd_per_million
 from harness.predict.steady import SteadyState, steady_state
 from harness.predict.step import MeanLengths as MeanLengths
 from harness.predict.step import (
@@ -261,7 +261,7 @@ def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: S
     flop = prefill_compute(peaks, P, 0.0) * flops
     read = weights_read(peaks, P) * bandwidth
     reached = flop / prefill_time(cost, P)
-    return Roofline(flops / bandwidth, bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
+    return Roofline(ridge(flops, bandwidth), bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
 
 
 def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) -> Assumptions:

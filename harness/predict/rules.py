@@ -13,17 +13,12 @@ from __future__ import annotations
 import math
 
 
-def bandwidth_floor(W: float, BW: float) -> float:
-    """Least time of one decode step: every weight is read once; seconds. W / BW.
+def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
+    """Time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU).
 
-    >>> round(bandwidth_floor(70e9, 3.35e12) * 1e3, 2)  # 70B in fp8 on an H100, ms
+    >>> round(tpot0(1, 70e9, 0, 0, 3.35e12) * 1e3, 2)  # every weight of 70B in fp8, read once on an H100, ms
     20.9
     """
-    return W / BW
-
-
-def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU)."""
     return (W + B * ctx * kv) / (BW * MBU)
 
 
@@ -82,6 +77,15 @@ def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> floa
 def mixed_step(B: float, G: float, t_dec: float, t_pre: float) -> float:
     """Mean step in steady state: a step ends B/G requests, so it prefills B/G new ones; seconds."""
     return t_dec + B / G * t_pre
+
+
+def requests_per_s(output_tokens_per_s: float, output_tokens: float) -> float:
+    """Requests/s that a token rate completes. X / G.
+
+    >>> requests_per_s(6000, 200)
+    30.0
+    """
+    return output_tokens_per_s / output_tokens
 
 
 def usd_per_million(price: float, tokens_per_s: float) -> float:

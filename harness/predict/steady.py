@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from harness.predict.rules import mixed_step
+from harness.predict.rules import mixed_step, requests_per_s
 from harness.predict.step import (
     MeanLengths,
     StepCost,
@@ -60,7 +60,7 @@ def steady_state(cost: StepCost, workload: MeanLengths, C: float, cap: float) ->
     X = B * gain / (step + gain * cost.api / G)
     first = t_dec + max(t_pre, step - t_dec)
     itl = max(0.0, step * G / gain - first) / (G - 1) if G > 1 else t_dec
-    return SteadyState(B, X, itl, C * G / X - (G - 1) * itl, X / G)
+    return SteadyState(B, X, itl, C * G / X - (G - 1) * itl, requests_per_s(X, G))
 
 
 def tokens_a_step(cost: StepCost, workload: MeanLengths) -> float:

@@ -10,8 +10,6 @@ from harness.decide.cost import (
     break_even,
     replicas,
     replicas_with_factor,
-    requests_per_s,
-    system_tokens_per_s,
     tco,
     usd_per_million_tokens,
     usd_per_request,
@@ -43,14 +41,6 @@ def test_ownership_is_gpus_and_everything_around_them():
 def test_an_effort_breaks_even_when_its_savings_have_paid_for_it():
     assert break_even(50_000, 10_000) == 5  # G26
     assert break_even(50_000, 0) == math.inf
-
-
-def test_a_systems_throughput_is_all_of_its_users():
-    assert system_tokens_per_s(10, 50) == 500  # G27
-
-
-def test_a_token_rate_completes_requests():
-    assert requests_per_s(6000, 200) == 30  # G30
 
 
 def test_replicas_with_a_redundancy_factor():

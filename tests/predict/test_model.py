@@ -12,7 +12,6 @@ from harness.predict.model import (
     kv_bytes_per_token,
     model,
     parameters,
-    parameters_in,
     state_bytes,
     weight_bytes,
     weight_bytes_per_step,
@@ -375,10 +374,6 @@ def test_a_rope_scaling_gone_wrong_is_read_or_left(field):
         assert shaped(**{field: junk}).max_context == 131_072
         for inner in ("type", "factor", "original_max_position_embeddings"):
             assert shaped(**{field: {**YARN, inner: junk}}).max_context == 131_072
-
-
-def test_a_weight_files_size_gives_its_parameters():
-    assert parameters_in(15.7e9) == pytest.approx(7.85e9)  # G31
 
 
 JUNK = [None, "x", "", -1, 0, [], [1], ["x"] * 3, {}, {"a": 1}, 3.5, True, False, 10**30]

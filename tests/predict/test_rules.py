@@ -7,12 +7,12 @@ from harness.predict.catalog import model_config
 from harness.predict.model import kv_bytes_per_token, model
 from harness.predict.rules import (
     b_star,
-    bandwidth_floor,
     ceiling0,
     closed_loop_throughput,
     kv_batch,
     mixed_step,
     prefill0,
+    requests_per_s,
     ridge,
     slo_batch,
     tpot0,
@@ -36,7 +36,7 @@ LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
     ],
 )
 def test_a_decode_step_reads_every_weight_once(W, BW, milliseconds, per_second, rel):
-    assert bandwidth_floor(W, BW) * 1e3 == pytest.approx(milliseconds, rel=rel)
+    assert tpot0(1, W, 0, 0, BW) * 1e3 == pytest.approx(milliseconds, rel=rel)
     assert x0(1, W, 0, 0, BW) == pytest.approx(per_second, rel=rel)
 
 
@@ -85,6 +85,14 @@ def test_littles_law_gives_a_closed_loop_its_throughput():
     assert closed_loop_throughput(100, 0.2, 200, 0.025) == pytest.approx(3864.7, rel=1e-3)  # G32
 
 
+def test_a_systems_throughput_is_all_of_its_users():
+    assert closed_loop_throughput(10, 1 / 50, 200, 1 / 50) == pytest.approx(500)  # G27
+
+
+def test_a_token_rate_completes_requests():
+    assert requests_per_s(6000, 200) == 30  # G30
+
+
 def test_prefills_share_the_steps_with_decoding():
     t_dec, t_pre = tpot0(64, 16e9, 1100, KV, H100_BW, 0.7), 1000 / prefill0(989e12, 0.5, 8e9)
     assert t_pre == pytest.approx(32.36e-3, rel=1e-3)  # G33
@@ -95,7 +103,7 @@ def test_prefills_share_the_steps_with_decoding():
     slope = mixed_step(1e9, 200, tpot0(1e9, 16e9, 1100, KV, H100_BW, 0.7), t_pre) / 1e9
     assert 1 / slope == pytest.approx(4479, rel=1e-3)
     # a / b by hand: 6.82303 ms / (61.484 µs + 161.780 µs) = 30.560, quoted as 30.6
-    assert bandwidth_floor(16e9, H100_BW * 0.7) / slope == pytest.approx(30.560, rel=1e-3)
+    assert tpot0(1, 16e9, 0, 0, H100_BW, 0.7) / slope == pytest.approx(30.560, rel=1e-3)
 
 
 def test_the_examples_in_the_docstrings_hold():
