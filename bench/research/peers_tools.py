@@ -112,7 +112,7 @@ def sglang(tool: Tool) -> None:
 
 def as_live_server(_: Tool) -> None:
     """The vLLM that scripts/live/vllm serves is also the one that benchmarks."""
-    _call([str(ROOT / "scripts" / "live-vllm"), "--build-only"])
+    _call([str(ROOT / "scripts" / "live" / "vllm"), "--build-only"])
 
 
 def already_here(_: Tool) -> None:
