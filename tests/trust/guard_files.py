@@ -12,6 +12,7 @@ Python would take minutes. A child may give up root first (`USER`), so that perm
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import itertools
 import json
@@ -35,6 +36,7 @@ _IMPORTED = (
     "matplotlib.backends.backend_agg", "pyarrow.parquet",
 )  # fmt: skip
 USER = 65534  # who may write nothing but the folder that is given away
+_PR_SET_KEEPCAPS, _CAP_DAC_READ_SEARCH, _CAPABILITY_VERSION_3 = 8, 2, 0x20080522  # linux/prctl.h, linux/capability.h
 LIMIT_S = 60.0  # for commands that take about one: a pipe that is waited for takes for ever
 MEASURED = (0, 3)  # 3: the machine was too busy for the client when the folder was made
 
@@ -202,7 +204,7 @@ def _serve(jobs: IO[str], said: IO[str]) -> None:
 
 
 def _import_used(path: Path) -> None:
-    """What a command imported on its way, for the next: faster, and another user may not read the interpreter."""
+    """Import what a command imported on its way, for the next one: another user may be unable to."""
     names = set(path.read_text().split()) - {"__main__", *sys.modules} if path.exists() else set()
     for name in sorted(names):
         with contextlib.suppress(ImportError):
@@ -223,9 +225,7 @@ def _become(job: dict[str, Any]) -> None:
         os.umask(job["umask"])
         os.chdir(job["cwd"])
         if job["user"] is not None:
-            os.setgroups([])
-            os.setgid(job["user"])
-            os.setuid(job["user"])
+            _give_up_root(job["user"])
         sys.argv = ["knee", *job["arguments"]]
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         if sys.argv[1] == "kept":
@@ -244,6 +244,20 @@ def _become(job: dict[str, Any]) -> None:
         sys.stderr.flush()
         os.write(used, "\n".join(sys.modules).encode())
         os._exit(status)
+
+
+def _give_up_root(user: int) -> None:
+    """Become another user, who may write as that user and, where the kernel grants it, read as root.
+
+    The program reads files of its own on its way, and may be in a folder that only root may enter.
+    """
+    libc, read = ctypes.CDLL(None), 1 << _CAP_DAC_READ_SEARCH
+    libc.prctl(_PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)  # 0: of this process
+    libc.capset(header, (ctypes.c_uint32 * 6)(read, read))  # effective and permitted, and none of the others
 
 
 def _keep(state: str) -> None:
