@@ -216,7 +216,7 @@ def structure(value: Any, path: str) -> Iterator[str]:
     """Yield a line for each value of a tree: its path and type, and the value itself where the seed decides it."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            yield from structure(inner, f"{path}.{re.sub(r'^[0-9a-f]{12}-', '<run>-', key)}")
+            yield from structure(inner, f"{path}.{'*' if path.endswith(OPEN) else key}")
     elif isinstance(value, list) and value:
         for inner in value:
             yield from structure(inner, f"{path}[]")
@@ -226,6 +226,7 @@ def structure(value: Any, path: str) -> Iterator[str]:
         yield f"{path}: {kind(value)}"
 
 
+OPEN = (".factors", ".errors_by_type", ".sent")  # whose keys are of the run, not of the format
 # What the seed and the options decide, of runs that are never alike in their figures; and all of a schema.
 KEPT = (
     ".scenario.", ".workload.", ".scenario_digest", ".prediction.caps.", ".prediction.assumptions.", ".url", ".model",
