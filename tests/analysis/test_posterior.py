@@ -195,6 +195,7 @@ def test_curves_are_read_between_their_places_and_beyond() -> None:
         assert curves.reaching(share, 20 * one)[0] == pytest.approx(N, rel=0.02), share
 
 
+@pytest.mark.slow
 def test_thousands_of_levels_make_the_same_knee_as_the_means_of_neighbours() -> None:
     N = np.arange(1.0, 3000.0)
     many = data(N, np.minimum(N, 48) / (0.01 + 0.0001 * np.minimum(N, 48)))

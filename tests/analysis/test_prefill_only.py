@@ -142,6 +142,7 @@ def level(C: int, inputs: int, tokens: int = 64, seconds: float = 2.0) -> LevelS
     return level_summary(Table.of(records, Unit.INPUT_TOKENS), at, conditions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "cap"), [(1, 16), (2, 8)])
 def test_the_knee_is_where_a_pass_is_full_and_the_plateau_the_predicted_one(inputs: int, cap: int) -> None:
     predicted = predict(MINILM, WHERE, MeanLengths(64, 0, inputs=inputs), [1, 4, 16])

@@ -18,6 +18,7 @@ secrets = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8
 words = st.text(max_size=60)
 
 
+@pytest.mark.slow
 @given(secrets, words, words)
 @example("aaaaaaaab", "a" * 7, "")
 def test_no_piece_of_a_long_secret_is_left(secret: str, before: str, after: str) -> None:

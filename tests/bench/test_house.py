@@ -30,6 +30,7 @@ def test_a_function_counts_its_lines_and_its_parameters_without_self() -> None:
     assert found == {"method": (6, 5), "inner": (1, 0)}
 
 
+@pytest.mark.slow
 def test_the_rooms_are_the_folders_and_their_lines_are_all_there_are() -> None:
     rooms, rows = house.counted()
     folders = {path.parent.name for path in house.HARNESS.glob("*/*.py")}

@@ -236,6 +236,7 @@ def test_its_table_follows_that_of_the_closed_form() -> None:
     assert "step machine" not in knee(*SHORT, "--levels", "1,8").output
 
 
+@pytest.mark.slow
 def test_requests_that_come_in_bursts_wait_longer_and_come_the_same_each_time() -> None:
     kinds = ("constant", "poisson", "gamma(0.2)")
     waits = [machine("--rate", "20", "--arrivals", kind)[0]["ttft_s"]["p99"] for kind in kinds]

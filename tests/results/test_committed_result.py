@@ -79,6 +79,7 @@ def test_its_report_is_made_anew_by_the_command(tmp_path: Path) -> None:
     same((tmp_path / "copy" / "summary.json").read_bytes(), (RESULT / "summary.json").read_bytes())
 
 
+@pytest.mark.slow
 def test_the_comparison_is_made_anew_from_its_records() -> None:
     done = subprocess.run(
         [sys.executable, "scripts/live/versus.py", "table", *map(str, VERSUS), "--knee", "6"],

@@ -39,6 +39,7 @@ def test_a_level_s_part_of_the_spool_is_its_own_and_that_of_the_one_before(tmp_p
     assert len(Result.open(tmp_path).records) == 4
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_level_does_not_grow_with_it(tmp_path: Path) -> None:
     live = live_state(tmp_path)
     live.begin(Level(0, 1, 0, 0.0), 1)
@@ -94,6 +95,7 @@ def report(i: int, worker: int = 0, bin_: int = 0) -> Progress:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 256, 1000, 5000, 20_001])
 def test_the_read_delays_of_a_window_are_its_own_in_a_level_of_any_length(count: int) -> None:
     """A worker that was late in the first half of a level only, and one in the second half only."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from harness.analysis.validity import Purpose, usable
 from harness.run.earlier import Earlier
 from harness.sim.profile import profile
@@ -20,6 +22,7 @@ def test_a_server_that_stalls_ends_the_repeats_that_are_left(tmp_path: Path) -> 
     assert steps[-1].reason == "stopped: nobody has answered since 60.1 s into the run"
 
 
+@pytest.mark.slow
 def test_users_who_think_longer_than_a_stall_takes_get_an_answer(tmp_path: Path) -> None:
     """Between two requests of a slot nobody waits for a token."""
     spec = asked("demo", ramp={"levels": None, "think": "45s", "max_seconds": 900.0})
@@ -28,6 +31,7 @@ def test_users_who_think_longer_than_a_stall_takes_get_an_answer(tmp_path: Path)
     assert sum(usable(level, Purpose.ANSWER) for level in found.summary.levels) >= 4
 
 
+@pytest.mark.slow
 def test_a_run_whose_first_session_measured_nothing_has_its_time_when_it_is_resumed(tmp_path: Path) -> None:
     """The hour between the two sessions is not spent."""
     spec = asked("demo", ramp={"max_seconds": 900.0})

@@ -71,6 +71,7 @@ def test_all_four_are_asked_the_same_questions(written: Path) -> None:
     assert stacks.QUESTIONS.is_file()
 
 
+@pytest.mark.slow
 def test_the_committed_comparison_is_what_its_records_say(tmp_path: Path) -> None:
     shutil.copytree(RESULTS / "live-stacks", tmp_path / "live-stacks", ignore=shutil.ignore_patterns("comparison"))
     assert stacks.compare("stacks", str(tmp_path / "live-stacks")) == 0

@@ -49,6 +49,7 @@ def mode(name: str) -> Mode:
     return next(each for each in hostile_control.MODES if each.name == name)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @every_client
 @pytest.mark.parametrize("name", [each.name for each in hostile_control.MODES if each.lasts])

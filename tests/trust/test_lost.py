@@ -40,10 +40,13 @@ from tests.trust import lost
 from tests.trust.lost import KNEE, Account
 
 pytestmark = pytest.mark.slow
+TIMED = {"kill -9 of the main process", "a worker stands still for 0.8 s", "the main process stands still for 2 s"}
 FIVE = ["--input-tokens", "64", "--output-tokens", "16", "--levels", "1,2", "--level-seconds", "0.5", "--no-plots"]
 
 
-@pytest.mark.parametrize("name", list(lost.CASES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.alone if name in TIMED else ()) for name in lost.CASES]
+)
 def test_a_run_that_is_hurt_keeps_what_was_written_and_counts_nothing_twice(name: str, tmp_path: Path) -> None:
     account = lost.tried(name, tmp_path)
     assert lost.wrong(name, account) == [], account.talk

@@ -62,6 +62,7 @@ def test_a_prefix_stands_before_a_prompt_that_stays_what_it_was() -> None:
     assert 60 < sum(pool.index(number) is not None for number in range(200)) < 140
 
 
+@pytest.mark.slow
 def test_no_two_prompts_share_a_beginning_worth_caching() -> None:
     prompts = [str(request.prompt).split() for request in requests(MIXED, 3000)]
     assert len({tuple(prompt[:8]) for prompt in prompts}) == 3000
