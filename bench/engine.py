@@ -34,7 +34,7 @@ from harness.sim.process import serving
 from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import entries
 from harness.workload.request import Request
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON
 
 DOCS = Path("docs/engine.md")
 STREAMS, ANSWER = 512, 120  # 40 tok/s a stream: requests of 3.2 s

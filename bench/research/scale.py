@@ -33,8 +33,8 @@ from harness.results import columns, frames
 from harness.results.spool import header
 from harness.run.trial import LONGEST, Load, Trial, run_trial
 from harness.sim.profile import StreamPace
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON
+from harness.workload.source import Uniform
+from harness.workload.text import COMMON
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import summary_speed  # its folder is a line above

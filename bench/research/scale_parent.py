@@ -33,7 +33,7 @@ from harness.load.workers import Workers
 from harness.results import frames
 from harness.results.spool import Spool, header
 from harness.run.live_state import LiveState
-from harness.workload.uniform import Uniform
+from harness.workload.source import Uniform
 
 BATCH = 16  # requests in a worker's message
 

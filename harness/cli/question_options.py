@@ -32,12 +32,12 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
 
     from harness.predict import catalog
     from harness.spec import classes, ready, scenario
-    from harness.workload import representative
+    from harness.workload import shape
 
     if path and not Path(path).exists() and catalog.is_model(path):
         raise HarnessError("it is a model, not a scenario", place=path, way_out=f"give --model {path}")
     found = scenario.load(str(ready.path(path))) if path else scenario.Scenario()
-    if not representative.predictable(found):
+    if not shape.predictable(found):
         fact = "the prompts of sessions and graphs grow with every answer"
         raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")
     given = flags["input_tokens"] is not None and flags["output_tokens"] is not None
@@ -77,11 +77,11 @@ def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, seve
     """The question about one card; `several`: there are more to ask about, which are tried in every size."""
     from harness.predict import question
     from harness.predict.step import MeanLengths, means
-    from harness.workload import representative
+    from harness.workload import shape
 
     path, name = deployed.model(flags["model_config"], hub=flags["hub"])
     levels = resolved.ramp.levels if flags["levels"] is None else units.levels(flags["levels"])
-    lengths, prefill_alone = representative.lengths(resolved), _prefill_alone(flags)
+    lengths, prefill_alone = shape.representative(resolved), _prefill_alone(flags)
     mean = means(lengths)
     return question.Question(
         model=path,
@@ -104,13 +104,13 @@ def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, seve
 def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
     """Fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
     from harness.predict import served
-    from harness.workload import representative
+    from harness.workload import shape
 
     own, hardware = deployed.figures(flags), resolved.hardware
     of_file: dict[str, Any] = {} if hardware.max_num_seqs is None else {"max_num_seqs": hardware.max_num_seqs}
     if not several and not own.keys() & _SPLIT:
         of_file = served.figures(hardware)
-    if cached := representative.cached_share(resolved):
+    if cached := shape.cached_share(resolved):
         of_file["prefix_hit"] = cached
     return of_file | own
 

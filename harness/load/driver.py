@@ -44,9 +44,9 @@ from harness.load.transport import IDLE_S, CutExchange, Exchange, Transport
 from harness.results import frames
 from harness.spec import traffic
 from harness.workload import arrivals
+from harness.workload.arrivals import think_s
 from harness.workload.request import Request
 from harness.workload.tasks import Tasks
-from harness.workload.think import think_s
 
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice

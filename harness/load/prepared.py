@@ -19,7 +19,7 @@ from harness.load.transport import Transport
 from harness.spec.classes import Cancel
 from harness.workload.image import Images
 from harness.workload.request import Request
-from harness.workload.source import Source, times
+from harness.workload.source import Single, times
 from harness.workload.tasks import Tasks
 
 # Fields that may say how long an answer is, in the words of all APIs.
@@ -55,8 +55,8 @@ class Prepared:
         self._images = Images(*plan.images, plan.source.seed) if plan.images else None
         self._number = plan.first_request + plan.worker
         self._ready: collections.deque[Built] = collections.deque()
-        self._of_words: dict[int | None, Source] = {}  # by words of a level's own prompts
-        self.source: Source | None = None  # of the requests that are built ahead
+        self._of_words: dict[int | None, Single] = {}  # by words of a level's own prompts
+        self.source: Single | None = None  # of the requests that are built ahead
         if not isinstance(plan.source, Tasks):
             self.source = self._of_words[None] = plan.source
         self._wanted = 8  # how many requests to have built ahead
@@ -121,7 +121,7 @@ class Prepared:
                 self._low.clear()
                 await self._low.wait()
 
-    def _source_of(self, level: BeginLevel) -> Source:
+    def _source_of(self, level: BeginLevel) -> Single:
         """The source of a level's requests: the plan's, or the same with prompts of the level's own length."""
         words = level.prompt_words
         source = self._of_words.get(words)
@@ -129,7 +129,7 @@ class Prepared:
             source = self._of_words[words] = msgspec.structs.replace(self._of_words[None], prompt_words=words)
         return source
 
-    def _build(self, source: Source) -> Built:
+    def _build(self, source: Single) -> Built:
         return self.build(source.request(self.next_number()))
 
     def _build_some(self) -> None:

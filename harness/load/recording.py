@@ -10,7 +10,8 @@ from harness.base.secrecy import plain, redact
 from harness.data.record import Record
 from harness.load.messages import BeginLevel, Plan
 from harness.load.transport import Exchange
-from harness.workload.canaries import Canaries, judge
+from harness.workload.canaries import judge
+from harness.workload.source import Canaries
 
 _LONGEST_MESSAGE = 200  # characters of an error's message
 

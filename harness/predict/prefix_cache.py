@@ -1,4 +1,4 @@
-"""Which KV blocks are kept for prompts that begin alike, and which of them go first. Pure.
+"""Which KV blocks are kept for prompts that begin alike, which of them go first, and what is served of them. Pure.
 
 As vLLM's prefix cache: a block is known by the hash of its tokens and of all before it, and stays after its request
 until its room is needed. Blocks that a request uses never go; of the others the one used longest ago goes first, the
@@ -8,7 +8,7 @@ end of a prompt before its beginning. Left out: two copies of a block that two r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 
 class PrefixCache:
@@ -61,3 +61,39 @@ class PrefixCache:
         """Forget blocks that nobody uses until at most so many of them are left."""
         while len(self._idle) > blocks:
             self._idle.popitem(last=False)
+
+
+class Cache:
+    """What a server's cache serves of requests one after the other.
+
+    Only whole blocks are kept, and the last token of a prompt is always computed. Left out: requests in flight at once,
+    which hold their blocks, and do not yet find each other's.
+    """
+
+    def __init__(self, block: int, blocks: int | None = None) -> None:
+        """Tokens of a block, and how many blocks there are; None: without bound."""
+        self._block, self._most = block, blocks
+        self._kept = PrefixCache()
+
+    def serve(self, hashes: Sequence[int], prompt_tokens: int) -> int:
+        """Return the tokens of a prompt that are served, by the hashes of its blocks; its answer's may follow them.
+
+        All of them are the most recently used then.
+        """
+        known = self._kept.found(hashes[: max(0, prompt_tokens - 1) // self._block])
+        self._kept.keep(hashes)
+        if self._most is not None:
+            self._kept.shrink(self._most)
+        return known * self._block
+
+
+def hashes(tokens: Sequence[Hashable], block: int) -> list[int]:
+    """Return a hash of each whole block and all before it, shape [len(tokens) // block].
+
+    >>> [a == b for a, b in zip(hashes("aabb", 2), hashes("aabc", 2))]
+    [True, False]
+    """
+    found: list[int] = []
+    for at in range(0, len(tokens) - block + 1, block):
+        found.append(hash((found[-1] if found else 0, *tokens[at : at + block])))
+    return found

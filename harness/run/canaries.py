@@ -22,7 +22,7 @@ from harness.load.client import client
 from harness.run.endpoint import Launch
 from harness.spec.quality import QualitySpec
 from harness.spec.scenario import Target
-from harness.workload import answers, canary_file
+from harness.workload import answers, canaries
 from harness.workload.canaries import Canary, judge
 from harness.workload.request import Request
 
@@ -43,7 +43,7 @@ Ask = Callable[[Request], Awaitable[Reply]]
 
 async def measured(spec: QualitySpec, target: Target, launch: Launch, note: Callable[[str], None]) -> Launch:
     """The launch with the canaries and what they were answered."""
-    found = await asyncio.to_thread(canary_file.read, spec)
+    found = await asyncio.to_thread(canaries.read, spec)
     note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
     async with client(launch.target, connect_s=_CONNECT_S) as api:
 
@@ -57,7 +57,7 @@ async def measured(spec: QualitySpec, target: Target, launch: Launch, note: Call
 
 def resumed(spec: QualitySpec, launch: Launch, unloaded: UnloadedAnswers) -> Launch:
     """The launch with the canaries of an earlier session; HarnessError where the file has other prompts now."""
-    found = canary_file.read(spec)
+    found = canaries.read(spec)
     if _digest(found) != unloaded.prompts_digest or len(found) != len(unloaded.digests):
         fact = "its prompts are not those that the run began with"
         raise HarnessError(fact, place=spec.file or "[quality]", way_out="undo the change, or start a new run")

@@ -20,9 +20,9 @@ from harness.spec.distribution import parse
 from harness.spec.scenario import Ramp, Scenario
 from harness.workload import tasks
 from harness.workload.arrivals import trace_rate
+from harness.workload.dataset import Row
 from harness.workload.dataset import table as tables
 from harness.workload.dataset.dataset import Skipped, open_dataset
-from harness.workload.dataset.row import Row
 from harness.workload.dataset.table import Table
 from harness.workload.rows import answer_tokens, prompt_tokens
 

@@ -14,11 +14,11 @@ from harness.dialects import DIALECTS
 from harness.load.transport import Target
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
-from harness.workload import probe, shape, tasks
+from harness.workload import probe, shape
 from harness.workload import source as sources
 from harness.workload.canaries import Canary
-from harness.workload.source import PromptWords, Source
-from harness.workload.tasks import Tasks
+from harness.workload.source import Source
+from harness.workload.text import PromptWords
 
 _MODEL = "{model}"  # of a dialect's path
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
@@ -170,11 +170,8 @@ def words_for(launch: Launch, tokens: int) -> int:
     return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
 
 
-def source(scenario: Scenario, launch: Launch) -> Source | Tasks:
+def source(scenario: Scenario, launch: Launch) -> Source:
     """The requests or tasks of a run; prompts have the words that make their tokens by the checks."""
-    asked = tasks.of(scenario, launch.words, launch.tokens_per_word, launch.rows, launch.added_tokens)
-    if asked is not None:
-        return asked
     words = PromptWords(
         words=launch.words,
         count=launch.prompt_words,

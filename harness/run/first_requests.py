@@ -25,10 +25,10 @@ from harness.run.spoken import NotSpokenError
 from harness.run.unreachable import not_served, redirected, server_words, way_out_of
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
-from harness.workload import image, inputs, length, probe, shape
+from harness.workload import image, probe, shape, text
 from harness.workload.request import Request
-from harness.workload.source import PromptWords
-from harness.workload.uniform import Uniform
+from harness.workload.source import Uniform, together
+from harness.workload.text import PromptWords
 
 _PROBES = 6  # tries to meet the prompt length
 _NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
@@ -99,7 +99,7 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
     words_now, timed, e2e_s = first, None, 0.0
     while timed is None or (abs(requests.off(wanted)) > near and requests.used - plan.first_prompt < _PROBES):
         counts = requests.counts
-        better = length.next_words(counts, wanted, one_token=one_token) if counts else words_now
+        better = text.next_words(counts, wanted, one_token=one_token) if counts else words_now
         better = max(shortest or 1, better)
         if timed is not None and better == words_now:  # no nearer prompt is made of words
             break
@@ -112,7 +112,7 @@ async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> F
     if counted is not None and words_now == 1 and counted > _BELIEVABLE:
         fact = f"the server counts {counted:,} tokens in a prompt of 1 word"
         raise HarnessError(fact, place=plan.place, way_out="see what it says of usage; nothing was loaded")
-    per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
+    per_word = text.tokens_per_word(requests.counts) if requests.counts else 1.0
     exact = words.exact or words_now in (1, shortest)
     left_s, itl_s = _rest(timed.response, answer)
     return Findings(
@@ -239,7 +239,7 @@ class _Requests:
         least = plan.scenario.target.extra_body.get("min_tokens")
         self._fewest = least if isinstance(least, int) and least > 1 else 1  # tokens of an answer
         self.status = 0  # of the last answer
-        self.counts: list[length.Counted] = []  # of the prompts so far, where the server counts them
+        self.counts: list[text.Counted] = []  # of the prompts so far, where the server counts them
 
     def off(self, tokens: int) -> int:
         """Tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
@@ -262,7 +262,7 @@ class _Requests:
         self.used += 1
         if reply.response.input_tokens:  # 0 is a placeholder: no prompt is empty
             each = round(reply.response.input_tokens / (self._plan.scenario.workload.inputs or 1))
-            self.counts.append(length.Counted(prompt_words, each))
+            self.counts.append(text.Counted(prompt_words, each))
         return reply
 
     async def _accepted(self, request: Request, refusal: _RefusedError) -> _Reply:
@@ -363,7 +363,7 @@ class _Requests:
             seed=scenario.workload.seed or 0,
             alike=not self._plan.words.exact,
         )
-        request = await asyncio.to_thread(inputs.together(scenario, source).request, self.used)
+        request = await asyncio.to_thread(together(scenario, source).request, self.used)
         if self._images is not None:
             request = msgspec.structs.replace(request, images=self._images.of(self.used))
         return request

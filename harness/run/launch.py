@@ -31,7 +31,7 @@ from harness.run.spoken import NotSpokenError
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
 from harness.workload import probe, shape, tasks
-from harness.workload.source import PromptWords
+from harness.workload.text import PromptWords
 
 _KEY = "Authorization"  # the header in which a resolved scenario has the API key
 _CONNECT_S = 10.0  # TLS included

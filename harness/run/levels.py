@@ -44,7 +44,7 @@ from harness.spec.fleet import ROUND_ROBIN
 from harness.spec.scenario import Scenario
 from harness.spec.shard import Shard
 from harness.spec.work import Unit
-from harness.workload import image, shape, tasks, think
+from harness.workload import arrivals, image, shape, tasks
 from harness.workload.source import first_row
 
 _FEW_REQUESTS = 8  # a slot, below which a level with a given number of them has no warm-up
@@ -292,7 +292,7 @@ class Levels:
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
             start=scenario.ramp.start,
-            think_ms=think.pauses(scenario.ramp.think or 0.0),
+            think_ms=arrivals.pauses(scenario.ramp.think or 0.0),
             max_in_flight=shares(scenario.ramp.max_concurrency, workers)[worker],
             tick_ns=self._tick_ns,
             origin_ns=self._origin_ns,

@@ -29,7 +29,7 @@ from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
 from harness.spec.shard import Shard
 from harness.spec.work import Unit
-from harness.workload import hit_rate, image, representative, shape
+from harness.workload import hit_rate, image, shape
 from harness.workload.request import Request
 
 _BLOCK = 16  # tokens of a block of a prefix cache, where the server does not publish it: vLLM's on GPUs
@@ -61,7 +61,7 @@ async def first(
     if deployed is None:
         notes.append("no prediction: it needs --gpu and --model-config")
     made = None
-    if deployed and not representative.predictable(scenario):
+    if deployed and not shape.predictable(scenario):
         notes.append("no prediction: the prompts of sessions and graphs grow with every answer")
     elif deployed and launch.unit is Unit.DOCUMENTS:
         notes.append("no prediction: it is of tokens, which nobody counts here")

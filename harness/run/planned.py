@@ -18,13 +18,13 @@ from harness.run import limits
 from harness.spec import traffic
 from harness.spec.scenario import Scenario
 from harness.spec.shard import FIRST_REQUEST, Shard
-from harness.workload import canary_file, probe, shape, tasks
+from harness.workload import canaries, probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
 from harness.workload.request import Request
 from harness.workload.rows import text_tokens
-from harness.workload.source import Source
-from harness.workload.words import COMMON
+from harness.workload.source import Single
+from harness.workload.text import PromptWords
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +67,8 @@ def _from(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
     if scenario.has_tasks:
         yield from _of_tasks(first, scenario, rows)
         return
-    canaries = canary_file.read(scenario.quality) if scenario.quality else ()
-    source = sources.of(scenario, sources.PromptWords(), rows, canaries)
+    asked = canaries.read(scenario.quality) if scenario.quality else ()
+    source = sources.singles(scenario, PromptWords(), rows, asked)
     mean = shape.of(scenario).mean().input_tokens
     for number, due_s in enumerate(_due(scenario, source), first):
         request = source.request(number)
@@ -83,9 +83,9 @@ def _of_tasks(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
 
     Texts of their length stand in for answers that only the server gives.
     """
-    source = tasks.of(scenario, COMMON, rows=rows)
+    source = tasks.of(scenario, rows=rows)
     assert source is not None
-    script = msgspec.structs.replace(source.conversation, history="scripted")
+    script = msgspec.structs.replace(source, history="scripted")
     for number in itertools.count(first):
         task = source.task(number)
         for node, input_tokens in enumerate(script.input_tokens(task)):
@@ -106,7 +106,7 @@ def _planned(request: Request, input_tokens: float | None, due_s: float | None) 
     )
 
 
-def _due(scenario: Scenario, source: Source) -> Iterator[float | None]:
+def _due(scenario: Scenario, source: Single) -> Iterator[float | None]:
     """When each request is due, the workers taking turns."""
     ramp = scenario.ramp
     rates, workers = ramp.level_rates, ramp.workers or 1

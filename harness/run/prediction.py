@@ -13,7 +13,7 @@ from harness.predict.step import MeanLengths, Mixture, means
 from harness.run import hardware
 from harness.run.endpoint import Launch
 from harness.spec.scenario import Scenario
-from harness.workload import representative, shape
+from harness.workload import shape
 
 
 def predict(
@@ -21,7 +21,7 @@ def predict(
 ) -> Prediction:
     """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
-    lengths, cached = _as_counted(scenario, launch), where.prefix_hit or representative.cached_share(scenario)
+    lengths, cached = _as_counted(scenario, launch), where.prefix_hit or shape.cached_share(scenario)
     where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
     notes = claims.notes(of, where, means(lengths), levels)
@@ -34,7 +34,7 @@ def predict(
 
 def _as_counted(scenario: Scenario, launch: Launch) -> MeanLengths | Mixture:
     """The requests' lengths as the checks say that the server counts them."""
-    lengths = representative.lengths(scenario)
+    lengths = shape.representative(scenario)
     if isinstance(lengths, MeanLengths):
         wanted = shape.of(scenario).mean().input_tokens
         missed = 0 if launch.input_tokens is None else launch.input_tokens - wanted

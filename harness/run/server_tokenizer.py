@@ -15,8 +15,7 @@ from harness.load import control
 from harness.load.control import Client, Page
 from harness.run.endpoint import Address
 from harness.run.vocabulary import FEWEST
-from harness.workload.text import spaced
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON, spaced
 
 _MOST_S = 10.0  # for a page that need not be there
 _BLANKS = ("Ġ", "▁", " ")  # before a word, as vocabularies write it

@@ -35,8 +35,8 @@ from harness.observe import server
 from harness.sim.process import Served, serving
 from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import Entry, entries
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON
+from harness.workload.source import Uniform
+from harness.workload.text import COMMON
 
 LONGEST = 1_000_000  # tokens: an answer that outlasts any trial
 _PATIENCE_S = 30.0  # until all streams have begun

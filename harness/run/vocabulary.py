@@ -16,7 +16,7 @@ import msgspec
 
 from harness.base import interpreter
 from harness.base.errors import HarnessError
-from harness.workload.words import COMMON, single_token_words
+from harness.workload.text import COMMON, single_token_words
 
 FEWEST = 64  # words below which prompts would repeat themselves
 _MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried

@@ -20,12 +20,12 @@ from harness.dialects.body import StreamOptions
 from harness.dialects.dialect import Answer, Events, Server, Wording
 from harness.predict.batching import StepMachine
 from harness.predict.passes import Passes
+from harness.predict.prefix_cache import hashes
 from harness.sim.events import PlainWriter, framed
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
 from harness.sim.refusal import RefusalError, bad_request
 from harness.sim.replicas import Replicas
-from harness.workload.cache import hashes
 
 GENERATE = {each.root + each.path: each.server for each in DIALECTS.values() if each.server is not None}
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages

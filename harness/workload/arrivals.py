@@ -1,4 +1,4 @@
-"""When requests begin: a closed loop's staggered start, an open one's schedule, a quota. Pure."""
+"""When requests begin: a closed loop's staggered start and pauses, an open one's schedule, a quota. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from harness.base.errors import HarnessError
+from harness.spec import reuse
+from harness.spec.distribution import Distribution
 from harness.spec.traffic import Traffic
 
 
@@ -97,3 +101,21 @@ def quota(per_s: float) -> tuple[int, float]:
     """
     requests = max(1, int(per_s))
     return requests, requests / per_s
+
+
+def pauses(pause: float | str, place: str = "") -> Distribution | None:
+    """Return the distribution of a pause in whole milliseconds, by seconds or by a text; None where there is none.
+
+    >>> pauses("2s..4s")
+    Range(low=2000, high=4000)
+    """
+    data = reuse.pauses(pause, place)
+    return None if data is None else msgspec.convert(data, Distribution)
+
+
+def think_s(pauses_ms: Distribution, seed: int, number: int) -> float:
+    """Return the seconds from the end of the n-th request until its slot sends again.
+
+    They follow from (seed, number) alone, whichever worker has sent the request.
+    """
+    return pauses_ms.draw(random.Random(f"{seed}:think:{number}")) / 1000

@@ -1,24 +1,29 @@
-"""Canaries: requests with fixed prompts among a load's own, whose answers are held against an unloaded server's.
+"""Canaries: fixed prompts among a load's own requests, whose answers are compared with an unloaded server's.
 
-One request of each so many is a canary, at a random place among them; it takes the place of the load's request of that
-number. The prompts take turns. What is kept of an answer is judged where it is read, so that its text goes no further.
+What is kept of an answer is judged where it is read, so that its text goes no further. The prompts are Knee's, or those
+of the file of [quality]: JSON lines, each a prompt, most of them with what is expected of its answer.
+
+    {"prompt": "What is the capital of France?", "regex": "\\\\bParis\\\\b"}
+
+Beside `prompt` a line has one of `exact`, `regex`, `choice` with `choices`, `json_schema`, or none of them, and it may
+have `output_tokens`.
 """
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Sequence
-from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
-from harness.workload import answers, scorers
-from harness.workload.mixed import Mixed
+from harness.base import decoding
+from harness.base.errors import HarnessError
+from harness.spec.quality import QualitySpec
+from harness.workload import answers
+from harness.workload.answers import Choice, Exact, Expected, Pattern, Schema
+from harness.workload.dataset import files
 from harness.workload.request import Message, Request
-from harness.workload.rows import Rows
-from harness.workload.scorers import Expected, Pattern
-from harness.workload.uniform import Uniform
 
 PROMPTS = (
     "List the first twelve prime numbers.",
@@ -49,7 +54,7 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
     first: str = ""  # "": there is none
 
     def request(self, number: int, canary: int) -> Request:
-        """Its request as the number-th of a run; `canary` is its place among the canaries."""
+        """Return its request as the number-th of a run; `canary` is its place among the canaries."""
         prompt = (Message("user", self.prompt),)
         return Request(number=number, prompt=prompt, output_tokens=self.output_tokens, canary=canary)
 
@@ -63,54 +68,82 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def judge(canary: Canary, text: str) -> Judged:
-    """An answer against the first one, against what is no text, and against what is expected of it."""
+    """Judge an answer by the first one, by what is no text, and by what is expected of it."""
     return Judged(
         answers.differs_at(canary.first, answers.digests(text)) if canary.first else None,
         answers.flaw(text),
-        None if canary.expected is None else scorers.score(canary.expected, text),
+        None if canary.expected is None else answers.score(canary.expected, text),
     )
 
 
-class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_field="kind"):
-    """A source of requests, with canaries among those of another."""
-
-    source: Uniform | Mixed | Rows
-    canaries: tuple[Canary, ...]
-    every: int  # requests, of which one is a canary
-
-    def __post_init__(self) -> None:
-        if any(isinstance(each.expected, Pattern) for each in self.canaries):
-            scorers.matches("", "")  # imports a library, which must not wait for the load
-
-    @property
-    def seed(self) -> int:
-        return self.source.seed
-
-    @property
-    def prompt_words(self) -> int:
-        """Of the load's mean prompt."""
-        return self.source.prompt_words
-
-    def request(self, number: int) -> Request:
-        """The n-th request."""
-        block, place = divmod(number, self.every)
-        if place != _place(self.seed, block, self.every):
-            return self.source.request(number)
-        canary = block % len(self.canaries)
-        return self.canaries[canary].request(number, canary)
+MOST = 1_000  # prompts of a file
+_LONGEST = 4 << 20  # characters of all of them together: every worker has them in memory
+_LONGEST_PATTERN = 1_000  # characters
+_WAY_OUT = 'write each line like {"prompt": "2 + 2 = ", "regex": "4"}'
 
 
-@lru_cache(maxsize=256)
-def _place(seed: int, block: int, every: int) -> int:
-    return random.Random(f"{seed}:canary:{block}").randrange(every)
+class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    prompt: str
+    exact: str | None = None
+    regex: str | None = None
+    choice: str | None = None
+    choices: tuple[str, ...] = ()
+    json_schema: dict[str, Any] | None = None
+    output_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
 
 
-def among(source: Uniform | Mixed | Rows, canaries: Sequence[Canary], share: float) -> Canaries:
-    """The requests of a source, of which at most such a share are these canaries.
+def read(spec: QualitySpec) -> tuple[Canary, ...]:
+    """Return the canaries of a scenario; HarnessError for a line that is none, with its place."""
+    if spec.file is None:
+        return tuple(Canary(prompt=prompt, output_tokens=spec.output_tokens) for prompt in PROMPTS)
+    found: list[Canary] = []
+    characters = 0
+    with decoding.reading(spec.file, "a file of prompts", "give JSON lines"):
+        for place, line in files.json_lines(Path(spec.file), _Line):
+            with decoding.reading(f"{spec.file}, {place}", "a prompt", _WAY_OUT):
+                if isinstance(line, Exception):
+                    raise line
+                found.append(_canary(line, spec.output_tokens))
+                characters += len(line.prompt)
+                if len(found) > MOST or characters > _LONGEST:
+                    raise ValueError(f"more than {MOST:,} prompts, or {_LONGEST >> 20} Mi characters, before its end")
+    if not found:
+        raise HarnessError("it has no prompt", place=spec.file, way_out=_WAY_OUT)
+    return tuple(found)
 
-    >>> load = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=0)
-    >>> both = among(load, (Canary(prompt="1 + 1 = ", output_tokens=4),), 0.02)
-    >>> [number for number in range(100) if both.request(number).canary is not None]
-    [18, 67]
-    """
-    return Canaries(source=source, canaries=tuple(canaries), every=math.ceil(1 / share))
+
+def _canary(line: _Line, output_tokens: int) -> Canary:
+    if not line.prompt.strip():
+        raise ValueError("its prompt is empty")
+    return Canary(prompt=line.prompt, output_tokens=line.output_tokens or output_tokens, expected=_expected(line))
+
+
+def _expected(line: _Line) -> Expected | None:
+    """Return what a line expects; ValueError where it is contradictory, or cannot be compared with an answer."""
+    named = [name for name in ("exact", "regex", "choice", "json_schema") if getattr(line, name) is not None]
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} exclude each other")
+    if line.choices and line.choice is None:
+        raise ValueError("choices without the right one, choice")
+    if line.exact is not None:
+        return Exact(line.exact)
+    if line.regex is not None:
+        if len(line.regex) > _LONGEST_PATTERN:
+            raise ValueError(f"its regex is longer than {_LONGEST_PATTERN:,} characters")
+        answers.matches(line.regex, "")
+        return Pattern(line.regex)
+    if line.choice is not None:
+        return _choice(line.choice, line.choices)
+    if line.json_schema is not None:
+        decoding.check(line.json_schema)
+        answers.check_schema(line.json_schema)
+        return Schema(line.json_schema)
+    return None
+
+
+def _choice(right: str, choices: Sequence[str]) -> Choice:
+    if right not in choices:
+        raise ValueError("choice is none of its choices")
+    if any(each != each.strip() or not each or len(each.split()) > 1 for each in choices):
+        raise ValueError("a choice is one word")
+    return Choice(right, tuple(choices))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from harness.predict.prefix_cache import Cache, hashes
 from harness.spec.scenario import Scenario
-from harness.workload import prefix, shape, tasks
-from harness.workload.cache import Cache, hashes
-from harness.workload.prefix import Prefixes
-from harness.workload.text import Vocabulary
+from harness.workload import shape, tasks
+from harness.workload.text import Prefixes, Vocabulary, prefixes
 
 _SAMPLE = 1_000_000  # prompt tokens that stand for all
 
@@ -51,7 +50,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
     if source is not None:
         asked = chain.from_iterable(_of_task(source, n, numbers, common) for n in range(_SAMPLE))
     else:
-        system = prefix.of(scenario, Vocabulary(words=("a",), seed=scenario.workload.seed or 0))
+        system = prefixes(scenario, Vocabulary(words=("a",), seed=scenario.workload.seed or 0))
         if system is None:
             return None
         asked = _single(scenario, system, numbers, common)
@@ -76,7 +75,7 @@ def _of_task(
 ) -> Iterator[tuple[_Tokens, _Tokens, range]]:
     """(shared beginning, prompt, answer) of each request of a task."""
     task, prompts, answers = source.task(number), list[_Tokens](), list[range]()
-    first = _first(source.conversation.system, number, numbers, common)
+    first = _first(source.system, number, numbers, common)
     for place, node in enumerate(task.nodes):
         before, parents = first, node.parents
         if parents and not node.fresh:

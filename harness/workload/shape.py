@@ -15,9 +15,12 @@ from functools import cached_property
 
 import msgspec
 
+from harness.predict.step import MeanLengths, Mixture, means
 from harness.spec.classes import Cancel, ClassSpec
 from harness.spec.distribution import Distribution, Fixed, observed, parse
 from harness.spec.scenario import Scenario
+
+_STANDING = 1_000  # requests that stand for a mixture: enough for a class of one in a thousand, and for a p99
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):
@@ -115,7 +118,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         >>> short = Class(name="short", share=3, input=parse(500), output=parse(64))
         >>> long = Class(name="long", share=1, input=parse("32k"), output=parse("1..4"))
         >>> sorted(Mix((short, long), seed=1).stratified(8))[-3:]
-        [(500, 64), (32000, 2), (32000, 4)]
+        [(500, 64), (32000, 1), (32000, 3)]
         """
         rng = random.Random(f"{self.seed}:stratified")
         until = [round(count * upto / self._upto[-1]) for upto in (0.0, *self._upto)]
@@ -176,3 +179,34 @@ def joint(pairs: Sequence[tuple[int, int]], *, name: str = "", share: float = 1.
     """
     prompts, answers = (observed((pair[i] for pair in pairs), place) for i in (0, 1))
     return Class(name=name, share=share, input=prompts, output=answers, pairs=tuple(pairs))
+
+
+def predictable(scenario: Scenario) -> bool:
+    """Say whether requests are single ones, whose prompts do not depend on answers."""
+    return not scenario.has_tasks
+
+
+def representative(scenario: Scenario) -> MeanLengths | Mixture:
+    """Return the lengths that a prediction is made of, in tokens: one pair for all requests, or those of a mixture.
+
+    What prompts share is taken to be in the server's cache. Left out: sessions and graphs, whose prompts grow with
+    every answer, and datasets (`predictable`).
+
+    >>> representative(Scenario())
+    MeanLengths(input_tokens=512, output_tokens=128, weighted=None, inputs=1)
+    """
+    mix, prefix = of(scenario), scenario.workload.prefix or None
+    if not scenario.decodes:  # means are enough where no long text holds up short ones
+        return MeanLengths(mix.mean().input_tokens, 0.0, inputs=scenario.workload.inputs or 1)
+    if scenario.one_length:
+        mean = mix.mean()  # with what prompts share
+        return MeanLengths(mean.input_tokens, mean.output_tokens)
+    share, tokens = (prefix.share, prefix.tokens) if prefix else (0.0, 0)
+    found = mix.stratified(_STANDING)
+    return [(P + tokens * (i < share * len(found)), G) for i, (P, G) in enumerate(found)]
+
+
+def cached_share(scenario: Scenario) -> float:
+    """Return the share of all prompt tokens that is of a shared prefix."""
+    prefix = scenario.workload.prefix or None
+    return prefix.share * prefix.tokens / means(representative(scenario)).input_tokens if prefix else 0.0

@@ -1,96 +1,292 @@
-"""Where a run's requests come from: the same request for the same number, on any worker."""
+"""Where a run's requests come from: the same request for the same number, on any worker.
+
+A source is data that any worker can hold. Those here have `seed`, `prompt_words` (of the mean prompt) and
+`request(number)`; `rows` has a dataset's. `tasks` has those whose requests wait for each other.
+"""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Any
 
 import msgspec
 
+from harness.base.errors import HarnessError
 from harness.spec import traffic
-from harness.spec.distribution import parse
 from harness.spec.scenario import Scenario
-from harness.workload import inputs, prefix, shape
-from harness.workload.canaries import Canaries, Canary, among
-from harness.workload.inputs import Inputs
-from harness.workload.mixed import Mixed
+from harness.spec.work import QUERY_WORDS, RANKED
+from harness.workload import answers, shape, tasks
+from harness.workload import rows as dataset_rows
+from harness.workload.answers import Pattern
+from harness.workload.canaries import Canary
+from harness.workload.request import Message, Request
 from harness.workload.rows import Rows
-from harness.workload.text import Vocabulary
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON
+from harness.workload.shape import Mix
+from harness.workload.tasks import Tasks
+from harness.workload.text import (
+    FEWEST_ALIKE,
+    Passages,
+    Prefixes,
+    PromptWords,
+    mixed,
+    prefixes,
+    reordered,
+    spaced,
+    text,
+)
 
-Source = (
-    Uniform | Mixed | Rows | Inputs | Canaries
-)  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
+QUERY, DOCUMENT = "query", "document"  # roles of a request's messages
 
 
-class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
-    """The words that prompts are made of, and what they come to by the server's count; by default a token each."""
+class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="uniform", tag_field="kind"):
+    """Distinct prompts of one length, and answers of one length: a function of (seed, number, lengths) alone.
 
-    words: tuple[str, ...] = COMMON
-    count: int | None = None  # of words in the mean prompt; None: as many as it has tokens
+    A prompt is a run of words drawn at random: no two share a prefix worth caching, on any level, trial or worker.
+    Where nobody knows what a word comes to (`alike`) all prompts of a length hold the same words, so that what one was
+    counted as is true of the others. The phase probes ask by this source too, with other lengths (`probe`).
+
+    >>> source = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=0)
+    >>> source.request(7) == source.request(7), len(source.request(7).prompt.split())
+    (True, 3)
+    """
+
+    words: tuple[str, ...]
+    prompt_words: int
+    output_tokens: int
+    seed: int
+    alike: bool = False  # prompts of one length hold the same words, so that they come to the same number of tokens
+
+    def __post_init__(self) -> None:
+        if self.prompt_words < 1:
+            raise HarnessError(
+                f"no prompt is left: the server adds more tokens than were asked ({self.prompt_words})",
+                place="--input-tokens",
+                way_out="ask for longer prompts",
+            )
+
+    def request(self, number: int) -> Request:
+        """The n-th request."""
+        return Request(number=number, prompt=self._prompt(number), output_tokens=self.output_tokens)
+
+    def _prompt(self, number: int) -> str:
+        if self.alike and self.prompt_words >= FEWEST_ALIKE:
+            return reordered(self._mixed, self.prompt_words, self.seed, number)
+        return text(self._spaced, self.prompt_words, self.seed, number)
+
+    @cached_property
+    def _spaced(self) -> tuple[str, ...]:
+        return spaced(self.words)
+
+    @cached_property
+    def _mixed(self) -> list[str]:
+        return mixed(self._spaced, self.seed)
+
+
+class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", tag_field="kind"):
+    """Requests whose class and lengths the mix draws: a function of (seed, number) alone.
+
+    How many words make so many tokens is known from what the server counted before the run. No two prompts share a
+    prefix worth caching but those that are asked for.
+
+    >>> from harness.workload.shape import Class, parse
+    >>> mix = Mix((Class(name="chat", input=parse(30), output=parse("5..9")),), seed=0)
+    >>> request = Mixed(mix=mix, words=("a", "b"), added_tokens=10, tokens_per_word=2.0).request(7)
+    >>> request.class_, request.input_tokens, len(request.prompt.split())
+    ('chat', 30, 10)
+    """
+
+    mix: Mix
+    words: tuple[str, ...]
     added_tokens: int = 0  # by the server's template, to every prompt
     tokens_per_word: float = 1.0
-    exact: bool = False  # a tokenizer was named: every word comes to the same number of tokens
+    prefixes: Prefixes | None = None  # which one by the request's number
+    tools: tuple[dict[str, Any], ...] | None = None
+
+    @property
+    def seed(self) -> int:
+        return self.mix.seed
+
+    @cached_property
+    def prompt_words(self) -> int:
+        """Of the mean prompt."""
+        return self._words_for(self.mix.mean().input_tokens)
+
+    def request(self, number: int) -> Request:
+        """The n-th request."""
+        shape = self.mix.shape(number)
+        request = Request(
+            number=number,
+            prompt=self._passages.text(self._words_for(shape.input_tokens), f"mixed:{number}"),
+            output_tokens=shape.output_tokens,
+            input_tokens=shape.input_tokens,
+            tools=self.tools,
+            class_=shape.class_,
+            cancel=shape.cancel,
+        )
+        return request if self.prefixes is None else self.prefixes.before(request)
+
+    def _words_for(self, tokens: float) -> int:
+        return max(1, round((tokens - self.added_tokens) / self.tokens_per_word))
+
+    @cached_property
+    def _passages(self) -> Passages:
+        return Passages(spaced(self.words), self.mix.seed)
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="inputs", tag_field="kind"):
+    """Requests of `inputs` texts each: what an encoder computes together, for a reranker with a query before them.
+
+    Each text is a prompt of another source, with a number of its own, so that no two in a run are alike.
+
+    >>> texts = Uniform(words=("a", "b"), prompt_words=3, output_tokens=1, seed=0)
+    >>> request = Inputs(texts=texts, inputs=2, ranked=True).request(7)
+    >>> [(each.role, len(each.content.split())) for each in request.prompt]
+    [('query', 16), ('document', 3), ('document', 3)]
+    """
+
+    texts: Uniform | Mixed
+    inputs: int
+    ranked: bool = False  # a query comes first
+
+    @property
+    def seed(self) -> int:
+        return self.texts.seed
+
+    @property
+    def prompt_words(self) -> int:
+        """Of all its texts together."""
+        return self.inputs * self.texts.prompt_words
+
+    def request(self, number: int) -> Request:
+        """The n-th request."""
+        found = [self.texts.request(number * self.inputs + i) for i in range(self.inputs)]
+        query = [Message(QUERY, text(self._spaced, QUERY_WORDS, self.seed, f"query:{number}"))]
+        known = [each.input_tokens for each in found if each.input_tokens is not None]
+        return Request(
+            number=number,
+            prompt=(*(query if self.ranked else ()), *(Message(DOCUMENT, str(each.prompt)) for each in found)),
+            output_tokens=0,
+            input_tokens=sum(known) if known else None,
+        )
+
+    @cached_property
+    def _spaced(self) -> tuple[str, ...]:
+        return spaced(self.texts.words)
+
+
+class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_field="kind"):
+    """Canaries among the requests of another source: one of each so many, at a random place among them.
+
+    It takes the place of the load's request of that number. The prompts take turns.
+    """
+
+    source: Uniform | Mixed | Rows
+    canaries: tuple[Canary, ...]
+    every: int  # requests, of which one is a canary
+
+    def __post_init__(self) -> None:
+        if any(isinstance(each.expected, Pattern) for each in self.canaries):
+            answers.matches("", "")  # imports a library, which must not wait for the load
+
+    @property
+    def seed(self) -> int:
+        return self.source.seed
+
+    @property
+    def prompt_words(self) -> int:
+        """Of the load's mean prompt."""
+        return self.source.prompt_words
+
+    def request(self, number: int) -> Request:
+        """The n-th request."""
+        block, place = divmod(number, self.every)
+        if place != _place(self.seed, block, self.every):
+            return self.source.request(number)
+        canary = block % len(self.canaries)
+        return self.canaries[canary].request(number, canary)
+
+
+@lru_cache(maxsize=256)
+def _place(seed: int, block: int, every: int) -> int:
+    return random.Random(f"{seed}:canary:{block}").randrange(every)
+
+
+def among(source: Uniform | Mixed | Rows, canaries: Sequence[Canary], share: float) -> Canaries:
+    """Return the requests of a source, of which at most such a share are these canaries.
+
+    >>> load = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=0)
+    >>> both = among(load, (Canary(prompt="1 + 1 = ", output_tokens=4),), 0.02)
+    >>> [number for number in range(100) if both.request(number).canary is not None]
+    [18, 67]
+    """
+    return Canaries(source=source, canaries=tuple(canaries), every=math.ceil(1 / share))
+
+
+Single = Uniform | Mixed | Rows | Inputs | Canaries  # requests that do not wait for each other
+Source = Single | Tasks
 
 
 def of(scenario: Scenario, words: PromptWords, rows: str = "", canaries: Sequence[Canary] = ()) -> Source:
-    """The source of a scenario's requests; `rows` is the path of the table of its dataset."""
-    load = _of_load(scenario, words, rows)
+    """Return the source of a scenario's requests; `rows` is the path of the table of its dataset."""
+    return tasks.of(scenario, words, rows) or singles(scenario, words, rows, canaries)
+
+
+def singles(scenario: Scenario, words: PromptWords, rows: str = "", canaries: Sequence[Canary] = ()) -> Single:
+    """Return the source of requests that do not wait for each other, with the canaries among them."""
+    load: Uniform | Mixed | Rows | Inputs
+    if rows:
+        load = dataset_rows.of(scenario, words, rows, round(shape.of(scenario).mean().input_tokens))
+    else:
+        load = _made(scenario, words)
     if not canaries or not scenario.quality or isinstance(load, Inputs):
         return load
     return among(load, canaries, scenario.quality.share)
 
 
-def _of_load(scenario: Scenario, words: PromptWords, rows: str) -> Uniform | Mixed | Rows | Inputs:
-    """The requests without the canaries among them."""
-    if rows:
-        return _of_rows(scenario, words, rows)
+def _made(scenario: Scenario, words: PromptWords) -> Uniform | Mixed | Inputs:
+    """Return requests whose prompts are made of words: each text alone, or several in one."""
     mix, tools = shape.of(scenario), scenario.workload.tools or None
-    vocabulary = Vocabulary(words=words.words, seed=mix.seed, tokens_per_word=words.tokens_per_word)
-    prefixes = prefix.of(scenario, vocabulary)
-    if not scenario.one_length or prefixes or tools:
-        mixed = Mixed(
+    before = prefixes(scenario, words.vocabulary(mix.seed))
+    texts: Uniform | Mixed
+    if not scenario.one_length or before or tools:
+        texts = Mixed(
             mix=mix,
             words=words.words,
             added_tokens=words.added_tokens,
             tokens_per_word=words.tokens_per_word,
-            prefixes=prefixes,
+            prefixes=before,
             tools=tuple(tools) if tools else None,
         )
-        return inputs.together(scenario, mixed)
-    mean = mix.mean()
-    alike = Uniform(
-        words=words.words,
-        prompt_words=round(mean.input_tokens) if words.count is None else words.count,
-        output_tokens=round(mean.output_tokens),
-        seed=mix.seed,
-        alike=not words.exact,
-    )
-    return inputs.together(scenario, alike)
+    else:
+        mean = mix.mean()
+        texts = Uniform(
+            words=words.words,
+            prompt_words=round(mean.input_tokens) if words.count is None else words.count,
+            output_tokens=round(mean.output_tokens),
+            seed=mix.seed,
+            alike=not words.exact,
+        )
+    return together(scenario, texts)
 
 
-def _of_rows(scenario: Scenario, words: PromptWords, rows: str) -> Rows:
-    mean = shape.of(scenario).mean()
-    return Rows(
-        path=rows,
-        words=words.words,
-        seed=scenario.workload.seed or 0,
-        prompt_words=round(mean.input_tokens),
-        output_tokens=round(parse(scenario.workload.output_tokens).mean()),
-        added_tokens=words.added_tokens,
-        tokens_per_word=words.tokens_per_word,
-    )
+def together(scenario: Scenario, texts: Uniform | Mixed) -> Uniform | Mixed | Inputs:
+    """Return the requests that a scenario makes of these texts: each alone, or several in one."""
+    inputs, ranked = scenario.workload.inputs or 1, scenario.target.api in RANKED
+    return Inputs(texts=texts, inputs=inputs, ranked=ranked) if ranked or inputs > 1 else texts
 
 
 def first_row(scenario: Scenario, after: int) -> int | None:
-    """Where a trace is replayed: the first number from `after` on whose request is the trace's first row; else None."""
+    """Return the first number from `after` on whose request is the first row of a trace that is replayed; else None."""
     dataset = scenario.workload.dataset
     if not dataset or not dataset.requests or traffic.parse(scenario.ramp.arrivals).speed is None:
         return None
     return -(-after // dataset.requests) * dataset.requests
 
 
-def times(source: Source) -> Sequence[float]:
-    """When the requests of a trace came, seconds since the first; empty for all other sources."""
+def times(source: Single) -> Sequence[float]:
+    """Return when the requests of a trace came, seconds since the first; empty for all other sources."""
     source = source.source if isinstance(source, Canaries) else source
     return source.table.at_s if isinstance(source, Rows) else ()

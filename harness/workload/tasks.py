@@ -1,4 +1,12 @@
-"""The tasks that a scenario asks for: sessions or graphs, what their requests say, and how long those are. Pure.
+"""Requests that wait for each other, as tasks: a user's sessions, agents' graphs, a dataset's sessions. Pure.
+
+A session is a chain of turns, each with all that was said before. A graph has steps that wait for others, run side by
+side and come together again. What a request asks is the conversation that it goes on with, and its own new message.
+The first message is the system's, where there is a system prompt. A node goes on with the conversation of its first
+parent, whose answer is the assistant's message; answers of its other parents stand in its own message, as results of
+tools and sub-agents do. Answers are the server's own (`live`), or texts of the asked length (`scripted`), with which
+all prompts are known before the run. A dataset's texts, where it has any, stand in place of such texts. A fresh node
+begins anew, with the same system prompt.
 
 How long a prompt is follows from the history before it. So mean lengths are those of the run's own first tasks, with
 answers of the asked length.
@@ -6,32 +14,116 @@ answers of the asked length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal
 
 import msgspec
 
-from harness.spec.distribution import parse
+from harness.base.errors import HarnessError
+from harness.spec import precedence
+from harness.spec.distribution import Distribution, parse
 from harness.spec.scenario import Scenario
-from harness.workload import prefix, think
-from harness.workload.conversation import Conversation
-from harness.workload.graph import Graph, Step
-from harness.workload.prefix import Prefixes
-from harness.workload.recorded import Recorded
-from harness.workload.request import Request
-from harness.workload.rows import Rows
-from harness.workload.session import Sessions
-from harness.workload.task import Task
-from harness.workload.text import Vocabulary
+from harness.workload import rows as dataset_rows
+from harness.workload.arrivals import pauses
+from harness.workload.request import Message, Request
+from harness.workload.rows import Recorded, Rows
+from harness.workload.task import MOST_NODES, Node, Task
+from harness.workload.text import Prefixes, PromptWords, Vocabulary, prefixes
 
+BETWEEN = "\n\n"  # texts that stand in one message
 _SAMPLE = 1_000  # requests whose lengths stand for all, in whole tasks
 _TIMED = 20  # tasks whose times stand for all
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of request of a task."""
+
+    name: str
+    after: tuple[str, ...] = ()  # steps that it waits for; it goes on with the conversation of the first
+    input_tokens: Distribution  # of its own message
+    output_tokens: Distribution
+    pause_ms: Distribution | None = None  # from the end of the last that it waits for: a tool's time; None: none
+    fan_out: int = 1  # times that it is sent, with texts of their own; a step that waits for it waits for all of them
+    fresh: bool = False  # begins a conversation of its own: a sub-agent
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", tag_field="kind"):
+    """Tasks of the same steps, whose lengths and pauses are drawn, each a function of (seed, number)."""
+
+    steps: tuple[Step, ...]
+    turns: Distribution | None = None  # how often the one step of a session comes; at most MOST_NODES are taken of them
+    seed: int
+    class_: str = ""
+
+    def __post_init__(self) -> None:
+        if self.turns is None and len(self._nodes) > MOST_NODES:
+            fact = f"a task of {len(self._nodes):,} requests is more than {MOST_NODES:,} at $.workload.node"
+            raise HarnessError(fact, way_out="lower fan_out")
+
+    def task(self, number: int) -> Task:
+        """Draw the n-th task; what waits for nothing is due at once, or after its pause."""
+        rng = random.Random(f"{self.seed}:{'graph' if self.turns is None else 'session'}:{number}")
+        nodes = [
+            Node(
+                name=name,
+                parents=parents,
+                input_tokens=step.input_tokens.draw(rng),
+                output_tokens=step.output_tokens.draw(rng),
+                pause_s=step.pause_ms.draw(rng) / 1000 if step.pause_ms else 0.0,
+                fresh=step.fresh,
+            )
+            for name, step, parents in (self._nodes if self.turns is None else self._chain(self.turns.draw(rng)))
+        ]
+        return Task(number=number, nodes=tuple(nodes), class_=self.class_)
+
+    def _chain(self, turns: int) -> list[tuple[str, Step, tuple[int, ...]]]:
+        """Return the same of a session with so many turns, each behind the one before, the first without a pause."""
+        step = self.steps[0]
+        first = msgspec.structs.replace(step, pause_ms=None)
+        return [
+            (f"{step.name} {k + 1}", step if k else first, (k - 1,) if k else ()) for k in range(min(turns, MOST_NODES))
+        ]
+
+    @cached_property
+    def _nodes(self) -> list[tuple[str, Step, tuple[int, ...]]]:
+        """Return name, step and parents of each node, each behind its parents, shape [nodes]."""
+        after = {step.name: step.after for step in self.steps}
+        steps = {step.name: step for step in self.steps}
+        nodes: list[tuple[str, Step, tuple[int, ...]]] = []
+        places: dict[str, range] = {}
+        for name in precedence.order([step.name for step in self.steps], after, path="$.workload.node"):
+            step = steps[name]
+            parents = tuple(place for parent in step.after for place in places[parent])
+            places[name] = range(len(nodes), len(nodes) + step.fan_out)
+            names = [name] if step.fan_out == 1 else [f"{name} {copy + 1}" for copy in range(step.fan_out)]
+            nodes += [(each, step, parents) for each in names]
+        return nodes
+
+
+def session(
+    *,
+    turns: Distribution,
+    input_tokens: Distribution,
+    output_tokens: Distribution,
+    think_ms: Distribution | None = None,
+    seed: int,
+    class_: str = "",
+) -> Graph:
+    """Return sessions, each so many turns of a user one after the other, with a time to think between them."""
+    turn = Step(name="turn", input_tokens=input_tokens, output_tokens=output_tokens, pause_ms=think_ms)
+    return Graph(steps=(turn,), turns=turns, seed=seed, class_=class_)
 
 
 class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="kind"):
     """A source of tasks that any worker can hold: each is a function of its number, its requests of answers too."""
 
-    kinds: Sessions | Graph | Recorded
-    conversation: Conversation
+    kinds: Graph | Recorded
+    vocabulary: Vocabulary
+    history: Literal["live", "scripted"] = "live"  # where earlier answers are from
+    system: Prefixes | None = None  # system prompts; which one goes by the task
+    tools: tuple[dict[str, Any], ...] | None = None
 
     @property
     def seed(self) -> int:
@@ -40,25 +132,77 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
     @property
     def live(self) -> bool:
         """Whether requests hold the server's own answers."""
-        return self.conversation.history == "live"
+        return self.history == "live"
+
+    @property
+    def recorded(self) -> Rows | None:
+        """The rows whose messages and answers stand in place of words."""
+        return self.kinds.rows if isinstance(self.kinds, Recorded) else None
 
     def task(self, number: int) -> Task:
-        """The n-th task."""
+        """Return the n-th task."""
         return self.kinds.task(number)
 
     def request(self, task: Task, node: int, answers: Mapping[int, str]) -> Request:
-        """The request of a node whose parents have ended."""
-        return self.conversation.request(task, node, answers)
+        """Return the request of a node whose parents have ended, by the answers of the nodes so far, by their place."""
+        return Request(
+            number=task.request_number(node),
+            prompt=self._messages(task, node, answers),
+            output_tokens=task.nodes[node].output_tokens,
+            tools=self.tools or (None if self.recorded is None else self.recorded.tools(task.number, node)),
+            class_=task.class_,
+            session=str(task.number),
+            turn=node,
+            after=tuple(task.request_number(parent) for parent in task.nodes[node].parents),
+        )
+
+    def input_tokens(self, task: Task) -> list[int]:
+        """Return the tokens that each node's prompt comes to if every answer has its asked length, shape [nodes].
+
+        Without what a server's template and the tools add.
+        """
+        system = self.system
+        first = system.tokens if system is not None and system.index(task.number) is not None else 0
+        found: list[int] = []
+        for node in task.nodes:
+            parents = node.parents
+            before = first
+            if parents and not node.fresh:
+                before = found[parents[0]] + sum(task.nodes[parent].output_tokens for parent in parents)
+            found.append(before + node.input_tokens)
+        return found
+
+    def _messages(self, task: Task, node: int, answers: Mapping[int, str]) -> tuple[Message, ...]:
+        newest_first = self._own(task, node, answers)
+        while (parents := task.nodes[node].parents) and not task.nodes[node].fresh:
+            node = parents[0]
+            newest_first.append(Message("assistant", self._answer(task, node, answers)))
+            newest_first += self._own(task, node, answers)
+        if self.system is not None and (text := self.system.text(task.number)):
+            newest_first.append(Message("system", text))
+        return tuple(reversed(newest_first))
+
+    def _own(self, task: Task, node: int, answers: Mapping[int, str]) -> list[Message]:
+        """Return what a node adds, its newest message first."""
+        asked = task.nodes[node]
+        if self.recorded is not None:
+            *before, last = self.recorded.own(task.number, node, asked.input_tokens)
+        else:
+            before, last = [], Message("user", self.vocabulary.text(asked.input_tokens, f"task:{task.number}:{node}"))
+        results = [] if asked.fresh else [self._answer(task, parent, answers) for parent in asked.parents[1:]]
+        joined = msgspec.structs.replace(last, content=BETWEEN.join([*results, last.content])) if results else last
+        return [joined, *reversed(before)]
+
+    def _answer(self, task: Task, node: int, answers: Mapping[int, str]) -> str:
+        if self.history == "live":
+            return answers[node]
+        if self.recorded is not None and (text := self.recorded.answer(task.number, node)) is not None:
+            return text
+        return self.vocabulary.text(task.nodes[node].output_tokens, f"task:{task.number}:{node}:answer")
 
 
-def of(
-    scenario: Scenario,
-    words: Sequence[str] = ("a",),
-    tokens_per_word: float = 1.0,
-    rows: str = "",
-    added_tokens: int = 0,
-) -> Tasks | None:
-    """The tasks of a run, whose texts are of these words; None where its requests do not belong together.
+def of(scenario: Scenario, words: PromptWords = PromptWords(), rows: str = "") -> Tasks | None:
+    """Return the tasks of a run, whose texts are of these words; None where its requests do not belong together.
 
     `rows` is the path of the table of its dataset, without which its sessions are not known.
 
@@ -69,60 +213,70 @@ def of(
     [0.0, 2.0, 2.0]
     """
     workload = scenario.workload
-    if workload.dataset and workload.dataset.sessions:
-        return _of_rows(scenario, words, tokens_per_word, rows, added_tokens) if rows else None
-    kinds = _kinds(scenario)
-    if kinds is None:
+    kinds: Graph | Recorded | None
+    system, vocabulary = None, words.vocabulary(workload.seed or 0)
+    if (dataset := workload.dataset) and dataset.sessions:
+        if not rows:
+            return None
+        kinds = Recorded(rows=dataset_rows.of(scenario, words, rows), think_ms=pauses(dataset.think))
+    elif (kinds := _graph(scenario)) is None:
         return None
-    vocabulary = Vocabulary(words=tuple(words), seed=kinds.seed, tokens_per_word=tokens_per_word)
-    system, session = prefix.of(scenario, vocabulary), workload.session
-    if system is None and session and session.system_tokens:
-        system = Prefixes(vocabulary=vocabulary, tokens=session.system_tokens)
-    conversation = Conversation(
+    else:
+        system = prefixes(scenario, vocabulary)
+        if system is None and workload.session and workload.session.system_tokens:
+            system = Prefixes(vocabulary=vocabulary, tokens=workload.session.system_tokens)
+    told = workload.session or dataset
+    return Tasks(
+        kinds=kinds,
         vocabulary=vocabulary,
-        history=session.history if session else "live",
+        history=told.history if told else "live",
         system=system,
         tools=tuple(workload.tools) if workload.tools else None,
     )
-    return Tasks(kinds=kinds, conversation=conversation)
 
 
-def _of_rows(scenario: Scenario, words: Sequence[str], tokens_per_word: float, rows: str, added_tokens: int) -> Tasks:
-    """The sessions of a dataset."""
-    workload, spec = scenario.workload, scenario.workload.dataset
-    assert spec
-    recorded = Rows(
-        path=rows,
-        words=tuple(words),
-        seed=workload.seed or 0,
-        output_tokens=round(parse(workload.output_tokens).mean()),
-        added_tokens=added_tokens,
-        tokens_per_word=tokens_per_word,
-    )
-    conversation = Conversation(
-        vocabulary=Vocabulary(words=recorded.words, seed=recorded.seed, tokens_per_word=tokens_per_word),
-        history=spec.history,
-        tools=tuple(workload.tools) if workload.tools else None,
-        recorded=recorded,
-    )
-    return Tasks(kinds=Recorded(rows=recorded, think_ms=think.pauses(spec.think)), conversation=conversation)
+def _graph(scenario: Scenario) -> Graph | None:
+    """Return the sessions or the graph that a scenario describes; None where it describes neither."""
+    workload = scenario.workload
+    seed = workload.seed or 0
+    if asked := workload.session:
+        return session(
+            turns=parse(asked.turns),
+            input_tokens=parse(asked.user_tokens),
+            output_tokens=parse(workload.output_tokens),
+            think_ms=pauses(asked.think),
+            seed=seed,
+        )
+    steps = [
+        Step(
+            name=node.name,
+            after=tuple(node.after),
+            input_tokens=parse(node.input_tokens or workload.input_tokens),
+            output_tokens=parse(node.output_tokens or workload.output_tokens),
+            pause_ms=pauses(node.pause),
+            fan_out=node.fan_out,
+            fresh=node.fresh,
+        )
+        for node in workload.node or ()
+    ]
+    return Graph(steps=tuple(steps), seed=seed) if steps else None
 
 
 def lengths(scenario: Scenario, rows: str = "") -> list[tuple[int, int]]:
-    """(prompt, answer) tokens of each request of the first tasks, without a server's template; empty without tasks."""
+    """Return (prompt, answer) tokens of each request of the first tasks, without a template's; none without tasks."""
     tasks = of(scenario, rows=rows)
     found: list[tuple[int, int]] = []
     number = 0
     while tasks is not None and len(found) < _SAMPLE:
         task = tasks.task(number)
-        prompts = tasks.conversation.input_tokens(task)
+        prompts = tasks.input_tokens(task)
         found += zip(prompts, (node.output_tokens for node in task.nodes), strict=True)
         number += 1
     return found
 
 
 def per_second(scenario: Scenario, request_s: float, rows: str = "") -> float:
-    """Requests per second of one slot of a closed loop whose requests take so long each, pauses included.
+    """Return the requests per second of one slot of a closed loop whose requests take so long each, pauses included.
 
     >>> from harness.spec.scenario import Ramp
     >>> per_second(Scenario(ramp=Ramp(think=1.5)), 0.5)
@@ -136,15 +290,15 @@ def per_second(scenario: Scenario, request_s: float, rows: str = "") -> float:
 
 
 def rest_s(scenario: Scenario, rows: str = "") -> float:
-    """Mean seconds that a slot rests for each request: think time, or a task's pauses by its requests in a row."""
-    if (pauses := seconds(scenario, 0.0, rows)) or scenario.has_tasks:
-        return pauses / max(1.0, seconds(scenario, 1.0, rows) - pauses)
-    think_ms = think.pauses(scenario.ramp.think or 0.0)
+    """Return the mean seconds that a slot rests for a request: think time, or pauses of a task by its depth."""
+    if (paused_s := seconds(scenario, 0.0, rows)) or scenario.has_tasks:
+        return paused_s / max(1.0, seconds(scenario, 1.0, rows) - paused_s)
+    think_ms = pauses(scenario.ramp.think or 0.0)
     return think_ms.mean() / 1000 if think_ms else 0.0
 
 
 def seconds(scenario: Scenario, request_s: float, rows: str = "") -> float:
-    """Mean time of a task whose requests take so long each, pauses included; of a single request, that time."""
+    """Return the mean time of a task whose requests take so long each, with its pauses; of a single one, that time."""
     tasks, ends = of(scenario, rows=rows), list[float]()
     if tasks is None:
         return request_s
@@ -158,39 +312,10 @@ def seconds(scenario: Scenario, request_s: float, rows: str = "") -> float:
 
 
 def width(scenario: Scenario) -> int:
-    """The most requests of one task in flight at once: of the steps that are as far from its beginning."""
-    kinds = _kinds(scenario)
-    if not isinstance(kinds, Graph):
+    """Return the most requests of one task in flight at once: of the steps that are as far from its beginning."""
+    if (graph := _graph(scenario)) is None:
         return 1
     depths: list[int] = []
-    for node in kinds.task(0).nodes:
+    for node in graph.task(0).nodes:
         depths.append(1 + max((depths[parent] for parent in node.parents), default=0))
     return max(depths.count(depth) for depth in depths)
-
-
-def _kinds(scenario: Scenario) -> Sessions | Graph | None:
-    workload = scenario.workload
-    seed, session = workload.seed or 0, workload.session
-    if session:
-        return Sessions(
-            turns=parse(session.turns),
-            input_tokens=parse(session.user_tokens),
-            output_tokens=parse(workload.output_tokens),
-            think_ms=think.pauses(session.think),
-            seed=seed,
-        )
-    if not workload.node:
-        return None
-    steps = [
-        Step(
-            name=node.name,
-            after=tuple(node.after),
-            input_tokens=parse(node.input_tokens or workload.input_tokens),
-            output_tokens=parse(node.output_tokens or workload.output_tokens),
-            pause_ms=think.pauses(node.pause),
-            fan_out=node.fan_out,
-            fresh=node.fresh,
-        )
-        for node in workload.node
-    ]
-    return Graph(steps=tuple(steps), seed=seed)

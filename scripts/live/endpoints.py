@@ -26,10 +26,8 @@ from harness.data.record import Record
 from harness.observe import server
 from harness.results.result import Result
 from harness.spec.work import Unit
-from harness.workload import inputs
-from harness.workload.inputs import DOCUMENT
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON
+from harness.workload.source import DOCUMENT, Uniform, together
+from harness.workload.text import COMMON
 
 MODEL = LIVE / "minilm/model"
 SLOTS, CONTEXT = 8, 512
@@ -82,7 +80,7 @@ def texts(manifest: Manifest, number: int) -> list[str]:
     """The texts of a request, made again from the run's seed."""
     workload: Any = manifest.workload
     words = Uniform(words=COMMON, prompt_words=workload.prompt_words, output_tokens=0, seed=workload.seed, alike=True)
-    prompt = inputs.together(manifest.scenario, words).request(number).prompt
+    prompt = together(manifest.scenario, words).request(number).prompt
     return [prompt] if isinstance(prompt, str) else [each.content for each in prompt if each.role == DOCUMENT]
 
 

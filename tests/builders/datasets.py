@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from harness.workload.dataset import Row
 from harness.workload.dataset.dataset import Skipped, open_dataset
-from harness.workload.dataset.row import Row
 
 AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

@@ -52,9 +52,10 @@ from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry
 from harness.spec import ready, scenario
 from harness.spec.scenario import Scenario
-from harness.workload import canary_file, probe, shape
+from harness.workload import probe, shape
+from harness.workload.canaries import read as read_canaries
 from harness.workload.request import Request
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON
 from tests.builders import virtual
 from tests.builders.fit import p_value
 
@@ -299,7 +300,7 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int, earli
     checked = launch(spec, server.profile)
     if spec.quality:
         ask = functools.partial(_ask, server, checked)
-        checked = await canaries.with_answers(spec.quality, canary_file.read(spec.quality), checked, ask)
+        checked = await canaries.with_answers(spec.quality, read_canaries(spec.quality), checked, ask)
     spec = probe.scenario_for(spec, checked.max_context, checked.input_tokens)
     view, records = _Quiet(), spool.Spool(folder, spool.header(0, 0.0))
     manifest = await describing.first(spec, checked, None, None, "knee run", view.note)

@@ -24,13 +24,11 @@ from harness.load.transport import Exchange, Target
 from harness.predict import stepped
 from harness.spec.classes import Cancel
 from harness.spec.distribution import parse
-from harness.workload.dataset import table
-from harness.workload.dataset.row import Row
-from harness.workload.mixed import Mixed
+from harness.workload.dataset import Row, table
 from harness.workload.rows import Rows
 from harness.workload.shape import Class, Mix
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON
+from harness.workload.source import Mixed, Uniform
+from harness.workload.text import COMMON
 from tests.builders import virtual
 from tests.builders.streams import delta, usage
 

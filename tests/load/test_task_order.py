@@ -15,14 +15,10 @@ from harness.data.record import Record
 from harness.load.messages import BeginLevel, Command, Progress, Stop
 from harness.load.transport import Exchange
 from harness.spec.distribution import Fixed, Range, parse
-from harness.workload.conversation import Conversation
-from harness.workload.graph import Graph, Step
-from harness.workload.session import Sessions
+from harness.workload.source import Uniform
 from harness.workload.task import MOST_NODES
-from harness.workload.tasks import Tasks
-from harness.workload.text import Vocabulary
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON
+from harness.workload.tasks import Graph, Step, Tasks, session
+from harness.workload.text import COMMON, Vocabulary
 from tests.builders import virtual
 from tests.builders.streams import delta, usage
 from tests.load.test_driver import drive as run_driver
@@ -90,14 +86,12 @@ def drive(
 
 
 def sessions(turns: int = 3, think_ms: int = 2000, **fields: Any) -> Tasks:
-    kinds = Sessions(
-        turns=Fixed(turns), input_tokens=Fixed(6), output_tokens=Fixed(4), think_ms=Fixed(think_ms), seed=0
-    )
-    return Tasks(kinds=kinds, conversation=Conversation(vocabulary=WORDS, **fields))
+    kinds = session(turns=Fixed(turns), input_tokens=Fixed(6), output_tokens=Fixed(4), think_ms=Fixed(think_ms), seed=0)
+    return Tasks(kinds=kinds, vocabulary=WORDS, **fields)
 
 
 def graph(*steps: Step) -> Tasks:
-    return Tasks(kinds=Graph(steps=steps, seed=0), conversation=Conversation(vocabulary=WORDS))
+    return Tasks(kinds=Graph(steps=steps, seed=0), vocabulary=WORDS)
 
 
 def step(name: str, *after: str, **fields: Any) -> Step:

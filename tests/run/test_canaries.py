@@ -22,9 +22,9 @@ from harness.sim.corruption import corrupted
 from harness.spec import scenario
 from harness.spec.quality import QualitySpec
 from harness.workload import answers
+from harness.workload.answers import Exact
 from harness.workload.canaries import PROMPTS, Canary
 from harness.workload.request import Request
-from harness.workload.scorers import Exact
 from tests.builders import servers, virtual_run
 from tests.builders.streams import DONE, END, delta
 

@@ -17,7 +17,7 @@ from harness.base.errors import HarnessError
 from harness.run import launch, unreachable
 from harness.run.endpoint import Launch, address, words_for
 from harness.spec import scenario
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON
 from tests.builders.servers import Request, reached, serving, tunnel
 from tests.builders.streams import delta, event, usage
 

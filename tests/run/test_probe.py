@@ -14,7 +14,7 @@ from harness.load.transport import Target
 from harness.run.endpoint import Launch, address, probe_lengths, words_for
 from harness.spec import scenario
 from harness.workload import probe
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON
 
 LAUNCH = Launch(
     address=address("http://h:1"), target=Target(scheme="http", host="h", port=1, path="/", headers={}),

@@ -18,7 +18,6 @@ from harness.predict.step import MeanLengths
 from harness.sim.profile import Profile, profile
 from harness.sim.writelog import Entry
 from harness.workload import tasks
-from harness.workload.words import COMMON
 from tests.builders.virtual_run import Run, asked, lengths_kept, log_agrees, run
 
 pytestmark = pytest.mark.slow
@@ -77,7 +76,7 @@ def in_order(found: Run) -> int:
     Returns how many tasks were whole.
     """
     scenario = found.result.manifest.scenario
-    source = tasks.of(scenario, COMMON)
+    source = tasks.of(scenario)
     assert source is not None
     log: dict[str, dict[int, Entry]] = {}
     for record in found.result.records:

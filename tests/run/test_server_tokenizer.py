@@ -12,7 +12,7 @@ from harness.run import launch as launching
 from harness.run.endpoint import Launch
 from harness.run.server_tokenizer import single_tokens
 from harness.spec import scenario
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving
 from tests.builders.streams import delta, event, usage
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.run import launch, silence
 from harness.spec import scenario
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving
 from tests.run.test_launch import SHORT, endpoint
 

@@ -22,7 +22,7 @@ from harness.results.result import Result
 from harness.run import launch, levels
 from harness.run.endpoint import Launch, words_for
 from harness.spec import scenario
-from harness.workload import length
+from harness.workload import text
 from tests.builders import stacks
 from tests.builders.servers import Request, certified, serving
 
@@ -156,9 +156,9 @@ def test_a_template_longer_than_the_prompt_leaves_it_one_word() -> None:
 
 
 def test_the_slope_is_neither_below_a_token_nor_more_than_the_prompt_shows() -> None:
-    noisy = [length.Counted(20, 28), length.Counted(19, 20)]
-    assert length.tokens_per_word(noisy) == pytest.approx(20 / 19)
-    assert length.tokens_per_word([length.Counted(20, 28), length.Counted(12, 28)]) == 1.0
+    noisy = [text.Counted(20, 28), text.Counted(19, 20)]
+    assert text.tokens_per_word(noisy) == pytest.approx(20 / 19)
+    assert text.tokens_per_word([text.Counted(20, 28), text.Counted(12, 28)]) == 1.0
 
 
 # Fields, addresses, keys

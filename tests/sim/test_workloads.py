@@ -16,7 +16,7 @@ from harness.sim.process import running
 from harness.sim.profile import embedded, profile
 from harness.sim.writelog import entries
 from harness.spec.scenario import Sim, build
-from harness.workload.cache import Hits, hits
+from tests.builders.prefix_hits import Hits, hits
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 

@@ -27,7 +27,7 @@ from harness.results.foreign import fields, knee_csv
 from harness.run import first_requests, unreachable
 from harness.spec import images, reuse, scenario
 from harness.stacks import command
-from harness.workload.dataset import json_array, json_object
+from harness.workload.dataset import files
 
 HARNESS = Path(__file__).parents[2] / "harness"
 LENGTH = 100_000  # characters, or as many as its input may have
@@ -164,10 +164,10 @@ TABLE = (
     Expression("base/units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!")),
     Expression("base/units.py", r"[\s,]+", _refusing(units.slo), times(" ,")),
     Expression(
-        "workload/dataset/json_array.py", r'(?:[^"', json_array._NO_BRACKET.match, _bytes(times("\\n", before='"')),
+        "workload/dataset/files.py", r'(?:[^"', files._NO_BRACKET.match, _bytes(times("\\n", before='"')),
     ),
     Expression(
-        "workload/dataset/json_object.py", r" \(byte", json_object._OFFSET.search, times(" (byte 1"),
+        "workload/dataset/files.py", r" \(byte", files._OFFSET.search, times(" (byte 1"),
     ),
 )  # fmt: skip
 

@@ -554,7 +554,7 @@ def tokenizer(place: Path, *, own_code: bool = False) -> Path:
     """A tokenizer's folder that loads; with `own_code` by a class that lies in it and writes a file when it is read."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from harness.workload.words import COMMON
+    from harness.workload.text import COMMON
 
     folder = place / "tokenizer"
     folder.mkdir()

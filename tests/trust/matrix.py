@@ -40,8 +40,8 @@ from harness.results import frames
 from harness.results.folder import SUMMARY, create
 from harness.results.result import Result
 from harness.results.spool import Spool, header
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON
+from harness.workload.source import Uniform
+from harness.workload.text import COMMON
 from tests.trust.faults import ROWS, RUNS, Row, Run, slug
 from tests.trust.misbehaving import PACES, PROMPT, ROOT, TOKENS, Exchange, Pace, Served, marked, serving
 

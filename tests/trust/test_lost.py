@@ -33,7 +33,7 @@ from harness.results.result import Result
 from harness.run import experiment, resume
 from harness.sim.process import running
 from harness.sim.profile import profile
-from harness.workload.uniform import Uniform
+from harness.workload.source import Uniform
 from tests.builders.servers import serving
 from tests.builders.streams import VLLM
 from tests.trust import lost

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workload.cache import Cache, Hits, hashes, hits
+from harness.predict.prefix_cache import Cache, hashes
+from tests.builders.prefix_hits import Hits, hits
 
 
 @pytest.mark.parametrize(

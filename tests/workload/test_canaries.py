@@ -10,10 +10,10 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.spec.quality import QualitySpec
-from harness.workload import answers, canary_file
-from harness.workload.canaries import PROMPTS, Canaries, Canary, among, judge
-from harness.workload.scorers import Choice, Exact, Pattern, Schema
-from harness.workload.uniform import Uniform
+from harness.workload import answers, canaries
+from harness.workload.answers import Choice, Exact, Pattern, Schema
+from harness.workload.canaries import PROMPTS, Canary, judge
+from harness.workload.source import Canaries, Uniform, among
 
 LOAD = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=3)
 TWO = (Canary(prompt="first", output_tokens=5), Canary(prompt="second", output_tokens=6))
@@ -21,7 +21,7 @@ TWO = (Canary(prompt="first", output_tokens=5), Canary(prompt="second", output_t
 
 def of_file(path: Path, text: str) -> tuple[Canary, ...]:
     path.write_text(text)
-    return canary_file.read(QualitySpec(file=str(path), output_tokens=9))
+    return canaries.read(QualitySpec(file=str(path), output_tokens=9))
 
 
 @pytest.mark.parametrize(("share", "every"), [(0.02, 50), (0.01, 100), (0.0199, 51), (0.003, 334)])
@@ -68,7 +68,7 @@ def test_of_an_answer_only_the_judgement_is_kept() -> None:
 
 
 def test_without_a_file_the_prompts_come_with_knee() -> None:
-    found = canary_file.read(QualitySpec(output_tokens=9))
+    found = canaries.read(QualitySpec(output_tokens=9))
     assert [each.prompt for each in found] == list(PROMPTS)
     assert {(each.output_tokens, each.expected) for each in found} == {(9, None)}
 
@@ -115,4 +115,4 @@ def test_what_is_no_prompt_is_refused_with_its_place(tmp_path: Path, text: str, 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="No such file"):
-        canary_file.read(QualitySpec(file=str(tmp_path / "none.jsonl")))
+        canaries.read(QualitySpec(file=str(tmp_path / "none.jsonl")))

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
-from harness.workload.dataset import json_array, json_object
+from harness.workload.dataset import files
 from harness.workload.dataset.dataset import Skipped, open_dataset
-from harness.workload.dataset.lines import LONGEST
+from harness.workload.dataset.files import LONGEST
 from tests.builders.datasets import (
     AZURE_2023,
     CONVERSATIONS,
@@ -34,7 +34,7 @@ from tests.builders.datasets import (
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(json_object).failed == 0
+    assert doctest.testmod(files).failed == 0
 
 
 # What breaks off
@@ -72,8 +72,8 @@ def test_an_array_cut_anywhere_gives_what_is_whole_and_at_most_one_error(data: s
 def cut_array(text: bytes) -> list[tuple[str, object]]:
     """All that is found in an array, read a few bytes at a time."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_array, "_PIECE", 5)
-        return list(json_array.records(file(Path(folder), "x", text), dict[str, object]))
+        patch.setattr(files, "_PIECE", 5)
+        return list(files.json_array(file(Path(folder), "x", text), dict[str, object]))
 
 
 @pytest.mark.parametrize(

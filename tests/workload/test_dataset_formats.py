@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.workload.dataset import formats
+from harness.workload.dataset import dataset
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.request import Message
 from tests.builders.datasets import (
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(formats) == (0, 1)
+    assert doctest.testmod(dataset) == (0, 1)
 
 
 # Traces

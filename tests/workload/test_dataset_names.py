@@ -11,21 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.workload.dataset import names
+from harness.workload.dataset import Row, plain
 from harness.workload.dataset.dataset import open_dataset
-from harness.workload.dataset.row import Row
 from harness.workload.request import Message
 from tests.builders.datasets import file, json_lines, rows_of
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(names).failed == 0
+    assert doctest.testmod(plain).failed == 0
 
 
 def test_no_name_has_two_meanings() -> None:
-    listed = [name for each in names.NAMES.values() for name in each]
+    listed = [name for each in plain.NAMES.values() for name in each]
     assert len(listed) == len(set(listed))
-    assert set(names.NAMES) == set(names.Values.__struct_fields__)
+    assert set(plain.NAMES) == set(plain.Values.__struct_fields__)
 
 
 def row_of(folder: Path, record: dict[str, Any]) -> Row:
@@ -42,12 +41,12 @@ TOOL = {"type": "function", "function": WEATHER}
 # Lengths
 
 
-@pytest.mark.parametrize("name", names.NAMES["output_tokens"])
+@pytest.mark.parametrize("name", plain.NAMES["output_tokens"])
 def test_the_length_of_an_answer_has_many_names(name: str, tmp_path: Path) -> None:
     assert row_of(tmp_path, {"model": "m", "messages": ASKED, name: 33, "temperature": 0}).output_tokens == 33
 
 
-@pytest.mark.parametrize("name", names.NAMES["input_tokens"])
+@pytest.mark.parametrize("name", plain.NAMES["input_tokens"])
 def test_the_length_of_a_prompt_has_many_names(name: str, tmp_path: Path) -> None:
     row = row_of(tmp_path, {name: 512, "output_tokens": 8})
     assert (row.input_tokens, row.output_tokens, row.prompt) == (512, 8, None)
@@ -286,3 +285,28 @@ def test_parquet_has_the_fields_of_all_messages_in_each(tmp_path: Path) -> None:
         *WHY, Message("assistant", "", {"tool_calls": [call]}), Message("tool", "12", {"tool_call_id": "c1"}),
     )  # fmt: skip
     assert row.output_tokens == 6
+
+
+def test_what_a_request_asks_for_beside_its_text_is_named_where_it_is_not_sent(tmp_path: Path) -> None:
+    def notes(**fields: Any) -> tuple[str, ...]:
+        return row_of(tmp_path, {"messages": ASKED, **fields}).notes
+
+    assert notes(n=1, response_format={"type": "text"}, tool_choice="auto") == ()
+    assert notes(n=4) == ("n is left out: every request is answered once",)
+    assert notes(response_format={"type": "json_object"}, tool_choice="required") == (
+        "response_format is left out", "tool_choice is left out",
+    )  # fmt: skip
+    line = {"body": {"messages": ASKED, "n": 2}}
+    assert row_of(tmp_path, line).notes == ("n is left out: every request is answered once",)
+    assert row_of(tmp_path, {"input_tokens": 8, "output_tokens": 4, "n": 7}).notes == (), "it numbers rows of a trace"
+
+
+def test_the_first_row_of_a_trace_decides_the_unit_of_all_its_times(tmp_path: Path) -> None:
+    """Milliseconds that pass 11.6 days, and a log in seconds since 1970."""
+
+    def times(*stamps: float) -> list[float | None]:
+        lines = [{"timestamp": at, "input_length": 8, "output_length": 4} for at in stamps]
+        return [row.at_s for row in rows_of(tmp_path, "x.jsonl", json_lines(lines))]
+
+    assert times(999_999_000, 1_000_001_000) == pytest.approx([0.0, 2.0])
+    assert times(1_700_000_000, 1_700_000_002) == [0.0, 2.0]

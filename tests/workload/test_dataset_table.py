@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.workload.dataset import table
+from harness.workload.dataset import Row, table
 from harness.workload.dataset.dataset import open_dataset
-from harness.workload.dataset.row import Row
 from harness.workload.dataset.table import Table
 from harness.workload.request import Message
 from tests.builders.datasets import BURSTGPT_SESSIONS, CONVERSATIONS, file

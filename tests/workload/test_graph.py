@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.workload.graph import Graph, Step
+from harness.workload.tasks import Graph, Step
 from tests.builders.draws import Between, Constant
 
 

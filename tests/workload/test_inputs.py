@@ -13,11 +13,9 @@ from harness.results.levelmap import Map, MeasuredCell
 from harness.run import cells
 from harness.spec import scenario
 from harness.spec.scenario import Scenario
-from harness.workload import representative, shape, source
-from harness.workload.inputs import Inputs, together
+from harness.workload import shape, source
 from harness.workload.request import Message
-from harness.workload.source import PromptWords
-from harness.workload.uniform import Uniform
+from harness.workload.source import Inputs, PromptWords, Uniform, together
 
 TEXTS = Uniform(words=("a", "b", "c"), prompt_words=20, output_tokens=0, seed=3)
 
@@ -65,7 +63,7 @@ def test_nothing_of_it_is_an_answer() -> None:
     spec = asked("embeddings", inputs=4)
     assert not spec.decodes
     assert shape.of(spec).mean() == shape.Mean(20, 0)
-    lengths = representative.lengths(spec)
+    lengths = shape.representative(spec)
     assert (lengths.input_tokens, lengths.output_tokens, lengths.inputs) == (20, 0.0, 4)  # type: ignore[union-attr]
 
 

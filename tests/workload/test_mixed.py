@@ -7,13 +7,10 @@ import pytest
 
 from harness.spec.classes import Cancel
 from harness.spec.distribution import parse
-from harness.workload.mixed import Mixed
-from harness.workload.prefix import Prefixes
 from harness.workload.request import Request
 from harness.workload.shape import Class, Mix
-from harness.workload.source import Source
-from harness.workload.text import Vocabulary
-from harness.workload.words import COMMON
+from harness.workload.source import Mixed, Source
+from harness.workload.text import COMMON, Prefixes, Vocabulary
 
 CHAT = Class(name="chat", share=3, input=parse("60..90"), output=parse("lognormal(30,9)"))
 LONG = Class(name="long", input=parse("32k"), output=parse(7), cancel=Cancel(share=0.5, after_s=1.0))

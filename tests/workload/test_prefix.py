@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 
-from harness.workload.prefix import Prefixes
 from harness.workload.request import Message, Request
-from harness.workload.text import Vocabulary
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON, Prefixes, Vocabulary
 
 
 def prefixes(**fields: Any) -> Prefixes:

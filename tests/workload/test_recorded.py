@@ -10,10 +10,10 @@ import pytest
 
 from harness.spec.scenario import Scenario, build
 from harness.workload import tasks
-from harness.workload.dataset import table
-from harness.workload.dataset.row import Row
+from harness.workload.dataset import Row, table
 from harness.workload.request import Message
 from harness.workload.tasks import Tasks
+from harness.workload.text import PromptWords
 
 TURNS = (
     Row(prompt=(Message("system", "Be brief."), Message("user", "One?")), answer="12345678", session="a"),
@@ -30,7 +30,7 @@ def scenario(**dataset: Any) -> Scenario:
 
 def sessions(folder: Path, *rows: Row, **dataset: Any) -> Tasks:
     table.write(rows, folder / "rows")
-    found = tasks.of(scenario(**dataset), ("x", "y", "z"), rows=str(folder / "rows"))
+    found = tasks.of(scenario(**dataset), PromptWords(words=("x", "y", "z")), rows=str(folder / "rows"))
     assert found is not None
     return found
 
@@ -71,7 +71,7 @@ def test_lengths_alone_become_words_that_bring_the_history_to_them(tmp_path: Pat
     source = sessions(tmp_path, *rows)
     nodes = source.task(0).nodes
     assert [(node.input_tokens, node.fresh) for node in nodes] == [(30, False), (10, False), (12, True)]
-    assert source.conversation.input_tokens(source.task(0)) == [30, 50, 12]
+    assert source.input_tokens(source.task(0)) == [30, 50, 12]
     assert [len(text.split()) for _, text in messages(source, 0, 1, "a b c")] == [30, 3, 10]
     assert [len(text.split()) for _, text in messages(source, 0, 2, "a", "b")] == [12]
     assert messages(source, 0, 0) != messages(source, 1, 0)  # never the same words twice

@@ -10,8 +10,8 @@ import pytest
 from harness.predict.step import MeanLengths, means
 from harness.spec import scenario
 from harness.spec.scenario import Scenario
-from harness.workload import representative
-from harness.workload.representative import cached_share, lengths, predictable
+from harness.workload import shape
+from harness.workload.shape import cached_share, predictable, representative
 
 
 def built(toml: str) -> Scenario:
@@ -19,21 +19,21 @@ def built(toml: str) -> Scenario:
 
 
 def test_one_length_for_all_is_a_mean_request_and_anything_else_a_thousand_requests() -> None:
-    assert lengths(built("[workload]\ninput_tokens = 100\noutput_tokens = 20")) == MeanLengths(100, 20)
-    found = lengths(built('[workload]\ninput_tokens = "1..9"\noutput_tokens = 20'))
+    assert representative(built("[workload]\ninput_tokens = 100\noutput_tokens = 20")) == MeanLengths(100, 20)
+    found = representative(built('[workload]\ninput_tokens = "1..9"\noutput_tokens = 20'))
     assert not isinstance(found, MeanLengths)
     assert len(found) == 1000
     assert means(found).input_tokens == pytest.approx(5, abs=0.01)
     classes = built('[[class]]\nname = "a"\nshare = 3\ninput = 10\n[[class]]\nname = "b"\ninput = 50')
-    assert means(lengths(classes)).input_tokens == 20  # (3 · 10 + 50) / 4
+    assert means(representative(classes)).input_tokens == 20  # (3 · 10 + 50) / 4
 
 
 def test_a_shared_prefix_lengthens_the_prompts_that_have_one_and_is_cached() -> None:
     prefix = "[workload.prefix]\ntokens = 400\nshare = 0.25\n"
     alike = built(f"[workload]\ninput_tokens = 100\n{prefix}")
-    assert lengths(alike) == MeanLengths(200, 128)  # 100 + 0.25 · 400
+    assert representative(alike) == MeanLengths(200, 128)  # 100 + 0.25 · 400
     assert cached_share(alike) == 0.5
-    found = lengths(built(f'[workload]\ninput_tokens = "100..101"\n{prefix}'))
+    found = representative(built(f'[workload]\ninput_tokens = "100..101"\n{prefix}'))
     assert not isinstance(found, MeanLengths)
     assert sum(P >= 500 for P, _ in found) == 250
     assert cached_share(built("")) == 0
@@ -46,4 +46,4 @@ def test_sessions_and_graphs_are_not_known_before_the_run() -> None:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(representative) == (0, 1)
+    assert doctest.testmod(shape).failed == 0

@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.workload.dataset import table
-from harness.workload.dataset.row import Row
+from harness.workload.dataset import Row, table
 from harness.workload.request import Message, Request
 from harness.workload.rows import Rows, answer_tokens, prompt_tokens
 from harness.workload.source import Source
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON
 
 
 def rows_of(folder: Path, *rows: Row, **settings: Any) -> Rows:

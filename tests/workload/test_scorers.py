@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.workload import json_schema
-from harness.workload.scorers import Choice, Exact, Expected, Pattern, Schema, score
+from harness.workload import answers
+from harness.workload.answers import Choice, Exact, Expected, Pattern, Schema, score
 
 CHOICES = Choice("B", ("A", "B", "C"))
 CITY: dict[str, Any] = {
@@ -77,7 +77,7 @@ def test_a_pattern_that_would_take_forever_elsewhere_takes_no_longer_here() -> N
 )
 def test_half_a_schema_is_refused(schema: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        json_schema.check(schema)
+        answers.check_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_half_a_schema_is_refused(schema: Any, message: str) -> None:
     ],
 )
 def test_a_schema_holds_as_its_draft_says(schema: dict[str, Any], value: Any, *, holds: bool) -> None:
-    json_schema.check(schema)
-    assert json_schema.holds(schema, value) is holds
+    answers.check_schema(schema)
+    assert answers.holds(schema, value) is holds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.workload.session import Sessions
 from harness.workload.task import MOST_NODES
+from harness.workload.tasks import session
 from tests.builders.draws import Between, Constant
 
-FIXED = Sessions(
+FIXED = session(
     turns=Constant(3),
     input_tokens=Constant(50),
     output_tokens=Constant(20),
@@ -16,7 +16,7 @@ FIXED = Sessions(
     seed=1,
     class_="chat",
 )
-DRAWN = Sessions(
+DRAWN = session(
     turns=Between(1, 9), input_tokens=Between(1, 99), output_tokens=Between(1, 99), think_ms=Between(1, 9), seed=1
 )
 
@@ -49,4 +49,5 @@ def test_a_session_without_end_is_cut() -> None:
 
 
 def test_a_session_may_have_no_pauses() -> None:
-    assert {node.pause_s for node in msgspec.structs.replace(FIXED, think_ms=None).task(0).nodes} == {0.0}
+    without = session(turns=Constant(3), input_tokens=Constant(50), output_tokens=Constant(20), seed=1)
+    assert {node.pause_s for node in without.task(0).nodes} == {0.0}

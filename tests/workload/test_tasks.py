@@ -9,8 +9,8 @@ import pytest
 
 from harness.spec.scenario import Scenario, build
 from harness.workload import hit_rate, shape, tasks
-from harness.workload.graph import Graph
-from harness.workload.session import Sessions
+from harness.workload.tasks import Graph
+from harness.workload.text import PromptWords
 
 SESSION = {"turns": 3, "user_tokens": 10, "think": "500ms..2s"}
 AGENT: list[dict[str, Any]] = [
@@ -20,6 +20,9 @@ AGENT: list[dict[str, Any]] = [
 ]
 
 
+WORDS = PromptWords(words=("x", "y"))
+
+
 def scenario(**workload: Any) -> Scenario:
     return build({"workload": {"seed": 1, "output_tokens": 5} | workload}, place="test")
 
@@ -27,7 +30,7 @@ def scenario(**workload: Any) -> Scenario:
 def test_a_session_has_the_workload_s_answers_and_pauses_in_seconds() -> None:
     found = tasks.of(scenario(session=SESSION))
     assert found is not None
-    assert isinstance(found.kinds, Sessions)
+    assert isinstance(found.kinds, Graph)
     task = found.task(4)
     assert [(node.input_tokens, node.output_tokens, node.parents) for node in task.nodes] == [
         (10, 5, ()), (10, 5, (0,)), (10, 5, (1,)),
@@ -50,7 +53,7 @@ def test_single_requests_are_no_tasks() -> None:
 
 
 def test_a_source_of_tasks_goes_to_the_workers_as_it_is() -> None:
-    found = tasks.of(scenario(node=AGENT, prefix={"tokens": 9, "pool": 3}, tools=[{"type": "function"}]), ("x", "y"))
+    found = tasks.of(scenario(node=AGENT, prefix={"tokens": 9, "pool": 3}, tools=[{"type": "function"}]), WORDS)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=tasks.Tasks) == found
 
 

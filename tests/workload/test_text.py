@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from harness.workload import text
-from harness.workload.text import Passages, Vocabulary
-from harness.workload.words import COMMON
+from harness.workload.text import COMMON, Passages, Vocabulary
 
 WORDS = text.spaced(COMMON)
 

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from harness.workload.think import think_s
+from harness.workload.arrivals import think_s
 
 
 class Even:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.workload.uniform import Uniform
-from harness.workload.words import COMMON, single_token_words
+from harness.workload.source import Uniform
+from harness.workload.text import COMMON, single_token_words
 
 
 def uniform(prompt_words: int, *, seed: int, alike: bool = False) -> Uniform:

@@ -1,9 +1,60 @@
-"""Requests that users really made, from files: each format is a module, each row a request, no file is read at once.
+"""Requests that users really made, from files: how a format is declared, and the row that it makes of a record.
 
-How a file holds its records is one question (`json_lines`, `json_array`, `delimited`, `parquet`), what a record means
-is another (`plain`, whose names are a table, `sharegpt`, `spans`, `result`); `formats` finds both. `dataset`
-opens a file by them and gives its rows; `table` writes the rows where any worker can read them.
-
-A record is decoded strictly into the type that its format declares. What is broken is a value until somebody decides
-what becomes of it: the containers and formats give an exception in the place of a record, with the place in the file.
+How a file holds its records is one question (`files`), what a record means is another: each format is a `Reader`, in
+`READERS` of a module of this package, or under its name among the entry points `knee.datasets` of another package.
+`dataset` opens a file by them; `table` writes the rows where any worker can read them.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any
+
+import msgspec
+
+from harness.workload.request import Message
+
+MOST_TOKENS = 100_000_000  # of one prompt or answer: ten times the longest context that a model has
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+PromptTokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]  # no prompt has none
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
+    """One request as the file has it, before anybody decides how it is sent; None is what the file does not say.
+
+    Rows of one session follow each other. Their prompts are what each adds: the whole prompt of a later one is the
+    prompts and answers of those before it, and then its own.
+    """
+
+    place: str = ""  # in the file: its line and byte, or its row
+    prompt: str | tuple[Message, ...] | None = None
+    answer: str | None = None  # as it was recorded; its length is what this request should be answered with
+    input_tokens: int | None = None  # of the whole prompt
+    output_tokens: int | None = None
+    at_s: float | None = None  # by any clock; once it is read, since the first row
+    session: str = ""  # "": it belongs to none
+    after: tuple[int, ...] | None = None  # rows, from 0 on, that ended before; None: the row before of its session
+    pause_s: float | None = None  # from the end of the last of those to its own beginning
+    hashes: tuple[int, ...] | None = None  # one for each block of its prompt: equal ones begin equal prompts
+    tools: tuple[dict[str, Any], ...] | None = None  # definitions, as OpenAI's chat has them
+    whole: bool = False  # the prompt is all that is sent, though it is of a session
+    notes: tuple[str, ...] = ()  # what of the row is left out, or is read in one of several ways
+    at_ms: float | None = None  # in place of at_s; in seconds where the first row's can only be those since 1970
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """A format: what its records are, how a file of them is recognised, and how a record is read.
+
+    A record is decoded strictly. `rows` raises ValueError for a broken one.
+    """
+
+    name: str
+    what: str  # one record is, in words
+    keys: tuple[frozenset[str], ...] = ()  # of a record's fields one of these sets is there; (): it has to be named
+    record: type[Any]
+    rows: Callable[[Any, str], Iterable[Row]]  # the requests of a record at a place
+    gather: Callable[[Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]] | None = (
+        None  # where rows stand in no order
+    )
+    complete: bool = False  # no field that the record does not have can be work

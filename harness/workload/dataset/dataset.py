@@ -1,19 +1,46 @@
-"""A dataset: a file of requests, opened, and read row by row as often as it is needed."""
+"""A dataset: a file of requests, opened, and read row by row as often as it is needed.
+
+Its format is found by the names of its fields, or named by the operator: one of Knee's own, or one that another
+package adds (`plugins.DATASETS`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from harness.base import decoding
-from harness.base.errors import HarnessError
-from harness.workload.dataset import names, result
-from harness.workload.dataset.formats import FORMATS, broken, container, fields, known, recognise
-from harness.workload.dataset.row import Row
+from harness.base import decoding, plugins
+from harness.base.errors import HarnessError, nearest
+from harness.base.terminal import few
+from harness.workload import dataset
+from harness.workload.dataset import Reader, Row, files, plain
 
 _MOST_KEPT = 3  # errors of those that were left out
+_FIRST = 100  # objects of a file of which one must be whole, and whose fields are looked at
+
+
+@cache
+def readers() -> dict[str, Reader]:
+    """Return Knee's own readers by their names: `READERS` of each module here."""
+    modules = (
+        importlib.import_module(f"{dataset.__name__}.{each.name}") for each in pkgutil.iter_modules(dataset.__path__)
+    )
+    return {reader.name: reader for module in modules for reader in getattr(module, "READERS", ())}
+
+
+def reader(name: str, place: str) -> Reader:
+    """Return the reader of a format; HarnessError with the nearest name where there is none."""
+    if (found := readers().get(name) or plugins.find(plugins.DATASETS, name, Reader)) is None:
+        known = [*readers(), *plugins.names(plugins.DATASETS)]
+        raise HarnessError(f"unknown format {name!r}", place=place, way_out=nearest(name, known))
+    return found
 
 
 class Skipped(msgspec.Struct):
@@ -32,55 +59,66 @@ class Dataset(msgspec.Struct, frozen=True):
     """A file and its format; nothing of it is kept in memory."""
 
     path: Path
-    format: str
+    reader: Reader
     unread: tuple[str, ...] = ()  # fields of its first records that look like work, and that nobody reads
 
+    @property
+    def format(self) -> str:
+        return self.reader.name
+
     def rows(self, skipped: Skipped | None = None) -> Iterator[Row]:
-        """The requests as they stand in the file, times since the first of them.
+        """Yield the requests as they stand in the file, times since the first of them.
 
         A broken row is a HarnessError that names file, line and byte; with `skipped` it is left out and counted there.
         So is the end of a file that breaks off, behind all that is whole.
         """
-        made, clock = FORMATS[self.format], _Clock()
-        records = container(self.path).records(self.path, made.record)
-        for place, record in made.gather(records) if made.gather else records:
+        reader, clock = self.reader, _Clock()
+        records = files.container(self.path).records(self.path, reader.record)
+        for place, record in reader.gather(records) if reader.gather else records:
             try:
                 if isinstance(record, Exception):
                     raise record
-                for row in made.rows(record, place):
+                for row in reader.rows(record, place):
                     yield clock.since_first(row)
             except decoding.WRONG as error:
-                found = broken(self.path, place, made.what, error)
+                found = _broken(self.path, place, reader.what, error)
                 if skipped is None:
                     raise found from None
                 skipped.add(found)
 
 
 def open_dataset(path: Path, format: str | None = None) -> Dataset:
-    """A file, or a result folder, of a format that is known by its contents or named; HarnessError for any other."""
+    """Open a file, or a result folder, of a format that is known by its contents or named; HarnessError for others."""
     if path.is_dir():
-        path /= result.FILE
+        path /= "requests.parquet"
     if format is not None:
-        return Dataset(path, known(format, str(path)))
-    first, found = fields(path)
-    name = recognise(path, first)
-    read = FORMATS[name].fields
-    return Dataset(path, name, tuple(names.unread(found, read)) if read else ())
+        return Dataset(path, reader(format, str(path)))
+    first, found = _fields(path)
+    recognised = readers()[recognise(path, first)]
+    return Dataset(path, recognised, () if recognised.complete else tuple(plain.unread(found, recognised.record)))
 
 
 class _Clock:
     """Rows with their times since the first one; ValueError where one has none.
 
     A row with a pause in place of a time comes so long after the row before of its session, whose answer takes no time.
+    A time that may be in milliseconds is, but where the first one is that of a log, in seconds since 1970.
     """
 
     def __init__(self) -> None:
         self._first: float | None = None
         self._begun = False
+        self._per_s: float | None = None  # units of the times that rows have as milliseconds
         self._latest: dict[str, float] = {}  # of sessions, where pauses may follow
 
     def since_first(self, row: Row) -> Row:
-        at = row.at_s
+        """Return the row with its time since the first row; ValueError where one has a time and another none."""
+        at, notes = row.at_s, row.notes
+        if row.at_ms is not None:
+            self._per_s = self._per_s or (1.0 if 1e9 <= row.at_ms < 1e10 else 1e3)
+            at = row.at_ms / self._per_s
+            if self._per_s != 1 and row.hashes is None:  # other traces than Mooncake's
+                notes = (*notes, "timestamp is read as milliseconds, at_s is in seconds")
         if not self._begun:
             self._begun, self._first = True, at
         if at is None and row.pause_s is not None and row.session in self._latest:
@@ -91,4 +129,69 @@ class _Clock:
             return row
         if row.session:
             self._latest[row.session] = at
-        return msgspec.structs.replace(row, at_s=at - self._first)
+        return msgspec.structs.replace(row, at_s=at - self._first, at_ms=None, notes=notes)
+
+
+def _fields(path: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the fields of a file's first object, and those of its first ones and of the bodies in them.
+
+    HarnessError where none of the first objects can be read.
+    """
+    container = files.container(path)
+    if container.columns is not None:
+        return container.columns(path), container.columns(path)
+    wrong: HarnessError | None = None
+    first: list[str] = []
+    found: dict[str, None] = {}  # in their order
+    for place, record in islice(container.records(path, dict[str, msgspec.Raw]), _FIRST):
+        if isinstance(record, Exception):
+            wrong = wrong or _broken(path, place, "an object", record)
+            continue
+        first = first or list(record)
+        found |= dict.fromkeys(record)
+        if "body" in record:
+            with contextlib.suppress(*decoding.WRONG):
+                found |= dict.fromkeys(msgspec.json.decode(record["body"], type=dict[str, msgspec.Raw]))
+    if not first:
+        raise wrong or HarnessError("holds no objects", place=str(path), way_out="give a file that holds requests")
+    return first, list(found)
+
+
+def recognise(path: Path, found: Sequence[str]) -> str:
+    """Return the one format whose fields are among these names; HarnessError where there is none, or more than one.
+
+    >>> recognise(Path("x.csv"), ["Timestamp", "Model", "Request tokens", "Response tokens"])
+    'burstgpt'
+    """
+    present = set(found)
+    fit = {name: keys for name, each in readers().items() for keys in each.keys if keys <= present}
+    # A format whose fields are some of another's is meant only where the other does not fit.
+    possible = [name for name, keys in fit.items() if not any(keys < others for others in fit.values())]
+    possible.sort(key=lambda name: name == "plain")  # the general one is the last that an error names
+    if len(possible) == 1:
+        return possible[0]
+    if possible:
+        raise HarnessError(f"it could be {' or '.join(possible)}", place=str(path), way_out="name its format")
+    # A header may be any text, also a secret: what of it is no name that files have is not shown.
+    listed = [name for name in found if plain.is_one(name) or files.container(path) is not files.DELIMITED]
+    fact = "none of its fields is known to hold prompts, or lengths of prompts and of answers"
+    raise HarnessError(fact + (f": {few(listed, 12)}" if listed else ""), place=str(path), way_out=_rename(present))
+
+
+def _rename(present: set[str]) -> str:
+    """Return which field to give another name."""
+    if present.intersection(plain.NAMES["input_tokens"]):
+        return "rename the one that holds the lengths of answers to output_tokens"
+    lengths = "the lengths of prompts to input_tokens"
+    if not present.intersection(plain.NAMES["output_tokens"]):
+        lengths += " and those of answers to output_tokens"
+    return f"rename the one that holds prompts to prompt, messages or conversations, or {lengths}"
+
+
+def _broken(path: Path, place: str, what: str, error: Exception) -> HarnessError:
+    """Return what is wrong at a place in a file, as one line."""
+    try:
+        with decoding.reading(f"{path}, {place}", what, "mend it, or leave it out with --skip-broken"):
+            raise error
+    except HarnessError as found:
+        return found

@@ -1,40 +1,174 @@
-"""Rows of requests, by the names of `names`: prompts or messages or their lengths, with times where there are any.
+"""Rows of requests, by the names that files have for prompts, messages, lengths and times; and those of traces.
 
 Messages that end with the assistant's end with the answer. All messages of a row are one request; with an answer among
 them they hold all that is sent, and nothing is put before them. Each of the `turns` of a row is a row of its own, one
 of a session. The body of an API's request is such a row, and so is what a batch file has under `body`.
+
+`NAMES` is the one table of names. Of the names of a meaning that a record has, the first one counts. A name that its
+format requires, and those of this program, are read strictly. A value of another name is left out where it is of
+another kind, and a note says so: the name may mean something else there. Names are those of OpenAI's and Anthropic's
+request bodies, AIPerf, GuideLLM, `vllm bench`, SGLang, BurstGPT, OpenOrca, Alpaca, and the traces of Azure, Mooncake,
+Vidur and Splitwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Annotated, Any
 
 import msgspec
 
-from harness.workload.dataset import names
-from harness.workload.dataset.messages import messages, text, tools
-from harness.workload.dataset.row import Row
+from harness.base import decoding
+from harness.workload.dataset import PromptTokens, Reader, Row, Seconds, Tokens
+from harness.workload.dataset.messages import Entry, messages, text, tools
 from harness.workload.request import Message
 
-WHAT = "a row of prompts"
-KEYS = tuple(
-    frozenset({name}) for meaning in ("prompt", "input", "messages", "turns", "body") for name in names.NAMES[meaning]
-) + tuple(
-    frozenset({prompt, answer})
-    for prompt in names.NAMES["input_tokens"]
-    for answer in names.NAMES["output_tokens"]
+_Hash = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+
+
+class Values(msgspec.Struct, frozen=True):
+    """What a row has, by meanings; None is what it does not say."""
+
+    prompt: str | None = None
+    input: str | list[Entry] | None = None  # of Responses, or what stands behind an instruction
+    messages: str | list[Entry] | None = None
+    turns: list[str | dict[str, Any]] | None = None
+    body: dict[str, Any] | None = None
+    answer: str | None = None
+    system: str | list[dict[str, Any]] | None = None
+    tools: Any = None
+    media: Any = None
+    input_tokens: PromptTokens | None = None
+    output_tokens: Tokens | None = None
+    at_s: Seconds | datetime | None = None
+    at_ms: _Milliseconds | datetime | None = None
+    pause_ms: _Milliseconds | None = None
+    session: str | int | None = None
+    hashes: list[_Hash] | None = None
+    chat: int | str | None = None
+    choices: Any = None
+    response_format: Any = None
+    tool_choice: Any = None
+
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt", "text", "text_input", "question", "instruction"),
+    "input": ("input",),
+    "messages": ("messages",),
+    "turns": ("turns",),
+    "body": ("body",),
+    "answer": ("completion", "response", "answer", "output"),
+    "system": ("system", "system_prompt", "instructions"),
+    "tools": ("tools", "functions"),
+    "media": ("images", "image", "NumImages", "num_images", "multi_modal_data", "audios", "audio", "videos", "video"),
+    "input_tokens": (
+        "input_tokens", "input_length", "input_len", "prompt_tokens", "prompt_len", "prompt_length",
+        "prompt_tokens_count", "ContextTokens", "Request tokens", "num_prefill_tokens", "prompt_size",
+    ),
+    "output_tokens": (
+        "output_tokens", "output_length", "output_len", "output_tokens_count", "max_tokens", "max_completion_tokens",
+        "max_output_tokens", "max_new_tokens", "completion_tokens", "GeneratedTokens", "Response tokens",
+        "num_decode_tokens", "token_size",
+    ),
+    "at_s": ("at_s", "arrived_at", "arrival_timestamp", "arrival_time", "timestamp_s", "Timestamp", "TIMESTAMP"),
+    "at_ms": ("timestamp", "timestamp_ms", "arrival_time_ms", "at_ms"),
+    "pause_ms": ("delay", "delay_ms"),
+    "session": ("session", "session_id", "Session ID", "conversation_id"),
+    "hashes": ("hash_ids",),
+    "chat": ("chat_id",),
+    "choices": ("n",),
+    "response_format": ("response_format",),
+    "tool_choice": ("tool_choice",),
+}  # fmt: skip
+_EACH = [(meaning, name) for meaning, names in NAMES.items() for name in names]
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(Values)}
+_STRICT = ("prompt", "messages", "completion", "input_tokens", "output_tokens", "at_s", "session")
+
+# Names of numbers of tokens, of texts, tools and images: what a request may lose where nobody reads them.
+_WORK = (
+    "token", "tokens", "tokens_count", "length", "_len", "message", "messages", "prompt", "prompts", "instruction",
+    "instructions", "tools", "functions", "image", "images", "audio", "audios", "video", "videos", "document",
+    "documents", "context", "contexts", "history",
 )  # fmt: skip
+_NO_WORK = {  # which follow from what is read, or say nothing of the prompt and the length of its answer
+    "total_tokens", "Total tokens", "min_tokens", "cached_tokens", "reasoning_tokens", "num_tokens", "rejected_tokens",
+    "accepted_tokens", "model_max_length",
+}  # fmt: skip
+
+
+@lru_cache
+def record_type(required: frozenset[str] = frozenset()) -> type[msgspec.Struct]:
+    """Return the type of a record that has all names, of which these must be there."""
+    fields: list[Any] = []
+    for number, (meaning, name) in enumerate(_EACH):
+        kind = _TYPES[meaning] if name in required or name in _STRICT else Any
+        default = msgspec.NODEFAULT if name in required else None
+        fields.append((f"_{number}", kind, msgspec.field(name=name, default=default)))
+    return msgspec.defstruct("Record", fields, frozen=True, kw_only=True)
+
+
+def values(record: msgspec.Struct) -> tuple[Values, list[str]]:
+    """Return what a record holds, and notes of what is of no use.
+
+    >>> found, _ = values(msgspec.convert({"text": "Hi", "max_tokens": 7, "session": "a"}, record_type()))
+    >>> found.prompt, found.output_tokens, found.session
+    ('Hi', 7, 'a')
+    """
+    there = [(_EACH[i], value) for i, value in enumerate(msgspec.structs.astuple(record)) if value is not None]
+    found = {meaning: value for (meaning, _), value in reversed(there)}  # the first name's, at last
+    try:
+        return msgspec.convert(found, Values, strict=False), []
+    except decoding.WRONG:
+        return _tolerant(there)
+
+
+def _tolerant(there: list[tuple[tuple[str, str], Any]]) -> tuple[Values, list[str]]:
+    """Return the values that can be read, each by itself."""
+    found, notes = Values(), []
+    for (meaning, name), value in there:
+        try:
+            read = getattr(msgspec.convert({meaning: value}, Values, strict=False), meaning)
+        except decoding.WRONG:
+            notes.append(f"{name} cannot be read and is left out")
+        else:
+            if getattr(found, meaning) is None:
+                found = msgspec.structs.replace(found, **{meaning: read})
+    return found, notes
+
+
+def is_one(name: str) -> bool:
+    """Say whether it is in the table, or looks like work that nobody reads.
+
+    >>> is_one("prompt_len"), is_one("thinking_tokens"), is_one("hunter2")
+    (True, True, False)
+    """
+    return any(name == known for _, known in _EACH) or _looks_like_work(name)
+
+
+def unread(found: Iterable[str], kind: type[Any]) -> list[str]:
+    """Return those names of a file that a record of this kind leaves out and that look like work."""
+    read = {field.encode_name for field in msgspec.structs.fields(kind)}
+    return [name for name in found if name not in read | _NO_WORK and _looks_like_work(name)]
+
+
+def _looks_like_work(name: str) -> bool:
+    return len(name) <= 40 and name.replace(" ", "_").isidentifier() and name.lower().endswith(_WORK)
+
+
 _NO_MEDIA = ("0", "0.0")
 
 
 def rows(record: msgspec.Struct, place: str) -> Iterator[Row]:
     """Yield the record's one request, that of its body, or one for each of its turns."""
-    found, notes = names.values(record)
+    found, notes = values(record)
     if found.body is not None:
-        for row in rows(msgspec.convert(found.body, names.record(), strict=False), place):
-            at_s = names.seconds(found) if row.at_s is None else row.at_s
-            yield msgspec.structs.replace(row, at_s=at_s, session=row.session or _session(found.session))
+        for row in rows(msgspec.convert(found.body, record_type(), strict=False), place):
+            own = row.at_s is not None or row.at_ms is not None
+            at_s, at_ms = (row.at_s, row.at_ms) if own else _time(found)
+            yield msgspec.structs.replace(row, at_s=at_s, at_ms=at_ms, session=row.session or _session(found.session))
         return
     if found.turns is None:
         yield _row(found, notes, place)
@@ -52,11 +186,11 @@ def _session(name: str | int | None) -> str:
 def turns_of(turns: Iterable[dict[str, Any]], session: str | int, place: str) -> Iterator[Row]:
     """Yield the requests of a session, each a row."""
     for turn in turns:
-        for row in rows(msgspec.convert(turn, names.record(), strict=False), place):
+        for row in rows(msgspec.convert(turn, record_type(), strict=False), place):
             yield msgspec.structs.replace(row, session=str(session))
 
 
-def _row(found: names.Values, notes: list[str], place: str) -> Row:
+def _row(found: Values, notes: list[str], place: str) -> Row:
     if found.chat is not None and found.hashes is not None:  # Mooncake's names, with seconds and blocks of 16 tokens
         raise ValueError("it has a chat_id, as Bailian's: rename timestamp to at_s, and leave chat_id and hash_ids out")
     prompt, answer, whole = _prompt(found, notes), found.answer, False
@@ -71,10 +205,11 @@ def _row(found: names.Values, notes: list[str], place: str) -> Row:
             raise ValueError("its prompt is empty")
         if (system := text(found.system)).strip():
             prompt = (Message("system", system), *((Message("user", prompt),) if isinstance(prompt, str) else prompt))
-    if names.is_in_milliseconds(found) and found.hashes is None:  # other traces than Mooncake's
-        notes.append("timestamp is read as milliseconds, at_s is in seconds")
     if found.media and found.media not in _NO_MEDIA:
         notes.append("images are left out")
+    if prompt is not None:
+        notes += _not_sent(found)
+    at_s, at_ms = _time(found)
     defined = tools(found.tools, notes)
     return Row(
         place=place,
@@ -82,7 +217,8 @@ def _row(found: names.Values, notes: list[str], place: str) -> Row:
         answer=answer,
         input_tokens=found.input_tokens,
         output_tokens=found.output_tokens or None,
-        at_s=names.seconds(found),
+        at_s=at_s,
+        at_ms=at_ms,
         session=_session(found.session),
         pause_s=None if found.pause_ms is None else found.pause_ms / 1e3,
         hashes=None if found.hashes is None else tuple(found.hashes),
@@ -92,7 +228,25 @@ def _row(found: names.Values, notes: list[str], place: str) -> Row:
     )
 
 
-def _prompt(found: names.Values, notes: list[str]) -> str | tuple[Message, ...] | None:
+def _time(found: Values) -> tuple[float | None, float | None]:
+    """Return when a request came, by `at_s` or by `at_ms` of a row; twice None where it does not say."""
+    at = found.at_ms if found.at_s is None else found.at_s
+    if isinstance(at, datetime):
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), None
+    return (None, at) if found.at_s is None else (at, None)
+
+
+def _not_sent(found: Values) -> Iterator[str]:
+    """Yield what a request asks for that is not sent, but for what servers do anyway."""
+    if found.choices not in (None, 1, "1"):
+        yield "n is left out: every request is answered once"
+    if found.response_format not in (None, {"type": "text"}):
+        yield "response_format is left out"
+    if found.tool_choice not in (None, "auto"):
+        yield "tool_choice is left out"
+
+
+def _prompt(found: Values, notes: list[str]) -> str | tuple[Message, ...] | None:
     """The text or the messages of a row; None where it has a length alone."""
     listed = found.input if found.messages is None and isinstance(found.input, list) else found.messages
     if listed is not None:
@@ -107,3 +261,61 @@ def _prompt(found: names.Values, notes: list[str]) -> str | tuple[Message, ...] 
 
 def _holds(message: Message) -> bool:
     return bool(message.text.strip() or message.parts)
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """The columns of requests.parquet that a workload is made of; the rows are in the order they were sent."""
+
+    error: str = ""
+    sent_s: Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)] | None = None  # None: it never was
+    input_tokens: PromptTokens | None = None
+    output_tokens: Tokens | None = None
+    session_id: str = ""
+
+
+def _of_result(record: _Result, place: str) -> Iterator[Row]:
+    """Yield the request, with the length that it had; none where it failed."""
+    if record.error or record.sent_s is None:
+        return
+    if record.input_tokens is None:
+        raise ValueError("the server did not say how long its prompt was")
+    yield Row(
+        place=place,
+        input_tokens=record.input_tokens,
+        output_tokens=record.output_tokens or None,
+        at_s=record.sent_s,
+        session=record.session_id,
+    )
+
+
+_KEYS = tuple(
+    frozenset({name}) for meaning in ("prompt", "input", "messages", "turns", "body") for name in NAMES[meaning]
+) + tuple(frozenset({prompt, answer}) for prompt in NAMES["input_tokens"] for answer in NAMES["output_tokens"])
+
+
+def _trace(name: str, what: str, *required: str, other: tuple[str, ...] = ()) -> Reader:
+    """Declare a trace whose rows all have these fields, and the first one the others too."""
+    record, keys = record_type(frozenset(required)), (frozenset({*required, *other}),)
+    return Reader(name=name, what=f"a request of {what}", keys=keys, record=record, rows=rows)
+
+
+READERS = (
+    Reader(name="plain", what="a row of prompts", keys=_KEYS, record=record_type(), rows=rows),
+    # github.com/kvcache-ai/Mooncake, "Open Source Trace". AIPerf's have sessions too, and pauses in place of times.
+    _trace("mooncake", "a Mooncake trace", "input_length", "output_length", other=("timestamp",)),
+    # github.com/Azure/AzurePublicDataset: of 2023 without a zone, of 2024, and with images.
+    _trace("azure", "an Azure trace", "TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    # github.com/HPMLL/BurstGPT. A request that failed there has 0 response tokens: how many it wanted is not known.
+    _trace("burstgpt", "a BurstGPT trace", "Timestamp", "Request tokens", "Response tokens"),
+    # github.com/microsoft/vidur, data/processed_traces; github.com/Mutinifni/splitwise-sim, traces.
+    _trace("vidur", "a Vidur trace", "arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+    _trace("splitwise", "a Splitwise trace", "arrival_timestamp", "prompt_size", "token_size"),
+    Reader(
+        name="result",
+        what="a request of a result folder",
+        keys=(frozenset({"request_id", "sent_s", "input_tokens", "output_tokens", "error"}),),
+        record=_Result,
+        rows=_of_result,
+        complete=True,
+    ),
+)

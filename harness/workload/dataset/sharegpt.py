@@ -13,13 +13,10 @@ from typing import Any
 
 import msgspec
 
+from harness.workload.dataset import Reader, Row
 from harness.workload.dataset.messages import Entry, messages, text, tools
 from harness.workload.dataset.plain import turns_of
-from harness.workload.dataset.row import Row
 from harness.workload.request import Message
-
-WHAT = "a conversation of ShareGPT"
-KEYS = (frozenset({"conversations"}), frozenset({"items"}), frozenset({"conversation"}))
 
 _USER, _ASSISTANT, _TOOL = "user", "assistant", "tool"
 
@@ -36,7 +33,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def rows(record: Record, place: str) -> Iterator[Row]:
-    """A request for each turn of the user; none where there is none."""
+    """Yield a request for each turn of the user; none where there is none."""
     entries = next(
         (each for each in (record.conversations, record.items, record.conversation) if each is not None), None
     )
@@ -82,3 +79,14 @@ def _turns(messages: Iterable[Message]) -> Iterator[tuple[tuple[Message, ...], s
 
 def _asks(prompt: Iterable[Message]) -> bool:
     return any(message.role == _USER for message in prompt)
+
+
+READERS = (
+    Reader(
+        name="sharegpt",
+        what="a conversation of ShareGPT",
+        keys=(frozenset({"conversations"}), frozenset({"items"}), frozenset({"conversation"})),
+        record=Record,
+        rows=rows,
+    ),
+)

@@ -3,22 +3,25 @@
 Format: OTLP/JSON, an `ExportTraceServiceRequest` a line (opentelemetry.io/docs/specs/otel/protocol/file-exporter), and
 the attributes of opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans. Spans stand in no order, so all of a file
 are kept, without their texts, until its end. Left out: the messages that a span may carry.
-What a request waits for is read off the tree of its trace (`waits`).
+
+What a request waits for is read off the tree of its trace. A span waits for those of the same parent that had ended
+before it began and that no other such span came after. Where there are none it waits for what its parent waits for. A
+span that is no request stands for the last requests in it. So branches that ran side by side, like sub-agents, stay
+side by side.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Annotated
 
 import msgspec
 
-from harness.workload.dataset.row import PromptTokens, Row, Tokens
-from harness.workload.dataset.waits import Waiting, waits
+from harness.workload.dataset import PromptTokens, Reader, Row, Tokens
 
-WHAT = "spans of OpenTelemetry"
-KEYS = (frozenset({"resourceSpans"}),)
 MOST_SPANS = 500_000  # of one file: half a kilobyte each is kept
 _REQUESTS = {"chat", "text_completion", "generate_content"}  # of gen_ai.operation.name
 _INPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"  # now, and until 2024
@@ -100,11 +103,6 @@ def gather(records: Iterable[tuple[str, Record | Exception]]) -> Iterator[tuple[
     yield from _rows(found)
 
 
-def rows(row: Row, _place: str) -> Iterator[Row]:
-    """The request that `gather` made."""
-    yield row
-
-
 def _kept(span: Span, place: str) -> _Kept:
     """A span without what is not needed; ValueError where it is a request that does not say how long it was."""
     if span.ended < span.began:
@@ -155,3 +153,91 @@ def _rows(traces: list[tuple[dict[str, _Kept], dict[str, tuple[str, ...]]]]) -> 
         of_session[trace] = max(of_session.get(trace, (0, 0)), (ends, number))
         pause_s = None if ended is None else (began - ended) / 1e9
         yield row.place, msgspec.structs.replace(row, after=before, pause_s=pause_s)
+
+
+_MOST = 1_000_000  # names in all that is found of one trace: a thousand requests that wait for a thousand
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A span, by its name in its trace."""
+
+    parent: str  # the name of another; any other name: none
+    began: int  # ns
+    ended: int
+    request: bool
+
+
+def waits(spans: Mapping[str, Waiting]) -> dict[str, tuple[str, ...]]:
+    """The requests whose ends each span waits for, by names; ValueError where spans are parents of each other.
+
+    >>> calls = {"plan": Waiting("agent", 0, 3, True), "answer": Waiting("agent", 5, 9, True)}
+    >>> waits({"agent": Waiting("", 0, 9, False), **calls})["answer"]
+    ('plan',)
+    """
+    children: dict[str | None, list[str]] = {}
+    for name, span in spans.items():
+        children.setdefault(span.parent if span.parent in spans else None, []).append(name)
+    order = _downwards(children)
+    if len(order) < len(spans):
+        (lost, *_) = spans.keys() - set(order)
+        raise ValueError(f"the span {lost[:40]!r} is one of its own parents")
+    last: dict[str, tuple[str, ...]] = {}
+    left = _MOST
+    for name in reversed(order):
+        inner = _Siblings(spans, children.get(name, ()), last)
+        last[name] = (name,) if spans[name].request else inner.before(None)
+        left = _less(left, last[name])
+    found: dict[str | None, tuple[str, ...]] = {None: ()}
+    for parent in (None, *order):
+        siblings = _Siblings(spans, children.get(parent, ()), last)
+        for name in children.get(parent, ()):
+            found[name] = siblings.before(spans[name].began) or found[parent]
+            left = _less(left, found[name])
+    return {name: found[name] for name in spans}
+
+
+def _downwards(children: Mapping[str | None, Sequence[str]]) -> list[str]:
+    """All that hangs on the roots, each behind its parent."""
+    order = list(children.get(None, ()))
+    for name in order:  # which grows meanwhile
+        order += children.get(name, ())
+    return order
+
+
+def _less(left: int, names: Sequence[str]) -> int:
+    if len(names) > left:
+        raise ValueError("its requests wait for more others than are followed")
+    return left - len(names)
+
+
+class _Siblings:
+    """The spans of one parent that requests are in, by their ends."""
+
+    def __init__(self, spans: Mapping[str, Waiting], names: Sequence[str], last: Mapping[str, tuple[str, ...]]) -> None:
+        # Each lasts a nanosecond at least: none comes after itself.
+        ends = {name: max(spans[name].ended, spans[name].began + 1) for name in names if last[name]}
+        among = sorted(ends, key=ends.__getitem__)
+        self._ends = [ends[name] for name in among]
+        self._last = [last[name] for name in among]
+        self._latest = list(accumulate((spans[name].began for name in among), max))  # beginning up to each
+
+    def before(self, moment: int | None) -> tuple[str, ...]:
+        """The last requests of those that had ended by then, or at all, and that none of these came after."""
+        many = len(self._ends) if moment is None else bisect_right(self._ends, moment)
+        if not many:
+            return ()
+        first = bisect_right(self._ends, self._latest[many - 1], hi=many)
+        return tuple(chain.from_iterable(self._last[first:many]))
+
+
+READERS = (
+    Reader(
+        name="spans",
+        what="spans of OpenTelemetry",
+        keys=(frozenset({"resourceSpans"}),),
+        record=Record,
+        rows=lambda row, _: (row,),
+        gather=gather,
+        complete=True,
+    ),
+)

@@ -21,7 +21,7 @@ import msgspec
 
 from harness.base import files
 from harness.base.errors import HarnessError
-from harness.workload.dataset.row import Row
+from harness.workload.dataset import Row
 
 if TYPE_CHECKING:
     import numpy as np
