@@ -16,7 +16,9 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -32,7 +34,7 @@ import pyarrow.parquet as pq
 from same_cases import FILES, PARTS, Case
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_S = 180.0  # the slowest command takes some ten seconds
+PATIENCE_S = 300.0  # the slowest command takes some ten seconds
 INPUTS = ("results", "scenarios", "tests/data", "docs/workloads.md")
 LEFT_OUT = ("results", ".git", ".venv", "tests", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis")
 STATUS = "status and errors"
@@ -99,11 +101,41 @@ def side(name: str, given: str, place: Path) -> Side:
     return Side(name, tree, python if python.exists() else Path(sys.executable), commit)
 
 
-class Runner(NamedTuple):
+class Forks:
+    """A process of a side that has imported harness/ and forks for each command."""
+
+    def __init__(self, side: Side, home: Path) -> None:
+        self._process = subprocess.Popen(
+            [str(side.python), "-P", str(HERE / "same_fork.py")], env=side.environ(home), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def run(self, **command: Any) -> int:
+        """Run a command and return its status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline() or self._process.wait() or 1)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+class Runner:
     """Commands of a side, each in a folder of its own that has the inputs in it."""
 
-    side: Side
-    inputs: Path
+    def __init__(self, side: Side, inputs: Path) -> None:
+        self.side, self.inputs = side, inputs
+        self._idle: list[Forks] = []  # one thread takes it, and gives it back
+
+    def close(self) -> None:
+        for forks in self._idle:
+            forks.close()
+        self._idle.clear()
 
     def printed(self, words: str) -> str:
         """Return what `knee` prints, for those who look for further commands in it."""
@@ -115,23 +147,39 @@ class Runner(NamedTuple):
             place = Path(name)
             (place / "home").mkdir()
             work = self.work_folder(place / "work", case)
-            command = [str(self.side.python), *case.arguments]
-            try:
-                done = subprocess.run(
-                    command, cwd=work, env=self.side.environ(place / "home"), input=case.stdin, capture_output=True,
-                    text=True, timeout=PATIENCE_S, errors="replace", check=False,
-                )  # fmt: skip
-                status, out, err = str(done.returncode), done.stdout, done.stderr
-            except subprocess.TimeoutExpired:
-                status, out, err = f"no end within {PATIENCE_S:.0f} s", "", ""
+            status = self.forked(place, work, case) if case.forked else self.started(place, work, case)
+            out, err = ((place / file).read_text(errors="replace") for file in ("out", "err"))
             found = {STATUS: f"exit status {status}\n{crash(err)}", "stdout": out}
             if case.shapes:  # a busy machine makes a level void, status 3, and that is no behaviour
-                fine = status in ("0", "3")
                 err = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", crash(err))
-                found = {STATUS: "it ended well" if fine else f"exit status {status}\n{err}"}
+                found = {STATUS: "it ended well" if status in (0, 3) else f"exit status {status}\n{err}"}
             found |= left(work, case)
         found = {key: self.neutral(text, name) for key, text in found.items()}
         return {f"{case.name}: {key}": text for key, text in found.items()}
+
+    def started(self, place: Path, work: Path, case: Case) -> int:
+        """Run a command as a process, and return its status."""
+        with (place / "in").open("w+") as given, (place / "out").open("w") as out, (place / "err").open("w") as err:
+            given.write(case.stdin)
+            given.seek(0)
+            command, environ = [str(self.side.python), *case.arguments], self.side.environ(place / "home")
+            try:
+                return subprocess.run(
+                    command, cwd=work, env=environ, stdin=given, stdout=out, stderr=err, timeout=PATIENCE_S, check=False
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return -signal.SIGALRM
+
+    def forked(self, place: Path, work: Path, case: Case) -> int:
+        """Run a command of knee as a fork, and return its status."""
+        (place / "in").write_text(case.stdin)
+        forks = self._idle.pop() if self._idle else Forks(self.side, self.inputs.parent)
+        status = forks.run(
+            words=shlex.split(case.words), cwd=str(work), environ=self.side.environ(place / "home"),
+            files=[str(place / name) for name in ("in", "out", "err")], patience_s=PATIENCE_S,
+        )  # fmt: skip
+        self._idle.append(forks)
+        return status
 
     def work_folder(self, work: Path, case: Case) -> Path:
         """Make the folder of a command: links to the inputs, and copies of what it writes to."""
@@ -279,7 +327,7 @@ def cached(options: argparse.Namespace, old: Side, results: str, part: str) -> P
     """Return where a part's artefacts are kept: by all that they depend on."""
     if options.cache is None or old.commit is None:
         return None
-    sources = b"".join((HERE / name).read_bytes() for name in ("same.py", "same_cases.py"))
+    sources = b"".join(name.read_bytes() for name in sorted(HERE.glob("same*")))
     key = hashlib.sha256(sources + f"{results} {old.python} {sys.version}".encode()).hexdigest()[:12]
     return Path(options.cache) / f"{old.commit[:16]}-{key}" / f"{part}.json"
 
@@ -351,8 +399,10 @@ def main() -> int:
             fonts = [str(each.python), "-c", "import matplotlib.font_manager"]
             subprocess.run(fonts, env=each.environ(place), check=False, capture_output=True)
         for part in options.only:
-            before = run_part(part, Runner(old, inputs), options.jobs, cached(options, old, results, part))
-            after = run_part(part, Runner(new, inputs), options.jobs, None)
+            with contextlib.closing(Runner(old, inputs)) as runner:
+                before = run_part(part, runner, options.jobs, cached(options, old, results, part))
+            with contextlib.closing(Runner(new, inputs)) as runner:
+                after = run_part(part, runner, options.jobs, None)
             found = list(differences(before.artefacts, after.artefacts, options.lines))
             for artefact, how in found:
                 print(f"== {part}: {artefact}\n{how}\n", flush=True)

@@ -22,6 +22,7 @@ class Case(NamedTuple):
     shapes: bool = False  # keys and types in place of contents; what it prints is left out
     stdin: str = ""
     program: tuple[str, ...] = KNEE
+    forked: bool = True  # from a process that has imported knee; else a process of its own
 
     @property
     def arguments(self) -> list[str]:
@@ -67,9 +68,9 @@ FILES = {  # that the commands name, beside results, scenarios and tests
 }
 
 
-def texts(*commands: str) -> list[Case]:
+def texts(*commands: str, forked: bool = True) -> list[Case]:
     """Return commands of which all that they print is compared."""
-    return [Case(words, words) for words in commands]
+    return [Case(words, words, forked=forked) for words in commands]
 
 
 def read_commands(text: str) -> dict[str, list[str]]:
@@ -98,7 +99,8 @@ def help_pages(printed: Printed, inputs: Path) -> list[Case]:
         found.append(f"{verb} --help".strip())
         _, _, below = printed(found[-1]).partition("\nCommands:\n")
         open_ += [f"{verb} {name}".strip() for name in re.findall(r"^  (\S+)", below, re.MULTILINE)]
-    return texts(*found, "--version", *(f"completion {shell}" for shell in ("bash", "zsh", "fish")))
+    shells = (f"completion {shell}" for shell in ("bash", "zsh", "fish"))
+    return texts(*found, "--version", *shells, forked=False)
 
 
 def scenario_files(inputs: Path) -> list[str]:
@@ -262,9 +264,11 @@ for name in sorted(harness.__all__):
 def reference(printed: Printed, inputs: Path) -> list[Case]:
     """Write the reference with every verdict and exit status, the schemas, and the names of the library."""
     return [
-        Case("docs/reference.md", "", ("tree/docs/reference.md",), program=("tree/scripts/reference.py",)),
-        Case("schemas", "", ("tree/docs/*.schema.json",), shapes=True, program=("-c", WRITE_SCHEMAS)),
-        Case("import harness", "", program=("-c", LIST_LIBRARY)),
+        Case(
+            "docs/reference.md", "", ("tree/docs/reference.md",), forked=False, program=("tree/scripts/reference.py",)
+        ),
+        Case("schemas", "", ("tree/docs/*.schema.json",), shapes=True, forked=False, program=("-c", WRITE_SCHEMAS)),
+        Case("import harness", "", forked=False, program=("-c", LIST_LIBRARY)),
     ]
 
 
@@ -279,7 +283,7 @@ def sim(printed: Printed, inputs: Path) -> list[Case]:
     """Measure the simulated endpoint for a second a level: which files there are, and their keys."""
     kept = ("out/*.json", "out/*.parquet", "out/report.md")
     fixed = "--url sim: --level-seconds 1 --seed 1 --out out --quiet"
-    return [Case(words, f"run {words} {fixed}", kept, shapes=True) for words in COMMANDS["runs"]]
+    return [Case(words, f"run {words} {fixed}", kept, shapes=True, forked=False) for words in COMMANDS["runs"]]
 
 
 PARTS: dict[str, Part] = {
