@@ -30,7 +30,7 @@ def test_both_parts_run_and_the_status_is_that_of_a_part_that_fails(
     environ = {"PATH": f"{clone.root / 'bin'}:{os.defpath}", "TEST_PYTHON": str(python)}
     run = subprocess.run(["bash", tmp_path / "scripts/test", "-m", "a or b", "-q"], env=environ, check=False)
     first, second = seen.read_text().splitlines()
-    assert "--part together -n 3" in first
+    assert "--part together -n 4" in first
     assert "--part alone" in second
     assert "-n" not in second.split()
     assert all(line.endswith("-m a or b -q") for line in (first, second))

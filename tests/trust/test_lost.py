@@ -40,7 +40,10 @@ from tests.trust import lost
 from tests.trust.lost import KNEE, Account
 
 pytestmark = pytest.mark.slow
-TIMED = {"kill -9 of the main process", "a worker stands still for 0.8 s", "the main process stands still for 2 s"}
+TIMED = {
+    "kill -9 of the main process", "a worker stands still for 0.8 s", "the main process stands still for 2 s",
+    "disk full", "disk full, --resume with room",  # a level has to come as far as the limit
+}  # fmt: skip
 FIVE = ["--input-tokens", "64", "--output-tokens", "16", "--levels", "1,2", "--level-seconds", "0.5", "--no-plots"]
 
 

@@ -93,6 +93,7 @@ def test_a_request_of_the_warm_up_that_is_never_answered_is_neither_in_flight_no
     assert {"hung", "in_flight_low"} <= codes(level)
 
 
+@pytest.mark.alone
 def test_a_server_that_hangs_ends_the_search_with_since_when(tmp_path: Path) -> None:
     gone = threading.Event()
 

@@ -20,7 +20,7 @@ import pytest
 
 import harness as knee
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 FIRST_S, GAP_S = 0.05, 0.01  # to the first token, and between two: 16 take 0.2 s
 PAGE = b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\nllamacpp:tokens_predicted_total 5\n"
