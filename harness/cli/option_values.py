@@ -38,6 +38,13 @@ def facts(texts: tuple[str, ...]) -> dict[str, str]:
     return facts
 
 
+def dataset(text: str) -> dict[str, Any]:
+    """Return the file of --dataset, with its format where that stands before it: plain:FILE."""
+    name, colon, path = text.partition(":")
+    named = bool(name and colon) and Path(path).exists() and not Path(text).exists()
+    return {"path": path, "format": name} if named else {"path": text}
+
+
 def pair(text: str, mark: str, flag: str) -> tuple[str, str]:
     """The name and the value on either side of the mark."""
     key, found, value = text.partition(mark)

@@ -169,11 +169,12 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     """(manifest, scenario) of a run that is resumed."""
-    from harness.run.resume import begun_with
+    from harness.run.resume import begun_with, must_be_named
     from harness.spec import fleet
 
     must_stand_alone()
     resolved = begun_with(folder, option_values.headers(flags["header"]))
+    must_be_named(resolved, api=flags["api"], dataset=flags["dataset"], place=folder)
     begun = fleet.urls(resolved.target)
     if flags["url"] and list(flags["url"]) != begun:
         fact = f"the run was begun with {', '.join(begun)}"
@@ -347,7 +348,8 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         ramp["workers"] = None if values["workers"] == "auto" else units.count(values["workers"], "--workers")
     workload: dict[str, Any] = {}
     if "dataset" in values:
-        workload["dataset"] = {"path": values["dataset"]} | ({"skip_broken": True} if values["skip_broken"] else {})
+        skips = {"skip_broken": True} if values["skip_broken"] else {}
+        workload["dataset"] = option_values.dataset(values["dataset"]) | skips
     elif values["skip_broken"]:
         raise HarnessError("no dataset to read", place="--skip-broken", way_out="give --dataset FILE")
     if "host_cpus" in values:

@@ -12,25 +12,25 @@ from functools import partial
 import click
 
 from harness.cli.grouped import F, Spec, field, option, under
+from harness.spec.work import APIS
 
 target, workload, ramp, hardware, sim = (
     partial(field, section) for section in ("target", "workload", "ramp", "hardware", "sim")
 )
 
-APIS = (
-    "chat",
-    "completions",
-    "responses",
-    "anthropic",
-    "triton",
-    "tgi",
-    "llama-cpp",
-    "ollama",
-    "embeddings",
-    "rerank",
-    "tei-rerank",
-    "score",
-)
+
+class ApiName(click.Choice[str]):
+    """The name of an API: Knee's own, or one that another package adds."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take the name of a plug-in too, without loading it."""
+        from harness.base import plugins
+
+        if value not in self.choices and value in plugins.names(plugins.DIALECTS):
+            return value
+        return super().convert(value, param, ctx)
+
+
 _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
         "Common options",
@@ -57,7 +57,13 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     ),
     (
         "Endpoint",
-        target("--api", type=click.Choice(APIS), metavar="NAME", help=f"One of {', '.join(APIS)}; default chat."),
+        target(
+            "--api",
+            type=ApiName(APIS),
+            metavar="NAME",
+            help=f"One of {', '.join(APIS)}; default chat.",
+            with_resume=True,
+        ),
         option(
             "--header",
             "header",
@@ -98,7 +104,12 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     ),
     (
         "Workload",
-        option("--dataset", metavar="FILE", help="Requests or lengths from a file, a trace or a result folder."),
+        option(
+            "--dataset",
+            metavar="[FORMAT:]FILE",
+            help="Requests or lengths from a file, a trace or a result folder.",
+            with_resume=True,
+        ),
         option("--skip-broken", is_flag=True, help="Leave out what of the dataset cannot be read, and count it."),
         option("--canaries", is_flag=True, help="Check that answers under load are those of an unloaded server."),
         option("--questions", metavar="FILE", help="Canaries from a file, as JSON lines, with their right answers."),

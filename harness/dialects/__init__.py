@@ -1,29 +1,45 @@
-"""The APIs that can be measured and simulated, by the names that `--api` takes; one module each. Pure."""
+"""The APIs that can be measured and simulated, by the names that `--api` takes; one module each. Pure.
+
+A module of this package that holds a `Dialect` adds it; `spec.work.APIS` has the names in their order. Another package
+adds one by an entry point of `knee.dialects`.
+"""
 
 from __future__ import annotations
 
-from harness.dialects.anthropic import ANTHROPIC
-from harness.dialects.chat import CHAT
-from harness.dialects.completions import COMPLETIONS
-from harness.dialects.dialect import Dialect
-from harness.dialects.llama_cpp import LLAMA_CPP
-from harness.dialects.ollama import OLLAMA
-from harness.dialects.prefill import EMBEDDINGS, RERANK, SCORE, TEI_RERANK
-from harness.dialects.responses import RESPONSES
-from harness.dialects.tgi import TGI
-from harness.dialects.triton import TRITON
+import importlib
+import pkgutil
+from functools import cache
 
-DIALECTS: dict[str, Dialect] = {  # a path that ends like another's stands before it
-    "chat": CHAT,
-    "completions": COMPLETIONS,
-    "responses": RESPONSES,
-    "anthropic": ANTHROPIC,
-    "triton": TRITON,
-    "tgi": TGI,
-    "llama-cpp": LLAMA_CPP,
-    "ollama": OLLAMA,
-    "embeddings": EMBEDDINGS,
-    "rerank": RERANK,
-    "tei-rerank": TEI_RERANK,
-    "score": SCORE,
-}
+from harness.base import plugins
+from harness.base.errors import HarnessError
+from harness.dialects.dialect import Dialect
+from harness.spec.work import APIS
+
+
+class _Dialects(dict[str, Dialect]):
+    """Knee's own; that of another package is loaded when its name is asked for, and is not among them."""
+
+    def __missing__(self, name: str) -> Dialect:
+        return _plugin(name)
+
+
+@cache
+def _plugin(name: str) -> Dialect:
+    found: Dialect | None = plugins.find(plugins.DIALECTS, name, Dialect)
+    if found is None:
+        raise HarnessError(f"unknown api '{name}'", place="--api", way_out=f"known: {', '.join(APIS)}")
+    if not found.unit.decodes:
+        fact, way_out = "it generates no answer", f"give one that does, or --api, one of: {', '.join(APIS)}"
+        raise HarnessError(fact, place=f"{plugins.DIALECTS} {name}", way_out=way_out)
+    return found
+
+
+def _own() -> dict[str, Dialect]:
+    """Return the dialects of this package's modules, in the order of their names in `APIS`."""
+    modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
+    every = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]
+    every.sort(key=lambda dialect: APIS.index(dialect.name))  # a path that ends like another's stands before it
+    return {dialect.name: dialect for dialect in every}
+
+
+DIALECTS = _Dialects(_own())

@@ -176,6 +176,7 @@ def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
 
 
 ANTHROPIC = Dialect(
+    name="anthropic",
     path="/messages",
     headers={"anthropic-version": "2023-06-01"},
     key="x-api-key",

@@ -49,6 +49,7 @@ def _choice(text: str, reasoning: str) -> dict[str, Any]:
 
 
 CHAT = Dialect(
+    name="chat",
     path="/chat/completions",
     images=True,
     encoder=partial(PromptEncoder, _prompt, openai_fields),

@@ -10,6 +10,7 @@ from harness.dialects.dialect import Dialect, Server, Wording
 from harness.dialects.document import DocumentParser
 
 COMPLETIONS = Dialect(
+    name="completions",
     path="/completions",
     encoder=partial(PromptEncoder, lambda messages, tools: {"prompt": one_text(messages, tools)}, openai_fields),
     decoder=StreamDecoder,

@@ -115,6 +115,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One API, the client's half and, where the simulated endpoint speaks it, the server's."""
 
+    name: str = ""  # as `--api` has it; that of another package's dialect is its entry point's
     path: str  # below the root; {model} stands for the model's name
     root: str = "/v1"
     unit: Unit = Unit.OUTPUT_TOKENS

@@ -67,6 +67,7 @@ def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
 
 
 LLAMA_CPP = Dialect(
+    name="llama-cpp",
     path="/completion",
     root="",
     encoder=partial(PromptEncoder, lambda messages, tools: {"prompt": one_text(messages, tools)}, _fields),

@@ -97,6 +97,7 @@ def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
 _DATE = "1970-01-01T00:00:00Z"
 
 OLLAMA = Dialect(
+    name="ollama",
     path="/api/chat",
     root="",
     encoder=partial(PromptEncoder, _prompt, _fields),

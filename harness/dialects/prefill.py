@@ -155,12 +155,12 @@ def _score(query: str, texts: Sequence[str]) -> dict[str, Any]:
     return {"text_1": query, "text_2": texts}
 
 
-def _dialect(path: str, fields: Fields, root: str = "/v1") -> Dialect:
+def _dialect(name: str, path: str, fields: Fields, root: str = "/v1") -> Dialect:
     encoder = partial(InputsEncoder, fields)
-    return Dialect(path=path, root=root, unit=Unit.INPUT_TOKENS, encoder=encoder, decoder=AnswerDecoder)
+    return Dialect(name=name, path=path, root=root, unit=Unit.INPUT_TOKENS, encoder=encoder, decoder=AnswerDecoder)
 
 
-EMBEDDINGS = _dialect("/embeddings", _embeddings)
-RERANK = _dialect("/rerank", _rerank)
-SCORE = _dialect("/score", _score)
-TEI_RERANK = _dialect("/rerank", _tei_rerank, root="")
+EMBEDDINGS = _dialect("embeddings", "/embeddings", _embeddings)
+RERANK = _dialect("rerank", "/rerank", _rerank)
+SCORE = _dialect("score", "/score", _score)
+TEI_RERANK = _dialect("tei-rerank", "/rerank", _tei_rerank, root="")

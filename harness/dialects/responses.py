@@ -206,6 +206,7 @@ def _closing(answer: Answer) -> list[bytes]:
 
 
 RESPONSES = Dialect(
+    name="responses",
     path="/responses",
     encoder=partial(PromptEncoder, _prompt, _fields),
     decoder=partial(StreamDecoder, read=_read),

@@ -79,6 +79,7 @@ def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
 
 
 TGI = Dialect(
+    name="tgi",
     path="/generate_stream",
     root="",
     encoder=partial(PromptEncoder, lambda messages, tools: {"inputs": one_text(messages, tools)}, _fields),

@@ -61,6 +61,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 TRITON = Dialect(
+    name="triton",
     path="/v2/models/{model}/generate_stream",
     root="",
     encoder=partial(PromptEncoder, lambda messages, tools: {"text_input": one_text(messages, tools)}, _fields),

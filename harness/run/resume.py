@@ -16,7 +16,10 @@ from harness.results import result
 from harness.results.folder import MANIFEST
 from harness.run.endpoint import Launch
 from harness.spec import scenario as scenarios
+from harness.spec.dataset import DatasetSpec
 from harness.spec.scenario import Scenario
+from harness.spec.work import APIS
+from harness.workload.dataset.dataset import readers
 
 
 def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
@@ -44,6 +47,25 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
         fact = "the scenario in its manifest is not the one that it was begun with"
         raise HarnessError(fact, place=place, way_out="undo the change, or start a new run")
     return scenario
+
+
+def must_be_named(scenario: Scenario, *, api: str | None, dataset: str | None, place: str) -> None:
+    """HarnessError where only the folder names a plug-in, or the operator another one than it was begun with.
+
+    A folder may come from others: no code of another package is loaded because it says so.
+    """
+    spec = scenario.workload.dataset or DatasetSpec(path="")
+    file = f"{spec.format}:{spec.path}" if spec.format else spec.path
+    for option, begun, given, own in (
+        ("--api", scenario.target.api, api, scenario.target.api in APIS),
+        ("--dataset", file, dataset, spec.format in (None, *readers())),
+    ):
+        if given not in (None, begun):
+            fact = f"the run was begun with {begun or 'none'}"
+            raise HarnessError(fact, place=f"{option} {given}", way_out="give that, or start a new run")
+        if given is None and not own:
+            way_out = f"add {option} {begun} if its package may be loaded"
+            raise HarnessError(f"only the folder names the plug-in of {option} {begun}", place=place, way_out=way_out)
 
 
 def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:

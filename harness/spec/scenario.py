@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.base import decoding, secrecy, units
+from harness.base import decoding, plugins, secrecy, units
 from harness.base.errors import HarnessError
 from harness.spec import classes, dataset, fleet, images, quality, reuse, traffic
 from harness.spec.bounds import Must, above_0, bound, located
@@ -27,7 +27,7 @@ from harness.spec.classes import AnswerLength, ClassSpec, PromptLength
 from harness.spec.dataset import DatasetSpec
 from harness.spec.quality import QualitySpec
 from harness.spec.reuse import NodeSpec, Pause, PrefixSpec, SessionSpec
-from harness.spec.work import PREFILL_ONLY
+from harness.spec.work import APIS, PREFILL_ONLY
 
 _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
@@ -47,28 +47,12 @@ Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many",
 Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
 
 
-Api = Literal[
-    "chat",
-    "completions",
-    "responses",
-    "anthropic",
-    "triton",
-    "tgi",
-    "llama-cpp",
-    "ollama",
-    "embeddings",
-    "rerank",
-    "tei-rerank",
-    "score",
-]  # the names in harness.dialects.DIALECTS
-
-
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The endpoint; secrets are better named (`api_key_env`, `env:NAME`) than written."""
 
     url: str | None = None
     model: str | None = None
-    api: Api = "chat"
+    api: str = "chat"  # one of work.APIS, or of those that other packages add
     api_key_env: str | None = None
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
@@ -347,6 +331,8 @@ def check(scenario: Scenario, *, place: str) -> None:
 def _check_target(scenario: Scenario, must: Must) -> None:
     """Addresses and headers; no secret may stand where it would be stored."""
     target = scenario.target
+    known = target.api in APIS or target.api in plugins.names(plugins.DIALECTS)
+    must(known, "target.api", f"unknown api '{target.api}'", f"known: {', '.join(APIS)}")
     must(not _may_carry_a_key(target.url or ""), "target.url", *_NO_KEY)
     must(not any(map(_may_carry_a_key, target.urls or ())), "target.urls", *_NO_KEY)
     sessions = scenario.has_tasks or bool(scenario.workload.dataset)
