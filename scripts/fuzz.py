@@ -19,8 +19,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import EventParser
+from harness.dialects.tokens import TokenPlacer
 from tests.dialects.test_placer import byte_level
 from tests.trust.fuzzing import Reader, cut, difference, mutated, small_limits
 from tests.trust.fuzzing_readers import SHARES, Readers

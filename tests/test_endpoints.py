@@ -11,8 +11,7 @@ import pytest
 
 from harness.dialects import DIALECTS
 from harness.dialects.document import JSON
-from harness.dialects.ndjson import NDJSON
-from harness.dialects.sse import EVENTS
+from harness.dialects.sse import EVENTS, NDJSON
 
 ROOT = Path(__file__).parents[1]
 STREAMS = {EVENTS: "events", NDJSON: "lines of JSON", JSON: "no"}

@@ -1,4 +1,4 @@
-"""Chat completions: messages in, deltas out."""
+"""OpenAI's chat, messages in and deltas out, and its text completions, one prompt in and pieces of text out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import PromptEncoder, Tools, message_texts, openai_fields, openai_messages
+from harness.dialects.body import (
+    PromptEncoder,
+    Tools,
+    message_texts,
+    one_text,
+    openai_fields,
+    openai_messages,
+    prompt_texts,
+)
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Delta, Usage
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Dialect, Server, Wording
@@ -67,6 +75,28 @@ CHAT = Dialect(
             token=b'"delta":{"content":"%s"}',
             reasoning=b'"delta":{"reasoning":"%s"}',
             choice=_choice,
+        ),
+    ),
+)
+
+
+COMPLETIONS = Dialect(
+    name="completions",
+    path="/completions",
+    encoder=partial(PromptEncoder, lambda messages, tools: {"prompt": one_text(messages, tools)}, openai_fields),
+    decoder=StreamDecoder,
+    whole=partial(StreamDecoder, events=DocumentParser),
+    server=Server(
+        texts=prompt_texts,
+        output_tokens=16,
+        wording=Wording(
+            id="cmpl-",
+            event="text_completion",
+            whole="text_completion",
+            opening=None,
+            token=b'"text":"%s"',
+            reasoning=None,
+            choice=lambda text, _: {"text": text},
         ),
     ),
 )

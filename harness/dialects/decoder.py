@@ -22,20 +22,26 @@ is over.
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Callable, Iterable
-from itertools import accumulate, compress, pairwise
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from harness.base.errors import ProtocolError
-from harness.dialects.chunk import ABSENT, Chunk, Usage, cached_tokens, call_text, join_parts, output_tokens, read_chunk
+from harness.dialects.chunk import (
+    ABSENT,
+    Chunk,
+    cached_tokens,
+    call_text,
+    join_parts,
+    output_tokens,
+    read_chunk,
+    salvage,
+)
 from harness.dialects.document import JSON
-from harness.dialects.placer import TokenPlacer
-from harness.dialects.salvage import salvage
 from harness.dialects.sse import TOO_LONG, EventParser
+from harness.dialects.tokens import Shown, TokenPlacer
 from harness.dialects.unlisted import UNREADABLE, look
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
@@ -44,17 +50,10 @@ NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where
 # `finish_reason` of an answer that failed: vLLM and SGLang; LMDeploy and OpenRouter; TensorRT-LLM, two; DeepSeek.
 _FAILED = frozenset(("abort", "error", "cancelled", "timeout", "insufficient_system_resource"))
 _NO_REASON = frozenset(("null", "None", "none"))  # words for a reason that has not come: KoboldCpp, Triton
-_LENGTH = frozenset(
-    ("length", "max_tokens", "max_output_tokens", "limit", "max_length")
-)  # reasons of an answer cut by it
 # What a reasoning begins with that is in the answer's text: Qwen and DeepSeek, Magistral, Kimi, Seed, gpt-oss.
 _OPENINGS = ("<think>", "<thinking>", "<thought>", "<reasoning>", "<reason>", "[think]", "◁think▷", "<seed:think>",
              "<|channel|>analysis")  # fmt: skip
-_THOUGHT = re.compile("reason|think|thought|analysis", re.I)  # names of fields that hold no answer
-_UNCOUNTED = 0.1  # share of prompt and output by which the total may be more without a note
 _LONGEST_WORDS = 200  # characters of what a server says in place of an answer
-_MOST_NOTES = 8  # of one answer: field names are the server's
-_FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
 
 
 class Parser(Protocol):
@@ -96,7 +95,7 @@ class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return b"" if self.token_counts is None else self.token_counts.tobytes()
 
 
-class StreamDecoder:
+class StreamDecoder(Shown):
     """Decodes the events of one response in order of arrival; `end` returns the result.
 
     `feed` takes a body piece with the stamp of its read; it raises ProtocolError where the rest cannot be read, and
@@ -106,11 +105,8 @@ class StreamDecoder:
     """
 
     __slots__ = (
-        "_answer", "_answered", "_arrivals", "_aside", "_asked", "_cached_tokens", "_counted", "_done", "_empty",
-        "_error", "_events", "_field", "_final", "_finish_reason", "_finishes", "_input_tokens", "_keeps_text", "_kept",
-        "_lengths", "_merged", "_message", "_noted", "_opening", "_output_tokens", "_placer", "_read", "_reasoned",
-        "_reasoning_tokens", "_silent", "_text", "_tokens", "_unlisted", "_usage", "_words", "came_whole",
-        "media",
+        "_answer", "_aside", "_cached_tokens", "_done", "_events", "_final", "_finishes", "_input_tokens",
+        "_keeps_text", "_kept", "_merged", "_opening", "_read", "_silent", "_words", "came_whole", "media",
     )  # fmt: skip
 
     def __init__(
@@ -123,40 +119,22 @@ class StreamDecoder:
         events: Callable[[], Parser] = EventParser,
         finishes: bool = True,
     ) -> None:
+        super().__init__(placer, asked)
         self._events = events()
         self._read, self._finishes = read, finishes
         self.media = self._events.media
         self.came_whole = False  # only the body's own end is still to come
-        self._placer = placer
-        self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._answer: list[str] | None = [] if keep_text else None
         self._kept = 0  # characters of `_answer`
         self._opening: str | None = ""  # of the answer, while it may be that of a reasoning
         self._keeps_text = keep_text or placer is not None  # or for the opening
-        self._asked = asked
-        self._counted: int | None = None  # the server's running count, where it sends one before the end
-        self._answered = -1  # the first chunk that carries some of the answer, not of the reasoning
         self._done: int | None = None  # chunks before the first [DONE]
         self._final = 0  # chunks before the last usage that brought no token and does not run
-        self._empty = 0  # chunks after the first token that showed none of their own
-        self._unlisted = array("I")  # chunks whose text is in a field that nobody listed
-        self._field = ""  # the first such
         self._silent = True  # no event but the end mark has come
         self._words = self._aside = ""  # of an error in place of an answer; of what is no JSON object
-        self._noted: list[str] = []
-        self._usage: Usage | None = None  # that came with the end
-        self._reasoned = False
-        self._lengths = array("H")  # of each chunk's text, in bytes
-        self._tokens: array[int] | None = None  # of each chunk; None while each has one
-        self._arrivals = array("q")
         self._merged = 0
-        self._error = ""
-        self._message = ""
-        self._finish_reason = ""
         self._input_tokens: int | None = None
         self._cached_tokens: int | None = None
-        self._output_tokens: int | None = None
-        self._reasoning_tokens: int | None = None
 
     def feed(self, data: bytes | None, stamp_ns: int) -> int:
         """Account for one body piece, None at the end; returns the token-carrying chunks in it."""
@@ -321,14 +299,6 @@ class StreamDecoder:
             return self._account(chunk, stamp_ns, event)
         return 0
 
-    def _note(self, code: str) -> None:
-        if code not in self._noted and len(self._noted) < _MOST_NOTES:
-            self._noted.append(code)
-
-    def _fail(self, error: str, message: str) -> None:
-        if not self._error:
-            self._error, self._message = error, message
-
     def _marks(self) -> int:
         """How many marks of an end have come in the body."""
         usage = 0 < self._final == len(self._arrivals)
@@ -347,7 +317,7 @@ class StreamDecoder:
             self._judge_end(ended)
         if self._done is not None and len(self._arrivals) > self._done:
             self._fail("malformed_event", "tokens after [DONE]")
-        token_source = self._settle(stamp_ns)
+        token_source = self._settle(stamp_ns, streamed=self.media != JSON)
         if not self._arrivals:
             self._fail("empty_response", self._instead(f"no token came, finish_reason {self._finish_reason or 'none'}"))
         elif not self._error:
@@ -383,149 +353,3 @@ class StreamDecoder:
         if self._silent and not self._arrivals:
             fact = "the stream held no event" + (" but [DONE]" if self._done is not None else "")
         return ": ".join(filter(None, (fact, self._words or self._aside)))
-
-    def _settle(self, stamp_ns: int) -> str:
-        """Decide where each token arrived: running usage, one a chunk, the tokenizer, usage by bytes.
-
-        That is token_source in docs/definitions.md, Columns of requests.parquet.
-        """
-        if self._counted is not None and not self._trusted():
-            self._keep_chunks(self._lengths)
-            self._counted = self._tokens = None
-        if self._unlisted:
-            self._settle_unlisted()
-        chunks, usage = len(self._arrivals), self._shown_tokens()
-        if self.media == JSON and self._output_tokens and not self._error:
-            # All tokens of an answer that does not stream came with it, also those of a text that it does not show.
-            source, self._tokens = "bytes", array("i", [self._output_tokens])
-            if not chunks:
-                self._arrivals.append(stamp_ns)
-                self._reasoned = True
-                self._note("no_text")
-        elif not chunks:
-            source = ""
-        elif self._counted is not None:
-            source = "continuous"
-        elif usage is None and not self._error and (placed := self._placed(None)) is not None:
-            source, self._tokens, self._output_tokens = "tokenizer", placed, sum(placed)
-        else:
-            if usage is None and not self._error:
-                usage = self._output_tokens = chunks
-                if self._asked and self._asked >= chunks and self._finish_reason.lower() in _LENGTH:
-                    usage = self._output_tokens = self._asked
-                    self._note("asked")
-            if usage is None or usage in (chunks, chunks + self._empty) or self._error:
-                # The tokens of chunks that showed nothing have no arrival: an end of text, part of a character.
-                source = "chunks"
-            elif usage > sum(self._lengths) and self._text is None:
-                # No token is shorter than a byte, so some were not in this text: nothing tells how many each chunk has.
-                source = "chunks"
-            elif (placed := self._placed(usage)) is not None:
-                source, self._tokens = "tokenizer", placed
-            else:
-                source, self._tokens = "bytes", _shared(min(usage, sum(self._lengths)), self._lengths)
-        if self._tokens is not None:
-            self._keep_chunks(self._tokens)
-            if self._tokens.count(1) == len(self._tokens):
-                self._tokens = None
-        if self._error and self._output_tokens is None:
-            self._output_tokens = len(self._arrivals) if self._tokens is None else sum(self._tokens)
-        self._lengths, self._text = array("H"), None  # of a finished response only the arrivals are kept
-        return source
-
-    def _settle_unlisted(self) -> None:
-        """See whether text in unlisted fields was tokens: the known ones had fewer than usage counts, or none."""
-        chunks, unlisted = len(self._arrivals), set(self._unlisted)
-        known = chunks - len(unlisted)
-        if self._counted is not None:
-            count = not self._tokens or any(self._tokens[each] for each in unlisted)
-        else:
-            count = not known or (self._output_tokens or 0) > known + self._empty
-        if count:
-            self._note(f"unlisted:{self._field}")
-            self._reasoned = self._reasoned or self._answered >= 0 or bool(_THOUGHT.search(self._field))
-        else:
-            self._keep_chunks([each not in unlisted for each in range(chunks)])
-
-    def _shown_tokens(self) -> int | None:
-        """Output tokens that the stream showed, by the server's count; None where it gave none.
-
-        Without those of a reasoning that was not streamed: they have no arrival. 0 for a text that came is a
-        placeholder.
-        """
-        usage = self._output_tokens or None
-        if usage is None or self._reasoned or not self._reasoning_tokens:
-            return usage
-        return max(usage - self._reasoning_tokens, min(usage, len(self._arrivals)))
-
-    def _keep_chunks(self, marks: Iterable[int]) -> None:
-        """Only the chunks whose mark is not 0."""
-        marks = bytes(map(bool, marks))
-        if 0 in marks:
-            if self._unlisted:
-                places = list(accumulate(marks, initial=0))
-                self._unlisted = array("I", (places[each] for each in self._unlisted if marks[each]))
-            if self._text is not None:
-                ends = pairwise(accumulate(self._lengths, initial=0))
-                self._text = bytearray().join(compress((self._text[a:b] for a, b in ends), marks))
-            if self._answered > 0:
-                self._answered = sum(marks[: self._answered])
-            self._arrivals = array("q", compress(self._arrivals, marks))
-            self._lengths = array(self._lengths.typecode, compress(self._lengths, marks))
-            if self._tokens is not None:
-                self._tokens = array("i", compress(self._tokens, marks))
-
-    def _trusted(self) -> bool:
-        """Whether the running count ran: until the end some servers send 0, each chunk's own, or a first one only."""
-        few, tokens = max(1, len(self._arrivals) // 10), self._tokens
-        if tokens is None:
-            return (self._shown_tokens() or 0) - len(self._arrivals) <= few
-        if not self._lengths[-1] and tokens.count(1) == len(tokens) - 1 and tokens[-1] > 1:
-            return tokens[-1] <= few
-        silent = sum(1 for each, length in zip(tokens, self._lengths, strict=True) if length and not each)
-        return silent <= few
-
-    def _placed(self, usage: int | None) -> array[int] | None:
-        """Tokens of each chunk by the tokenizer; None without one, or where it finds more than the server counts."""
-        if self._placer is None or self._text is None:
-            return None
-        ends = accumulate(self._lengths, initial=0)
-        placed = self._placer.counts([self._text[a:b].decode() for a, b in pairwise(ends)])
-        found = sum(placed)
-        # Fewer is what the text does not show (markers, hidden reasoning) and stays unplaced.
-        may_be = usage is None or found <= usage + max(1, int(_FOREIGN * usage))
-        return array("i", placed) if found and may_be else None
-
-    def _note_uncounted(self) -> None:
-        """Note the tokens of the usage's total that are neither the prompt's nor the answer's, where they are many."""
-        usage = self._usage or Usage()
-        counted = (usage.prompt_tokens or 0) + (self._output_tokens or 0)
-        beyond = min(usage.total_tokens or 0, 2**31 - 1) - counted
-        if usage.prompt_tokens and usage.completion_tokens and beyond > _UNCOUNTED * counted:
-            self._note(f"uncounted:{beyond}")
-
-    def _first_content(self) -> int:
-        """Without reasoning the answer begins with the first token; else with a chunk that is still there."""
-        if "think" in self._noted:
-            return 0
-        answered = self._answered if self._reasoned else 0
-        return self._arrivals[answered] if 0 <= answered < len(self._arrivals) else 0
-
-
-def _shared(total: int, lengths: array[int]) -> array[int]:
-    """A total shared out by length: whole numbers that add up to it, none of them 0 where there is enough for all.
-
-    >>> _shared(6, array("H", [4, 2])), _shared(3, array("H", [100, 1, 1])), _shared(1, array("H", [2, 2]))
-    (array('i', [4, 2]), array('i', [1, 1, 1]), array('i', [1, 0]))
-    """
-    whole, left, out, shared, seen = sum(lengths), len(lengths), array("i"), 0, 0
-    enough = total >= left
-    for length in lengths:
-        seen += length
-        left -= 1
-        upto = -(-total * seen // whole)
-        if enough:
-            upto = min(max(upto, shared + 1), total - left)
-        out.append(upto - shared)
-        shared = upto
-    return out

@@ -9,8 +9,8 @@ import msgspec
 
 from harness.dialects.body import Body, read_body
 from harness.dialects.decoder import DecodedResponse
-from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import EVENTS
+from harness.dialects.tokens import TokenPlacer
 from harness.spec.work import Unit
 from harness.workload.request import Request
 

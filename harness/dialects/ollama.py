@@ -16,7 +16,7 @@ from harness.dialects.body import Body, PromptEncoder, SentMessage, Settings, To
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, usage_of
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Answer, Dialect, Events, Server
-from harness.dialects.ndjson import NDJSON, LineParser
+from harness.dialects.sse import NDJSON, LineParser
 from harness.workload.request import Message
 
 

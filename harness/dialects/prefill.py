@@ -19,7 +19,7 @@ from harness.dialects.chunk import ABSENT, Count
 from harness.dialects.decoder import NO_ERROR, DecodedResponse
 from harness.dialects.dialect import Dialect
 from harness.dialects.document import JSON, Document
-from harness.dialects.placer import TokenPlacer
+from harness.dialects.tokens import TokenPlacer
 from harness.spec.work import Unit
 from harness.workload.request import Message, Request
 

@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, the data of each event out, cut anywhere. No IO.
+"""Server-sent events, and lines of JSON: bytes in, the data of each event out, cut anywhere. No IO.
 
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
 event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a
@@ -18,6 +18,7 @@ from typing import ClassVar
 import msgspec
 
 EVENTS = "text/event-stream"
+NDJSON = "application/x-ndjson"
 LONGEST = 4 << 20  # bytes of one event
 TOGETHER = 256 << 20  # bytes of all; else 256 streams that never end a line take a GiB
 TOO_LONG = b"\ran event longer than can be kept"  # no server can send it: a CR ends a line
@@ -134,3 +135,31 @@ def _data(block: bytes) -> bytes | None:
     if error is not None:
         return b"error: " + error
     return b"\n".join(data) if data else None
+
+
+class LineParser(EventParser):
+    """Parses one stream of newline-delimited JSON, bounded as events are.
+
+    `feed` returns every line that the bytes complete, without those that are blank.
+    """
+
+    __slots__ = ()
+
+    media: ClassVar[str] = NDJSON
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        if self._cut_off:
+            return []
+        lines, newline, rest = piece.rpartition(b"\n")
+        out = []
+        if newline:
+            out = [line for line in (bytes(self._tail) + lines).split(b"\n") if line.strip()]
+            self._tail = bytearray(rest)
+        else:
+            self._tail += piece
+        self._count(len(self._tail))
+        if self._cut_off:
+            self._tail = bytearray()
+            self._count(0)
+            out.append(TOO_LONG)
+        return out

@@ -17,7 +17,7 @@ from harness.dialects.body import PromptEncoder, Settings, one_text
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, usage_of
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Dialect
-from harness.dialects.placer import TokenPlacer
+from harness.dialects.tokens import TokenPlacer
 
 
 class _Event(msgspec.Struct, gc=False):

@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.data.record import ABANDONED, NOT_FAILED, Record
 from harness.dialects import DIALECTS
-from harness.dialects.placer import TokenPlacer
+from harness.dialects.tokens import TokenPlacer
 from harness.load import quota, tasks
 from harness.load.loop import HotSelector, now
 from harness.load.messages import (

@@ -17,8 +17,7 @@ from harness.dialects import DIALECTS, document
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.dialect import Decoder, Dialect
 from harness.dialects.document import JSON
-from harness.dialects.ndjson import NDJSON
-from harness.dialects.sse import EVENTS
+from harness.dialects.sse import EVENTS, NDJSON
 from harness.load import control
 from harness.load.http1 import ResponseParser, is_readable, media_type
 from harness.run.spoken import NotSpokenError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.base.errors import ProtocolError
 from harness.dialects import DIALECTS, decoder
 from harness.dialects.decoder import DecodedResponse, StreamDecoder
-from harness.dialects.placer import TokenPlacer
+from harness.dialects.tokens import TokenPlacer
 from tests.builders.streams import ALL, DONE, END, delta, event, usage
 
 

@@ -7,7 +7,7 @@ import functools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.dialects.placer import TokenPlacer
+from harness.dialects.tokens import TokenPlacer
 
 
 @functools.cache

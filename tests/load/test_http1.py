@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from harness.base.errors import ProtocolError
 from harness.dialects.document import JSON
-from harness.dialects.ndjson import NDJSON
-from harness.dialects.sse import EVENTS
+from harness.dialects.sse import EVENTS, NDJSON
 from harness.load.http1 import ResponseParser, decompressed, is_readable, request, request_head
 
 CHUNKED = (

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from harness.base import secrecy, terminal, units
 from harness.base.errors import HarnessError
-from harness.dialects import decoder, refusals, salvage
+from harness.dialects import chunk, refusals, tokens
 from harness.load import http1, quota
 from harness.observe import server
 from harness.predict import catalog, quantisation
@@ -89,11 +89,11 @@ TABLE = (
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!")),
     Expression("stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times(".")),
-    Expression("dialects/decoder.py", "reason|think|", decoder._THOUGHT.search, times("reaso")),
-    Expression("dialects/salvage.py", " - at ", salvage._AT.search, times(" - at `$a")),
-    Expression("dialects/salvage.py", r"\.([^", salvage._STEP.findall, times("[1")),
+    Expression("dialects/tokens.py", "reason|think|", tokens._THOUGHT.search, times("reaso")),
+    Expression("dialects/chunk.py", " - at ", chunk._AT.search, times(" - at `$a")),
+    Expression("dialects/chunk.py", r"\.([^", chunk._STEP.findall, times("[1")),
     Expression(
-        "dialects/salvage.py", r"\d{1,18}", salvage._COUNT.fullmatch, times("0", before="1.", after="!"),
+        "dialects/chunk.py", r"\d{1,18}", chunk._COUNT.fullmatch, times("0", before="1.", after="!"),
     ),
     Expression("dialects/refusals.py", "unsupported|not", refusals._REFUSED.search, times("un")),
     Expression(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from harness.dialects import sse
 from harness.dialects.decoder import StreamDecoder
-from harness.dialects.placer import TokenPlacer
+from harness.dialects.tokens import TokenPlacer
 from harness.load import http1
 from harness.load.loop import HotSelector
 from harness.load.sockets import Connection, SocketTransport
