@@ -15,8 +15,8 @@ from knee_table import Line
 
 from harness.analysis import seats
 from harness.analysis.level import Facts, summarise_level
+from harness.analysis.rules import Purpose, usable
 from harness.analysis.seats import Seats
-from harness.analysis.validity import Purpose, usable
 from harness.data.summary import LevelSummary
 from harness.results.folder import REQUESTS
 from harness.results.result import Result, read_summary

@@ -2,8 +2,9 @@
 
     python scripts/reference.py          # writes it; a test compares
 
-A key's meaning is the help of its option, else the comment beside its field. A verdict's cause is that of
-docs/definitions.md, and what to do is the advice that the code prints, with "…" for what differs from run to run.
+A key's meaning is the help of its option, else the comment at its field. A verdict's cause is the description of its
+rule, and what to do is the advice that the rule gives, with "…" for what differs from run to run. The table of verdicts
+in docs/definitions.md is written, too.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from pathlib import Path
 
 import msgspec
 
+from harness.analysis.rules import Rule, registered
 from harness.cli import familiar, verb
 from harness.cli.grouped import Option
-from harness.data.judgement import Code
 from harness.spec import classes, dataset, quality, recipe, reuse, scenario
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
 DEFINITIONS = ROOT / "docs" / "definitions.md"
+RULES = ROOT / "harness" / "analysis" / "rules"
 
 _CLASS = (
     'One kind of request among others. `models = ["a", "b"]` in place of `model` makes a class for each of them; '
@@ -203,16 +205,20 @@ def _familiar() -> list[str]:
 # ---- verdicts -----------------------------------------------------------------------------------------------
 
 
+def definitions() -> str:
+    """Return docs/definitions.md with the table of verdicts as the rules have it."""
+    head, title, rest = DEFINITIONS.read_text().partition("### Verdicts\n\n")
+    rows = [(f"`{code}`", severity, _cell(says)) for code, severity, says in _causes()]
+    table = "\n".join(_table(("`code`", "level", "what it says"), rows))
+    return f"{head}{title}{table}\n### {rest.partition('### ')[2]}"
+
+
 def _verdicts() -> list[str]:
-    found = dict[str, list[str]]()
-    for file in sorted((ROOT / "harness").rglob("*.py")):
-        for code, texts in _calls(ast.parse(file.read_text())):
-            found.setdefault(code, []).extend(texts)
-    rows = []
-    for level, codes, cause in _causes():
-        for code, own in zip(codes, _parts(cause, len(codes)), strict=True):
-            advice = "; or ".join(dict.fromkeys(found.get(code, [])))
-            rows.append((f"`{code}`", level, _cell(own), _cell(advice) or "–"))
+    advice = _advice()
+    rows = [
+        (f"`{code}`", severity, _cell(says), _cell("; or ".join(advice[code.removesuffix("_…")])) or "–")
+        for code, severity, says in _causes()
+    ]
     return [
         "## Verdicts",
         "",
@@ -223,32 +229,46 @@ def _verdicts() -> list[str]:
     ]
 
 
-def _causes() -> Iterator[tuple[str, list[str], str]]:
-    """(level, codes, what they say) of each row of the table in definitions.md."""
-    table = DEFINITIONS.read_text().partition("### Verdicts")[2].partition("###")[0]
-    for row in table.splitlines():
-        if row.startswith("| `") and "`code`" not in row:
-            _, codes, level, says, *_ = (cell.strip() for cell in row.split("|"))
-            yield level, re.findall(r"`([a-z0-9_…]+)`", codes), says
+def _causes() -> Iterator[tuple[str, str, str]]:
+    """Yield each code with the severities that it may have, and what it says."""
+    for code, same in _by_code().items():
+        severities = dict.fromkeys(severity for rule in same for severity in rule.severities)
+        says = " ".join(rule.description for rule in same)
+        yield code + "_…" * same[0].kinds, " or ".join(severities), says
 
 
-def _parts(text: str, n: int) -> list[str]:
-    """What a row says of each of its codes."""
-    parts = [part.strip() for part in text.split(";")]
-    return parts if len(parts) == n else [text] * n
+def _by_code() -> dict[str, list[Rule[typing.Any]]]:
+    found: dict[str, list[Rule[typing.Any]]] = {}
+    for rule in registered():
+        found.setdefault(rule.code, []).append(rule)
+    return found
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
-    """Each verdict that a module makes: its code, and what its advice may be."""
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    for function in functions.values():
-        for call in ast.walk(function):
-            if not isinstance(call, ast.Call) or len(call.args) < 3 or ast.unparse(call.args[0])[:5] != "Code.":
-                continue
-            code, advice = Code[ast.unparse(call.args[0]).removeprefix("Code.")], call.args[2]
-            if isinstance(advice, ast.Name):
-                advice = _latest(function, advice) or advice
-            yield str(code), _texts(advice, function, functions)
+def _advice() -> dict[str, list[str]]:
+    """Return what the rules of each code advise, each text once."""
+    sources = [ast.parse(file.read_text()) for file in sorted(RULES.glob("*.py"))]
+    functions = {node.name: node for tree in sources for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return {
+        code: list(dict.fromkeys(text for rule in same for text in _advised(rule.judge.__name__, functions)))
+        for code, same in _by_code().items()
+    }
+
+
+def _advised(name: str, functions: dict[str, ast.FunctionDef]) -> Iterator[str]:
+    """Yield what the advice of a rule's findings may be: of those that it makes itself, or has made by a helper."""
+    for call in ast.walk(functions[name]):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or len(call.args) < 2:
+            continue
+        helper = functions.get(call.func.id)
+        if call.func.id == "Finding":
+            advice = call.args[1]
+        elif helper is not None and "Finding" in ast.unparse(helper.returns or ast.Constant(None)):
+            advice = call.args[-1]
+        else:
+            continue
+        if isinstance(advice, ast.Name):
+            advice = _latest(functions[name], advice) or advice
+        yield from _texts(advice, functions[name], functions)
 
 
 def _texts(node: ast.AST, function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> list[str]:
@@ -334,3 +354,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    DEFINITIONS.write_text(definitions())

@@ -15,7 +15,6 @@ import msgspec
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from harness.data.judgement import Code
 from harness.data.summary import Summary
 from harness.sim import profile as profiles
 from harness.spec import scenario
@@ -46,7 +45,7 @@ def measured(asked: Scenario, seed: int) -> Summary:
 
 def named(found: Summary) -> list[float | None]:
     """The loads at which answers changed."""
-    return [each.at for each in found.verdicts if each.code == Code.ANSWERS_CHANGED]
+    return [each.at for each in found.verdicts if each.code == "answers_changed"]
 
 
 def alike(one: Summary, other: Summary) -> bool:

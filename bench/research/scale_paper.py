@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from harness.analysis.verdicts.client import CPU
+from harness.analysis.rules.requests import CPU
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
 
 FRAME_BYTES = 38 + 20 + 32  # Ethernet with its gap, IPv4, and TCP with time stamps; of each segment

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.analysis.verdicts.server import KV_FULL
 from harness.data.judgement import Cause
 from harness.data.summary import LevelSummary, Prediction, ServerView
 from harness.predict.roofline import batch_cap
 
+KV_FULL = 0.95  # from here on the KV cache counts as full
 SLACK = 0.02  # of a hinge: a client that misses a step a request moves it by 1/G, and noise by as much
 QUEUED = 1.0  # requests that wait, from where the batch is full
 

@@ -6,7 +6,7 @@ posterior, against that of one curve for all levels. A level whose window holds 
 Where the curves do not differ, a change shows if another number of requests is served at once than was counted before.
 
 The answer rests on the last stretch between changes that is long enough for a curve. Left out: changes within a window
-(`window`), and what is said about a change (`verdicts.curve`).
+(`window`), and the finding on a change (`rules.levels`).
 """
 
 from __future__ import annotations

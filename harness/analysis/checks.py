@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from harness.analysis.at_load import knee_load
-from harness.analysis.validity import Purpose, usable
-from harness.analysis.verdicts.server import KV_FULL
+from harness.analysis.cap import KV_FULL
+from harness.analysis.rules import Purpose, usable
 from harness.data.summary import Check, LevelSummary, WorkloadSummary
 
 PASS, DOUBT, NOT_MEASURED = "pass", "doubt", "not measured"

@@ -14,9 +14,9 @@ import numpy as np
 from harness.analysis import slo
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import part_summary
+from harness.analysis.rules import Purpose, usable
 from harness.analysis.slo import SloLimit
 from harness.analysis.table import Bools, Table
-from harness.analysis.validity import Purpose, usable
 from harness.data.record import Level
 from harness.data.summary import Attainment, ClassSummary, FirstUse, LevelSummary
 

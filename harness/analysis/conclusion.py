@@ -19,9 +19,9 @@ import numpy as np
 
 from harness.analysis.points import PooledLevels
 from harness.analysis.posterior import Curves, Posterior
+from harness.analysis.rules.requests import IN_FLIGHT
 from harness.analysis.stats import Z95
 from harness.analysis.table import Floats
-from harness.analysis.verdicts.client import IN_FLIGHT
 from harness.data.judgement import CurveState
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle, Value
 

@@ -6,7 +6,7 @@ the knees, by its quantiles. What they mean together is said by `conclusion`.
 Levels at the end whose throughput has collapsed take no part: what a server does that thrashes is another curve. They
 bound the knee from above.
 
-Left out: choosing the next level (`ramp`), and why throughput falls (`verdicts.curve`, which knows the levels).
+Left out: choosing the next level (`ramp`), and why throughput falls (`rules.levels`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from harness.analysis.points import Point as Point
 from harness.analysis.points import PooledLevels, pool
 from harness.analysis.points import points_of as points_of
 from harness.analysis.posterior import Curves, Posterior
+from harness.analysis.rules import findings
+from harness.analysis.rules.levels import Fitted
 from harness.analysis.table import Floats
-from harness.analysis.verdicts.curve import knee_not_identifiable, plateau_not_reached, throughput_collapses
-from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurvePoint, Knees, Value, Verdict
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurvePoint, Knees, Value
 
 DRAWS = 300  # curves that figures other than the knee are read from
 _PLACES, _AT_KNEE = 36, 16  # of the grid that curves are drawn on: over the loads, and by the quantiles of the knee
@@ -88,7 +89,7 @@ def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Post
         dip=dip if falls else None,
         parameters={"noise": found.noise, "roughness": tau, "softness": w},
         line=_line(kept, draws, evidence),
-        verdicts=_verdicts(levels, said, evidence),
+        verdicts=findings(Fitted(levels=levels, upright=levels.upright, reasons=said.reasons)),
     )
     knees = Knees(
         hinge=hinge if bends else None,
@@ -168,19 +169,6 @@ def _on_c(levels: PooledLevels, figure: Value) -> Value:
     return Value(levels.concurrency_at(figure.value), (low, high))
 
 
-def _verdicts(levels: PooledLevels, said: conclusion.Conclusion, evidence: Evidence) -> list[Verdict]:
-    n = len(levels.N)
-    out = [knee_not_identifiable(n, conclusion.LEVELS)] if n < conclusion.LEVELS else []
-    if math.isfinite(evidence.fall):
-        X, C, upright = levels.X, levels.C, levels.upright
-        low = upright + int(np.argmin(X[upright:]))
-        most = int(np.argmax(X))
-        return [
-            *out, throughput_collapses(float(X[most]), float(C[most]), float(X[low]), float(C[low]), float(C[upright]))
-        ]  # fmt: skip
-    return out + ([plateau_not_reached(said.reasons, float(levels.N[-1]))] if said.state != FOUND else [])
-
-
 def _of_few(levels: PooledLevels) -> Fit:
     """Return what fewer levels say than a curve needs."""
     said, nothing = conclusion.of_few(levels), Value(None)
@@ -195,7 +183,7 @@ def _of_few(levels: PooledLevels) -> Fit:
         plateau_reached=False,
         dip=None,
         parameters={},
-        verdicts=[knee_not_identifiable(len(levels.N), conclusion.LEVELS)],
+        verdicts=findings(Fitted(levels=levels, upright=len(levels.N))),
     )
     assert said.state in (NONE, BEYOND)
     return Fit(curve, Knees())

@@ -18,15 +18,13 @@ from msgspec import UNSET, UnsetType
 from harness.analysis import window
 from harness.analysis.conditions import Conditions
 from harness.analysis.metrics import figures, late_share, mean_itl, meets, peak_rate, steps, ttft
+from harness.analysis.rules import findings
+from harness.analysis.rules.requests import Measured, sent_late, unstable
+from harness.analysis.rules.tokens import LUMPED, PERCENTILES, TOKENS_PER_CHUNK, spoilt
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
-from harness.analysis.validity import invalid_by
-from harness.analysis.verdicts.client import PERCENTILES, client_limited, late_reads, spoilt
-from harness.analysis.verdicts.level import Evidence, of_level
-from harness.analysis.verdicts.server import LUMPED
-from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import Little, began_in, in_flight, little
-from harness.data.judgement import Code
+from harness.data.judgement import rank
 from harness.data.record import Level, LevelNote
 from harness.data.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
 from harness.spec.work import Unit
@@ -70,13 +68,15 @@ def level_summary(
         made = _without_steady_state(made)
     known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)
     if client.late_fraction is not None or any(value is not None for value in known):
-        limited = client_limited(made, client) is not None
-        made = msgspec.structs.replace(made, client=msgspec.structs.replace(client, limited=limited))
-    seen = Evidence(
+        made = msgspec.structs.replace(made, client=msgspec.structs.replace(client, limited=sent_late(client)))
+    measured = Measured(
+        s=_without_late_reads(made),
+        level=level,
+        conditions=conditions,
+        late=made,
         little=requests.little,
         backlog=backlog,
         drift=rates.drift,
-        late_reads=late_reads(made),
         events_at_once=chunks.at_once,
         gaps=chunks.gaps,
         median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
@@ -84,8 +84,7 @@ def level_summary(
         hung=int(np.count_nonzero(requests.silent)) or level.hung,
         silence_s=window.silence(table, start, end),
     )
-    made = _without_late_reads(made)
-    return msgspec.structs.replace(made, verdicts=of_level(made, level, conditions, seen))
+    return msgspec.structs.replace(measured.s, verdicts=sorted(findings(measured), key=rank))
 
 
 def part_summary(table: Table, level: Level, conditions: Conditions, whole: LevelSummary) -> LevelSummary:
@@ -96,7 +95,7 @@ def part_summary(table: Table, level: Level, conditions: Conditions, whole: Leve
     requests = _requests(table, level, conditions.slo)
     chunks = _chunks(table, requests, whole.window_s, conditions.replicas)
     made = _summary(table, level, conditions, requests, chunks, _rates(table, level, requests))
-    if Code.UNSTABLE in invalid_by(whole):
+    if unstable.voids(whole):
         made = _without_steady_state(made)
     return _without_late_reads(msgspec.structs.replace(made, client=whole.client))
 

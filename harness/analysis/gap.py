@@ -26,7 +26,7 @@ from harness.analysis.cap import QUEUED, SLACK, Cap
 from harness.analysis.explanation import Off, agree, sentence
 from harness.analysis.phases import Roof
 from harness.analysis.predicted_curve import PredictedCurve, complete, predicted_curve
-from harness.analysis.validity import Purpose, usable
+from harness.analysis.rules import Purpose, usable
 from harness.data.judgement import Cause
 from harness.data.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
 

@@ -17,15 +17,13 @@ from msgspec import UNSET
 from harness.analysis import classes, drift, interference, metrics, recovery, replicas, seats, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
+from harness.analysis.rules import findings
+from harness.analysis.rules.observed import Answered, Observed
 from harness.analysis.server_account import Ours, server_view
 from harness.analysis.table import Floats, Table, placed_tokens
-from harness.analysis.verdicts import drift as drifting
-from harness.analysis.verdicts import reading
-from harness.analysis.verdicts.quota import quota_limited
 from harness.analysis.window import all_requests, began_in, whole_requests
-from harness.data.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.data.manifest import Client, Hardware, Manifest, WorkloadSpec
-from harness.data.record import NOT_FAILED, SERVER, Level, LevelNote, Record, Sample
+from harness.data.record import SERVER, Level, LevelNote, Record, Sample
 from harness.data.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
 from harness.spec import traffic
 from harness.spec.fleet import ROUND_ROBIN
@@ -33,7 +31,6 @@ from harness.spec.scenario import PRECISION
 from harness.spec.work import QUERY_WORDS, RANKED, Unit
 
 REST_S = 1.0  # that a slot rests after failures at most (`load.schedule`)
-PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
 
 class Facts(Conditions, frozen=True, kw_only=True):
@@ -174,10 +171,14 @@ def summarise_level(
             for url in facts.urls
         }
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
-    limited = quota_limited(made, telemetry.quota_left(samples, window))
     moved = drift.of_level(table, samples, level)
-    of_drift = drifting.verdicts(moved, window, level.concurrency or level.rate) if moved else []
-    more = filter(None, [replicas.uneven(made, facts.balance), limited, *of_drift])
+    observed = Observed(
+        s=made,
+        pauses=telemetry.pauses(samples, window),
+        balance=facts.balance,
+        quota_left=telemetry.quota_left(samples, window),
+        drift=moved,
+    )
     return msgspec.structs.replace(
         made,
         slo=classes.attainments(
@@ -189,13 +190,7 @@ def summarise_level(
         node=telemetry.node_view(samples, window) or UNSET,
         drift=moved or UNSET,
         service=seats.service(table, *window, made.e2e_s.mean) or UNSET,
-        verdicts=[
-            *_pauses(samples, level, made.client),
-            *more,
-            *made.verdicts,
-            *_error_messages(records, level),
-            *reading.verdicts(records, level),
-        ],
+        verdicts=[*findings(observed), *made.verdicts, *findings(Answered(level, records))],
     )
 
 
@@ -215,49 +210,6 @@ def _load_generator(samples: Sequence[Sample], window: tuple[float, float], fact
     seen = telemetry.client_view(samples, window)
     known = "user" if facts.client.transport != "socket" else facts.client.timestamp_source
     return msgspec.structs.replace(seen, timestamp_source=seen.timestamp_source or known)
-
-
-def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list[Verdict]:
-    """Where a worker, the main process or the machine paused inside the window: nothing was sent or read then.
-
-    That voids it where requests were sent late for it, or arrivals have the clock's stamps, which it has moved.
-    """
-    start, end = level.window
-    stood: dict[str, float] = {}
-    for sample in samples:
-        if sample.source == "client" and sample.metric.endswith(("paused_s", "slept_s")):
-            inside = min(end, sample.time_s) - max(start, sample.time_s - sample.value)
-            if sample.metric == "slept_s":  # a moment on this clock, which stood still
-                inside = sample.value if start <= sample.time_s <= end else 0.0
-            if inside > 0:
-                stood[sample.metric] = stood.get(sample.metric, 0.0) + inside
-    out, at, window = [], level.concurrency or level.rate, end - start
-    for metric, seconds in sorted(stood.items()):
-        worker, _, _ = metric.rpartition("/")
-        if metric == "slept_s":
-            message = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
-            out.append(invalid(Code.MACHINE_SLEPT, message, "keep it awake, hold the level again", at))
-        elif metric == "parent_paused_s":
-            message = f"the main process stood still for {seconds:.3g} s of the window; load went on"
-            out.append(note(Code.PARENT_PAUSED, message, "the figures of server and GPU have a gap there", at))
-        else:
-            harm = client.limited or client.timestamp_source == "user"
-            judge = invalid if harm and seconds > PAUSED * window else doubt
-            message = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
-            out.append(judge(Code.WORKER_PAUSED, message, "give it a processor of its own, hold the level again", at))
-    return out
-
-
-def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
-    """The first message of each kind of error in the level."""
-    words: dict[str, str] = {}
-    for record in records:
-        if record.level == level.index and record.error not in NOT_FAILED and record.error_message:
-            words.setdefault(record.error, record.error_message)
-    return [
-        Verdict(f"{Code.ERROR_MESSAGE}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)
-        for kind, text in sorted(words.items())
-    ]
 
 
 def _server(

@@ -17,11 +17,9 @@ import numpy as np
 from harness.analysis.replicas import rows
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Table
-from harness.data.judgement import Code, Verdict, doubt
 from harness.data.record import Level
 from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
 from harness.spec.fleet import LOST
-from harness.spec.work import Unit
 
 FEWEST = 3  # failures in a row that are a loss
 FEWEST_SLOW, SLOW = 5, 2.0  # requests in a row, and how many times their usual time for a token
@@ -156,25 +154,4 @@ def _phase(table: Table, survivors: Bools, start: float, end: float) -> LossPhas
         survivors_output_tokens_per_s=float(table.tokens[of_survivors].sum()) / seconds,
         survivors_in_flight=float(np.maximum(spent, 0.0)[survivors].sum()) / seconds,
         survivors_ttft_s=spread((table.first - table.sent)[began]),
-    )
-
-
-def verdict(loss: NodeLoss, unit: Unit = Unit.OUTPUT_TOKENS) -> Verdict:
-    """A loss in a sentence; `unit` is what throughput counts."""
-    per_s = "tok/s" if unit.decodes else unit.per_s
-    did = "stopped answering" if loss.kind == STOPPED else "slowed down"
-    back = "did not come back" if loss.recovery_s is None else f"was back after {loss.recovery_s:.3g} s"
-    failed = f"; {loss.errors} requests failed within {loss.errors_s or 0.0:.3g} s" if loss.errors else ""
-    named = (("before", loss.before), ("during", loss.during), ("after it", loss.after))
-    rates = " → ".join(f"{phase.output_tokens_per_s:.4g}" for _, phase in named if phase is not None)
-    spans = " → ".join(name for name, phase in named if phase is not None)
-    headroom = ""
-    if loss.headroom_held is not None and loss.survivors_plateau_tokens_per_s is not None:
-        word = "carry" if loss.headroom_held else "do not carry"
-        headroom = f"; the others {word} the load: their plateau is {loss.survivors_plateau_tokens_per_s:.4g} {per_s}"
-    return doubt(
-        Code.NODE_LOSS,
-        f"{loss.url} {did} at {loss.start_s:.4g} s and {back}{failed}; {spans}: {rates} {per_s}{headroom}",
-        "read this level with care: a replica was missing for a part of it",
-        loss.at,
     )

@@ -20,10 +20,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
-from harness.analysis.validity import Purpose, usable
-from harness.data.judgement import Code, Verdict, note
 from harness.data.manifest import Roof as Roof
 from harness.data.manifest import RoofWindow
 from harness.data.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
@@ -46,6 +45,14 @@ def roof(model: Model, deployment: Deployment) -> Roof:
     )
 
 
+class Probed(msgspec.Struct, frozen=True):
+    """The phase that a run probed, and what its figures lack."""
+
+    phases: Phases
+    best: LevelSummary | None  # that the capacity is of, where the ramp reached no plateau
+    flat_below: float | None = None  # prompt tokens, where TTFT does not rise yet at the requested length
+
+
 def of_probe(
     probe: str | None,
     levels: Sequence[LevelSummary],
@@ -53,24 +60,18 @@ def of_probe(
     *,
     input_tokens: float,
     roof: Roof | None = None,
-) -> tuple[Phases | None, list[Verdict]]:
-    """The phase that the run probed, with its verdicts; None of a run that is no probe.
+) -> Probed | None:
+    """Return the phase that the run probed; None of a run that is no probe.
 
     `levels` are all of the run, `curve` the fit to those of its ramp, `input_tokens` the requested prompt length.
     """
     if probe == "prefill":
-        prompts, verdicts = prefill(levels, curve, input_tokens=input_tokens, roof=roof)
-        return Phases(prefill=prompts), verdicts
-    if probe == "decode":
-        tokens, verdicts = decode(levels, curve, roof=roof)
-        return Phases(decode=tokens), verdicts
-    return None, []
+        return _prefill(levels, curve, input_tokens=input_tokens, roof=roof)
+    return _decode(levels, curve, roof=roof) if probe == "decode" else None
 
 
-def prefill(
-    levels: Sequence[LevelSummary], curve: Curve | None, *, input_tokens: float, roof: Roof | None
-) -> tuple[PrefillPhase, list[Verdict]]:
-    """Capacity from the ramp, prompt tok/s; dTTFT/dP at one request in flight, s a token; MFU from that slope.
+def _prefill(levels: Sequence[LevelSummary], curve: Curve | None, *, input_tokens: float, roof: Roof | None) -> Probed:
+    """Return the capacity from the ramp, prompt tok/s; dTTFT/dP at one request in flight, s a token; MFU from it.
 
     MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the requested P: the FLOP of one prompt token more over those that
     the GPUs could have done in its time.
@@ -79,16 +80,9 @@ def prefill(
     P = np.array([_prompt(s, input_tokens) for s in alone])
     t = np.array([s.ttft_s.mean for s in alone], dtype=np.float64)
     rise = fit(P, t, np.array([_error(s) for s in alone]))
-    at, verdicts = input_tokens, []
-    if rise is None:
-        message = f"{len(np.unique(P))} prompt lengths with a TTFT at one request in flight: no slope"
-        verdicts.append(note(Code.PREFILL_SLOPE_UNKNOWN, message, "it takes two or more; see the errors, if any"))
-    elif at < rise.begins:
-        at = rise.begins
-        message = f"TTFT does not grow with the prompt below {at:.0f} tokens; its slope is quoted there"
-        verdicts.append(note(Code.PREFILL_FLAT, message, "ask for longer prompts: --input-tokens"))
+    at = max(input_tokens, rise.begins) if rise is not None else input_tokens
     slope = rise.slope(at) if rise is not None else Value(None)
-    capacity, shown, missed = _plateau(levels, curve, "prefill")
+    capacity, shown, best = _plateau(levels, curve)
     requests = sum(s.requests for s in shown) or 1
     prompt = sum(_prompt(s, input_tokens) * s.requests for s in shown) / requests
     answer = sum((s.output_tokens_mean or 1.0) * s.requests for s in shown) / requests
@@ -99,19 +93,17 @@ def prefill(
         mfu=_share(roof.token(at), slope) if roof is not None else None,
         lengths=sorted(zip(P.tolist(), t.tolist(), strict=True)),
     )
-    return found, verdicts + missed
+    return Probed(Phases(prefill=found), best, at if at > input_tokens else None)
 
 
-def decode(
-    levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof | None
-) -> tuple[DecodePhase, list[Verdict]]:
-    """Capacity from the ramp, output tok/s without first tokens; ITL and MBU at one request in flight.
+def _decode(levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof | None) -> Probed:
+    """Return the capacity from the ramp, output tok/s without first tokens; ITL and MBU at one request in flight.
 
     MBU = (W(1) + (ctx + 1) kv) / (BW ITL), ctx = P + G/2: the bandwidth that was reached, over the data sheet's. A
     step's launch and scheduling are in ITL and at one request in flight cannot be separated from its reading, so they
     lower this MBU below the share of its bandwidth at which the GPU reads while it does.
     """
-    capacity, shown, missed = _plateau(levels, curve, "decode")
+    capacity, shown, best = _plateau(levels, curve)
     whole = sum((s.output_tokens_per_s.mean or 0.0) * s.window_s for s in shown)
     later = sum((s.decode_tokens_per_s or 0.0) * s.window_s for s in shown)
     alone = [s for s in levels if s.concurrency == 1 and s.itl_s.mean and usable(s, Purpose.POINT)]
@@ -122,7 +114,8 @@ def decode(
         error = math.sqrt(sum(_relative_error(s) ** 2 for s in alone)) / len(alone)
         ends = (itl * (1 - Z95 * error), itl * (1 + Z95 * error))
         mbu = _share(roof.step(context), Value(itl, ends))
-    return DecodePhase(tokens_per_s=_times(capacity, later / whole if whole else 0.0), itl_s=itl, mbu=mbu), missed
+    found = DecodePhase(tokens_per_s=_times(capacity, later / whole if whole else 0.0), itl_s=itl, mbu=mbu)
+    return Probed(Phases(decode=found), best)
 
 
 # ---- TTFT over the length of the prompt ------------------------------------------------------------------
@@ -260,23 +253,20 @@ def _relative_error(s: LevelSummary) -> float:
 
 
 def _plateau(
-    levels: Sequence[LevelSummary], curve: Curve | None, phase: str
-) -> tuple[Value, list[LevelSummary], list[Verdict]]:
-    """Output tok/s of the ramp's plateau, else of its best level and with a note; and the levels that bear it."""
+    levels: Sequence[LevelSummary], curve: Curve | None
+) -> tuple[Value, list[LevelSummary], LevelSummary | None]:
+    """Return output tok/s of the ramp's plateau, else of its best level, the levels that bear it, and that level."""
     ramp = [
         s for s in levels if s.input_tokens_asked is None and s.output_tokens_per_s.mean and usable(s, Purpose.POINT)
     ]
     if not ramp:
-        return Value(None), [], []
+        return Value(None), [], None
     if curve is not None and curve.plateau_reached and curve.plateau_tokens_per_s.value is not None:
         hinge = curve.hinge_concurrency.value or 0.0
         above = [s for s in ramp if (s.in_flight or s.concurrency or 0.0) >= hinge]
-        return curve.plateau_tokens_per_s, above or ramp, []
+        return curve.plateau_tokens_per_s, above or ramp, None
     best = max(ramp, key=lambda s: s.output_tokens_per_s.mean or 0.0)
-    where = f"C = {best.concurrency}" if best.concurrency is not None else f"{best.rate:g} req/s"
-    message = f"the {phase} ramp reached no plateau: its capacity is that of its best level, {where}, or more"
-    missed = note(Code.PHASE_PLATEAU_NOT_REACHED, message, "measure higher levels: --max-concurrency")
-    return Value(best.output_tokens_per_s.mean, best.output_tokens_per_s.ci95), [best], [missed]
+    return Value(best.output_tokens_per_s.mean, best.output_tokens_per_s.ci95), [best], best
 
 
 def _times(value: Value, factor: float) -> Value:

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from harness.analysis.posterior import Data
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.requests import in_flight_low
 from harness.analysis.stats import ASSUMED, FLOOR, between
 from harness.analysis.table import Bools, Floats, Ints
-from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.data.judgement import Code
 from harness.data.summary import LevelSummary
 from harness.results.foreign.measured import ForeignLevel
 
@@ -94,7 +94,7 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
                 s.throughput.mean or math.nan,
                 s.output_tokens_per_s_se,
                 valid=usable(s, Purpose.POINT),
-                in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(s),
+                in_flight_ok=not in_flight_low.voids(s),
                 assumed=s.output_tokens_per_s_se_assumed,
             )
         )

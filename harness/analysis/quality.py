@@ -19,14 +19,13 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.stats import wilson
-from harness.data.judgement import Code, Verdict, doubt
 from harness.data.manifest import CanaryAnswer, UnloadedAnswers
 from harness.data.record import Level, Record
 from harness.data.summary import AnswerQuality, Estimate, LevelSummary, Value
 
 ALPHA = 0.05  # of all tests of a run together
 _CHANGES = ("words", "flaws", "ends", "scores")  # fields of Changes
-_PHRASES = {
+PHRASES = {
     "words": "are not those of the unloaded server",
     "flaws": "are no text, or repeat themselves, and the first ones are not so",
     "ends": "ended for another reason than the first ones",
@@ -205,21 +204,6 @@ def accuracy(answers: Iterable[CanaryAnswer]) -> Estimate | None:
         return None
     right = math.fsum(math.fsum(own) / len(own) for own in scores.values())
     return Estimate(right / len(scores), wilson(right, len(scores)))
-
-
-def verdicts(quality: Quality) -> list[Verdict]:
-    """A doubt for each load at which answers changed."""
-    out = []
-    for load in dict.fromkeys(each.load for each in quality.found):
-        here = [each for each in quality.found if each.load == load]
-        parts = [
-            f"{each.changed} of {each.n} canaries' answers {_PHRASES[each.what]} ({each.changed / each.n:.1%}; "
-            f"before {each.before} of {each.of})"
-            for each in here
-        ]
-        advice = "look at what the server does under load: batch size, speculation, KV precision, preemption"
-        out.append(doubt(Code.ANSWERS_CHANGED, "; ".join(parts), advice, int(load) if load == int(load) else load))
-    return out
 
 
 def knee(unqualified: float | None, levels: Sequence[LevelSummary], changed_at: float | None) -> Value | None:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import running_means, t_quantile
 from harness.analysis.table import Bools, Floats, Table
-from harness.analysis.validity import Purpose, usable
 from harness.data.summary import LevelSummary, ServerView, Service, Value
 from harness.results.foreign.measured import ForeignLevel
 

@@ -22,15 +22,15 @@ import msgspec
 import numpy as np
 
 from harness.analysis import metrics
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.requests import errors_above_1_percent, unstable
+from harness.analysis.rules.tokens import LUMPED, TOKENS_PER_CHUNK
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
 from harness.analysis.table import Bools, Floats, Table, follows, placed_tokens
 from harness.analysis.table import gaps as gaps_of
-from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.analysis.verdicts.server import LUMPED
-from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import began_in
 from harness.base import units
-from harness.data.judgement import Code, Outcome
+from harness.data.judgement import Outcome
 from harness.data.record import Level
 from harness.data.summary import Attainment, LevelSummary, Value
 
@@ -321,7 +321,7 @@ def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judge
 
 def overloaded(level: LevelSummary) -> bool:
     """Whether a level misses every SLO, whatever the requests that were answered show: it had more than it serves."""
-    return not invalid_by(level).isdisjoint({Code.UNSTABLE, Code.ERRORS_ABOVE_1_PERCENT})
+    return unstable.voids(level) or errors_above_1_percent.voids(level)
 
 
 def _boundary(found: Mapping[float, Judged]) -> Value | None:

@@ -25,17 +25,16 @@ from harness.analysis import (
     slo,
 )
 from harness.analysis.level import Facts, summarise_level
-from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.analysis.verdicts import shards as on_machines
-from harness.analysis.verdicts.curve import changed, dip_confirmed, host_bound
-from harness.analysis.verdicts.peak import above_peak
-from harness.analysis.verdicts.quota import quota_plateau
-from harness.analysis.verdicts.workload import lengths_off, synthetic_text
+from harness.analysis.phases import Probed
+from harness.analysis.rules import Purpose, findings, usable
+from harness.analysis.rules.levels import Concluded
+from harness.analysis.rules.requests import errors_above_1_percent
+from harness.analysis.rules.run import Recorded
 from harness.data import server_metrics
-from harness.data.judgement import Code, Gravity, Outcome, Verdict, doubt, invalid, note
+from harness.data.judgement import Gravity, Outcome
 from harness.data.manifest import Manifest
 from harness.data.record import LevelNote
-from harness.data.roles import Role, role_of, stopped
+from harness.data.roles import Role, role_of
 from harness.data.server_metrics import Figure
 from harness.data.summary import (
     BEYOND,
@@ -43,12 +42,10 @@ from harness.data.summary import (
     Curve,
     Knees,
     LevelSummary,
-    Phases,
     Prediction,
     RampStep,
     Settle,
     Summary,
-    WorkloadSummary,
     is_decided,
 )
 from harness.predict import rules
@@ -78,26 +75,39 @@ def summarise(run: Result) -> Summary:
         seats=seats.as_value(seats.find(steady.crowd)),
         slo_rate=slo.rate_knee(of_ramp),
     )
-    phase, of_phase = _phases(run, levels, fitted)
+    probed = _probed(run, levels, fitted)
     workload = lengths.compared(run.manifest.scenario, table, finished)
     losses = node_loss.of_run(table, finished, facts.urls, fitted)
-    found = [*_of_run(run), *_of_workload(run, workload), *(node_loss.verdict(each, facts.unit) for each in losses)]
-    if fitted:
-        found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
-    prediction = _with_gap(run, of_ramp, fitted, phase)
-    parted = prediction.gap if prediction else None
-    change_said = changed(steady.shift, len(steady.points)) if steady.shift else None
-    of_curve = [change_said, above_peak(parted, phase), quota_plateau(fitted, of_ramp)]
+    prediction = _with_gap(run, of_ramp, fitted, probed)
+    recorded = Recorded(
+        manifest=run.manifest,
+        levels=run.levels,
+        complete=run.complete,
+        damage=run.damage,
+        lost=lost(run),
+        drafts=_drafts(run),
+        workload=workload,
+        losses=losses,
+        unit=facts.unit,
+    )
+    concluded = Concluded(
+        levels=of_ramp,
+        curve=fitted,
+        quality=answers,
+        probed=probed,
+        shift=steady.shift,
+        rests_on=len(steady.points),
+        gap=prediction.gap if prediction else None,
+    )
     has_slo = bool(facts.limits) or any(facts.class_limits.values())
     unqualified = headline.of(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))
     knee = unqualified.value
     if answers is not None:
         knees = msgspec.structs.replace(knees, quality=quality.knee(knee, of_ramp, answers.changed_at))
-        found += quality.verdicts(answers)
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
-        verdicts=[*found, *of_phase, *filter(None, of_curve)],
+        verdicts=[*findings(recorded), *(fitted.verdicts if fitted else []), *findings(concluded)],
         unit=facts.unit.value,
         knee_concurrency=knee,
         knee=unqualified,
@@ -108,7 +118,7 @@ def summarise(run: Result) -> Summary:
         cost=cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         ramp=_ramp(run),
-        phases=phase,
+        phases=probed.phases if probed else None,
         workload=workload or UNSET,
         checks=checks.of_run(
             of_ramp,
@@ -142,9 +152,7 @@ def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
     """The curve; where it still rises, and requests fail above its last level, with its knee looked for below that."""
     last = fitted.at_least_concurrency
     failing = [
-        level.concurrency
-        for level in levels
-        if level.concurrency is not None and Code.ERRORS_ABOVE_1_PERCENT in invalid_by(level)
+        level.concurrency for level in levels if level.concurrency is not None and errors_above_1_percent.voids(level)
     ]
     fails = min((C for C in failing if last is not None and last < C), default=None)
     if fitted.state != BEYOND or last is None or fails is None:
@@ -180,10 +188,10 @@ def _ramp(run: Result) -> list[RampStep]:
     return [RampStep(level.concurrency, level.reason, level.rate, level.repeat) for level in begun]
 
 
-def _phases(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -> tuple[Phases | None, list[Verdict]]:
+def _probed(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -> Probed | None:
     probe, input_tokens = run.manifest.scenario.ramp.probe, run.manifest.workload.input_tokens
     if probe is None or input_tokens is UNSET:
-        return None, []
+        return None
     return phases.of_probe(probe, levels, fitted, input_tokens=input_tokens, roof=run.manifest.roof)
 
 
@@ -227,74 +235,32 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 
     def counts(s: LevelSummary) -> bool:
         chosen = role_of(s.reason) not in (None, Role.FIXED)
-        failed = Code.ERRORS_ABOVE_1_PERCENT in invalid_by(s)
+        failed = errors_above_1_percent.voids(s)
         return usable(s, Purpose.ANSWER) or not (chosen or (failed and last[s.repeat] is s))
 
     return [s for s in levels if counts(s)]
 
 
 def _with_gap(
-    run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None
+    run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, probed: Probed | None
 ) -> Prediction | None:
     """The prediction made before load, with measured over predicted and the gap between them."""
     if run.manifest.prediction is None:
         return None
     made = gap.with_ratios(run.manifest.prediction, levels)
-    parted = gap.attribute(made, levels, fitted, roof=run.manifest.roof, phases=phase)
+    parted = gap.attribute(made, levels, fitted, roof=run.manifest.roof, phases=probed.phases if probed else None)
     return msgspec.structs.replace(made, gap=parted)
 
 
-def _of_run(run: Result) -> list[Verdict]:
-    out = []
-    sessions = run.manifest.sessions
-    void = [level for level in run.levels if LevelNote.VOID in level.notes]
-    if not run.complete:
-        begun = len(run.levels) - len(void)
-        finished = sum(level.finished and LevelNote.INTERRUPTED not in level.notes for level in run.levels)
-        why = sessions[-1].ended if sessions else None
-        message = f"the run ended early: {finished} of the {begun} levels begun are finished"
-        on = "`knee run --resume` goes on with the rest" if not run.manifest.shards else "the rest needs another run"
-        advice = f"the finished levels stand; {on}"
-        out.append(doubt(Code.INCOMPLETE, f"{message} ({why})" if why else message, advice))
-    if run.damage:
-        advice = "every level that is finished before it stands; `knee run --resume` holds the others again"
-        out.append(doubt(Code.SPOOL_DAMAGED, run.damage, advice))
-    if void:
-        at = ", ".join(str(level.concurrency or f"{level.rate:g} req/s") for level in void)
-        message = (
-            f"measured in {max(1, len(sessions))} sessions; levels that an earlier one did not finish are void: {at}"
-        )
-        out.append(note(Code.RESUMED, message))
-    servers = [session.server for session in sessions if session.server is not UNSET]
-    changed = sorted({key for server in servers for key in server if server[key] != servers[0].get(key)})
-    if changed:
-        message = f"the server was another one in a later session: {', '.join(changed)}"
-        out.append(doubt(Code.SERVER_CHANGED, message, "measure all levels anew on one of them"))
-    if missing := lost(run):
-        message = f"{missing} requests that were sent have no record"
-        advice = "they were in flight, or not yet written, when a process was lost; no finished level counts on them"
-        out.append((note if run.complete else doubt)(Code.REQUESTS_LOST, message, advice))
-    if run.manifest.shards:
-        finished_levels = [level for level in run.levels if level.finished and level.window_end_s is not None]
-        of_machines = on_machines.missing(run.manifest.shards), on_machines.clocks(run.manifest.shards, finished_levels)
-        out += filter(None, of_machines)
-    if not any(level.finished for level in run.levels):
-        out.append(invalid(Code.NOTHING_MEASURED, "no level is finished: there is no answer", "give the run more time"))
-    stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
-    notes = [*run.manifest.notes, *dict.fromkeys(stops)]
-    return out + [note(Code.RUN_NOTE, text) for text in notes]
-
-
-def _of_workload(run: Result, asked: WorkloadSummary | None) -> list[Verdict]:
-    drafts = any(
+def _drafts(run: Result) -> bool:
+    """Return whether the server's own metrics count drafted tokens."""
+    return any(
         sample.value > 0
         for sample in run.samples
         if sample.source == "server"
         for meaning in server_metrics.meanings(sample.metric)
         if meaning.figure is Figure.DRAFT_TOKENS
     )
-    off = lengths_off(asked) if asked is not None else None
-    return list(filter(None, [off, synthetic_text(run.manifest, drafts=drafts)]))
 
 
 def cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], unit: Unit) -> Cost | None:

@@ -71,6 +71,23 @@ def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float
     return max((s.value for s in delays if window[0] <= s.time_s <= window[1]), default=0.0)
 
 
+def pauses(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, float]:
+    """Return the seconds of a window that a worker, the main process or the machine stood still, by the metric's name.
+
+    Nothing was sent or read then.
+    """
+    start, end = window
+    stood: dict[str, float] = {}
+    for sample in samples:
+        if sample.source == "client" and sample.metric.endswith(("paused_s", "slept_s")):
+            inside = min(end, sample.time_s) - max(start, sample.time_s - sample.value)
+            if sample.metric == "slept_s":  # a moment on this clock, which stood still
+                inside = sample.value if start <= sample.time_s <= end else 0.0
+            if inside > 0:
+                stood[sample.metric] = stood.get(sample.metric, 0.0) + inside
+    return stood
+
+
 def quota_left(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, float]:
     """The least share of each quota that was left in a window, by what it counts; none without its limit."""
     seen: dict[str, list[float]] = {}

@@ -12,8 +12,8 @@ import msgspec
 
 from harness.analysis import gap, slo
 from harness.analysis.at_load import throughput
+from harness.analysis.rules import Purpose, usable
 from harness.analysis.summarise import summarise
-from harness.analysis.validity import Purpose, usable
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
 from harness.data.manifest import Machine

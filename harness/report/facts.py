@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import slo
-from harness.analysis.validity import Purpose, usable
+from harness.analysis.rules import Purpose, usable
 from harness.data.judgement import AGREES, Cause, Outcome
 from harness.data.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value, is_decided
 from harness.report.document import Fact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from harness.data.judgement import Code
+from harness.analysis.rules.observed import said
 from harness.data.summary import Summary
 from harness.report import document as doc
 from harness.report.format import loads, plain
@@ -35,13 +35,13 @@ def section(summary: Summary) -> doc.Section:
             if level.load is not None:
                 failed_at[kind].add(level.load)
         for verdict in level.verdicts:
-            code, _, kind = verdict.code.partition("_")
-            if code == Code.ERROR_MESSAGE:
+            if said.made(verdict):
+                kind = verdict.code.removeprefix(f"{said.code}_")
                 words.setdefault(kind, verdict.message.removeprefix(f"{kind}: "))
     open_loop = is_open(summary)
     lines = []
     for kind, count in counts.most_common():
         where, way_out = loads(open_loop, sorted(failed_at[kind])), _WAYS_OUT.get(kind, _SERVER)
-        said = plain(words.get(kind, ""))[:_WORDS].rstrip()
-        lines.append(f"{count} × {kind} at {where}{f': {said}' if said else ''} ({way_out})")
+        quoted = plain(words.get(kind, ""))[:_WORDS].rstrip()
+        lines.append(f"{count} × {kind} at {where}{f': {quoted}' if quoted else ''} ({way_out})")
     return doc.Section("Failed requests", lines=lines) if lines else doc.Section()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.analysis.validity import Purpose, usable
+from harness.analysis.rules import Purpose, usable
 from harness.data.summary import PROVISIONAL, LevelSummary, Summary, Value, is_decided
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load_of, ms, number

@@ -26,9 +26,11 @@ from collections.abc import Mapping, Sequence
 
 from harness.analysis import at_load, slo
 from harness.analysis import headline as unqualified
-from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.levels import knee_not_identifiable, plateau_not_reached
+from harness.analysis.rules.requests import unstable
 from harness.base.units import span
-from harness.data.judgement import Code, Outcome
+from harness.data.judgement import Outcome
 from harness.data.summary import (
     BEYOND,
     FOUND,
@@ -58,7 +60,7 @@ from harness.report.repeats import distinct
 from harness.spec.work import Unit
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
-REASONS = (Code.PLATEAU_NOT_REACHED, Code.KNEE_NOT_IDENTIFIABLE)  # verdicts that repeat why the answer is not found
+_REASONS = (plateau_not_reached, knee_not_identifiable)  # why the answer is not found
 
 
 def state(curve: Curve | None) -> str:
@@ -247,7 +249,7 @@ def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[
 
 def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact:
     """The highest rate that the server sustained, and the lowest at which requests piled up."""
-    over = [level.rate for level in levels if level.rate is not None and Code.UNSTABLE in invalid_by(level)]
+    over = [level.rate for level in levels if level.rate is not None and unstable.voids(level)]
     if over and top is None:
         return Fact("Sustained rate", f"below {number(min(over))} requests/s: they pile up")
     if top is None:
@@ -288,7 +290,8 @@ def _reasons(curve: Curve | None) -> str:
     """Why the answer is not found."""
     if curve is None:
         return ""
-    messages = [v.message.partition(": ")[2] or v.message for v in curve.verdicts if v.code in REASONS]
+    of_answer = [v for v in curve.verdicts if any(rule.made(v) for rule in _REASONS)]
+    messages = [v.message.partition(": ")[2] or v.message for v in of_answer]
     return "; ".join(map(plain, curve.reasons or messages))
 
 

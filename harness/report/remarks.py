@@ -6,69 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.data.judgement import Code, Gravity, rank
+from harness.analysis.rules import Purpose, by_code, invalid_by, usable
+from harness.analysis.rules.run import incomplete, run_note, spool_damaged
+from harness.data.judgement import Gravity, rank
 from harness.data.summary import LevelSummary, Summary, Verdict
 from harness.report.document import Remark
 from harness.report.format import load, loads, plain
-from harness.report.headline import REASONS, by_curve, is_open, of_ramp, unsettled
+from harness.report.headline import by_curve, is_open, of_ramp, unsettled
 
-_OF_THE_FIT = (Code.FIT_ERROR_ASSUMED, Code.TRANSIENT_UNCHECKED)  # of a level that has no interval, which says enough
 SIGNS = {Gravity.INVALID: "✗", Gravity.DOUBT: "?", Gravity.NOTE: "·"}
-# One line each, with a place for the levels; a code that is not here has a message that is as short.
-_BRIEF = {
-    Code.ABOVE_PEAK: "a figure of the hardware is wrong: MBU or MFU is above 1",
-    Code.CLIENT_LIMITED: "the load generator sent late{}: what else runs here?",
-    Code.CLIENT_BUSY: "the load generator was short of time{}",
-    Code.WORKER_PAUSED: "the load generator stood still{}: what else runs here?",
-    Code.PARENT_PAUSED: "Knee's main process stood still{}",
-    Code.IN_FLIGHT_LOW: "fewer requests in flight than asked for{}",
-    Code.SCHEDULE_NOT_KEPT: "requests left too late{}: raise --max-concurrency",
-    Code.LATE_READS: "percentiles are left out{}: the client read late",
-    Code.ERRORS_ABOVE_1_PERCENT: "more than 1 % of the requests failed{}",
-    Code.STALLED: "nobody answered{}: see the server's log",
-    Code.HUNG: "requests hung{}: their slots did no work",
-    Code.SILENCE: "no token came for seconds{}: --verbose says how long",
-    Code.LATE_END: "answers end long after their last token{}",
-    Code.UNSTABLE: "the rate is above what the server sustains{}",
-    Code.SERVER_LUMPS: "several tokens come at once{}: no ITL percentiles",
-    Code.ITL_CHUNKED: "several tokens come in a chunk{}: no ITL percentiles",
-    Code.REPLICAS_UNEVEN: "one replica had more than its share{}",
-    Code.QUOTA_LIMITED: "a quota, not the server, sets the throughput{}",
-    Code.GPU_THROTTLED: "a GPU was slowed down by heat or power{}",
-    Code.GPU_POWER_CAPPED: "a GPU was at its power limit{}",
-    Code.ENGINES_IMBALANCED: "one engine had more requests than another{}",
-    Code.HOST_BOUND: "the host, not the GPU, is the limit{}",
-    Code.UNPLACED_TOKENS: "tokens that were counted were not seen to arrive{}",
-    Code.OUTPUT_LENGTH_OFF: "answers have other lengths than asked{}",
-    Code.INPUT_LENGTH_OFF: "prompts have other lengths than asked{}: --tokenizer",
-    Code.PREFIX_CACHE_HITS: "prompts came from the prefix cache{}",
-    Code.TOKEN_COUNTS_DISAGREE: "server and client count other tokens{}: other users?",
-    Code.LENGTHS_OFF: "mean lengths are not those asked{}",
-    Code.SYNTHETIC_TEXT: "prompts are random words: use a --dataset of real ones",
-    Code.WINDOW_TOO_SHORT: "no interval{}: measure for longer",
-    Code.FIT_ERROR_ASSUMED: "too short for an error of its own{}",
-    Code.LITTLE_MISMATCH: "in flight and Little's law differ{}",
-    Code.NOT_SETTLED: "throughput was still changing{}: measure for longer",
-    Code.NOT_PRECISE: "throughput is less precise than asked{}",
-    Code.CUT_SHORT: "the measurement was cut short{}",
-    Code.TRANSIENT_UNCHECKED: "too short to tell whether it warmed up{}",
-    Code.BY_COUNT: "all requests count{}, to the end of the last",
-    Code.TOO_FEW_SAMPLES: "too few requests for p99{}: measure for longer",
-    Code.TOO_FEW_STEPS: "too few engine steps for p99 of ITL{}",
-    Code.THROUGHPUT_DECAYS: "throughput falls over the window{}: --verbose",
-    Code.LATENCY_CREEPS: "TTFT p99 rises over the window{}: --verbose",
-    Code.MEMORY_GROWS: "the server's memory grows over the window{}: --verbose",
-    Code.DRIFT: "the server changed during the run: --verbose says when",
-    Code.DIP_CONFIRMED: "throughput falls past the knee{}",
-    Code.THROUGHPUT_COLLAPSES: "throughput collapses past the knee: keep the load below it",
-    Code.PLATEAU_NOT_REACHED: "the plateau is not reached",
-    Code.KNEE_NOT_IDENTIFIABLE: "too few levels for a knee",
-    Code.PHASE_PLATEAU_NOT_REACHED: "the phase's plateau is not reached",
-    Code.NODE_LOSS: "a replica was lost{}: see Lost replicas, --verbose",
-}
-
-_OF_THE_RECORDS = (Code.INCOMPLETE, Code.SPOOL_DAMAGED)  # what is shown is not the whole run
+_OF_THE_RECORDS = (incomplete.code, spool_damaged.code)  # what is shown is not the whole run
 
 
 def worst(level: LevelSummary) -> Gravity | None:
@@ -111,8 +58,7 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
         for each in found
         if each.code in _OF_THE_RECORDS or (each.gravity == Gravity.INVALID and each.code not in repeated)
     ]
-    said = [each for each in found if each.code.startswith(Code.ERROR_MESSAGE)]  # stands under the table
-    others = [each for each in found if each not in (*invalid, *said) and each.code not in (*REASONS, *_OF_THE_FIT)]
+    others = [each for each in found if each not in invalid and _is_news(each)]
     others.sort(key=lambda each: each.gravity == Gravity.INVALID)
     lines = [
         *(Remark(each.gravity, "", "", each.brief, "") for each in invalid),
@@ -120,6 +66,12 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
         *(Remark(each.gravity, "", "", each.brief, "") for each in others),
     ]
     return lines[:most]
+
+
+def _is_news(remark: Remark) -> bool:
+    """Return whether the rest of the first screen does not say it."""
+    rule = by_code(remark.code)
+    return rule is None or rule.on_first_screen
 
 
 def _repeated(summary: Summary) -> set[str]:
@@ -133,7 +85,7 @@ def _repeated(summary: Summary) -> set[str]:
 
 
 def _order(verdict: Verdict) -> tuple[bool, int, bool]:
-    return verdict.code != Code.INCOMPLETE, rank(verdict), verdict.code == Code.RUN_NOTE
+    return not incomplete.made(verdict), rank(verdict), run_note.made(verdict)
 
 
 def _remark(group: list[Verdict], summary: Summary) -> Remark:
@@ -141,13 +93,11 @@ def _remark(group: list[Verdict], summary: Summary) -> Remark:
     last = max(group, key=lambda verdict: -1 if verdict.at is None else verdict.at)
     message, open_loop = plain(last.message), is_open(summary)
     place = _place(at, summary)
-    line = (
-        _BRIEF[Code(last.code)].format(place)
-        if last.code in list(_BRIEF)
-        else f"{place.removeprefix(' at ')}: {message}"
-        if place
-        else message
-    )
+    rule = by_code(last.code)
+    if rule is not None and rule.brief:
+        line = rule.brief.format(place)
+    else:
+        line = f"{place.removeprefix(' at ')}: {message}" if place else message
     if len({verdict.message for verdict in group}) > 1 and last.at is not None:
         message = f"{message} (at {load(open_loop, last.at)})"
     return Remark(last.level, last.code, load(open_loop, *at) if at else "", message, plain(last.advice), line)

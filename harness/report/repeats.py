@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from harness.analysis import slo
+from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import t_quantile
-from harness.analysis.validity import Purpose, usable
 from harness.data.summary import Estimate, LevelSummary, Spread
 
 _FEWEST = 3  # repeats whose scatter makes an interval

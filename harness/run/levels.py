@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.level import Facts, summarise_level
-from harness.analysis.verdicts.client import CPU
+from harness.analysis.rules.requests import CPU
 from harness.data.manifest import Manifest
 from harness.data.progress import LevelProgress
 from harness.data.record import Level, LevelNote

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from harness.analysis import slo
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.requests import answered, in_flight_low, too_many_fail, unstable
 from harness.analysis.seats import Occupancy, occupancy
-from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.analysis.verdicts.server import answered, too_many_fail
-from harness.data.judgement import Code
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role, role_of
 from harness.data.summary import Attainment, LevelSummary, Spread
@@ -89,11 +88,11 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         requests=round(summary.requests * seconds / summary.window_s),
         request_s=summary.e2e_s.mean,
         valid=usable(summary, Purpose.POINT) and summary.throughput.mean is not None,
-        in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(summary),
+        in_flight_ok=not in_flight_low.voids(summary),
         ttft_p99_s=_p99_at_least(summary.first_s),
         slo=slo.outcome(summary.slo) if summary.slo else None,
         attainments=tuple(summary.slo),
-        unstable=Code.UNSTABLE in invalid_by(summary),
+        unstable=unstable.voids(summary),
         stalled=bool({LevelNote.STALLED, LevelNote.REFUSED, LevelNote.COOLDOWN_STALLED} & {*level.notes}),
         occupancy=occupancy(summary),
         time_s=sum(summary.window) / 2,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.curve import Fit, Point, fit, interval, operating_point, throughput
-from harness.analysis.verdicts.curve import dip_confirmed
+from harness.analysis.rules.levels import Concluded, dip_confirmed
 from harness.base import decoding
 from harness.data.summary import LevelSummary, ServerView, Value
 from tests.builders.summaries import level
@@ -374,12 +374,12 @@ def test_a_dip_is_explained_by_what_the_server_reported_past_the_hinge() -> None
         (seen(ServerView(waiting=0.0)), ("nothing that the server reported",)),
         ([level(16, server=None), level(256, server=None)], ("reported nothing of itself",)),
     ):
-        verdict = dip_confirmed(fell, levels)
-        assert verdict is not None
+        (verdict,) = dip_confirmed.findings(Concluded(curve=fell, levels=levels))
         assert (verdict.code, verdict.level) == ("dip_confirmed", "note")
         for word in words:
             assert word in f"{verdict.message} {verdict.advice}"
-    assert dip_confirmed(msgspec.structs.replace(fell, dip=None), seen(ServerView(preemptions=12.0))) is None
+    unconfirmed = msgspec.structs.replace(fell, dip=None)
+    assert dip_confirmed.findings(Concluded(curve=unconfirmed, levels=seen(ServerView(preemptions=12.0)))) == []
 
 
 @pytest.mark.slow

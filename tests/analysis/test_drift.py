@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from harness.analysis import drift
 from harness.analysis.drift import correlation, means, sums, trend
 from harness.analysis.level import Facts
+from harness.analysis.rules import findings
+from harness.analysis.rules.observed import Observed
 from harness.analysis.server_account import Scrapes
 from harness.analysis.table import Floats
-from harness.analysis.verdicts.drift import verdicts
-from harness.data.judgement import Code, Gravity
+from harness.data.judgement import Gravity
 from harness.data.record import SERVER, Level, Sample
 from harness.data.server_metrics import Figure
-from harness.data.summary import Change, Drift, Trend, Value
+from harness.data.summary import Change, Drift, Trend, Value, Verdict
+from tests.builders import summaries
 from tests.builders.records import request
 
 MINUTES = np.arange(40.0) + 0.5
@@ -177,7 +180,7 @@ def test_a_change_is_named_by_what_changed_with_it(samples: list[Sample], cause:
     assert found.throughput.change.at_s.value == pytest.approx(200.0, abs=5.0)
     assert found.throughput.change.cause == cause
     (verdict,) = verdicts(found, (0.0, 400.0), 1)
-    assert (verdict.code, verdict.level, verdict.at) == (Code.CHANGEPOINT, Gravity.DOUBT, 1)
+    assert (verdict.code, verdict.level, verdict.at) == ("changepoint", Gravity.DOUBT, 1)
 
 
 def moving(share_per_hour: float, *, sure: bool = True, change: Change | None = None) -> Trend:
@@ -185,18 +188,23 @@ def moving(share_per_hour: float, *, sure: bool = True, change: Change | None = 
     return Trend(mean=1.0, start=1.0, per_hour=per_hour, share_per_hour=per_hour, sure=sure, bins=40, change=change)
 
 
+def verdicts(drift: Drift, window: tuple[float, float], at: int) -> list[Verdict]:
+    s = msgspec.structs.replace(summaries.level(at), window=window, window_s=window[1] - window[0])
+    return findings(Observed(s=s, drift=drift))
+
+
 def codes(found: Drift, hours: float = 1.0) -> list[str]:
     return [verdict.code for verdict in verdicts(found, (0.0, 3600 * hours), 8)]
 
 
 def test_verdicts_are_on_what_gets_worse_for_sure_and_by_enough() -> None:
-    assert codes(Drift(throughput=moving(-0.03))) == [Code.THROUGHPUT_DECAYS]
+    assert codes(Drift(throughput=moving(-0.03))) == ["throughput_decays"]
     assert codes(Drift(throughput=moving(-0.01))) == []
-    assert codes(Drift(throughput=moving(-0.01)), hours=4.0) == [Code.THROUGHPUT_DECAYS]
+    assert codes(Drift(throughput=moving(-0.01)), hours=4.0) == ["throughput_decays"]
     assert codes(Drift(throughput=moving(-0.03, sure=False))) == []
     assert codes(Drift(throughput=moving(+0.2), ttft_p99_s=moving(-0.2), memory_bytes=moving(-0.2))) == []
-    assert codes(Drift(ttft_p99_s=moving(0.12))) == [Code.LATENCY_CREEPS]
-    assert codes(Drift(memory_bytes=moving(0.05), gpu_memory_bytes=moving(0.05))) == [Code.MEMORY_GROWS] * 2
+    assert codes(Drift(ttft_p99_s=moving(0.12))) == ["latency_creeps"]
+    assert codes(Drift(memory_bytes=moving(0.05), gpu_memory_bytes=moving(0.05))) == ["memory_grows"] * 2
     assert codes(Drift(kv_usage=moving(0.5), preemptions_per_s=moving(2.0))) == []
 
 
@@ -208,10 +216,10 @@ def test_a_decay_says_how_fast_it_is() -> None:
 def test_a_change_takes_the_place_of_the_slope_and_a_better_one_is_a_note() -> None:
     worse = Change(at_s=Value(612.0, (600.0, 630.0)), before=100.0, after=80.0, share=Value(-0.2, (-0.22, -0.18)))
     (verdict,) = verdicts(Drift(throughput=moving(-0.3, change=worse)), (12.0, 1212.0), 8)
-    assert verdict.code == Code.CHANGEPOINT
+    assert verdict.code == "changepoint"
     assert "fell at once by 20.0 % (95 % interval 18.0–22.0), 10 min into the window, 612 s into the run" in (
         verdict.message
     )
     better = Change(at_s=Value(612.0, (600.0, 630.0)), before=80.0, after=100.0, share=Value(0.25, (0.2, 0.3)))
     (verdict,) = verdicts(Drift(throughput=moving(0.3, change=better)), (12.0, 1212.0), 8)
-    assert (verdict.code, verdict.level) == (Code.CHANGEPOINT, Gravity.NOTE)
+    assert (verdict.code, verdict.level) == ("changepoint", Gravity.NOTE)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis import explanation, gap
-from harness.analysis.verdicts.peak import above_peak
+from harness.analysis.phases import Probed
+from harness.analysis.rules.levels import Concluded, above_peak
 from harness.data.judgement import Cause
 from harness.data.summary import (
     Achieved,
@@ -177,13 +178,12 @@ def test_more_than_the_hardware_can_do_is_a_wrong_figure_of_the_hardware() -> No
     probe = PrefillPhase(
         tokens_per_s=nothing, seconds_per_token=nothing, ttft_base_s=nothing, mfu=Value(1.06), lengths=[]
     )
-    verdict = above_peak(None, Phases(prefill=probe))
-    assert verdict is not None
+    (verdict,) = above_peak.findings(Concluded(probed=Probed(Phases(prefill=probe), None)))
     assert (verdict.level, verdict.message) == ("doubt", said)
     prediction = predicted()
     found = attributed(prediction, as_predicted(prediction), phases=Phases(prefill=probe))
     assert found.sentence.endswith(f" {said}.")
-    assert above_peak(attributed(prediction, as_predicted(prediction)), None) is None
+    assert above_peak.findings(Concluded(gap=attributed(prediction, as_predicted(prediction)))) == []
 
 
 def test_without_a_level_at_1_the_sentence_says_what_cannot_be_told() -> None:

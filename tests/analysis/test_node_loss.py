@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.analysis import node_loss
-from harness.analysis.node_loss import SLOWED, STOPPED
+from harness.analysis.node_loss import SLOWED, STOPPED, of_run
+from harness.analysis.rules.run import Recorded, node_loss
 from harness.analysis.table import Table
 from harness.data.judgement import CurveState
 from harness.data.record import Level, Record
 from harness.data.summary import Curve, NodeLoss, Value
+from tests.builders import summaries
 from tests.builders.records import request
 
 A, B = "http://a", "http://b"
@@ -30,7 +31,7 @@ def failed(url: str, sent: float, done: float, error: str = "reset") -> Record:
 
 
 def lost(records: list[Record], curve: Curve | None = None) -> list[NodeLoss]:
-    return node_loss.of_run(Table.of(records), [LEVEL], [A, B], curve)
+    return of_run(Table.of(records), [LEVEL], [A, B], curve)
 
 
 def outage(back: float | None = 7.0) -> list[Record]:
@@ -116,7 +117,7 @@ def test_what_is_no_loss_of_one_replica_is_not_found(records: list[Record]) -> N
 
 
 def test_one_server_has_no_node_to_lose() -> None:
-    assert node_loss.of_run(Table.of(outage()), [LEVEL], [B]) == []
+    assert of_run(Table.of(outage()), [LEVEL], [B]) == []
 
 
 def test_survivors_that_slow_down_under_the_load_of_a_lost_replica_are_not_called_slow() -> None:
@@ -141,6 +142,7 @@ def test_survivors_that_slow_down_under_the_load_of_a_lost_replica_are_not_calle
 )
 def test_a_loss_is_one_sentence(changes: dict[str, Any], words: str) -> None:
     (loss,) = lost(outage())
-    said = node_loss.verdict(msgspec.structs.replace(loss, **changes))
+    changed = msgspec.structs.replace(loss, **changes)
+    (said,) = node_loss.findings(Recorded(manifest=summaries.MANIFEST, losses=[changed]))
     assert words in said.message
     assert said.at == 4

@@ -12,8 +12,8 @@ import pytest
 from harness.analysis import curve
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
+from harness.analysis.rules.requests import NEAR, TOO_NEAR
 from harness.analysis.table import Table
-from harness.analysis.verdicts.client import NEAR, TOO_NEAR
 from harness.analysis.window import backlog
 from harness.data.record import Level, Record
 from harness.data.summary import LevelSummary

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis import phases
+from harness.analysis.rules import findings
+from harness.analysis.rules.levels import Concluded
 from harness.analysis.table import Floats
-from harness.data.summary import Curve, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
+from harness.data.summary import Curve, DecodePhase, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
 from harness.predict import catalog, roofline
 from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
 from harness.predict.step import decode_time, prefill_compute, prefill_time, step_cost
@@ -63,11 +65,21 @@ def plateau(tokens_per_s: float, hinge: float, *, reached: bool = True) -> Curve
 def prefill(
     levels: list[LevelSummary], curve: Curve | None = None, *, prompt: float = PROMPT, roof: phases.Roof | None = None
 ) -> tuple[PrefillPhase, list[Verdict]]:
-    found, verdicts = phases.of_probe("prefill", levels, curve, input_tokens=prompt, roof=roof)
-    assert found is not None
-    assert found.prefill is not None
-    assert found.decode is None
-    return found.prefill, verdicts
+    probed = phases.of_probe("prefill", levels, curve, input_tokens=prompt, roof=roof)
+    assert probed is not None
+    assert probed.phases.prefill is not None
+    assert probed.phases.decode is None
+    return probed.phases.prefill, findings(Concluded(probed=probed))
+
+
+def decode(
+    levels: list[LevelSummary], curve: Curve | None = None, *, roof: phases.Roof | None = None
+) -> tuple[DecodePhase, list[Verdict]]:
+    probed = phases.of_probe("decode", levels, curve, input_tokens=32.0, roof=roof)
+    assert probed is not None
+    assert probed.phases.decode is not None
+    assert probed.phases.prefill is None
+    return probed.phases.decode, findings(Concluded(probed=probed))
 
 
 def codes(verdicts: list[Verdict]) -> list[str]:
@@ -298,30 +310,23 @@ def decoding(C: int, itl: float, G: float = 256.0, **changes: Any) -> LevelSumma
 
 def test_decode_is_the_plateau_without_first_tokens_and_the_itl_of_one_request() -> None:
     levels = [decoding(1, 0.008), decoding(8, 0.01), decoding(32, 0.02)]
-    found, verdicts = phases.of_probe("decode", levels, plateau(1600.0, 20.0), input_tokens=32.0)
-    assert found is not None
-    assert found.decode is not None
-    assert found.prefill is None
-    assert found.decode.tokens_per_s.value == pytest.approx(1600 * 255 / 256)
-    assert found.decode.tokens_per_s.ci95 == pytest.approx((1584 * 255 / 256, 1616 * 255 / 256))
-    assert found.decode.itl_s == pytest.approx(0.008)
-    assert (found.decode.mbu, verdicts) == (None, [])
+    found, verdicts = decode(levels, plateau(1600.0, 20.0))
+    assert found.tokens_per_s.value == pytest.approx(1600 * 255 / 256)
+    assert found.tokens_per_s.ci95 == pytest.approx((1584 * 255 / 256, 1616 * 255 / 256))
+    assert found.itl_s == pytest.approx(0.008)
+    assert (found.mbu, verdicts) == (None, [])
 
 
 def test_decode_without_a_plateau_is_its_best_level() -> None:
-    found, verdicts = phases.of_probe("decode", [decoding(1, 0.008), decoding(8, 0.01)], None, input_tokens=32.0)
-    assert found is not None
-    assert found.decode is not None
-    assert found.decode.tokens_per_s.value == pytest.approx(800 * 255 / 256)
+    found, verdicts = decode([decoding(1, 0.008), decoding(8, 0.01)])
+    assert found.tokens_per_s.value == pytest.approx(800 * 255 / 256)
     assert codes(verdicts) == ["phase_plateau_not_reached"]
 
 
 def test_mbu_is_the_bytes_of_one_step_over_what_the_memory_could_have_read() -> None:
     made, where = on_gpu("llama-3.1-8b", "h100-sxm")
-    found, _ = phases.of_probe("decode", [decoding(1, 0.008)], None, input_tokens=32.0, roof=phases.roof(made, where))
-    assert found is not None
-    assert found.decode is not None
-    mbu = found.decode.mbu
+    found, _ = decode([decoding(1, 0.008)], roof=phases.roof(made, where))
+    mbu = found.mbu
     # (2 bytes of 7,504,658,432 matmul parameters + 161 tokens of 131,072 bytes) / (3.35e12 · 8 ms) = 0.5608
     by_hand = (15_009_316_864 + 161 * 131_072) / (3.35e12 * 0.008)
     assert (weight_bytes_per_step(made), kv_bytes_per_token(made)) == (15_009_316_864, 131_072)
@@ -356,20 +361,16 @@ def test_overhead_lowers_mbu_below_what_the_gpu_reads_at() -> None:
     reached = []
     for each in (bare, where):
         itl = decode_time(step_cost(made, each), 1, 32 + 128)
-        found, _ = phases.of_probe("decode", [decoding(1, itl)], None, input_tokens=32.0, roof=phases.roof(made, each))
-        assert found is not None
-        assert found.decode is not None
-        assert found.decode.mbu is not None
-        reached.append(found.decode.mbu.value)
+        found, _ = decode([decoding(1, itl)], roof=phases.roof(made, each))
+        assert found.mbu is not None
+        reached.append(found.mbu.value)
     assert reached == [pytest.approx(0.8, rel=1e-6), pytest.approx(0.8 * 5.6085 / 6.7632, rel=1e-3)]
 
 
 def test_a_ramp_that_skips_one_request_in_flight_has_no_itl_of_it() -> None:
-    found, _ = phases.of_probe("decode", [decoding(8, 0.01)], None, input_tokens=32.0)
-    assert found is not None
-    assert found.decode is not None
-    assert found.decode.itl_s is None
+    found, _ = decode([decoding(8, 0.01)])
+    assert found.itl_s is None
 
 
 def test_a_run_that_is_no_probe_has_no_phases() -> None:
-    assert phases.of_probe(None, [decoding(1, 0.008)], None, input_tokens=32.0) == (None, [])
+    assert phases.of_probe(None, [decoding(1, 0.008)], None, input_tokens=32.0) is None

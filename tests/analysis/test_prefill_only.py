@@ -12,12 +12,12 @@ from harness.analysis import curve
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.level import Facts
+from harness.analysis.rules.levels import Concluded, host_bound
 from harness.analysis.slo import attainments, limits
 from harness.analysis.table import Table
-from harness.analysis.verdicts.curve import host_bound
 from harness.data.manifest import Manifest, Scenario, Target, Workload, WorkloadSpec
 from harness.data.record import Level, Record
-from harness.data.summary import ClientView, GpuView, LevelSummary, Summary, Value
+from harness.data.summary import ClientView, Curve, GpuView, LevelSummary, Summary, Value, Verdict
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
@@ -218,14 +218,16 @@ def test_the_host_binds_where_throughput_is_flat_and_the_gpus_wait() -> None:
         client = ClientView(idle_processors=idle)
         return [msgspec.structs.replace(each, gpu=view, client=client, **changes) for each in summary.levels]
 
-    found = host_bound(fitted, seen(0.31))
-    assert found is not None
+    def of_host(levels: list[LevelSummary], curve: Curve = fitted) -> list[Verdict]:
+        return host_bound.findings(Concluded(curve=curve, levels=levels))
+
+    (found,) = of_host(seen(0.31))
     assert (found.code, found.level) == ("host_bound", "doubt")
     assert "31%" in found.message
     assert "no processor" not in found.message
-    assert "no processor of this machine is idle" in getattr(host_bound(fitted, seen(0.31, 0.1)), "message", "")
-    assert host_bound(fitted, seen(0.7)) is None
-    assert host_bound(fitted, seen(None)) is None
-    assert host_bound(fitted, summary.levels) is None, "no GPU was watched"
-    assert host_bound(fitted, seen(0.31, unit=UNSET)) is None, "tokens are decoded"
-    assert host_bound(msgspec.structs.replace(fitted, hinge_concurrency=Value(None)), seen(0.31)) is None
+    assert "no processor of this machine is idle" in of_host(seen(0.31, 0.1))[0].message
+    assert of_host(seen(0.7)) == []
+    assert of_host(seen(None)) == []
+    assert of_host(summary.levels) == [], "no GPU was watched"
+    assert of_host(seen(0.31, unit=UNSET)) == [], "tokens are decoded"
+    assert of_host(seen(0.31), msgspec.structs.replace(fitted, hinge_concurrency=Value(None))) == []

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from harness.analysis import quality
-from harness.analysis.quality import Changes, Finding, accuracy, changes, detectable, fisher, found, of_run, verdicts
+from harness.analysis.quality import Changes, Finding, accuracy, changes, detectable, fisher, found, of_run
+from harness.analysis.rules.levels import Concluded, answers_changed
 from harness.analysis.stats import wilson
 from harness.data.manifest import CanaryAnswer, UnloadedAnswers
 from harness.data.record import Level, Record
@@ -130,7 +131,9 @@ def test_two_per_cent_of_corrupted_answers_are_found_and_clean_runs_are_silent(
             for level in LEVELS
             for k in range(600)
         ]
-        named.append([each.at for each in verdicts(of_run(unloaded, records, LEVELS))])
+        named.append(
+            [each.at for each in answers_changed.findings(Concluded(quality=of_run(unloaded, records, LEVELS)))]
+        )
     assert least <= named.count([32]) <= most
     assert named.count([]) == 20 - named.count([32])
 
@@ -140,7 +143,7 @@ def test_the_verdict_names_the_level_and_the_numbers() -> None:
         of_run(UnloadedAnswers(digests=[], answers=[]), [], LEVELS),
         found=[Finding(32.0, "words", 6, 300, 0, 620), Finding(32.0, "scores", 3, 300, 0, 620)],
     )
-    (verdict,) = verdicts(read)
+    (verdict,) = answers_changed.findings(Concluded(quality=read))
     assert (verdict.code, verdict.level, verdict.at) == ("answers_changed", "doubt", 32)
     assert verdict.message == (
         "6 of 300 canaries' answers are not those of the unloaded server (2.0%; before 0 of 620); "

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.analysis.rules.levels import Concluded, quota_plateau
+from harness.analysis.rules.observed import Observed, quota_limited
 from harness.analysis.telemetry import quota_left
-from harness.analysis.verdicts.quota import quota_limited, quota_plateau
-from harness.data.judgement import Code, CurveState
+from harness.data.judgement import CurveState, Verdict
 from harness.data.record import Sample
 from harness.data.summary import Curve, LevelSummary, Value
 from tests.builders.summaries import level
@@ -39,9 +40,9 @@ def test_refusals_and_a_quota_that_is_used_up_are_named(
     errors: dict[str, int], left: dict[str, float], words: str | None
 ) -> None:
     s = msgspec.structs.replace(level(8), requests=100, errors_by_type=errors)
-    said = quota_limited(s, left)
-    assert (said is None) == (words is None)
-    assert words is None or (said is not None and words in said.message and said.at == 8)
+    said = quota_limited.findings(Observed(s=s, quota_left=left))
+    assert len(said) == (words is not None)
+    assert all(words in each.message and each.at == 8 for each in said if words)
 
 
 def curve(state: str) -> Curve:
@@ -53,18 +54,21 @@ def curve(state: str) -> Curve:
 
 
 def limited(concurrency: int) -> LevelSummary:
-    said = quota_limited(level(concurrency), {"tokens": 0.0})
-    return msgspec.structs.replace(level(concurrency), verdicts=[said] if said else [])
+    said = quota_limited.findings(Observed(s=level(concurrency), quota_left={"tokens": 0.0}))
+    return msgspec.structs.replace(level(concurrency), verdicts=said)
+
+
+def of_plateau(fitted: Curve | None, *levels: LevelSummary) -> list[Verdict]:
+    return quota_plateau.findings(Concluded(curve=fitted, levels=levels))
 
 
 def test_a_plateau_at_which_the_quota_was_used_up_is_the_quotas() -> None:
-    said = quota_plateau(curve(CurveState.FOUND), [level(4), limited(16)])
-    assert said is not None
-    assert (said.code, said.at) == (Code.QUOTA_LIMITED, None)
+    (said,) = of_plateau(curve(CurveState.FOUND), level(4), limited(16))
+    assert (said.code, said.at) == ("quota_limited", None)
     assert "stops rising at 8 in flight, and the quota was used up at 16" in said.message
 
 
 def test_a_quota_below_the_knee_or_without_one_is_not_blamed_for_the_curve() -> None:
-    assert quota_plateau(curve(CurveState.FOUND), [limited(4), level(16)]) is None
-    assert quota_plateau(curve(CurveState.BEYOND), [limited(16)]) is None
-    assert quota_plateau(None, [limited(16)]) is None
+    assert of_plateau(curve(CurveState.FOUND), limited(4), level(16)) == []
+    assert of_plateau(curve(CurveState.BEYOND), limited(16)) == []
+    assert of_plateau(None, limited(16)) == []

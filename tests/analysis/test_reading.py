@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.analysis.verdicts import reading
+from harness.analysis.rules.observed import Answered, read
 from harness.data.record import Level
 from tests.builders.records import request
 
@@ -15,7 +15,7 @@ def test_each_kind_has_one_note_with_its_details_and_how_many_answers_had_it() -
     noted = ["unlisted:thinking", "", "unlisted:thinking,left_out:usage.prompt_tokens", "left_out:usage.total_tokens"]
     rows = [msgspec.structs.replace(request(0.1 * i, [0.5]), noted=codes) for i, codes in enumerate(noted)]
     other = msgspec.structs.replace(request(0.0, [0.5]), level=1, noted="data_twice")
-    found = {verdict.code: verdict for verdict in reading.verdicts([*rows, other], LEVEL)}
+    found = {verdict.code: verdict for verdict in read.findings(Answered(LEVEL, [*rows, other]))}
     assert list(found) == ["read_left_out", "read_unlisted"]
     assert "the field thinking" in found["read_unlisted"].message
     assert found["read_unlisted"].message.endswith("(2 of 4 answers)")
@@ -25,4 +25,4 @@ def test_each_kind_has_one_note_with_its_details_and_how_many_answers_had_it() -
 
 def test_a_code_of_a_later_version_is_shown_as_it_is() -> None:
     row = msgspec.structs.replace(request(0.0, [0.5]), noted="new:thing")
-    assert reading.verdicts([row], LEVEL)[0].message == "new thing (1 of 1 answers)"
+    assert read.findings(Answered(LEVEL, [row]))[0].message == "new thing (1 of 1 answers)"

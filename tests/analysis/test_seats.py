@@ -11,7 +11,7 @@ import pytest
 from harness.analysis import seats
 from harness.analysis.seats import Occupancy, Refused, Seats
 from harness.analysis.table import Table
-from harness.data.judgement import Code, invalid
+from harness.data.judgement import Verdict
 from harness.data.summary import Estimate, ServerView, Service
 from harness.results.foreign.measured import ForeignLevel, Latency
 from tests.builders.records import request
@@ -171,7 +171,7 @@ def test_a_level_is_an_occupancy_where_it_is_a_point_and_its_answers_stream() ->
         32, shown.in_flight or 0.0, 15.4, shown.tpot_s.mean or 0.0, 30.0, 16, 0.4, 15.5, 16.0
     )
     assert seats.occupancy(msgspec.structs.replace(shown, concurrency=None, rate=3.0)) is None
-    void = [invalid(Code.CLIENT_LIMITED, "the client is limited")]
+    void = [Verdict("client_limited", "invalid", "the client is limited")]
     assert seats.occupancy(msgspec.structs.replace(shown, verdicts=void)) is None
     assert seats.occupancies([shown, msgspec.structs.replace(shown, input_tokens_asked=64)]) == [seats.occupancy(shown)]
 

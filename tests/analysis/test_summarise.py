@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.analysis.level import _pauses
+from harness.analysis.rules import findings
+from harness.analysis.rules.observed import Observed
 from harness.analysis.summarise import exit_status, summarise
 from harness.base import files
 from harness.data.record import Level, Record, Sample
@@ -225,8 +226,8 @@ def test_a_worker_that_stood_still_voids_its_level_where_that_did_harm(tmp_path:
         (tmp_path / name).mkdir()
         got = folder(tmp_path / name, [WHOLE], samples)
         assert [v.level for v in got.levels[0].verdicts if v.code == "worker_paused"] == [level]
-    paused = summaries.level(4, client=ClientView(limited=True))
-    (found,) = _pauses([pause], WHOLE, paused.client)
+    paused = summaries.level(4, client=ClientView(limited=True), window_s=20.0)
+    (found,) = findings(Observed(s=paused, pauses={pause.metric: pause.value}))
     assert found.level == "invalid", "requests were sent late"
 
 

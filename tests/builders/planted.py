@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.analysis import curve, phases
-from harness.analysis.verdicts.client import in_flight_low
+from harness.analysis.conditions import Conditions
+from harness.analysis.rules.requests import Measured, in_flight_low
+from harness.analysis.window import Little
 from harness.data.judgement import Cause
+from harness.data.record import Level
 from harness.data.summary import Curve, Estimate, LevelSummary, Prediction, ServerView, Spread, Summary
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
@@ -117,8 +120,9 @@ def _level(fault: Fault, C: int, counters: bool) -> LevelSummary:
         itl_s=Spread(seen.itl.mean, None, None, None, None, None, seen.requests),
         server=view if counters else None,
     )
-    low = in_flight_low(s)
-    return msgspec.structs.replace(s, verdicts=[low] if low else [])
+    little = Little(None, None, None, mismatch=False, enough=False)
+    measured = Measured(s=s, level=Level(0, C, 0, 0.0), conditions=Conditions(), little=little)
+    return msgspec.structs.replace(s, verdicts=in_flight_low.findings(measured))
 
 
 # ---- a real run -------------------------------------------------------------------------------------------

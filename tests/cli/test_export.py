@@ -17,7 +17,7 @@ from harness.base.files import write_json
 from harness.base.terminal import Guard
 from harness.cli import cli
 from harness.cli import export as verb
-from harness.data.judgement import Code, invalid, note
+from harness.data.judgement import Verdict
 from harness.data.summary import Estimate
 from harness.library import export as exporting
 from harness.library import fit as fitting
@@ -108,13 +108,15 @@ def test_the_curve_of_an_exported_table_is_that_of_its_folder(folder: Path, tmp_
     ]
     levels = [
         msgspec.structs.replace(
-            level, requests_per_s=Estimate(None), verdicts=[*level.verdicts, note(Code.FIT_ERROR_ASSUMED, "x", "y")]
+            level,
+            requests_per_s=Estimate(None),
+            verdicts=[*level.verdicts, Verdict("fit_error_assumed", "note", "x", "y")],
         )
         if level.output_tokens_per_s_se_assumed
         else level
         for level in levels
     ]
-    levels[2] = msgspec.structs.replace(levels[2], verdicts=[invalid(Code.CLIENT_LIMITED, "x", "y")])
+    levels[2] = msgspec.structs.replace(levels[2], verdicts=[Verdict("client_limited", "invalid", "x", "y")])
     write_json(folder / "summary.json", msgspec.structs.replace(full(), levels=levels))
     made = exporting.export(folder, "csv", tmp_path / "out")
     of_folder, of_table = fitting.fit(folder), fitting.fit(made[0])

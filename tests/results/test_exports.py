@@ -13,9 +13,10 @@ import jsonschema
 import msgspec
 import pytest
 
-from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.requests import in_flight_low
 from harness.base.errors import HarnessError
-from harness.data.judgement import Code, invalid, note
+from harness.data.judgement import Verdict
 from harness.data.manifest import Clock, Manifest
 from harness.data.record import ABANDONED
 from harness.data.summary import LevelSummary, Spread, Summary
@@ -69,7 +70,7 @@ def wanted(level: LevelSummary, **changes: Any) -> ForeignLevel:
         requests_per_s=level.requests_per_s.mean,
         requests=answered(level),
         valid=usable(level, Purpose.POINT),
-        in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(level),
+        in_flight_ok=not in_flight_low.voids(level),
         failed=level.errors,
         input_tokens_mean=level.input_tokens_mean,
         output_tokens_mean=level.output_tokens_mean,
@@ -248,10 +249,10 @@ def test_what_was_not_measured_is_no_metric_of_mlflow() -> None:
 
 @pytest.mark.parametrize("export", [as_csv, as_vllm, as_llm_d])
 @pytest.mark.parametrize(
-    ("code", "valid", "held"), [(Code.STALLED, False, True), (Code.IN_FLIGHT_LOW, True, False), (None, True, True)]
+    ("code", "valid", "held"), [("stalled", False, True), ("in_flight_low", True, False), (None, True, True)]
 )
-def test_the_verdicts_of_a_level_read_back(export: Export, code: Code | None, valid: bool, held: bool) -> None:
-    verdicts = [note(Code.SERVER_LUMPS, "x", "y"), *([invalid(code, "x", "y")] if code else [])]
+def test_the_verdicts_of_a_level_read_back(export: Export, code: str | None, valid: bool, held: bool) -> None:
+    verdicts = [Verdict("server_lumps", "note", "x", "y"), *([Verdict(code, "invalid", "x", "y")] if code else [])]
     level = msgspec.structs.replace(full().levels[3], verdicts=verdicts)
     (found,) = read(export(msgspec.structs.replace(full(), levels=[level]))).levels
     assert (found.valid, found.in_flight_ok) == (valid, held)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.verdicts.server import ERROR_RATE
+from harness.analysis.rules.requests import ERROR_RATE
 from harness.base.errors import HarnessError
 from harness.results.foreign import formats, knee, validity
 from harness.results.foreign.fields import number

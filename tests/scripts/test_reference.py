@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from harness.data.judgement import Code
+from harness.analysis.rules import registered
 from tests.test_packaging import script
 
 ROOT = Path(__file__).parent.parent.parent
 reference = script("reference")
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_pages_are_up_to_date() -> None:
     assert reference.PAGE.read_text() == reference.page(), "run scripts/reference"
+    assert reference.DEFINITIONS.read_text() == reference.definitions(), "run scripts/reference"
 
 
 def test_every_verdict_has_a_cause_and_a_remedy() -> None:
     table = reference.page().partition("## Verdicts")[2].partition("\n## ")[0]
     rows = [[cell.strip(" `") for cell in row.split("|")] for row in table.splitlines() if row.startswith("| `")]
-    open_ended = (Code.ERROR_MESSAGE, Code.READ_WITH_CARE)
-    assert {row[1] for row in rows} == {f"{code}_…" if code in open_ended else str(code) for code in Code}
+    assert {row[1] for row in rows} == {rule.code + "_…" * rule.kinds for rule in registered()}
     assert all(cause for _, _, _, cause, *_ in rows)
     assert {row[2] for row in rows if row[4] == "–"} <= {"note"}, "a doubt or an invalid can be mended"
 
@@ -37,18 +37,21 @@ def test_every_key_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ('return note(Code.A, "m", "see it" if x else f"hold it {n} s", at)', ["see it", "hold it … s"]),
-        ('advice = "one"\n  f(advice)\n  advice = "two"\n  return doubt(Code.A, "m", advice)', ["two"]),
-        ('if x: why, advice = "", "one"\n  else: advice = "two"\n  return doubt(Code.A, "m", advice)', ["one", "two"]),
-        ('return invalid(Code.A, "m", g()[1])', ["more", "less"]),
-        ('return note(Code.A, "m")', []),
+        ('return Finding("m", "see it" if x else f"hold it {n} s", severity)', ["see it", "hold it … s"]),
+        ('advice = "one"\n  f(advice)\n  advice = "two"\n  return Finding("m", advice)', ["two"]),
+        ('if x: why, advice = "", "one"\n  else: advice = "two"\n  return Finding("m", advice)', ["one", "two"]),
+        ('return Finding("m", g()[1])', ["more", "less"]),
+        ('return h("m", 1, "by a helper")', ["by a helper"]),
+        ('return Finding("m")', []),
     ],
 )  # fmt: skip
 def test_advice_is_read_from_the_code(source: str, found: list[str]) -> None:
-    module = f"def f():\n  {source}\ndef g():\n  if x: return 'a', 'more'\n  return '', 'less'\n"
-    module = module.replace("Code.A", "Code.DRIFT")
-    tree = reference.ast.parse(module)
-    assert [text for _, texts in reference._calls(tree) for text in texts] == found
+    module = (
+        f"def rule():\n  {source}\ndef g():\n  if x: return 'a', 'more'\n  return '', 'less'\n"
+        "def h(m, n, advice) -> Finding | None: ...\n"
+    )
+    functions = {each.name: each for each in reference.ast.parse(module).body}
+    assert list(reference._advised("rule", functions)) == found
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/reference.md"])

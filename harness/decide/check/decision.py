@@ -17,7 +17,7 @@ import msgspec
 
 from harness.analysis import slo
 from harness.analysis.level import Facts, attainments
-from harness.analysis.validity import Purpose, usable
+from harness.analysis.rules import Purpose, usable
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.summary import Attainment, LevelSummary, Summary

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 
 from harness.analysis import headline, slo
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.levels import phase_plateau_not_reached
 from harness.analysis.stats import SAMPLES, t_quantile, wilson
-from harness.analysis.validity import Purpose, usable
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
-from harness.data.judgement import Code, Outcome
+from harness.data.judgement import Outcome
 from harness.data.summary import (
     BEYOND,
     FOUND,
@@ -283,7 +284,7 @@ def _phase(phase: str, name: str) -> Callable[[Summary], Quantity]:
         found: Value | None = getattr(getattr(summary.phases, phase, None), name, None)
         if found is None:
             return Quantity(None, None, "no probe of the phase, or one of all repeats together")
-        missed = next((each for each in summary.verdicts if each.code == Code.PHASE_PLATEAU_NOT_REACHED), None)
+        missed = next((each for each in summary.verdicts if phase_plateau_not_reached.made(each)), None)
         if name == "tokens_per_s" and missed is not None:  # its best level's: a higher one may have more
             low = found.ci95[0] if found.ci95 else None
             return Quantity(found.value, None if low is None else (low, None), missed.message, missed.advice)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis import at_load, curve, headline, seats, slo, summarise
-from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.rules import Purpose, invalid_by, usable
 from harness.data.judgement import Gravity
 from harness.data.manifest import Manifest
 from harness.data.roles import Role, role_of

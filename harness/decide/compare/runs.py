@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 
 from harness.analysis.points import Point, foreign_point, points_of, pool
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.levels import answers_changed
+from harness.analysis.rules.requests import errors_above_1_percent, stalled
 from harness.analysis.summarise import summarise
-from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.base.errors import HarnessError
-from harness.data.judgement import Code
 from harness.data.manifest import Amount, Card, Manifest, Roof
 from harness.data.summary import Assumptions, Estimate, LevelSummary, Summary
 from harness.predict import rules
@@ -27,7 +28,6 @@ from harness.spec.scenario import workload_digest
 from harness.spec.work import Unit
 
 KNEE = "knee"
-_LOST = {Code.ERRORS_ABOVE_1_PERCENT, Code.STALLED}  # what takes a load from a stack by the server's doing
 _LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level has less or more
 
 
@@ -151,7 +151,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 output_tokens=lengths[1],
                 points=points,
                 loads=[_load(level, manifest) for level in valid],
-                lost={float(each.load or 0): _failure(each) for each in levels if _LOST & invalid_by(each)},
+                lost={float(each.load or 0): _failure(each) for each in levels if _is_lost(each)},
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 ceiling=ceiling(manifest.roof, *lengths),
                 start_to_ready_s=start and start.start_to_ready_s,
@@ -162,10 +162,15 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
     return out
 
 
+def _is_lost(level: LevelSummary) -> bool:
+    """Return whether the server's doing takes a load from its stack."""
+    return errors_above_1_percent.voids(level) or stalled.voids(level)
+
+
 def _answers(manifest: Manifest, summary: Summary) -> Answers | None:
     if not summary.unloaded_quality:
         return None
-    changed = [each.at for each in summary.verdicts if each.code == Code.ANSWERS_CHANGED and each.at is not None]
+    changed = [each.at for each in summary.verdicts if answers_changed.made(each) and each.at is not None]
     return Answers(
         changed_at=min(changed, default=None),
         agreement=summary.unloaded_quality.agreement.mean,

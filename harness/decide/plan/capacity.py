@@ -17,8 +17,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.analysis import at_load, slo
+from harness.analysis.rules import Purpose, usable
 from harness.analysis.summarise import summarise
-from harness.analysis.validity import Purpose, usable
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.manifest import Manifest

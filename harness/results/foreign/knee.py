@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.data.judgement import Code, Gravity
+from harness.data.judgement import Gravity
 
 NAME = "knee"
+IN_FLIGHT_LOW = "in_flight_low"  # the code of the rule, which is above this room
 
 
 def validity(verdicts: Any) -> tuple[bool, bool]:
@@ -23,4 +24,4 @@ def validity(verdicts: Any) -> tuple[bool, bool]:
     words = [each for each in verdicts if isinstance(each, str)] if isinstance(verdicts, list) else []
     parts = (each.partition(":") for each in words)
     invalid = {code.strip() for gravity, _, code in parts if gravity == Gravity.INVALID}
-    return invalid <= {Code.IN_FLIGHT_LOW}, Code.IN_FLIGHT_LOW not in invalid  # as in `analysis.validity`, of a point
+    return invalid <= {IN_FLIGHT_LOW}, IN_FLIGHT_LOW not in invalid  # as in `analysis.rules.usable`, of a point

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from harness.base.errors import HarnessError
-from harness.data.judgement import Code, Gravity
+from harness.data.judgement import Gravity
 from harness.results.exports.table import LEVELS
 from harness.results.foreign import knee
 from harness.results.foreign.fields import number, positive, whole
@@ -18,6 +18,7 @@ from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignRes
 from harness.results.points import ERROR, LOAD, PLAIN, RATE
 
 _NO = ("", "false", "falsch", "faux", "falso", "onwaar", "0")
+FIT_ERROR_ASSUMED = "fit_error_assumed"  # the code of the rule, which is above this room
 _NEEDED = (LOAD, "rate", RATE, ERROR)
 _DECIMAL = re.compile(r"-?\d+,\d+(E[+-]?\d+)?", re.IGNORECASE)
 
@@ -65,7 +66,7 @@ def _level(row: dict[str, str]) -> ForeignLevel:
     X, se, verdicts = number(row, "output_tokens_per_s"), positive(row, ERROR), row.get("verdicts", "").split()
     valid, in_flight_ok = knee.validity(verdicts)
     ended = (number(row, "requests_per_s") or 0.0) * (number(row, "window_s") or 0.0)
-    assumed = se is None and f"{Gravity.NOTE}:{Code.FIT_ERROR_ASSUMED}" in verdicts
+    assumed = se is None and f"{Gravity.NOTE}:{FIT_ERROR_ASSUMED}" in verdicts
     return ForeignLevel(
         concurrency=positive(row, "concurrency"),
         rate=positive(row, "rate"),

@@ -11,7 +11,7 @@ import msgspec
 
 from harness.results.foreign.measured import ForeignLevel, ForeignResult
 
-FAILED = 0.01  # share of failed requests above which a level is no point, as in `analysis.verdicts.server`
+FAILED = 0.01  # share of failed requests above which a level is no point, as in `analysis.rules.requests`
 _NAMED = 8  # levels
 
 

@@ -1,0 +1,198 @@
+"""The registry of rules: what a result is warned of, each in one function, and what an invalid level is still good for.
+
+A rule is a function that takes one context and returns what it found, or None. Its name is the code of its verdicts on
+disk; its docstring's first paragraph is its line in docs/definitions.md; its decorator says how serious it is and what
+the first screen prints. `findings` asks every rule of a context, in the order of `_MODULES` and of the lines in them.
+A package outside adds rules by an entry point of the group `knee.rules`, which `load` imports by its name.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from harness.base import plugins
+from harness.base.errors import HarnessError
+from harness.data.judgement import Gravity, Verdict
+from harness.data.summary import LevelSummary
+
+_MODULES = ("observed", "requests", "steady", "tokens", "levels", "run")
+
+
+class Context(Protocol):
+    """What a rule looks at."""
+
+    @property
+    def at(self) -> float | None:
+        """The load of the level that it is about; None: the whole run."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a rule found: the fact with its figures, and what to do about it."""
+
+    message: str
+    advice: str = ""
+    severity: Gravity | None = None  # None: the first of the rule's
+    at: float | None = None  # the load that it is about, where the context has none
+    kind: str = ""  # of a rule with kinds, as `timeout` in `said_timeout`
+
+
+class Purpose(enum.Enum):
+    """What a level is wanted for; `usable` says what each excuses."""
+
+    ANSWER = enum.auto()
+    POINT = enum.auto()
+    TOP = enum.auto()
+    MISS = enum.auto()
+
+
+T = TypeVar("T", bound=Context)
+Found = Finding | Iterable[Finding] | None
+
+
+class Rule(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A registered rule."""
+
+    judge: Callable[[T], Found]
+    code: str
+    of: type[T]
+    severities: tuple[Gravity, ...]
+    brief: str  # its line on the first screen, {} is where; "": its message
+    on_first_screen: bool  # False: what it says stands there already
+    kinds: bool  # a kind follows the code
+    excused_for: tuple[Purpose, ...]  # for which an invalid level is still good
+    follows: str  # code of the rule with which it is excused: its cause
+
+    def findings(self, context: T) -> list[Verdict]:
+        """Return what the rule says of a context, as verdicts."""
+        found = self.judge(context)
+        every = [found] if isinstance(found, Finding) else list(found or ())
+        return [self._verdict(each, context.at) for each in every]
+
+    def _verdict(self, found: Finding, at: float | None) -> Verdict:
+        severity = found.severity or self.severities[0]
+        assert severity in self.severities, f"{self.code} may not be {severity}"
+        code = f"{self.code}_{found.kind}" if self.kinds else self.code
+        return Verdict(code, severity, found.message, found.advice, at if found.at is None else found.at)
+
+    def voids(self, level: LevelSummary) -> bool:
+        """Return whether the rule makes a level invalid."""
+        return self.code in invalid_by(level)
+
+    def made(self, verdict: Verdict) -> bool:
+        """Return whether the verdict is one of this rule."""
+        return verdict.code.startswith(f"{self.code}_") if self.kinds else verdict.code == self.code
+
+    @property
+    def description(self) -> str:
+        """What it means, in Markdown: the first paragraph of its docstring."""
+        return " ".join((inspect.getdoc(self.judge) or "").partition("\n\n")[0].split())
+
+
+_registered: dict[str, list[Rule[Any]]] = {}  # by the module that they stand in
+
+
+def rule(
+    of: type[T],
+    *severities: Gravity,
+    brief: str = "",
+    code: str = "",
+    on_first_screen: bool = True,
+    kinds: bool = False,
+    excused_for: tuple[Purpose, ...] = (),
+    follows: str = "",
+) -> Callable[[Callable[[T], Found]], Rule[T]]:
+    """Register a function as a rule of a kind of context; the first severity is that of a finding without one."""
+
+    def register(judge: Callable[[T], Found]) -> Rule[T]:
+        made = Rule(
+            judge=judge,
+            code=code or judge.__name__,
+            of=of,
+            severities=severities,
+            brief=brief,
+            on_first_screen=on_first_screen,
+            kinds=kinds,
+            excused_for=excused_for,
+            follows=follows,
+        )
+        _registered.setdefault(judge.__module__, []).append(made)
+        _by_code.cache_clear()
+        return made
+
+    return register
+
+
+def load(name: str) -> None:
+    """Register the rules of an installed package, by the name of their module in the group `knee.rules`."""
+    if plugins.find(plugins.RULES, name, ModuleType) is None:
+        known = ", ".join(plugins.names(plugins.RULES)) or "none is installed"
+        raise HarnessError(f"no rules are called {name!r}: {known}")
+
+
+def registered() -> list[Rule[Any]]:
+    """Return every rule in its order, those of other packages last."""
+    own = [f"{__name__}.{module}" for module in _MODULES]
+    for module in own:
+        importlib.import_module(module)  # not at the top: what they look at is judged by `usable`
+    others = [module for module in _registered if module not in own]
+    return [each for module in (*own, *others) for each in _registered[module]]
+
+
+def by_code(code: str) -> Rule[Any] | None:
+    """Return the rule that a verdict on disk is of; None for one of another version."""
+    kinds = [each for each in _by_code().values() if each.kinds and code.startswith(f"{each.code}_")]
+    return _by_code().get(code) or next(iter(kinds), None)
+
+
+@functools.cache
+def _by_code() -> dict[str, Rule[Any]]:
+    return {each.code: each for each in reversed(registered())}
+
+
+def findings(context: Context) -> list[Verdict]:
+    """Return what all rules of a kind of context say of this one, in their order."""
+    return [verdict for each in registered() if each.of is type(context) for verdict in each.findings(context)]
+
+
+def invalid_by(level: LevelSummary) -> set[str]:
+    """Return the codes of the verdicts that make a level invalid; empty for a valid one."""
+    return {verdict.code for verdict in level.verdicts if verdict.level == Gravity.INVALID}
+
+
+def usable(level: LevelSummary, for_: Purpose) -> bool:
+    """Return whether a level may be used for a purpose: every rule that makes it invalid is excused.
+
+    ======  ==========================================================  ============================================
+    for_    what the level is wanted for                                excused
+    ======  ==========================================================  ============================================
+    ANSWER  its own figures: exit status 0, the headline, an SLO that    nothing
+            is met, to compare with, calibrate or replace a prediction
+    POINT   a point of the curve, in the ramp and in the fit; a probe;  in_flight_low: the point is at as many as were
+            the single stream against its prediction                    in flight
+    TOP     the highest level against its prediction                    in_flight_low, client_limited,
+                                                                        worker_paused: the client ended the ramp,
+                                                                        and the gap has to name it
+    MISS    a load at which the SLO is missed                           in_flight_low, errors_above_1_percent,
+                                                                        unstable: overload is a miss too; with
+                                                                        unstable, schedule_not_kept
+    ======  ==========================================================  ============================================
+
+    Cost at the fastest level, drift between repeats and the signs of a dip are read off all levels, usable or not.
+    """
+    found = invalid_by(level)
+    return all(_excused(code, for_, found) for code in found)
+
+
+def _excused(code: str, for_: Purpose, found: set[str]) -> bool:
+    of = by_code(code)
+    if of is None:
+        return False
+    return for_ in of.excused_for or (of.follows in found and _excused(of.follows, for_, found))

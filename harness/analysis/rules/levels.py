@@ -1,0 +1,267 @@
+"""What several levels show together: of the curve, of its fall, of changed answers, and of a server that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from harness.analysis import explanation
+from harness.analysis.cap import KV_FULL
+from harness.analysis.change import Shift
+from harness.analysis.conclusion import LEVELS, PAST
+from harness.analysis.phases import Probed
+from harness.analysis.points import PooledLevels
+from harness.analysis.quality import PHRASES, Quality
+from harness.analysis.rules import Finding, rule
+from harness.analysis.rules.observed import quota_limited
+from harness.data.judgement import Gravity
+from harness.data.summary import FOUND, PROVISIONAL, Curve, Gap, LevelSummary
+
+GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
+PROCESSOR_IDLE = 0.5  # processors of this machine, below which all count as busy
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """The levels that a curve is fitted to, and why its knee is not found."""
+
+    at: ClassVar[None] = None  # the whole run
+    levels: PooledLevels
+    upright: int  # how many of them come before throughput has collapsed
+    reasons: Sequence[str] = ()  # empty where it is found, and where levels are too few for a curve
+
+
+class Concluded(msgspec.Struct, frozen=True, kw_only=True):
+    """What the levels of a run show together."""
+
+    at: ClassVar[None] = None  # the whole run
+    levels: Sequence[LevelSummary] = ()  # of the ramp
+    curve: Curve | None = None
+    quality: Quality | None = None
+    probed: Probed | None = None
+    shift: Shift | None = None  # a change of the server
+    rests_on: int = 0  # levels
+    gap: Gap | None = None
+
+
+# ---- the fit ------------------------------------------------------------------------------------------------
+
+
+# The first screen has it in the headline, as why the knee is not found.
+@rule(Fitted, Gravity.NOTE, on_first_screen=False)
+def knee_not_identifiable(fit: Fitted) -> Finding | None:
+    """There are fewer valid levels than a knee needs."""
+    n = len(fit.levels.N)
+    if n >= LEVELS:
+        return None
+    return Finding(
+        f"knee not identifiable: {n} distinct valid level{'s' * (n != 1)}, at least {LEVELS} are needed",
+        "measure more levels, some of them around the bend",
+    )
+
+
+@rule(Fitted, Gravity.DOUBT, brief="throughput collapses past the knee: keep the load below it")
+def throughput_collapses(fit: Fitted) -> Finding | None:
+    """Throughput falls to less than 55 % of its second highest and stays there; the curve is that of the levels below.
+
+    No curve here follows such a fall.
+    """
+    X, C, upright = fit.levels.X, fit.levels.C, fit.upright
+    if upright == len(X):
+        return None
+    low, most, fall = upright + int(np.argmin(X[upright:])), int(np.argmax(X)), float(C[upright])
+    return Finding(
+        f"throughput collapses past the knee, from {X[most]:.4g} at {float(C[most]):g} in flight to {X[low]:.4g} at "
+        f"{float(C[low]):g}; knee and plateau are those of the levels below {fall:g}",
+        f"keep the load below {fall:g}, and look in the server's log for preemption, swapping and timeouts",
+    )
+
+
+@rule(Fitted, Gravity.NOTE, on_first_screen=False)  # the headline has it, too
+def plateau_not_reached(fit: Fitted) -> Finding | None:
+    """The levels do not show where throughput stops rising."""
+    if not fit.reasons or fit.upright < len(fit.levels.X):
+        return None
+    return Finding(
+        f"plateau not reached up to {fit.levels.N[-1]:.4g} in flight: {'; '.join(fit.reasons)}",
+        "raise --max-concurrency, or hold the levels above the knee longer",
+    )
+
+
+@rule(Concluded, Gravity.NOTE, brief="throughput falls past the knee{}")
+def dip_confirmed(run: Concluded) -> Finding | None:
+    """Throughput falls past the knee, and a repeat confirms it.
+
+    The message says what the server reported past the hinge and not below it.
+    """
+    hinge = run.curve.hinge_concurrency.value if run.curve else None
+    if run.curve is None or run.curve.dip is None or run.curve.dip.value is None or hinge is None:
+        return None
+    seen = [s for s in run.levels if s.concurrency is not None and s.server is not None]
+    past = [s for s in seen if (s.concurrency or 0) >= PAST * hinge]
+    below = [s for s in seen if s not in past]
+    signs = []
+    preempted = _largest(past, "preemptions")
+    if preempted and preempted > 2 * (_largest(below, "preemptions") or 0.0):
+        signs.append(f"up to {preempted:.4g} preemptions in a window")
+    if (used := _largest(past, "kv_usage") or 0.0) >= KV_FULL:
+        signs.append(f"KV cache {used:.0%} full")
+    if (waiting := _largest(past, "waiting") or 0.0) >= 1:
+        signs.append(f"up to {waiting:.4g} requests waiting")
+    if signs:
+        why = f"past the knee the server reported {', '.join(signs)}"
+    elif past:
+        why = "nothing that the server reported past the knee explains it"
+    else:
+        why = "the server reported nothing of itself"
+    if preempted:
+        advice = "lower its batch limit or give its KV cache more memory: preempted work is done twice"
+    else:
+        advice = f"keep concurrency near {hinge:.4g}, or limit the batch there"
+    fall = f"throughput falls by {run.curve.dip.value:.0%} from the knee at {hinge:.4g} to the last level"
+    return Finding(f"{fall}; {why}", advice)
+
+
+def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
+    found = [x for s in levels if s.server and (x := getattr(s.server, figure)) is not None]
+    return max(found, default=None)
+
+
+@rule(Concluded, Gravity.DOUBT, brief="the host, not the GPU, is the limit{}")
+def host_bound(run: Concluded) -> Finding | None:
+    """The server decodes nothing, throughput is flat, and this machine's GPUs compute for less than 70 % of the time:
+    tokenising or the host binds.
+    """
+    hinge = run.curve.hinge_concurrency.value if run.curve else None
+    if hinge is None:
+        return None
+    past = [s for s in run.levels if s.unit and s.concurrency is not None and s.concurrency >= PAST * hinge]
+    busy = [s.gpu.utilization for s in past if s.gpu and s.gpu.utilization is not None]
+    if not busy or max(busy) >= GPU_BUSY:
+        return None
+    idle = [s.client.idle_processors for s in past if s.client.idle_processors is not None]
+    full = ", and no processor of this machine is idle" if idle and max(idle) < PROCESSOR_IDLE else ""
+    return Finding(
+        f"past the knee at {hinge:.4g} the GPUs compute for {max(busy):.0%} of the time{full}: "
+        "tokenising or the host binds, not the GPU",
+        "give the server more API or tokenizer processes, or send more inputs a request",
+    )
+
+
+# ---- answers and phases -------------------------------------------------------------------------------------
+
+
+@rule(Concluded, Gravity.DOUBT)
+def answers_changed(run: Concluded) -> Iterator[Finding]:
+    """More canaries than unloaded have other words, a flaw, another finish reason or a wrong answer."""
+    found = run.quality.found if run.quality else []
+    for load in dict.fromkeys(each.load for each in found):
+        parts = [
+            f"{each.changed} of {each.n} canaries' answers {PHRASES[each.what]} ({each.changed / each.n:.1%}; "
+            f"before {each.before} of {each.of})"
+            for each in found
+            if each.load == load
+        ]
+        yield Finding(
+            "; ".join(parts),
+            "look at what the server does under load: batch size, speculation, KV precision, preemption",
+            at=int(load) if load == int(load) else load,
+        )
+
+
+@rule(Concluded, Gravity.NOTE)
+def prefill_slope_unknown(run: Concluded) -> Finding | None:
+    """The probe measured too few lengths of prompts for the slope of TTFT."""
+    prefill = run.probed.phases.prefill if run.probed else None
+    if prefill is None or prefill.seconds_per_token.value is not None:
+        return None
+    lengths = len({tokens for tokens, _ in prefill.lengths})
+    return Finding(
+        f"{lengths} prompt lengths with a TTFT at one request in flight: no slope",
+        "it takes two or more; see the errors, if any",
+    )
+
+
+@rule(Concluded, Gravity.NOTE)
+def prefill_flat(run: Concluded) -> Finding | None:
+    """TTFT does not rise with the prompt at the length that was asked for."""
+    if run.probed is None or run.probed.flat_below is None:
+        return None
+    return Finding(
+        f"TTFT does not grow with the prompt below {run.probed.flat_below:.0f} tokens; its slope is quoted there",
+        "ask for longer prompts: --input-tokens",
+    )
+
+
+@rule(Concluded, Gravity.NOTE, brief="the phase's plateau is not reached")
+def phase_plateau_not_reached(run: Concluded) -> Finding | None:
+    """The throughput of a probed phase still rises at its last level."""
+    best = run.probed.best if run.probed else None
+    if run.probed is None or best is None:
+        return None
+    phase = "prefill" if run.probed.phases.prefill else "decode"
+    where = f"C = {best.concurrency}" if best.concurrency is not None else f"{best.rate:g} req/s"
+    return Finding(
+        f"the {phase} ramp reached no plateau: its capacity is that of its best level, {where}, or more",
+        "measure higher levels: --max-concurrency",
+    )
+
+
+# ---- the server ---------------------------------------------------------------------------------------------
+
+
+@rule(Concluded, Gravity.DOUBT, brief="the server changed during the run: --verbose says when")
+def drift(run: Concluded) -> Finding | None:
+    """The server changed during the run; the answer rests on the levels before that, or since."""
+    shift = run.shift
+    if shift is None:
+        return None
+    ratio, (low, high) = shift.ratio.value or 1.0, shift.ratio.ci95 or (None, None)
+    ends = f" (95 % interval {low:.2f}–{high:.2f})" if low is not None and high is not None else ""
+    when = f"{shift.start_s:,.0f} to {shift.end_s:,.0f} s into the run"
+    often = "the server changed" if shift.times == 1 else f"the server changed {shift.times} times"
+    served = f", and another number of requests at once than the {shift.served:.3g} before" if shift.served else ""
+    if shift.steady is None:
+        rests = "all levels, since no stretch is long enough"
+    elif shift.steady[0] == shift.since:
+        rests = f"the {run.rests_on} levels since then"
+    else:
+        rests = f"the {run.rests_on} levels before it, as few came after"
+    return Finding(
+        f"{often}, {when}: {ratio:.2f} times the throughput at {shift.concurrency:.3g} in flight from then on{ends}"
+        f"{served}; knee and plateau are those of {rests}",
+        "look for an autoscaler, other load or a throttling GPU at that time, and measure again",
+    )
+
+
+@rule(Concluded, Gravity.DOUBT, brief="a figure of the hardware is wrong: MBU or MFU is above 1")
+def above_peak(run: Concluded) -> Finding | None:
+    """MBU or MFU is above 1, at one request alone or by a probe: a figure of the hardware is too low, or it is another
+    card.
+    """
+    mbu, mfu = (run.gap.mbu, run.gap.mfu) if run.gap else (None, None)
+    phases = run.probed.phases if run.probed else None
+    probed_mbu = phases.decode.mbu if phases and phases.decode else None
+    probed_mfu = phases.prefill.mfu if phases and phases.prefill else None
+    found = explanation.above_peak(mbu or probed_mbu, mfu or probed_mfu)
+    return Finding(found, "check --gpu and --dtype: the prediction rests on these figures") if found else None
+
+
+@rule(Concluded, Gravity.DOUBT, code=quota_limited.code, brief=quota_limited.brief)
+def quota_plateau(run: Concluded) -> Finding | None:
+    """A level of the plateau is limited by the quota: the plateau is not the server's."""
+    curve = run.curve
+    hinge = curve.hinge_concurrency.value if curve and curve.state in (FOUND, PROVISIONAL) else None
+    if hinge is None:
+        return None
+    limited = [s for s in run.levels if any(map(quota_limited.made, s.verdicts))]
+    above = [s.concurrency for s in limited if s.concurrency is not None and s.concurrency >= hinge]
+    if not above:
+        return None
+    return Finding(
+        f"throughput stops rising at {hinge:.4g} in flight, and the quota was used up at {min(above)}: the knee is the "
+        "quota's, not the server's",
+        "ask for a higher quota, or read the levels below the knee alone",
+    )

@@ -1,0 +1,299 @@
+"""Whether a level had the load that it was to have: what failed, what was sent late, what the server did not answer."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from harness.analysis.conditions import Conditions
+from harness.analysis.rules import Finding, Purpose, rule
+from harness.analysis.stats import wilson
+from harness.analysis.window import REQUESTS_A_SLOT, Backlog, Little
+from harness.data.judgement import Gravity
+from harness.data.record import Level, LevelNote
+from harness.data.summary import ClientView, LevelSummary
+
+ERROR_RATE = 0.01  # share of failed requests above which, beyond doubt, a level is no point of the curve
+IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it there is no plateau
+HARM = 0.02  # of the slots' time left empty by the client, above which the load is not the requested one
+CPU, MERGED = 0.80, 0.05  # above these the client was short of time
+NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling, and of one that is a lower bound: from here a doubt
+WITHHELD = 0.05  # of the time without a processor, above which that is the cause
+KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
+_OVERLOAD = (Purpose.MISS,)  # a limit that is missed for it is missed
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a level, and those of its records that its summary does not contain."""
+
+    s: LevelSummary
+    level: Level
+    conditions: Conditions
+    little: Little
+    backlog: Backlog | None = None  # of an open loop
+    drift: float | None = None  # share of its mean by which throughput moved over the window; None where that is chance
+    late: LevelSummary | None = None  # the summary with the percentiles that late reads have spoilt
+    events_at_once: float | None = None  # that the server sends; None: one
+    gaps: int = 0  # between chunks
+    median_lag_s: float | None = None
+    hung: int = 0  # requests in flight that got nothing
+    silence_s: float | None = None  # without a token, though answers streamed
+    usage_tokens: float = 0.0  # output tokens of the requests whose usage the server counted
+
+    @property
+    def at(self) -> float | None:
+        return self.s.load
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.level.notes
+
+    @property
+    def rising(self) -> bool:
+        """Whether requests pile up, so that there is no steady state."""
+        return self.backlog is not None and self.backlog.rising
+
+
+def too_many_fail(error_rate: float | None, requests: int | None) -> bool:
+    """Return whether more than 1 % fail, by the lower end of the 95 % interval; by the share where n is not known.
+
+    >>> too_many_fail(1 / 60, 60), too_many_fail(3 / 60, 60)
+    (False, True)
+    """
+    if not error_rate:
+        return False
+    ends = wilson(error_rate * requests, requests) if requests else None
+    return (ends[0] if ends else error_rate) > ERROR_RATE
+
+
+def answered(s: LevelSummary) -> int | None:
+    """Return the requests by which a level's error rate is judged: those that were not cut or given up."""
+    return round(s.errors / s.error_rate) if s.error_rate else None
+
+
+@rule(Measured, Gravity.INVALID, brief="more than 1 % of the requests failed{}", excused_for=_OVERLOAD)
+def errors_above_1_percent(level: Measured) -> Finding | None:
+    """More than 1 % of the requests failed, by the lower end of the 95 % interval."""
+    s, whole = level.s, answered(level.s)
+    if not too_many_fail(s.error_rate, whole):
+        return None
+    assert s.error_rate is not None
+    kinds = ", ".join(f"{kind} {n}" for kind, n in s.errors_by_type.items())
+    return Finding(
+        f"{s.errors} of {whole} requests failed ({s.error_rate:.1%}): {kinds}",
+        "find out what the server refuses; its throughput here is not that of the requested load",
+    )
+
+
+# ---- the load generator -------------------------------------------------------------------------------------
+
+
+def sent_late(client: ClientView) -> bool:
+    """Return whether the load generator has lowered throughput: slots were empty for its sake.
+
+    docs/method.md, Limits of the client.
+    """
+    return client.late_fraction is not None and client.late_fraction > HARM
+
+
+@rule(
+    Measured,
+    Gravity.INVALID,
+    brief="the load generator sent late{}: what else runs here?",
+    excused_for=(Purpose.TOP,),
+)
+def client_limited(level: Measured) -> Finding | None:
+    """The load generator sent late, and lowered throughput by more than 2 %."""
+    client = level.s.client
+    if client.late_fraction is None or not sent_late(client):
+        return None
+    cause, remedy = remedy_for(client)
+    because = f"; {cause}" if cause else ""
+    return Finding(
+        f"the load generator sent late: slots were without a request for {client.late_fraction:.1%} of the time "
+        f"(limit {HARM:.0%}), so the load was lower than requested{because}",
+        remedy if cause else f"{remedy}, and whether --max-rps holds requests back",
+    )
+
+
+@rule(Measured, Gravity.DOUBT, brief="the load generator was short of time{}")
+def client_busy(level: Measured) -> Finding | None:
+    """The load generator was short of time; throughput stands.
+
+    Being near a calibrated ceiling that is only a lower bound matters less.
+    """
+    reasons, client, lower_bound = [], level.s.client, level.conditions.ceiling_is_lower_bound
+    share, delay, itl = client.ceiling_fraction, client.read_delay_p99_s, level.s.itl_s.mean
+    if share is not None and share >= (TOO_NEAR if lower_bound else NEAR):
+        reasons.append(f"at {share:.0%} of {'what it is known to follow' if lower_bound else 'its ceiling'}")
+    if client.cpu_fraction is not None and client.cpu_fraction > CPU:
+        reasons.append(f"{client.cpu_fraction:.0%} of its processor used")
+    if client.merged_fraction is not None and client.merged_fraction > MERGED:
+        reasons.append(f"{client.merged_fraction:.1%} of the events read late, together with others")
+    if delay is not None and itl is not None and delay > itl / 2:
+        reasons.append(f"read delay p99 {delay * 1e3:.3g} ms (ITL {itl * 1e3:.3g} ms)")
+    if not reasons:
+        return None
+    cause, remedy = remedy_for(client)
+    busy = f"the load generator was busy: {', '.join(reasons)}"
+    stands = "" if client.late_fraction is None or sent_late(client) else "; throughput stands"
+    return Finding(f"{busy}; {cause}{stands}" if cause else busy + stands, remedy)
+
+
+def remedy_for(client: ClientView) -> tuple[str, str]:
+    """Return what slowed the load generator, as far as the figures show, and what helps against it."""
+    if (client.throttled_fraction or 0.0) > WITHHELD:
+        cause = f"this container was held at its CPU limit for {client.throttled_fraction:.0%} of the time"
+        return cause, "raise the container's CPU limit"
+    if (client.steal_fraction or 0.0) > WITHHELD:
+        cause = f"the hypervisor gave {client.steal_fraction:.0%} of the processors' time to others"
+        return cause, "run the client on a host of its own"
+    if (client.waited_fraction or 0.0) > WITHHELD:
+        cause = (
+            f"it waited for a processor for {client.waited_fraction:.0%} of the time: another process ran on its core"
+        )
+        return cause, "stop the other process, or give the client cores of its own with taskset"
+    if max(client.cpu_fraction or 0.0, client.ceiling_fraction or 0.0) > CPU:
+        idle = client.idle_processors
+        if idle is not None and idle < 0.5:
+            return "all processors of this machine were busy", "run the client on a larger machine"
+        return "too few workers", "give it more workers: --workers"
+    if client.ceiling_fraction is not None and client.ceiling_fraction >= NEAR:
+        return "", "give it more workers: --workers"
+    return "", "see what else runs on this machine"
+
+
+@rule(
+    Measured,
+    Gravity.INVALID,
+    brief="fewer requests in flight than asked for{}",
+    excused_for=(Purpose.POINT, Purpose.TOP, Purpose.MISS),
+)
+def in_flight_low(level: Measured) -> Finding | None:
+    """On average fewer than 95 % of the level's slots had a request in flight, though no pause was asked for. The level
+    stays a point of the curve, but does not show a plateau.
+
+    The curve is fitted against what was measured in flight.
+    """
+    s = level.s
+    if level.conditions.pauses or LevelNote.COUNTED in level.notes:
+        return None
+    if s.in_flight is None or s.concurrency is None or s.in_flight >= IN_FLIGHT * s.concurrency:
+        return None
+    return Finding(
+        f"{s.in_flight:.1f} of {s.concurrency} requests were in flight "
+        f"({s.in_flight / s.concurrency:.0%}; a plateau needs {IN_FLIGHT:.0%})",
+        "look for refused requests or a slow client, or make the requests longer",
+    )
+
+
+@rule(
+    Measured,
+    Gravity.INVALID,
+    brief="requests left too late{}: raise --max-concurrency",
+    follows="unstable",  # requests that could not be sent would wait as well
+)
+def schedule_not_kept(level: Measured) -> Finding | None:
+    """An open loop did not send as many requests as were due, or sent half of them late
+    ([Open loop](method.md#7-open-loop)).
+    """
+    s, traffic = level.s, level.conditions.traffic
+    if s.rate is None or s.offered_requests_per_s is None:
+        return None
+    reasons = []
+    start, end = level.level.window
+    due = traffic.expected(s.rate, start - level.level.begin_s, end - level.level.begin_s)
+    missed = due - s.offered_requests_per_s * s.window_s
+    # By chance alone a Poisson count is below its mean by more than three times its root once in 700 windows; a count
+    # of bursts scatters as much more as their gaps do. How many of a trace are due only its dataset says.
+    few = missed > (1 - KEPT) * due and missed > 3 * math.sqrt(due / min(1.0, traffic.shape))
+    if few and traffic.speed is None:
+        offered, wanted = s.offered_requests_per_s, due / s.window_s
+        reasons.append(f"{offered:.4g} of {wanted:.4g} requests per second were due")
+    if level.median_lag_s is not None and level.median_lag_s >= LATE_S:
+        reasons.append(f"half of the requests left {level.median_lag_s * 1e3:.3g} ms late or later")
+    if not reasons:
+        return None
+    return Finding(
+        "the schedule was not kept: " + "; ".join(reasons),
+        "raise --max-concurrency or --workers, or lower the rate",
+    )
+
+
+# ---- the server ---------------------------------------------------------------------------------------------
+
+
+@rule(
+    Measured,
+    Gravity.INVALID,
+    brief="the rate is above what the server sustains{}",
+    excused_for=_OVERLOAD,
+)
+def unstable(level: Measured) -> Finding | None:
+    """Requests of an open loop come faster than the server answers them."""
+    if level.backlog is None or not level.backlog.rising:
+        return None
+    return Finding(
+        f"requests in flight rose by {level.backlog.slope:.3g} a second over the whole window: the rate is above what "
+        "the server sustains, and there are no latencies of a steady state",
+        "lower the rate; offered and completed requests per second stand",
+    )
+
+
+@rule(Measured, Gravity.INVALID, Gravity.NOTE, brief="in flight and Little's law differ{}")
+def little_mismatch(level: Measured) -> Finding | None:
+    """Requests in flight as counted and by Little's law differ; a note where a slot had too few requests."""
+    little = level.little
+    if level.rising or not little.mismatch or little.apart is None:
+        return None
+    message = (
+        f"{little.counted:.2f} requests counted in flight, {little.by_law:.2f} by Little's law "
+        f"({little.apart:.0%} apart)"
+    )
+    if not little.enough:
+        few = f", with fewer than {REQUESTS_A_SLOT} requests a slot"
+        return Finding(message + few, "hold the level longer before reading much into it", Gravity.NOTE)
+    return Finding(
+        message, "the level was not in steady state, or times were lost: hold it longer and look at the records"
+    )
+
+
+@rule(Measured, Gravity.INVALID, brief="nobody answered{}: see the server's log")
+def stalled(level: Measured) -> Finding | None:
+    """The server refused connections, or requests waited and no token came for long
+    ([Nobody answers](method.md#nobody-answers)).
+    """
+    if LevelNote.REFUSED in level.notes:
+        message = "the server was gone: connections were refused, which ended the level"
+    elif LevelNote.STALLED in level.notes:
+        waiting = f"{level.s.in_flight or 0:.0f} requests were waiting"
+        message = f"no token arrived for so long that the level was ended; {waiting}"
+    else:
+        return None
+    return Finding(message, "see the server's log; measure again once it answers")
+
+
+@rule(Measured, Gravity.DOUBT, brief="requests hung{}: their slots did no work")
+def hung(level: Measured) -> Finding | None:
+    """Requests were in flight for half of the window or more and got no token; in flight and the rates are those of the
+    others.
+    """
+    if not level.hung:
+        return None
+    return Finding(
+        f"{level.hung} {'request' if level.hung == 1 else 'requests'} hung: in flight much longer than any that "
+        "succeeded, while the others went on; the figures are those of the others",
+        "see the server's log for requests that never end; --request-timeout gives them up earlier",
+    )
+
+
+@rule(Measured, Gravity.DOUBT, brief="no token came for seconds{}: --verbose says how long")
+def silence(level: Measured) -> Finding | None:
+    """An answer streamed, and no token came for more than a second and five times what is usual."""
+    if level.silence_s is None:
+        return None
+    return Finding(
+        f"no token came for {level.silence_s:.3g} s of the window of {level.s.window_s:.3g} s, though answers streamed",
+        "see what the server did then; throughput without that time was higher",
+    )

@@ -1,0 +1,237 @@
+"""Whether the tokens of a level are those asked for, and which of its percentiles are left out."""
+
+from __future__ import annotations
+
+import math
+
+from harness.analysis.rules import Finding, rule
+from harness.analysis.rules.requests import MERGED, Measured, remedy_for
+from harness.analysis.rules.steady import THROTTLED, clock
+from harness.analysis.stats import SAMPLES
+from harness.data.judgement import Gravity
+from harness.data.record import LevelNote
+from harness.data.summary import LevelSummary
+
+TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
+CACHED = 0.01  # of the input tokens of random prompts, from which on they were not new to the server
+LUMPED = 0.05  # of the events, above which the server counts as sending several at a time
+LATE_END = 0.10  # of the time of a request, that an answer may take to end after its last token
+STAMPS_OFF = 0.05  # of a latency, by which the clock's stamps may be late
+PERCENTILES = (50, 90, 95, 99)
+
+
+@rule(Measured, Gravity.DOUBT, brief="tokens that were counted were not seen to arrive{}")
+def unplaced_tokens(level: Measured) -> Finding | None:
+    """More than 1 % of the tokens that the server counted have no arrival."""
+    missing, usage = level.s.unplaced_tokens, level.usage_tokens
+    if not usage or abs(missing) <= 0.01 * usage:
+        return None
+    return Finding(
+        f"{missing} of {usage:.0f} tokens that the server counted were not seen to arrive ({missing / usage:.1%})",
+        "name the tokenizer, or ask for usage in every chunk",
+    )
+
+
+@rule(Measured, Gravity.DOUBT, brief="answers have other lengths than asked{}")
+def output_length_off(level: Measured) -> Finding | None:
+    """Answers have 10 % more or fewer tokens than asked."""
+    mean, requested = level.s.output_tokens_mean, level.conditions.output_tokens
+    if not requested or mean is None or abs(mean / requested - 1) <= 0.10:
+        return None
+    return Finding(
+        f"{mean:.1f} output tokens a request, {requested:.1f} were requested",
+        "check that the server honours ignore_eos and max_tokens",
+    )
+
+
+@rule(Measured, Gravity.NOTE, brief="prompts have other lengths than asked{}: --tokenizer")
+def input_length_off(level: Measured) -> Finding | None:
+    """Prompts have 10 % more or fewer tokens than asked."""
+    mean, requested = level.s.input_tokens_mean, level.level.input_tokens or level.conditions.input_tokens
+    if not requested or mean is None or abs(mean / requested - 1) <= 0.10:
+        return None
+    return Finding(
+        f"{mean:.1f} input tokens a request by the server's count, {requested:.1f} were requested",
+        "name the model's tokenizer; chat templates add some tokens of their own",
+    )
+
+
+@rule(Measured, Gravity.DOUBT, brief="prompts came from the prefix cache{}")
+def prefix_cache_hits(level: Measured) -> Finding | None:
+    """The prefix cache served more of the prompts than their common template and the hits that were asked for."""
+    s, asked = level.s, level.conditions
+    common = asked.template_tokens / s.input_tokens_mean if s.input_tokens_mean else 0.0
+    if s.cached_input_fraction is None or s.cached_input_fraction < CACHED + common + asked.expected_hit_rate:
+        return None
+    return Finding(
+        f"{s.cached_input_fraction:.1%} of the input tokens came from the prefix cache",
+        "switch the cache off, or ask for a workload that means to hit it",
+    )
+
+
+@rule(Measured, Gravity.DOUBT, brief="server and client count other tokens{}: other users?")
+def token_counts_disagree(level: Measured) -> Finding | None:
+    """The server counts 1 % more or fewer tokens than Knee."""
+    s = level.s
+    if s.server is None or s.abandoned:  # what was given up has no usage, and the server counts its prompts
+        return None
+    # A prompt counts there when it is computed, and here with its first token: those between may be in either.
+    in_transit = (s.in_flight or 0.0) / s.requests if s.requests else 0.0
+    ratios = {
+        "output": (s.server.generation_tokens_ratio, 0.01),
+        "input": (s.server.prompt_tokens_ratio, 0.01 + in_transit),
+    }
+    off = [
+        f"{name} {ratio:.3f}" for name, (ratio, most) in ratios.items() if ratio is not None and abs(ratio - 1) > most
+    ]
+    if not off:
+        return None
+    return Finding(
+        f"the server's own token counters over ours: {', '.join(off)}", "make sure that nobody else uses the server"
+    )
+
+
+# ---- latencies and their percentiles ------------------------------------------------------------------------
+
+
+@rule(Measured, Gravity.NOTE, brief="several tokens come in a chunk{}: no ITL percentiles")
+def itl_chunked(level: Measured) -> Finding | None:
+    """ITL has no percentiles, because chunks have several tokens."""
+    per_chunk = level.s.tokens_per_chunk
+    if per_chunk is None or per_chunk <= TOKENS_PER_CHUNK:
+        return None
+    return Finding(
+        f"{per_chunk:.2f} tokens a chunk: ITL percentiles are not given, mean ITL, TPOT and ICL are",
+        "read TPOT for the pace and ICL for the stalls",
+    )
+
+
+@rule(Measured, Gravity.NOTE, brief="several tokens come at once{}: no ITL percentiles")
+def server_lumps(level: Measured) -> Finding | None:
+    """ITL has no percentiles, because the server, or a proxy before it, sends several events at once."""
+    if level.events_at_once is None:
+        return None
+    return Finding(
+        f"the server sends {level.events_at_once:.3g} events at a time: ITL percentiles are left out, ICL is the time "
+        "between such bundles, throughput stands",
+        "a proxy that buffers, speculation or steps of several tokens do this; look at the proxy first",
+    )
+
+
+@rule(Measured, Gravity.NOTE, brief="answers end long after their last token{}")
+def late_end(level: Measured) -> Finding | None:
+    """Answers end long after their last token: by 10 % of the time of a request, or more."""
+    tail, e2e = level.s.tail_s.mean if level.s.tail_s else None, level.s.e2e_s.mean
+    if not tail or not e2e or tail < LATE_END * e2e:
+        return None
+    return Finding(
+        f"answers end {tail * 1e3:.0f} ms after their last token, {tail / e2e:.0%} of the time of a request",
+        "E2E and requests per second have that time in them; look at what the server does after the last token",
+    )
+
+
+def spoilt(s: LevelSummary) -> dict[str, tuple[int, ...]]:
+    """Return the percentiles that late reads have spoilt, by the figure's name in the summary.
+
+    Where the kernel stamps, only gaps are: events that shared a read share its stamp. A percentile of gaps is given
+    while fewer were merged than lie beyond it. The clock's stamps are as late as their reads, whatever they are of.
+    """
+    client, itl = s.client, s.itl_s.mean
+    merged, delay = client.merged_fraction or 0.0, client.read_delay_p99_s or 0.0
+    late = itl is not None and delay > itl / 2
+    lost = tuple(q for q in PERCENTILES if late or merged > min(MERGED, round(1 - q / 100, 6)))
+    out = {"itl_s": lost, "icl_s": lost} if lost else {}
+    if client.timestamp_source == "user":
+        for name in ("ttft_s", "ttfat_s", "tpot_s", "e2e_s"):
+            mean = getattr(s, name).mean
+            if mean is not None and delay > STAMPS_OFF * mean:
+                out[name] = PERCENTILES
+    return out
+
+
+@rule(Measured, Gravity.NOTE, brief="percentiles are left out{}: the client read late")
+def late_reads(level: Measured) -> Finding | None:
+    """Percentiles are left out, because Knee read the answers late."""
+    s = level.late
+    if s is None:
+        return None
+    lost = spoilt(s)
+    had = {name for name, qs in lost.items() if any(getattr(getattr(s, name), f"p{q}") is not None for q in qs)}
+    if not had:
+        return None
+    names = ", ".join(name.removesuffix("_s").upper() for name in lost if name in had)
+    some = min((lost[name] for name in had), key=len)
+    which = "percentiles" if len(some) == len(PERCENTILES) else " and ".join(f"p{q}" for q in some)
+    delay, itl = s.client.read_delay_p99_s, s.itl_s.mean
+    if delay is not None and itl is not None and delay > itl / 2:
+        why = f"reads were up to {delay * 1e3:.3g} ms late (p99), more than half of ITL {itl * 1e3:.3g} ms"
+    elif s.client.merged_fraction and "itl_s" in lost:
+        why = f"{s.client.merged_fraction:.1%} of the events were read late, together with others"
+    else:
+        why = f"the clock stamped them up to {(delay or 0.0) * 1e3:.3g} ms late (p99)"
+    return Finding(f"{names} {which} left out: {why}", remedy_for(s.client)[1])
+
+
+@rule(Measured, Gravity.NOTE, brief="too few engine steps for p99 of ITL{}")
+def too_few_steps(level: Measured) -> Finding | None:
+    """The window is too short for p99 of gaps: many gaps come from few steps of the engine."""
+    s, n = level.s, level.s.icl_s.n
+    if not n or n >= SAMPLES[99] or level.gaps < SAMPLES[99] or s.icl_s.p50 is None:
+        return None
+    name = "ICL" if s.itl_s.p50 is None else "ITL"
+    seconds = SAMPLES[99] * s.window_s / n
+    return Finding(
+        f"{name} p99 left out: the {level.gaps:,} gaps come from {n} engine steps, p99 needs {SAMPLES[99]}",
+        f"hold the level for {seconds:.3g} s: --level-seconds {math.ceil(seconds)}",
+    )
+
+
+@rule(Measured, Gravity.NOTE, brief="a GPU was at its power limit{}")
+def gpu_power_capped(level: Measured) -> Finding | None:
+    """A GPU was at its power limit."""
+    gpu = level.s.gpu
+    share = (gpu.throttle or {}).get("sw_power_cap", 0.0) if gpu else 0.0
+    if gpu is None or share <= THROTTLED:
+        return None
+    return Finding(
+        f"a GPU was at its power limit in {share:.0%} of the window{clock(gpu)}",
+        "usual under full load; compare with cards of the same power limit only",
+    )
+
+
+@rule(Measured, Gravity.NOTE, brief="too few requests for p99{}: measure for longer")
+def too_few_samples(level: Measured) -> Finding | None:
+    """The window has too few requests for p99."""
+    n = level.s.first_s.n
+    if level.rising or n >= SAMPLES[99]:
+        return None
+    carried = [q for q, needed in SAMPLES.items() if n >= needed]
+    upto = f"percentiles up to p{carried[-1]:g}" if carried else "no percentile"
+    return Finding(
+        f"{n} requests are enough for {upto}; p99 needs {SAMPLES[99]}", "hold the level longer for higher percentiles"
+    )
+
+
+# Where a level has no interval, this says no more on the first screen.
+@rule(Measured, Gravity.NOTE, on_first_screen=False)
+def transient_unchecked(level: Measured) -> Finding | None:
+    """The window is too short to tell whether the server was still warming up."""
+    if LevelNote.TRANSIENT_UNCHECKED not in level.notes:
+        return None
+    return Finding(
+        "too short to tell whether the server was still warming up when the window began", "hold the level longer"
+    )
+
+
+@rule(Measured, Gravity.NOTE, brief="all requests count{}, to the end of the last")
+def by_count(level: Measured) -> Finding | None:
+    """A level with a given number of requests, fewer than 8 a slot, has all of them in its window, from the first to
+    the end of the last.
+    """
+    if LevelNote.COUNTED not in level.notes:
+        return None
+    return Finding(
+        f"all {level.s.requests} requests count, from the first to the end of the last: the figures hold the beginning "
+        "and the end, with fewer in flight",
+        "give more requests, or --level-seconds, for a steady state",
+    )
