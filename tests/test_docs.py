@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.data.server_metrics import ENGINES, Kind
-from harness.spec import ready, scenario
+from harness.spec import reading, ready, scenario
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("method.md", "definitions.md")}
@@ -41,7 +41,7 @@ def test_every_field_of_a_summary_has_its_definition() -> None:
 
 @pytest.mark.parametrize("example", re.findall(r"```toml\n(.*?)```", WORKLOADS, re.DOTALL))
 def test_every_scenario_that_is_shown_can_be_read(example: str) -> None:
-    assert scenario.build(tomllib.loads(example), place="docs/workloads.md") != scenario.Scenario()
+    assert reading.build(tomllib.loads(example), place="docs/workloads.md") != scenario.Scenario()
 
 
 def test_every_ready_scenario_stands_in_the_docs_with_its_question() -> None:

@@ -22,7 +22,7 @@ from harness.base.errors import HarnessError
 from harness.data.manifest import Scenario as Begun
 from harness.dialects import DIALECTS, _plugin
 from harness.run.resume import must_be_named
-from harness.spec.scenario import build
+from harness.spec.reading import build
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.request import Request
 from tests.builders.outside import install

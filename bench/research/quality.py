@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from harness.data.summary import Summary
 from harness.sim import profile as profiles
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.spec.scenario import Scenario
 from tests.builders import virtual_run
 
@@ -34,7 +34,7 @@ def spec(seed: int, seconds: float, share: float) -> Scenario:
         "quality": {"repeats": REPEATS, "output_tokens": 1},
         "sim": {"max_num_seqs": 64, "corrupt_share": share, "corrupt_above": UP_TO},
     }
-    return scenario.build(tree, place="bench/research/quality")
+    return reading.build(tree, place="bench/research/quality")
 
 
 def measured(asked: Scenario, seed: int) -> Summary:

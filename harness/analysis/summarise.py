@@ -135,8 +135,7 @@ def summarise(run: Result) -> Summary:
 
 
 def _has_slots(run: Result) -> bool:
-    ramp = run.manifest.scenario.ramp
-    return not (ramp.level_rates or ramp.search_rate or any(level.rate is not None for level in run.levels))
+    return not (run.manifest.scenario.load.is_open or any(level.rate is not None for level in run.levels))
 
 
 def _with_prediction(fitted: Curve, run: Result) -> Curve:

@@ -31,12 +31,12 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
     import msgspec
 
     from harness.predict import catalog
-    from harness.spec import classes, ready, scenario
+    from harness.spec import classes, reading, ready, scenario
     from harness.workload import shape
 
     if path and not Path(path).exists() and catalog.is_model(path):
         raise HarnessError("it is a model, not a scenario", place=path, way_out=f"give --model {path}")
-    found = scenario.load(str(ready.path(path))) if path else scenario.Scenario()
+    found = reading.load(str(ready.path(path))) if path else scenario.Scenario()
     if not shape.predictable(found):
         fact = "the prompts of sessions and graphs grow with every answer"
         raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")

@@ -43,7 +43,10 @@ def _ready(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
 
 
 # The options of fields that have another name.
-_NAMED = {"rates": "rate", "search_rate": "rate", "urls": "url", "headers": "header", "exporters": "exporter"}
+_NAMED = {
+    "rates": ("rate",), "search_rate": ("rate",), "urls": ("url",), "headers": ("header",), "exporters": ("exporter",),
+    "arrivals": ("arrivals", "burstiness"),
+}  # fmt: skip
 
 
 @click.command(cls=Grouped, epilog=_EXAMPLES)
@@ -76,7 +79,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
             return
         if resolved.target.url is None:
             raise click.UsageError("no endpoint; give http://host:8000, or --url sim: for the simulated one")
-        _must_agree(resolved, flags)
+        _note_bound(resolved, flags)
     consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, source)
     agreed = consent.Agreed(
         yes=flags["yes"],
@@ -91,20 +94,10 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     sys.exit(measure_map(resolved, agreed, flags).status)
 
 
-def _must_agree(resolved: Scenario, flags: dict[str, Any]) -> None:
-    """HarnessError where an option has no effect beside the others; a note where it may be taken for another."""
-    ramp, most = resolved.ramp, flags["max_concurrency"]
-    for flag in ("profile", "speed"):
-        if flags[flag] is not None and resolved.target.url != "sim:":
-            raise HarnessError(
-                "it is of the simulated endpoint", place=f"--{flag}", way_out="leave it out, or --url sim:"
-            )
-    if most is None or ramp.level_rates is not None or ramp.search_rate:
-        return
-    if ramp.levels is not None:
-        fact = "it bounds a search, and --levels leaves nothing to search"
-        raise HarnessError(fact, place="--max-concurrency", way_out="leave one of them out")
-    if not flags["quiet"]:
+def _note_bound(resolved: Scenario, flags: dict[str, Any]) -> None:
+    """Print a note where an option may be taken for another."""
+    most = flags["max_concurrency"]
+    if most is not None and not resolved.load.is_open and not flags["quiet"]:
         click.echo(
             f"note: --max-concurrency {most} bounds the search; --levels {most} holds {most} in flight", err=True
         )
@@ -255,14 +248,16 @@ def _is_address(text: str) -> bool:
     return "://" in text or text.startswith(("sim:", "unix:", "http:", "https:"))
 
 
+def _is_typed(param: click.Parameter) -> bool:
+    """Whether a parameter is on the command line by its own name."""
+    return click.get_current_context().get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+
+
 def must_stand_alone() -> None:
     """HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        allowed = name == "resume" or (isinstance(parameter, Option) and parameter.with_resume)
-        if typed and not allowed:
+    for parameter in click.get_current_context().command.params:
+        allowed = parameter.name == "resume" or (isinstance(parameter, Option) and parameter.with_resume)
+        if _is_typed(parameter) and not allowed:
             shown = parameter.opts[0] if parameter.opts[0].startswith("-") else "SCENARIO"
             fact = f"not allowed with {shown}: the run continues with the scenario of its folder"
             raise HarnessError(fact, place="--resume", way_out=f"leave {shown} out, or start a new run")
@@ -270,43 +265,32 @@ def must_stand_alone() -> None:
 
 def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     """The scenario file with the flags laid over it."""
-    from harness.spec import scenario as scenarios
+    from harness.spec import reading
 
     option_values.headers(flags["header"])  # first: a value that the shell split off is no path
-    found = scenarios.load(str(ready.path(path))) if path else None
+    found = reading.load(str(ready.path(path))) if path else None
     return laid_over(found, flags, run.params, path or "command line")
 
 
 def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[click.Parameter], place: str) -> Scenario:
     """A scenario, or none, with the flags of a command laid over it."""
-    import msgspec
-
-    from harness.spec import scenario as scenarios
+    from harness.spec import reading
 
     headers = option_values.headers(flags["header"])
-    tree: dict[str, Any] = msgspec.to_builtins(found) if found is not None else {}
     values = {flag: value for flag, value in flags.items() if value is not None}
-    replaced = {"levels": ("levels", "rates", "search_rate"), "max_concurrency": ("levels",)}  # fields of the file
-    for flag, keys in (replaced | {"rate": replaced["levels"]}).items():
-        for key in keys if flag in values else ():
-            tree.get("ramp", {}).pop(key, None)
-    if values.get("url"):
-        for key in ("url", "urls"):
-            tree.get("target", {}).pop(key, None)
+    fields: dict[str, Any] = {}
     for option in params:
         if isinstance(option, Option) and option.section is not None and option.name in values:
-            tree.setdefault(option.section, {})[option.name] = values[option.name]
-    for section, fields in _parsed(values).items():
-        tree.setdefault(section, {}).update(fields)
+            fields.setdefault(option.section, {})[option.name] = values[option.name]
+    for section, parsed in _parsed(values).items():
+        fields.setdefault(section, {}).update(parsed)
     if "slo" in values or "goodput" in values:
         limits = units.slo(values["slo"]) if "slo" in values else {}
-        tree["slo"] = limits | (units.goodput(values["goodput"]) if "goodput" in values else {})
+        fields["slo"] = limits | (units.goodput(values["goodput"]) if "goodput" in values else {})
     if headers:
-        tree.setdefault("target", {})["headers"] = headers
-    if tree.get("target", {}).get("url") == "sim:" and "max_num_seqs" in values:
-        tree.setdefault("sim", {})["max_num_seqs"] = values["max_num_seqs"]
+        fields.setdefault("target", {})["headers"] = headers
     try:
-        return scenarios.build(tree, place=place)
+        return reading.laid_over(found, fields, place=place)
     except HarnessError as error:
         raise _by_flag(error, values, params) from None
 
@@ -317,9 +301,9 @@ def _by_flag(error: HarnessError, values: dict[str, Any], params: Sequence[click
     if not at:
         fact, (_, at, path) = error.fact, error.place.rpartition(": $.")
     field = path.rpartition(".")[2]
-    named = _NAMED.get(field, field)
+    known = _NAMED.get(field, (field,))
     for param in params:
-        if at and param.name == named and named in values and values[named] is not False and values[named] != ():
+        if at and param.name in known and (values.get(param.name) or _is_typed(param)):
             return HarnessError(fact, place=param.opts[0], way_out=error.way_out)
     return error
 

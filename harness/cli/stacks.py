@@ -130,14 +130,13 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
 def campaign_of(path: str) -> tuple[Scenario, Campaign]:
     """The scenario and the stacks of a file, or of a ready scenario's or campaign's name."""
     from harness.base import decoding
-    from harness.spec import recipe
-    from harness.spec import scenario as scenarios
+    from harness.spec import reading, recipe
 
     file = ready.path(path, or_campaign=True)
     with decoding.reading(str(file), "TOML", "give the path of a scenario.toml, or a name of `knee run --list`"):
         tree = decoding.toml(decoding.content(Path(file)))
     rest, campaign = recipe.split(tree, str(file))
-    return scenarios.build(rest, place=str(file)), campaign
+    return reading.read(rest, place=str(file)), campaign
 
 
 def _chosen(campaign: Campaign, names: Sequence[str]) -> tuple[list[StackSpec], list[Claim]]:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from harness.base import files, units
 from harness.base.errors import HarnessError, nearest
 from harness.library.measurement import Measurement, load
+from harness.spec import reading
 from harness.spec import scenario as scenarios
-from harness.spec.scenario import Hardware, Scenario
+from harness.spec.scenario import Scenario
 
 if TYPE_CHECKING:
     from harness.run.experiment import Outcome
     from harness.run.signals import Signals
 
-_REPLACED = {"levels": ("rates", "search_rate"), "rates": ("levels", "search_rate"), "max_concurrency": ("levels",)}
 _SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # of a scenario, whose fields are options
 
 
@@ -161,34 +161,22 @@ def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: 
     >>> laid_over(None, "sim:", {"levels": [1, 2], "level_seconds": "2s", "slo": "ttft_p99=1s"}).ramp.levels
     [1, 2]
     """
-    import msgspec
-
     from harness.spec import ready
 
-    base = scenarios.load(str(ready.path(str(scenario)))) if isinstance(scenario, str | Path) else scenario
-    tree: dict[str, Any] = msgspec.to_builtins(base or Scenario())
+    base = reading.load(str(ready.path(str(scenario)))) if isinstance(scenario, str | Path) else scenario
     sections = {field: name for name in reversed(_SECTIONS) for field in _fields(name)}
-    for name, others in _REPLACED.items():
-        for other in others if name in options else ():
-            tree["ramp"].pop(other, None)
+    fields: dict[str, Any] = {} if url is None else {"target": {"url": url}}
     for name, value in options.items():
         if name == "slo":
-            tree["slo"] = units.slo(value, "slo") if isinstance(value, str) else dict(value)
+            fields["slo"] = units.slo(value, "slo") if isinstance(value, str) else dict(value)
         elif name == "name":
-            tree["name"] = value
+            fields["name"] = value
         elif name not in sections:
             raise HarnessError(f"no field of a scenario: {name}", place="run", way_out=nearest(name, sections))
         else:
             path = name == "dataset" and isinstance(value, str | Path)
-            tree[sections[name]][name] = {"path": str(value)} if path else value
-    if "tp" in options and "gpus" not in options and tree["hardware"]["gpus"] == Hardware().gpus:
-        del tree["hardware"]["gpus"]  # nobody gave it: a replica's count
-    if url is not None:
-        tree["target"] |= {"url": url}
-        tree["target"].pop("urls", None)
-    if tree["target"].get("url") == "sim:" and "max_num_seqs" in options:
-        tree["sim"]["max_num_seqs"] = options["max_num_seqs"]
-    return scenarios.build(tree, place="run")
+            fields.setdefault(sections[name], {})[name] = {"path": str(value)} if path else value
+    return reading.laid_over(base, fields, place="run")
 
 
 def _fields(section: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from harness.results.levelmap import INPUT, INPUTS, OUTPUT, SEQS, SERVER, Axis, 
 from harness.results.result import Result
 from harness.run.experiment import Outcome
 from harness.search.budget import Budget, Spent, Usage, dollars
-from harness.spec import scenario as scenarios
+from harness.spec import reading
 from harness.spec.recipe import Claim
 from harness.spec.scenario import Ramp, Scenario, Sweep
 
@@ -93,7 +93,7 @@ def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
         at |= zip((axis.name for axis in swept), values, strict=True)
         name = "-".join(f"{_SHORT[axis]}{value}" for axis, value in at.items())
         own = msgspec.structs.replace(_placed(scenario, at, index), name=f"{scenario.name}-{name}", sweep=Sweep())
-        scenarios.check(own, place=f"{place} {name}")
+        reading.check(own, place=f"{place} {name}")
         made.append(Cell(name, at, own))
     return made
 

@@ -143,9 +143,9 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
     spec = scenario.ramp
     most = (spec.max_seconds or math.inf) / spec.repeat  # a ramp's, which its repeats share
     repeats = f", and that {spec.repeat} times" if spec.repeat > 1 else ""
-    if spec.levels or spec.level_rates:
+    if spec.load.is_given:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
-    elif spec.search_rate:
+    elif spec.load.is_open:
         end = min(_RATES * max(pace.RATE_S, _RATE_LASTS * e2e_s), most)
         what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {span(end)}"
         what += repeats

@@ -165,13 +165,12 @@ class Levels:
     def _missing(self, why: Decision, known: Sequence[MeasuredLevel]) -> str:
         """What a repeat should have measured and did not; "" where nothing is missing."""
         spec = self._scenario.ramp
-        fixed: Sequence[float] = spec.level_rates or spec.levels or ()
         if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
             return ""
         if why.why in (End.STALLED, End.DEAD):
             return why.reason.removeprefix("stopped: ")
-        left = [f"{load:g}" for load in fixed[len(known) :]]
-        what = "requests per second" if spec.level_rates else "in flight"
+        left = [f"{load:g}" for load in spec.load.loads[len(known) :]]
+        what = "requests per second" if spec.load.is_open else "in flight"
         return f"{', '.join(left)} {what}: not measured, {why.reason.removeprefix('stopped: ')}" if left else ""
 
     async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
@@ -218,14 +217,15 @@ class Levels:
 
     async def _on_timetable(self, workers: Workers, repeat: int) -> None:
         """One repeat of a shard's levels, each at its time; a share of a level decides nothing."""
-        ramp = self._scenario.ramp
-        rates, levels = ramp.level_rates, ramp.levels or ()
-        steps = [decision.measure_rate(rate, Reason.FIXED, Role.FIXED) for rate in rates or ()]
-        for step in steps or [decision.measure(level, Reason.FIXED, Role.FIXED) for level in levels]:
+        load = self._scenario.load
+        for at in load.loads:
+            step = decision.measure_rate(at, Reason.FIXED, Role.FIXED)
+            if not load.is_open:
+                step = decision.measure(int(at), Reason.FIXED, Role.FIXED)
             level = self._level(step, repeat)
             level = msgspec.structs.replace(level, begin_s=timetable.moments(self._scenario, level.index).begin_s)
             await self._run_level(workers, level, Role.FIXED)
-        self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if rates else "levels"), repeat))
+        self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if load.is_open else "levels"), repeat))
 
     async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
         """The next level, or the end: the ramp's, or the budget's."""
@@ -248,7 +248,7 @@ class Levels:
         """Run one level, and show it; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
-        reason = "" if spec.level_rates or spec.levels else level.reason
+        reason = "" if spec.load.is_given else level.reason
         self._view.level_started(name, self._shown, self._total(), reason)
         self.steps.append(level_step(level))
         self._shown, self._next_index = self._shown + 1, self._next_index + 1
@@ -431,7 +431,7 @@ class Levels:
     def _total(self) -> int | None:
         """How many levels the run has; None where the ramp chooses them."""
         spec = self._scenario.ramp
-        fixed = spec.level_rates or spec.levels
+        fixed = spec.load.loads
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
 
     # What a person sees

@@ -59,7 +59,7 @@ def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | No
     count = 1 if one else scenario.ramp.workers or workers.wanted(free_cpus, streams)
     if not scenario.ramp.workers and scenario.target.max_rps:
         count = 1  # each has its part of the quota, whether it has slots or not
-    if scenario.ramp.level_rates or scenario.ramp.search_rate:
+    if scenario.load.is_open:
         count = min(count, scenario.ramp.max_concurrency)  # each has its part of the places, at least one
     bound = count <= (len(free) if server else len(free) - 1)
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]

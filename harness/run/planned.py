@@ -16,6 +16,7 @@ import msgspec
 
 from harness.run import limits
 from harness.spec import traffic
+from harness.spec.load import Rates
 from harness.spec.scenario import Scenario
 from harness.spec.shard import FIRST_REQUEST, Shard
 from harness.workload import canaries, probe, shape, tasks
@@ -109,14 +110,14 @@ def _planned(request: Request, input_tokens: float | None, due_s: float | None) 
 def _due(scenario: Scenario, source: Single) -> Iterator[float | None]:
     """When each request is due, the workers taking turns."""
     ramp = scenario.ramp
-    rates, workers = ramp.level_rates, ramp.workers or 1
-    if rates is None:
+    workers = ramp.workers or 1
+    if not isinstance(ramp.load, Rates):
         yield from itertools.repeat(None)
         return
-    arrivals = traffic.parse(ramp.arrivals)
+    arrivals, rate = traffic.parse(ramp.arrivals), ramp.load.loads[0]
     dealt = [
         due_times(
-            arrivals, rates[0], seed=source.seed, level=0, worker=worker, workers=workers, trace=sources.times(source)
+            arrivals, rate, seed=source.seed, level=0, worker=worker, workers=workers, trace=sources.times(source)
         )
         for worker in range(workers)
     ]

@@ -15,6 +15,7 @@ from harness.observe import host
 from harness.results import result
 from harness.results.folder import MANIFEST
 from harness.run.endpoint import Launch
+from harness.spec import reading
 from harness.spec import scenario as scenarios
 from harness.spec.dataset import DatasetSpec
 from harness.spec.scenario import Scenario
@@ -42,7 +43,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
             )
     tree = msgspec.to_builtins(manifest.scenario)
     tree["target"]["headers"] = {**stored, **headers}
-    scenario = scenarios.build(tree, place=f"{place}/{MANIFEST}")
+    scenario = reading.read(tree, place=f"{place}/{MANIFEST}")
     if scenarios.digest(scenario) != manifest.scenario_digest:
         fact = "the scenario in its manifest is not the one that it was begun with"
         raise HarnessError(fact, place=place, way_out="undo the change, or start a new run")

@@ -20,7 +20,7 @@ from harness.predict import claims as quotes
 from harness.results.levelmap import REPEAT, SERVER, Axis
 from harness.run.cells import Cell, Plan
 from harness.run.view import View
-from harness.spec import scenario as scenarios
+from harness.spec import reading
 from harness.spec.recipe import Claim, Settings, Stack
 from harness.spec.scenario import Scenario, Sweep
 from harness.stacks import command as commands
@@ -124,7 +124,7 @@ def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
         hardware=msgspec.structs.replace(hardware, **own),
         ramp=ramp,
     )
-    scenarios.check(made, place=name)
+    reading.check(made, place=name)
     return Cell(name, {REPEAT: repeat, SERVER: spec.name}, made)
 
 

@@ -39,7 +39,7 @@ def scrapes(
 ) -> Iterator[Coroutine[None, None, None]]:
     """The pages of the server, or of each replica, and those of the exporters, each read over and over."""
     ramp = scenario.ramp
-    lasts = ramp.duration if ramp.level_rates or ramp.levels else None  # of a soak's one level
+    lasts = ramp.duration if ramp.load.is_given else None  # of a soak's one level
     every_s = scrape_every_s(ramp.level_seconds or lasts or None)
     pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
     for replica in launch.replicas or (launch,):

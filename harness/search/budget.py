@@ -89,7 +89,7 @@ def sharing(ramp: Ramp, repeat: int, last_begun: int = 0) -> float:
     >>> sharing(three, 0), sharing(three, 2), sharing(three, 0, last_begun=1), sharing(Ramp(repeat=3, levels=[1]), 0)
     (3, 1, inf, 1)
     """
-    if ramp.levels or ramp.level_rates:
+    if ramp.load.is_given:
         return 1
     return math.inf if repeat < last_begun else ramp.repeat - repeat
 

@@ -15,6 +15,7 @@ import msgspec
 from harness.analysis import slo
 from harness.data.roles import Role
 from harness.spec import traffic
+from harness.spec.load import Search
 from harness.spec.scenario import Scenario
 
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
@@ -95,8 +96,7 @@ def until_precise(request_s: float) -> Pace:
 def paced(scenario: Scenario) -> bool:
     """Whether the ramp decides how long its levels last: it chooses them, and nobody says how long or how precise."""
     spec = scenario.ramp
-    chooses = spec.levels is None and spec.level_rates is None and not spec.search_rate
-    return chooses and spec.level_seconds is None and spec.precision is None
+    return isinstance(spec.load, Search) and spec.level_seconds is None and spec.precision is None
 
 
 def decision(scenario: Scenario, request_s: float, requests_per_s: float, seconds_left: float | None) -> Pace:

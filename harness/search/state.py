@@ -16,6 +16,7 @@ from harness.search import decision, pace
 from harness.search.budget import Budget, sharing
 from harness.search.decision import Decision, Part, Reason
 from harness.search.measured import MeasuredLevel
+from harness.spec.load import Rates
 from harness.spec.scenario import Scenario
 
 KNEE_SHARE = 0.8  # of the knee, at which a soak without a load of its own is: as full as a server is run
@@ -60,7 +61,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         spec = scenario.ramp
         return cls(
             levels=spec.levels,
-            rates=spec.level_rates,
+            rates=spec.load.loads if isinstance(spec.load, Rates) else None,
             max_concurrency=spec.max_concurrency,
             search_rate=spec.search_rate,
             slo=scenario.has_limits,

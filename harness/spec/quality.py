@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from harness.spec.bounds import Must, above_0, bound
+from harness.spec.bounds import above_0, bound
 
 MOST_SHARE = 0.02  # of the load: what is measured stays the workload's
 _SHARE = bound("canaries are more than 0 and at most 2 % of the load", "write 0.02", gt=0, le=MOST_SHARE)
@@ -20,10 +20,3 @@ class QualitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     share: Annotated[float, _SHARE] = MOST_SHARE  # share of the requests that are canaries
     repeats: Annotated[int, _REPEATS] = 3  # how often each is asked before the load, one request in flight
     output_tokens: Annotated[int, above_0("give 1 or more")] = 64  # tokens of an answer, at most
-
-
-def check(*, decodes: bool, tasks: bool, probe: bool, must: Must) -> None:
-    """Refuse what has no place for canaries: requests without an answer, sessions and graphs, a probe."""
-    must(decodes, "quality", "this API generates no answer", "leave it out")
-    must(not tasks, "quality", "sessions and graphs have no place for canaries so far", "leave it out")
-    must(not probe, "quality", "a probe has lengths of its own", "leave it out")

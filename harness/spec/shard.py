@@ -108,14 +108,13 @@ def of_run(scenario: Scenario, text: str, start_at: str | None, run_id: str | No
 def check(scenario: Scenario) -> None:
     """Refuse what one machine would decide by what it alone sees."""
     ramp, target = scenario.ramp, scenario.target
-    fixed = (ramp.levels is not None or ramp.level_rates is not None) and not ramp.search_rate
     bounds = {
         "--max-seconds": ramp.max_seconds, "--max-requests": ramp.max_requests, "--max-dollars": ramp.max_dollars,
         "--max-ttft": ramp.max_ttft, "--max-disk": ramp.max_disk or None,
     }  # fmt: skip
     bound = next((name for name, value in bounds.items() if value is not None), "")
     for holds, fact, way_out in (
-        (fixed, "levels that are searched for need all machines' figures", "give --levels or --rate"),
+        (scenario.load.is_given, "levels that are searched for need all machines' figures", "give --levels or --rate"),
         (ramp.level_seconds is not None, "levels that last until they are precise differ", "give --level-seconds"),
         (not bound, f"{bound} would end one machine's levels before another's", f"leave {bound} out"),
         (ramp.precision is None, "--precision would make the machines' levels differ", "leave --precision out"),

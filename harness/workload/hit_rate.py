@@ -38,7 +38,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
 
     `rows` is the path of the table of its dataset.
 
-    >>> from harness.spec.scenario import build
+    >>> from harness.spec.reading import build
     >>> asked = build({"workload": {"session": {"turns": 2, "user_tokens": 48}, "output_tokens": 16}}, place="")
     >>> expected(asked, block=16)  # of 48 and of 48 + 16 + 48 tokens the second has four blocks
     0.4

@@ -50,7 +50,7 @@ from harness.sim.profile import Profile
 from harness.sim.refusal import RefusalError
 from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry
-from harness.spec import ready, scenario
+from harness.spec import reading, ready
 from harness.spec.scenario import Scenario
 from harness.workload import probe, shape
 from harness.workload.canaries import read as read_canaries
@@ -69,7 +69,7 @@ def asked(name: str, **sections: dict[str, Any]) -> Scenario:
     tree.setdefault("workload", {}).setdefault("seed", 1)
     for section, fields in sections.items():
         tree[section] = {k: v for k, v in (tree.get(section, {}) | fields).items() if v is not None}
-    return scenario.build(tree, place=name)
+    return reading.read(tree, place=name)
 
 
 class Server:

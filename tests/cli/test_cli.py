@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness.cli import VERBS, cli, option_values, output, verb
-from harness.spec import scenario
+from harness.spec import reading
 from tests.builders.servers import Request, serving
 
 
@@ -91,7 +91,7 @@ def test_the_printed_scenario_repeats_the_flags() -> None:
         "--print-scenario",
     )  # fmt: skip
     assert got.exit_code == 0, got.output
-    read = scenario.build(tomllib.loads(got.output), place="printed")
+    read = reading.build(tomllib.loads(got.output), place="printed")
     assert (read.ramp.levels, read.ramp.level_seconds, read.workload.input_tokens) == ([1, 2, 4], 0.5, 1000)
     assert read.target.headers == {"X-Team": "env:TEAM"}
     assert read.target.extra_body == {"top_p": 0.5}
@@ -103,7 +103,7 @@ def test_a_printed_scenario_holds_no_secret_and_asks_for_it_when_it_is_run(tmp_p
     options = ["--header", "X-Key: s3cret", "--header", "User-Agent: me", "--extra-body", '{"api_key": "s3cret"}']
     got = knee("run", "--url", "http://127.0.0.1:1", *options, "--print-scenario")
     assert "s3cret" not in got.output
-    read = scenario.build(tomllib.loads(got.output), place="printed").target
+    read = reading.build(tomllib.loads(got.output), place="printed").target
     assert (read.headers, read.extra_body) == (
         {"X-Key": "(not stored)", "User-Agent": "me"},
         {"api_key": "(not stored)"},
@@ -140,13 +140,13 @@ def test_flags_lie_over_the_scenario_file(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     file.write_text('name = "mine"\n[workload]\nseed = 4\noutput_tokens = 9\n')
     got = knee("run", str(file), "--url", "http://h:1", "--random-output-len", "11", "--print-scenario")
-    read = scenario.build(tomllib.loads(got.output), place="printed")
+    read = reading.build(tomllib.loads(got.output), place="printed")
     assert (read.name, read.workload.seed, read.workload.output_tokens) == ("mine", 4, 11)
 
 
 def test_max_num_seqs_is_the_simulated_endpoint_s_too() -> None:
     got = knee("run", "--url", "sim:", "--max-num-seqs", "5", "--print-scenario")
-    read = scenario.build(tomllib.loads(got.output), place="printed")
+    read = reading.build(tomllib.loads(got.output), place="printed")
     assert (read.sim.max_num_seqs, read.hardware.max_num_seqs) == (5, 5)
 
 
@@ -156,7 +156,7 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         "--dtype", "fp8", "--kv-dtype", "fp8", "--calibration", "p.json", "--print-scenario",
     )  # fmt: skip
     assert got.exit_code == 0, got.output
-    hardware = scenario.build(tomllib.loads(got.output), place="printed").hardware
+    hardware = reading.build(tomllib.loads(got.output), place="printed").hardware
     assert (hardware.gpu, hardware.host_cpus, hardware.gpus, hardware.tp) == ("host", [0, 2, 3], 4, 2)
     assert (hardware.dtype, hardware.kv_dtype, hardware.calibration) == ("fp8", "fp8", "p.json")
 

@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
 from harness.cli import cli, familiar, verb
-from harness.spec import scenario
+from harness.spec import reading, scenario
 
 URL = "http://h:8000"
 OPTIONS = {name for verb_ in ("run", "predict", "sim") for param in verb(verb_).params for name in param.opts}
@@ -23,7 +23,7 @@ OPTIONS = {name for verb_ in ("run", "predict", "sim") for param in verb(verb_).
 def printed(line: str) -> scenario.Scenario:
     got = CliRunner().invoke(cli, [*shlex.split(line), "--print-scenario"])
     assert got.exit_code == 0, got.output
-    return scenario.build(tomllib.loads(got.stdout), place=line)
+    return reading.build(tomllib.loads(got.stdout), place=line)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ SMALL: Options = {"levels": [1, 2], "level_seconds": 0.5, "input_tokens": 64, "o
 
 
 def test_an_option_is_the_field_of_its_name() -> None:
-    found = laid_over(None, "http://127.0.0.1:8000", {**SMALL, "model": "m", "gpu": "h100-sxm", "slo": "e2e_p99=2s"})
-    assert (found.target.url, found.target.model, found.hardware.gpu) == ("http://127.0.0.1:8000", "m", "h100-sxm")
+    found = laid_over(None, "sim:", {**SMALL, "model": "m", "gpu": "h100-sxm", "slo": "e2e_p99=2s"})
+    assert (found.target.url, found.target.model, found.hardware.gpu) == ("sim:", "m", "h100-sxm")
     assert (found.ramp.levels, found.ramp.level_seconds, found.workload.output_tokens) == ([1, 2], 0.5, 16)
     assert (found.sim.speed, found.slo) == (8.0, {"e2e_p99": 2.0})
 

@@ -19,7 +19,7 @@ from harness.run.endpoint import Address, Launch
 from harness.sim import profile as profiles
 from harness.sim.api import WORDS, read
 from harness.sim.corruption import corrupted
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.spec.quality import QualitySpec
 from harness.workload import answers
 from harness.workload.answers import Exact
@@ -120,7 +120,7 @@ def test_canaries_name_the_model_as_the_load_does() -> None:
 def run(folder: Path, *, corrupt: float, questions: str = "", watched: bool = True) -> virtual_run.Run:
     """Levels of 16 and 32 requests in flight on the clock that jumps; above 16 a share of the answers is corrupted."""
     quality: dict[str, Any] = {"repeats": 12, "output_tokens": 3} | ({"file": questions} if questions else {})
-    spec = scenario.build(
+    spec = reading.build(
         {
             "workload": {"input_tokens": 16, "output_tokens": 2, "seed": 5},
             "ramp": {"levels": [16, 32], "level_seconds": 6},

@@ -15,7 +15,7 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.run import datasets
 from harness.run.planned import planned
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.spec.scenario import Scenario
 from harness.workload import shape
 from harness.workload.rows import Rows, text_tokens
@@ -27,7 +27,7 @@ PROMPTS = json_lines([{"prompt": "x" * 400, "completion": "y" * 40}, {"prompt": 
 
 def asked(path: Path, *, workload: dict[str, Any] | None = None, **ramp: Any) -> Scenario:
     dataset = {"path": str(path)} | (workload or {})
-    return scenario.build({"workload": {"seed": 1, "dataset": dataset}, "ramp": ramp}, place="x.toml")
+    return reading.build({"workload": {"seed": 1, "dataset": dataset}, "ramp": ramp}, place="x.toml")
 
 
 def read(spec: Scenario, notes: list[str] | None = None) -> Scenario:
@@ -44,7 +44,7 @@ def test_the_mean_request_is_known_before_any_load(tmp_path: Path) -> None:
     assert dataset
     assert (dataset.requests, dataset.input_tokens, dataset.output_tokens) == (2, 75.0, 20.0)
     assert shape.of(found).mean() == Mean(75, 20)
-    again = scenario.build(json.loads(json.dumps(_plain(found))), place="manifest.json")
+    again = reading.build(json.loads(json.dumps(_plain(found))), place="manifest.json")
     assert again == found
 
 
@@ -100,7 +100,7 @@ def test_what_is_left_out_of_rows_is_named_once_with_how_many(tmp_path: Path) ->
     unread = "no reader knows the fields thought_tokens: rename what is to be sent, or leave it out"
     assert notes == [f"{path}: images are left out (1 of 3 rows); {unread}"]
     notes.clear()
-    texts = scenario.build({"workload": {"dataset": {"path": str(path)}}, "target": {"api": "completions"}}, place="x")
+    texts = reading.build({"workload": {"dataset": {"path": str(path)}}, "target": {"api": "completions"}}, place="x")
     read(texts, notes)
     assert "images are left out, as they are for chat (1 of 3 rows)" in notes[0]
     notes.clear()
@@ -229,5 +229,5 @@ def test_the_command_line_names_a_dataset(tmp_path: Path) -> None:
 )
 def test_what_a_dataset_excludes_is_refused(more: dict[str, Any], line: str) -> None:
     with pytest.raises(HarnessError) as caught:
-        scenario.build({"workload": {"dataset": {"path": "x"}}} | more, place="x.toml")
+        reading.build({"workload": {"dataset": {"path": "x"}}} | more, place="x.toml")
     assert line in str(caught.value)

@@ -17,7 +17,7 @@ from harness.run.endpoint import Address, Launch
 from harness.run.manifest import sampling
 from harness.sim.process import serving as simulated
 from harness.sim.profile import reference
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from tests.builders.servers import Request, serving
 from tests.builders.streams import DONE, END, delta, event, usage
 
@@ -26,7 +26,7 @@ MODELS = json.dumps({"object": "list", "data": [{"id": "toy"}]}).encode()
 
 
 def spec(**target: object) -> scenario.Scenario:
-    return scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
+    return reading.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
 
 
 def check(script: Callable[[Request], None], wanted: scenario.Scenario, path: str = "") -> Launch:
@@ -187,10 +187,10 @@ def test_images_are_sent_before_load_too_and_their_tokens_count_as_the_server_s(
         last = event({"choices": [], "usage": usage(prompt, sent["max_tokens"])})
         r.stream(*[delta(content=" x")] * sent["max_tokens"], delta("length"), last, DONE)
 
-    wanted = scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4, "images": 2}}, place="test")
+    wanted = reading.build({"workload": {"input_tokens": 20, "output_tokens": 4, "images": 2}}, place="test")
     found = check(script, wanted)
     assert (found.input_tokens, found.prompt_words) == (20, 10)
-    wanted = scenario.build({"workload": {"images": 2}, "target": {"api": "tgi"}}, place="test")
+    wanted = reading.build({"workload": {"images": 2}, "target": {"api": "tgi"}}, place="test")
     assert "images are for chat" in refusal(script, wanted)
 
 

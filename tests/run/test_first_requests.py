@@ -12,7 +12,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.dialects.document import Document
 from harness.run import first_answers
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from tests.builders.servers import Request
 from tests.builders.streams import delta, event, usage
 from tests.run.test_launch import MODELS, check, endpoint, says
@@ -43,7 +43,7 @@ def refusing(fewer_than: int, words: bytes = OPENAI, sent: list[int] | None = No
 
 
 def asking(output: int | str = 24, **tables: Any) -> scenario.Scenario:
-    return scenario.build({"workload": {"input_tokens": 20, "output_tokens": output}} | tables, place="test")
+    return reading.read({"workload": {"input_tokens": 20, "output_tokens": output}} | tables, place="test")
 
 
 @pytest.mark.parametrize("words", [OPENAI, UNFINISHED])
@@ -64,7 +64,7 @@ def test_a_load_whose_answers_the_server_refuses_is_not_begun() -> None:
 
 def test_a_class_or_a_probe_with_too_short_answers_is_named() -> None:
     classes = [CHAT | {"output": 200}, CHAT | {"name": "yes or no", "output": 1}]
-    wanted = scenario.build({"class": classes}, place="test")
+    wanted = reading.read({"class": classes}, place="test")
     says("class 'yes or no': the server refuses answers of 1 token (400:", refusing(16), wanted)
     says(
         "--probe prefill: the server refuses answers of 1 token (400:",
@@ -344,11 +344,11 @@ EMBEDDINGS = {"workload": {"input_tokens": 20}, "target": {"api": "embeddings"}}
 
 def test_a_document_may_be_as_long_as_in_the_load() -> None:
     """64 vectors of 4,096 numbers are more than the pages of a server may be."""
-    wanted = scenario.build(EMBEDDINGS, place="test")
+    wanted = reading.read(EMBEDDINGS, place="test")
     assert check(embedding(5 << 20), wanted=wanted).input_tokens == 20
 
 
 @pytest.mark.slow
 def test_a_document_that_the_load_would_not_take_ends_the_checks() -> None:
     line = "the first request failed: line_too_long (an answer longer than 32 MiB"
-    says(line, embedding((32 << 20) + 1), scenario.build(EMBEDDINGS, place="test"))
+    says(line, embedding((32 << 20) + 1), reading.read(EMBEDDINGS, place="test"))

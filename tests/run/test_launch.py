@@ -16,7 +16,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.run import launch, unreachable
 from harness.run.endpoint import Launch, address, words_for
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, reached, serving, tunnel
 from tests.builders.streams import delta, event, usage
@@ -27,7 +27,7 @@ MODELS = json.dumps({"object": "list", "data": [{"id": "toy", "max_model_len": 5
 
 
 def spec(**target: Any) -> scenario.Scenario:
-    return scenario.build({"workload": SHORT, "target": target}, place="test")
+    return reading.read({"workload": SHORT, "target": target}, place="test")
 
 
 def check(script: Callable[[Request], None], *, path: str = "", wanted: scenario.Scenario | None = None) -> Launch:
@@ -63,7 +63,7 @@ def test_what_a_probe_needs_to_make_other_lengths_is_known() -> None:
 
 
 def probing(kind: str, **workload: int) -> scenario.Scenario:
-    return scenario.build({"workload": workload, "ramp": {"probe": kind}}, place="test")
+    return reading.read({"workload": workload, "ramp": {"probe": kind}}, place="test")
 
 
 def test_a_prefill_probe_is_checked_with_answers_of_one_token() -> None:
@@ -142,7 +142,7 @@ def test_what_only_some_requests_of_the_load_have_is_tried_before_it(
             endpoint(r)
 
     refuses = True
-    wanted = scenario.build(tables | {"target": {"model": "toy"}}, place="test")
+    wanted = reading.read(tables | {"target": {"model": "toy"}}, place="test")
     with pytest.raises(HarnessError) as error:
         check(script, wanted=wanted)
     assert message in error.value.fact
@@ -206,7 +206,7 @@ def test_a_tokenizer_counts_the_output_of_a_server_without_usage(monkeypatch: py
         return COMMON, "{}"
 
     monkeypatch.setattr(launch.vocabulary, "words", words)
-    wanted = scenario.build({"workload": SHORT | {"tokenizer": "here"}}, place="test")
+    wanted = reading.read({"workload": SHORT | {"tokenizer": "here"}}, place="test")
     got = check(on_chat(lambda r: r.stream(delta(content=" x"), delta("stop", content=" y"))), wanted=wanted)
     assert got.notes[0] == "the server gives no usage: input tokens are words, output tokens are the tokenizer's"
 
@@ -280,12 +280,12 @@ def test_a_wrong_model_is_answered_with_the_nearest() -> None:
 
 
 def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:
-    wanted = scenario.build({"workload": {"input_tokens": 500, "output_tokens": 100}}, place="test")
+    wanted = reading.read({"workload": {"input_tokens": 500, "output_tokens": 100}}, place="test")
     says("500 tokens in and 100 out do not fit into 512", endpoint, wanted)
 
 
 def test_a_prompt_shorter_than_what_the_server_adds_is_one_word_and_noted() -> None:
-    wanted = scenario.build({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
+    wanted = reading.read({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
     got = check(endpoint, wanted=wanted)
     assert (got.prompt_words, got.input_tokens) == (1, 9)
     assert got.notes == ("the server adds tokens: a prompt of 1 word comes to 9 by its count, not 5",)

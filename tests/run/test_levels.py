@@ -30,7 +30,7 @@ from harness.run.levels import Levels, RampInputs
 from harness.search.budget import Budget, Spent
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.timing import Task
-from harness.spec import scenario
+from harness.spec import reading
 from tests.builders import virtual
 from tests.builders.records import request
 
@@ -104,7 +104,7 @@ def run_level(
     frames: list[Level] = []
     keep = spool.level
     spool.level = lambda level: (frames.append(level), keep(level))[1]  # type: ignore[method-assign]
-    spec = scenario.build({"ramp": ramp}, place="test")
+    spec = reading.build({"ramp": ramp}, place="test")
     levels = Levels(spec, LAUNCH, spool, view or Quiet(), 0, before)
     worker = FakeWorker(lambda p: levels._on_progress(change(p)), **fake)
 
@@ -363,7 +363,7 @@ def resumed(levels: list[Level], records: list[Record], **manifest: Any) -> Earl
 
 
 def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> None:
-    spec = scenario.build({"ramp": {"levels": [1, 2, 4], "repeat": 2}}, place="test")
+    spec = reading.build({"ramp": {"levels": [1, 2, 4], "repeat": 2}}, place="test")
     levels = [finished(0, 1), finished(1, 2), finished(2, 1, 1), Level(3, 2, 1, 30.0, 32.0)]
     # 3 requests in each window, 5 chunks each; one of level 1 fails.
     records = [
@@ -391,7 +391,7 @@ def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> No
 
 
 def test_a_probe_s_lengths_are_no_levels_of_the_ramp_and_are_held_once() -> None:
-    spec = scenario.build({"ramp": {"levels": [1], "probe": "prefill"}}, place="test")
+    spec = reading.build({"ramp": {"levels": [1], "probe": "prefill"}}, place="test")
     probed = msgspec.structs.replace(finished(0, 1), input_tokens=64)
     records = [request(10.0 * i + 3 + k, [10.0 * i + 3.5 + k], level=i) for i in range(2) for k in range(3)]
     before = resumed([probed, finished(1, 1)], records)
@@ -457,7 +457,7 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
     """Upwards and down again; what the live ramp took from each level is what the folder says of it later."""
     monkeypatch.setattr(live_state.time, "monotonic_ns", virtual.clock_ns)
     spool = Spool(tmp_path, header(0, 0.0))
-    spec = scenario.build({"ramp": {"level_seconds": 25}, "slo": {"ttft_p50": 0.3}}, place="test")
+    spec = reading.build({"ramp": {"level_seconds": 25}, "slo": {"ttft_p50": 0.3}}, place="test")
     manifest = {"scenario": msgspec.to_builtins(spec), "workload": {"input_tokens": 10, "output_tokens": 9}}
     levels = Levels(spec, LAUNCH, spool, Quiet(), 0, inputs=RampInputs.of(manifest_of(manifest)))
     live, parts = [], []
@@ -488,7 +488,7 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
 
 
 def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_its_ramp() -> None:
-    spec = scenario.build({"ramp": {"probe": "prefill", "max_seconds": 80}}, place="test")
+    spec = reading.build({"ramp": {"probe": "prefill", "max_seconds": 80}}, place="test")
     lengths = (64, 128, 256)
     for done, tokens in enumerate(lengths):
         level = Level(done, 1, 0, 0.0, input_tokens=tokens)

@@ -12,11 +12,11 @@ import pytest
 import harness
 from harness.base.errors import HarnessError
 from harness.run import limits
-from harness.spec import scenario
+from harness.spec import reading, scenario
 
 
 def spec(**sections: Any) -> scenario.Scenario:
-    return scenario.build(sections, place="test")
+    return reading.build(sections, place="test")
 
 
 def test_what_people_measure_fits() -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from harness.cli import cli
 from harness.run.planned import Planned, planned
-from harness.spec import scenario
+from harness.spec import reading
 from harness.spec.scenario import Scenario
 from harness.workload import shape
 
@@ -37,7 +37,7 @@ PREFIX = "[workload]\nseed = 3\nprefix = { tokens = 50, pool = 5, share = 0.8, z
 
 def build(toml: str, workers: int = 1) -> Scenario:
     tree: dict[str, Any] = tomllib.loads(toml)
-    return scenario.build(tree | {"ramp": {"workers": workers} | tree.get("ramp", {})}, place="x.toml")
+    return reading.build(tree | {"ramp": {"workers": workers} | tree.get("ramp", {})}, place="x.toml")
 
 
 def first(count: int, toml: str, workers: int = 1) -> list[Planned]:

@@ -13,7 +13,7 @@ from harness.predict import mixture, roofline
 from harness.run.endpoint import Launch, address
 from harness.run.prediction import predict
 from harness.sim.profile import profile
-from harness.spec import scenario
+from harness.spec import reading
 from harness.workload import shape
 
 LAUNCH = Launch(  # 8 tokens of the template, and a token a word
@@ -25,7 +25,7 @@ SERVED = profile(speed=1.0)
 
 
 def predicted(toml: str, launch: Launch = LAUNCH) -> Prediction:
-    asked = scenario.build(tomllib.loads(f"ramp.levels = [4]\n{toml}"), place="x.toml")
+    asked = reading.build(tomllib.loads(f"ramp.levels = [4]\n{toml}"), place="x.toml")
     return predict(asked, launch, SERVED.model, SERVED.deployment, simulated=True)
 
 
@@ -39,7 +39,7 @@ def test_prompts_of_one_length_are_predicted_as_the_server_counts_them() -> None
 def test_lengths_that_vary_are_predicted_step_by_step_from_what_was_asked() -> None:
     toml = '[workload]\ninput_tokens = "100..900"\noutput_tokens = "lognormal(60,30)"'
     found = predicted(toml)
-    mix = shape.of(scenario.build(tomllib.loads(toml), place="x.toml"))
+    mix = shape.of(reading.build(tomllib.loads(toml), place="x.toml"))
     assert found.levels == mixture.predict(SERVED.model, SERVED.deployment, mix.stratified(1000), [4]).levels
     closed = roofline.predict(SERVED.model, SERVED.deployment, roofline.MeanLengths(500, 60), [4])
     assert found.levels[0].output_tokens_per_s.mid == pytest.approx(closed.levels[0].output_tokens_per_s.mid, rel=0.05)

@@ -25,13 +25,13 @@ from harness.search.budget import Usage, dollars
 from harness.search.timing import failing
 from harness.sim.process import running
 from harness.sim.profile import profile
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from tests.builders.servers import Request, serving
 from tests.builders.streams import delta, event, usage
 
 
 def spec(**sections: Any) -> scenario.Scenario:
-    return scenario.build(sections, place="test")
+    return reading.read(sections, place="test")
 
 
 # Dollars

@@ -15,7 +15,7 @@ from harness.data.manifest import Manifest
 from harness.results.result import Result
 from harness.run import unreachable
 from harness.run.resume import as_before
-from harness.spec import scenario
+from harness.spec import reading
 from tests.builders.servers import Request, serving
 from tests.run.test_launch import CHAT, check, endpoint, on_chat, says, spec
 
@@ -151,7 +151,7 @@ def test_a_name_that_is_not_listed_does_not_hide_that_the_api_is_another() -> No
 
 def test_the_model_of_a_class_has_to_be_listed_since_nothing_tries_it() -> None:
     tables = {"class": [CHAT, CHAT | {"name": "other", "model": "own"}], "target": {"model": "any"}}
-    wanted = scenario.build(tables, place="test")
+    wanted = reading.build(tables, place="test")
     says("it does not serve 'own'; did you mean 'owl'?", listing("toy", "owl"), wanted)
     assert check(listing("toy", "own"), wanted=wanted).model == "any"
 

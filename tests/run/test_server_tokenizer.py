@@ -11,7 +11,7 @@ import pytest
 from harness.run import launch as launching
 from harness.run.endpoint import Launch
 from harness.run.server_tokenizer import single_tokens
-from harness.spec import scenario
+from harness.spec import reading
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving
 from tests.builders.streams import delta, event, usage
@@ -45,7 +45,7 @@ def check(owner: object, answer: Any) -> tuple[Launch, list[dict[str, Any]]]:
         else:
             r.answer(404, b"{}")
 
-    wanted = scenario.build({"workload": {"input_tokens": 100, "output_tokens": 4, "seed": 1}}, place="test")
+    wanted = reading.build({"workload": {"input_tokens": 100, "output_tokens": 4, "seed": 1}}, place="test")
     with serving(script) as port:
         return asyncio.run(launching.check(wanted, f"http://127.0.0.1:{port}")), asked
 

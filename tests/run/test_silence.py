@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.run import launch, silence
-from harness.spec import scenario
+from harness.spec import reading
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving
 from tests.run.test_launch import SHORT, endpoint
@@ -25,7 +25,7 @@ def noted(slow: str, monkeypatch: pytest.MonkeyPatch, **workload: Any) -> list[s
             time.sleep(0.25)
         endpoint(r)
 
-    wanted = scenario.build({"workload": SHORT | workload}, place="test")
+    wanted = reading.build({"workload": SHORT | workload}, place="test")
     with serving(script) as port:
         place = f"http://127.0.0.1:{port}"
         asyncio.run(launch.check(wanted, place, note=notes.append))

@@ -18,7 +18,7 @@ from harness.results import levelmap
 from harness.results.levelmap import REPEAT, SERVER, Axis, Map, MeasuredCell
 from harness.results.result import Result, read_manifest
 from harness.run import resume, stacked, sweep
-from harness.spec import scenario
+from harness.spec import reading
 from harness.spec.recipe import Claim, Stack
 from harness.spec.scenario import Scenario
 from tests.builders import recipes
@@ -35,7 +35,7 @@ def wanted(**sections: Any) -> Scenario:
         "workload": {"input_tokens": 32, "output_tokens": 16, "seed": 5},
         "ramp": {"levels": [1, 2], "level_seconds": 0.3, "workers": 1, "repeat": 2},
     }
-    return scenario.build(tree | sections, place="test")
+    return reading.build(tree | sections, place="test")
 
 
 def planned(of: Scenario, *stacks: Stack) -> stacked.Plan:

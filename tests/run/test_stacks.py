@@ -21,14 +21,14 @@ from harness.results.folder import SUMMARY
 from harness.results.result import Result
 from harness.run import launch, levels
 from harness.run.endpoint import Launch, words_for
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.workload import text
 from tests.builders import stacks
 from tests.builders.servers import Request, certified, serving
 
 
 def spec(tokens: int = 20, **tables: dict[str, Any]) -> scenario.Scenario:
-    return scenario.build({"workload": {"input_tokens": tokens, "output_tokens": 4}, **tables}, place="test")
+    return reading.build({"workload": {"input_tokens": tokens, "output_tokens": 4}, **tables}, place="test")
 
 
 def check(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> Launch:

@@ -27,7 +27,7 @@ from harness.run.experiment import Outcome
 from harness.run.sweep import Swept
 from harness.sim.process import running
 from harness.sim.profile import profile
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.spec.scenario import Ramp, Scenario
 from tests.builders.summaries import full, hollow, simulated
 
@@ -61,7 +61,7 @@ def swept(**sections: Any) -> Scenario:
         "sim": {"speed": 20.0, "max_num_seqs": 4},
         "ramp": {"levels": [1, 2], "level_seconds": 0.3, "workers": 1},
     }
-    return scenario.build(tree | sections, place="test")
+    return reading.build(tree | sections, place="test")
 
 
 # Which runs

@@ -12,7 +12,7 @@ import pytest
 
 from harness.data.record import Record, arrivals_of
 from harness.results.result import Result
-from harness.spec import scenario
+from harness.spec import reading
 from harness.workload import shape
 from tests.builders.fit import kolmogorov_smirnov
 
@@ -113,7 +113,7 @@ def test_shares_and_lengths_are_those_that_were_asked_by_the_server_s_count(tmp_
     whole = [r for r in records if number(r) < cut]
     assert len(whole) > 300
     assert {r.error for r in whole} == {""}
-    classes = {each.name: each for each in shape.of(scenario.load(str(tmp_path / "scenario.toml"))).classes}
+    classes = {each.name: each for each in shape.of(reading.load(str(tmp_path / "scenario.toml"))).classes}
     chats = sum(r.class_ == "chat" for r in whole)
     assert abs(chats / len(whole) - 0.75) < 4 * (0.75 * 0.25 / len(whole)) ** 0.5
     for name, asked in classes.items():

@@ -10,7 +10,7 @@ import pytest
 
 from harness.data.manifest import Manifest, Workload
 from harness.data.summary import ServerView
-from harness.spec import scenario
+from harness.spec import reading
 from harness.workload import hit_rate
 from tests.builders.summaries import full, level
 
@@ -47,7 +47,7 @@ def test_nothing_expected_is_no_agreement(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_its_scenarios_ask_for_reuse(name: str) -> None:
-    asked = scenario.load(str(ROOT / f"scripts/live/workload-{name}.toml"))
+    asked = reading.load(str(ROOT / f"scripts/live/workload-{name}.toml"))
     expected = hit_rate.expected(asked, block=128, template_tokens=8)
     assert expected is not None
     assert 0.5 < expected < 0.9

@@ -9,7 +9,7 @@ import pytest
 
 from harness.data.summary import Summary
 from harness.sim import profile as profiles
-from harness.spec import scenario
+from harness.spec import reading
 from tests.builders import virtual_run
 
 
@@ -20,7 +20,7 @@ def ramp(folder: Path, slowdown: Callable[[int], float]) -> Summary:
         "ramp": {"max_seconds": 240},
         "sim": {"max_num_seqs": 10_000},
     }
-    spec = scenario.build(tree, place="test")
+    spec = reading.build(tree, place="test")
     server = virtual_run.Server(profiles.embedded(spec.sim), lambda _: slowdown(server.machine.running))
     return virtual_run.run(spec, server.profile, folder, server=server).summary
 

@@ -14,7 +14,7 @@ from harness.report.headline import sentence
 from harness.search.edge import JudgedLoad, edge_of, judged
 from harness.search.measured import MeasuredLevel
 from harness.sim import profile as profiles
-from harness.spec import scenario
+from harness.spec import reading
 from tests.builders import virtual_run
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def searched(folder: Path, slo: dict[str, float], *, seats: int = 16, **ramp: ob
         "workload": {"input_tokens": 128, "output_tokens": 64, "seed": 3},
         "ramp": ramp, "slo": slo, "sim": {"max_num_seqs": seats},
     }  # fmt: skip
-    spec = scenario.build(tree, place="test")
+    spec = reading.build(tree, place="test")
     return virtual_run.run(spec, profiles.embedded(spec.sim), folder).summary
 
 
@@ -84,7 +84,7 @@ def test_limits_of_a_class_alone_are_searched_too(tmp_path: Path) -> None:
         ],
         "sim": {"max_num_seqs": 64},
     }
-    spec = scenario.build(tree, place="test")
+    spec = reading.build(tree, place="test")
     summary = virtual_run.run(spec, profiles.embedded(spec.sim), tmp_path).summary
     assert summary.knees.slo is not None
     assert summary.knees.slo.ci95 is not None

@@ -12,7 +12,7 @@ from harness.data.roles import Role
 from harness.search import timetable
 from harness.search.budget import Budget, Spent
 from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failing, outcomes_watched
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.spec.scenario import Ramp
 
 STEP_S = 0.05  # between two reports
@@ -20,7 +20,7 @@ STEP_S = 0.05  # between two reports
 
 def task(concurrency: int | None = 4, *, role: Role = Role.FIXED, rate: float | None = None, **ramp: Any) -> Task:
     level = Level(0, concurrency, 0, 0.0, rate=rate)
-    spec = scenario.build({"ramp": ramp}, place="test")
+    spec = reading.build({"ramp": ramp}, place="test")
     return Task(scenario=spec, level=level, role=role, alone_s=0.5, settle_s=0.3)
 
 
@@ -104,7 +104,7 @@ def test_after_a_higher_level_the_requests_that_waited_behind_it_are_over_before
     def known(time_s: float, in_flight: int) -> Now:
         return now(time_s, ended=int(2 * max(0.0, time_s - 1.0) / 0.5), in_flight=in_flight)
 
-    short = Budget(scenario.build({"ramp": {"max_seconds": 3}}, place="test").ramp)
+    short = Budget(reading.build({"ramp": {"max_seconds": 3}}, place="test").ramp)
     for higher, begins in ((6, 1.5), (2, 0.05)):
         timing = LevelTiming(task(2, role=Role.REFINEMENT, max_seconds=3), 0.5, 3.0)
         assert timing.pace.warm_up == 0

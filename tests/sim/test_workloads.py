@@ -15,7 +15,8 @@ from harness.sim.api import CHAT_OVERHEAD, read
 from harness.sim.process import running
 from harness.sim.profile import embedded, profile
 from harness.sim.writelog import entries
-from harness.spec.scenario import Sim, build
+from harness.spec.reading import build
+from harness.spec.scenario import Sim
 from tests.builders.prefix_hits import Hits, hits
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -10,7 +10,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.data import manifest
-from harness.spec import classes, scenario
+from harness.spec import classes, reading, scenario
 
 CLASSES = """
 [[class]]
@@ -32,7 +32,7 @@ cancel = { share = 0.05, after_tokens = 10 }
 
 
 def build(text: str) -> scenario.Scenario:
-    return scenario.build(tomllib.loads(text), place="x.toml")
+    return reading.build(tomllib.loads(text), place="x.toml")
 
 
 def test_lengths_that_do_not_vary_are_numbers_and_others_stay_as_written() -> None:
@@ -57,7 +57,7 @@ def test_what_is_printed_and_what_is_stored_read_back_to_the_same_scenario(text:
     assert again == first
     assert scenario.digest(again) == scenario.digest(first)
     stored = manifest.Scenario.of(first)
-    assert scenario.build(msgspec.to_builtins(stored), place="manifest.json") == first
+    assert reading.build(msgspec.to_builtins(stored), place="manifest.json") == first
     assert manifest.Scenario.of(scenario.shown(first)) == msgspec.json.decode(
         msgspec.json.encode(stored), type=manifest.Scenario
     )
@@ -172,7 +172,7 @@ def test_a_wrong_type_names_its_path(text: str) -> None:
 def test_too_many_classes_are_refused() -> None:
     many = {"class": [{"name": str(i)} for i in range(classes.MOST + 1)]}
     with pytest.raises(HarnessError, match="1,001 classes are too many at"):
-        scenario.build(many, place="x.toml")
+        reading.build(many, place="x.toml")
 
 
 MODELS = """

@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.spec import fleet, scenario
+from harness.spec import fleet, reading, scenario
 
 TWO = 'urls = ["http://a", "http://b"]'
 
 
 def build(text: str) -> scenario.Scenario:
-    return scenario.build(tomllib.loads(text), place="x.toml")
+    return reading.build(tomllib.loads(text), place="x.toml")
 
 
 def test_the_first_of_several_urls_is_the_url_and_one_url_is_a_list_of_one() -> None:

@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.spec import scenario
+from harness.spec import reading, scenario
 
 
 def built(quality: dict[str, Any], **sections: dict[str, Any]) -> scenario.Scenario:
-    return scenario.build({"quality": quality, **sections}, place="x.toml")
+    return reading.build({"quality": quality, **sections}, place="x.toml")
 
 
 def test_an_empty_table_asks_for_the_prompts_that_come_with_knee() -> None:
     found = built({})
     assert found.quality
     assert (found.quality.file, found.quality.share, found.quality.repeats) == (None, 0.02, 3)
-    assert scenario.build({}, place="x.toml").quality is scenario.UNSET
+    assert reading.build({}, place="x.toml").quality is scenario.UNSET
 
 
 def test_it_survives_being_printed() -> None:
     found = built({"file": "questions.jsonl", "share": 0.01})
     import tomllib
 
-    assert scenario.build(tomllib.loads(scenario.to_toml(found)), place="printed") == found
+    assert reading.build(tomllib.loads(scenario.to_toml(found)), place="printed") == found
 
 
 @pytest.mark.parametrize(

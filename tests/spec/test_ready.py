@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.spec import ready, scenario
+from harness.spec import reading, ready
+from harness.spec.load import Rates
 
 NAMES = [path.stem for path in sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))]
 
@@ -22,11 +23,11 @@ def knee(*arguments: str) -> Result:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_ready_scenario_is_named_like_its_file_and_prints_back_to_the_same(name: str) -> None:
-    read = scenario.load(str(ready.path(name)))
+    read = reading.load(str(ready.path(name)))
     assert read.name == name
     printed = knee("run", name, "--print-scenario")
     assert printed.exit_code == 0, printed.output
-    assert scenario.build(tomllib.loads(printed.output), place="printed") == read
+    assert reading.build(tomllib.loads(printed.output), place="printed") == read
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +72,7 @@ def test_what_looks_like_a_path_is_one(path: str) -> None:
 )
 def test_an_unknown_name_is_one_line_with_the_nearest_right_one(name: str, way_out: str) -> None:
     with pytest.raises(HarnessError) as caught:
-        scenario.load(str(ready.path(name)))
+        reading.load(str(ready.path(name)))
     assert way_out in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -86,5 +87,5 @@ def test_a_ready_scenario_s_requests_and_due_times_are_the_same_for_any_number_o
         assert printed.output.count("\n") == 1000
         digests.add(hashlib.sha256(printed.output.encode()).hexdigest())
     assert len(digests) == 1
-    is_open = scenario.load(str(ready.path(name))).ramp.level_rates is not None
+    is_open = isinstance(reading.load(str(ready.path(name))).load, Rates)
     assert ('"due_s":null' not in printed.output) == is_open

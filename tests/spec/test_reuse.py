@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.spec import reuse, scenario
+from harness.spec import reading, reuse, scenario
 
 
 def build(text: str) -> scenario.Scenario:
-    return scenario.build(tomllib.loads(text), place="x.toml")
+    return reading.build(tomllib.loads(text), place="x.toml")
 
 
 PREFIX = "[workload.prefix]\ntokens = 9\n"

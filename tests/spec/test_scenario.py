@@ -11,13 +11,14 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.load.transport import TRANSPORTS
-from harness.spec import bounds, scenario
+from harness.spec import bounds, reading, scenario
+from harness.spec.load import Rates
 from harness.spec.work import APIS
 from tests.trust import guard_files
 
 
 def build(text: str) -> scenario.Scenario:
-    return scenario.build(tomllib.loads(text), place="x.toml")
+    return reading.build(tomllib.loads(text), place="x.toml")
 
 
 def test_durations_and_counts_may_be_written_with_units() -> None:
@@ -101,7 +102,7 @@ def test_limits_searches_and_level_maps_read_back_to_the_same_scenario() -> None
     first = build(
         'name = "größe 😀"\n'
         '[slo]\nttft_p99 = "2s"\nitl_p99 = "50ms"\ne2e = 10\n"ttft_p99.9" = 5.5\n'
-        '[ramp]\nprecision = 0.05\nmax_ttft = "500ms"\nsearch_rate = true\nslo_fail = true\n'
+        '[ramp]\nprecision = 0.05\nmax_ttft = "500ms"\nquick = true\nslo_fail = true\n'
         '[sweep]\ninput_tokens = ["1k", 2000]\noutput_tokens = [64]\n'
         'urls = { small = "http://h:1", "größer, 2" = "unix:/run/a@b" }'
     )
@@ -290,15 +291,15 @@ def test_every_shipped_scenario_loads() -> None:
     files = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
     assert files
     for file in files:
-        scenario.load(str(file))
+        reading.load(str(file))
 
 
 def test_a_missing_file_and_a_broken_one_say_so(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="No such file"):
-        scenario.load(str(tmp_path / "none.toml"))
+        reading.load(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("[ramp\n")
     with pytest.raises(HarnessError, match="not TOML"):
-        scenario.load(str(tmp_path / "bad.toml"))
+        reading.load(str(tmp_path / "bad.toml"))
 
 
 def test_an_address_with_a_key_in_it_is_refused_without_repeating_it() -> None:
@@ -377,11 +378,12 @@ def test_a_scenario_names_the_apis_and_transports_that_there_are() -> None:
     ],
 )
 def test_arrivals_with_rates_of_their_own_are_an_open_loop(text: str, rates: list[float] | None) -> None:
-    assert build(f"[ramp]\n{text}").ramp.level_rates == rates
+    load = build(f"[ramp]\n{text}").load
+    assert (load.loads if isinstance(load, Rates) else None) == rates
 
 
 @pytest.mark.parametrize(
     ("hardware", "gpus"), [({}, 1), ({"tp": 2}, 2), ({"tp": 2, "gpus": 4}, 4), ({"gpus": 4}, 4), ({"tp": 1}, 1)]
 )
 def test_a_replica_over_several_gpus_counts_them(hardware: dict[str, int], gpus: int) -> None:
-    assert scenario.build({"hardware": hardware}, place="test").hardware.gpus == gpus
+    assert reading.build({"hardware": hardware}, place="test").hardware.gpus == gpus

@@ -39,7 +39,7 @@ from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
 from harness.run import hardware
 from harness.run.levels import RampInputs
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.workload import shape
 from tests.builders.records import request
 
@@ -346,10 +346,10 @@ class Readers:
         self._summed(msgspec.structs.replace(self._run, samples=samples))
 
     def _scenario(self, data: bytes) -> None:
-        found = scenario.load(str(self._put("x.toml", data)))
+        found = reading.load(str(self._put("x.toml", data)))
         again = scenario.to_toml(found)
         scenario.digest(found)
-        assert scenario.load(str(self._put("y.toml", again.encode()))) == found
+        assert reading.load(str(self._put("y.toml", again.encode()))) == found
         mix = shape.of(found)  # what is read can be drawn from
         assert mix.mean().input_tokens >= 1
         assert mix.shape(0).output_tokens >= 1

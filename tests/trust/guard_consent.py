@@ -234,6 +234,7 @@ def public_and_nobody_there(place: Path) -> Seen:
 
 def begun(place: Path, url: str, **target: Any) -> Path:
     """A folder of a run that ended early, as it may come from somebody else: its server is another."""
+    from harness.spec import reading
     from harness.spec import scenario as scenarios
 
     server = Server()
@@ -251,7 +252,7 @@ def begun(place: Path, url: str, **target: Any) -> Path:
         assert run.wait(60) == 130
     manifest = json.loads((out / MANIFEST).read_text())
     manifest["scenario"]["target"] |= {"url": url, **target}
-    manifest["scenario_digest"] = scenarios.digest(scenarios.build(manifest["scenario"], place="crafted"))
+    manifest["scenario_digest"] = scenarios.digest(reading.build(manifest["scenario"], place="crafted"))
     (out / MANIFEST).write_text(json.dumps(manifest))
     return out
 

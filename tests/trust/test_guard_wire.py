@@ -229,11 +229,11 @@ def test_a_quadratic_expression_would_be_found() -> None:
 
 
 def test_a_scenario_s_field_may_be_named_like_a_place() -> None:
-    from harness.spec import scenario
+    from harness.spec import reading
 
     for tree in ({"a` - at `$.zz": 1}, {"ramp": {"x` - at `$.q": 1}}, {"` - at `" * 20_000: 1}):
         with pytest.raises(HarnessError, match="unknown field"):
-            scenario.build(tree, place="here")
+            reading.build(tree, place="here")
 
 
 @pytest.mark.slow

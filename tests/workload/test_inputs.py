@@ -11,7 +11,7 @@ from harness.report import level_map
 from harness.report.chart import Chart
 from harness.results.levelmap import Map, MeasuredCell
 from harness.run import cells
-from harness.spec import scenario
+from harness.spec import reading
 from harness.spec.scenario import Scenario
 from harness.workload import shape, source
 from harness.workload.request import Message
@@ -22,7 +22,7 @@ TEXTS = Uniform(words=("a", "b", "c"), prompt_words=20, output_tokens=0, seed=3)
 
 def asked(api: str, **workload: object) -> Scenario:
     tree = {"target": {"api": api}, "workload": {"seed": 3, "input_tokens": 20, **workload}}
-    return scenario.build(tree, place="x")
+    return reading.build(tree, place="x")
 
 
 def test_no_text_comes_twice_in_a_run() -> None:
@@ -86,17 +86,17 @@ def test_nothing_of_it_is_an_answer() -> None:
 )
 def test_what_such_a_request_cannot_have_is_one_line(tree: dict[str, object], path: str) -> None:
     with pytest.raises(HarnessError) as caught:
-        scenario.build(tree, place="x")
+        reading.build(tree, place="x")
     assert path in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_limit_on_the_latency_is_taken() -> None:
-    assert scenario.build({"target": {"api": "rerank"}, "slo": {"e2e_p99": "1s"}}, place="x").slo == {"e2e_p99": 1.0}
+    assert reading.build({"target": {"api": "rerank"}, "slo": {"e2e_p99": "1s"}}, place="x").slo == {"e2e_p99": 1.0}
 
 
 def test_a_map_of_inputs_has_a_cell_for_each_and_counts_in_input_tokens() -> None:
-    spec = scenario.build(
+    spec = reading.build(
         {"name": "m", "target": {"api": "embeddings"}, "workload": {"input_tokens": 64}, "sweep": {"inputs": [1, 8]}},
         place="x",
     )

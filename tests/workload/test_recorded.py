@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.spec.scenario import Scenario, build
+from harness.spec.reading import build
+from harness.spec.scenario import Scenario
 from harness.workload import tasks
 from harness.workload.dataset import Row, table
 from harness.workload.request import Message

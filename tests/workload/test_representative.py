@@ -8,14 +8,14 @@ import tomllib
 import pytest
 
 from harness.predict.step import MeanLengths, means
-from harness.spec import scenario
+from harness.spec import reading
 from harness.spec.scenario import Scenario
 from harness.workload import shape
 from harness.workload.shape import cached_share, predictable, representative
 
 
 def built(toml: str) -> Scenario:
-    return scenario.build(tomllib.loads(toml), place="x.toml")
+    return reading.build(tomllib.loads(toml), place="x.toml")
 
 
 def test_one_length_for_all_is_a_mean_request_and_anything_else_a_thousand_requests() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.spec import scenario
+from harness.spec import reading, scenario
 from harness.spec.classes import Cancel
 from harness.spec.distribution import Fixed, Normal, parse
 from harness.workload import shape
@@ -26,7 +26,7 @@ def shapes(mix: Mix, count: int = 5000) -> list[Shape]:
 
 
 def asked(toml: str) -> Mix:
-    return shape.of(scenario.build(tomllib.loads(toml), place="x.toml"))
+    return shape.of(reading.build(tomllib.loads(toml), place="x.toml"))
 
 
 def test_a_scenario_without_distributions_asks_for_one_shape() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.spec.scenario import Scenario, build
+from harness.spec.reading import read
+from harness.spec.scenario import Scenario
 from harness.workload import hit_rate, shape, tasks
 from harness.workload.tasks import Graph
 from harness.workload.text import PromptWords
@@ -24,7 +25,7 @@ WORDS = PromptWords(words=("x", "y"))
 
 
 def scenario(**workload: Any) -> Scenario:
-    return build({"workload": {"seed": 1, "output_tokens": 5} | workload}, place="test")
+    return read({"workload": {"seed": 1, "output_tokens": 5} | workload}, place="test")
 
 
 def test_a_session_has_the_workload_s_answers_and_pauses_in_seconds() -> None:

@@ -1,0 +1,128 @@
+"""A scenario out of a file or of plain data, strictly: texts become values, and what cannot be measured is refused.
+
+What one field may be is in its type, what several may be together in `rules`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.base import decoding, units
+from harness.base.errors import HarnessError
+from harness.spec import classes, dataset, fleet, images, reuse, rules, traffic
+from harness.spec.bounds import located
+from harness.spec.scenario import Hardware, Scenario
+
+_SECONDS = [
+    ("target", "request_timeout"), ("target", "wait"), ("ramp", "level_seconds"), ("ramp", "max_seconds"),
+    ("ramp", "duration"),
+]  # fmt: skip
+_SIZES = [("ramp", "max_disk")]
+_COUNTS = [
+    ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
+    ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"), ("sweep", "inputs"),
+    ("workload", "inputs"),
+]  # fmt: skip
+_LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
+# Fields of a table that one which is laid over it takes the place of.
+_REPLACED = {
+    "levels": ("rates", "search_rate"), "rates": ("levels", "search_rate"), "search_rate": ("levels", "rates"),
+    "max_concurrency": ("levels",), "url": ("urls",), "urls": ("url",),
+}  # fmt: skip
+
+
+def load(path: str) -> Scenario:
+    """Return the scenario in a TOML file, checked field by field; options may still be laid over it."""
+    with decoding.reading(path, "TOML", "give the path of a scenario.toml, or a name of `knee run --list`"):
+        raw = decoding.toml(decoding.content(Path(path)))
+    return read(raw, place=path)
+
+
+def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
+    """Return the whole scenario from plain data: nothing is laid over it, and every field that is set has an effect."""
+    scenario = read(raw, place=place)
+    return rules.with_effect(scenario, scenario, (), place)
+
+
+def laid_over(base: Scenario | None, fields: Mapping[str, Any], *, place: str) -> Scenario:
+    """Return a scenario, or an empty one, with fields laid over it, by table; each of them has an effect.
+
+    >>> laid_over(None, {"ramp": {"levels": [1, 2], "level_seconds": "2s"}}, place="").ramp.levels
+    [1, 2]
+    """
+    tree: dict[str, Any] = {} if base is None else msgspec.to_builtins(base)
+    typed = set()
+    for table, values in fields.items():
+        if not isinstance(values, Mapping) or table == "slo":
+            tree[table] = values
+            continue
+        found = tree.setdefault(table, {})
+        for name in values:
+            for other in _REPLACED.get(name, ()):
+                found.pop(other, None)
+        found.update(values)
+        typed |= {f"{table}.{name}" for name in values}
+    hardware, of_endpoint = tree.get("hardware", {}), tree.get("target", {}).get("url")
+    if {"hardware.tp", "hardware.gpus"} & typed == {"hardware.tp"} and hardware.get("gpus") == Hardware().gpus:
+        del hardware["gpus"]  # nobody gave it: a replica's count
+    if of_endpoint == "sim:" and "hardware.max_num_seqs" in typed:
+        tree.setdefault("sim", {})["max_num_seqs"] = hardware["max_num_seqs"]
+    return rules.with_effect(read(tree, place=place), base or Scenario(), typed, place)
+
+
+def read(raw: Mapping[str, Any], *, place: str) -> Scenario:
+    """Return the scenario from plain data; an unknown name is an error with its path and the nearest right one."""
+    with decoding.reading(place, "a scenario", "write what can be measured"):
+        decoding.check(dict(raw))
+    tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
+    tree["workload"] = reuse.read(tree.get("workload", {}), f"{place}: $.workload")
+    if isinstance(tree.get("target"), dict):
+        tree["target"] = fleet.read(tree["target"])
+    if isinstance(hardware := tree.get("hardware"), dict) and hardware.get("tp"):
+        hardware.setdefault("gpus", hardware["tp"])  # one replica over all
+    slo = tree.get("slo")
+    limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
+    limits += [("ramp", "max_ttft")]
+    for paths, convert in (
+        (_SECONDS, units.seconds), (limits, units.limit), (_COUNTS, units.count), (_LENGTHS, classes.length),
+        (_SIZES, units.size),
+    ):  # fmt: skip
+        for table, key in paths:
+            units.convert(tree.get(table), key, convert, f"{place}: $.{table}")
+    if isinstance(tree.get("class"), dict):
+        raise HarnessError("one table is no list of classes at $.class", place=place, way_out="write it [[class]]")
+    if isinstance(tree.get("class"), list):
+        tables = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
+        tree["class"] = classes.of_models(tables, place)
+    try:
+        scenario = msgspec.convert(tree, Scenario)
+    except msgspec.ValidationError as error:
+        raise located(str(error), Scenario, place) from None
+    check(scenario, place=place)
+    return scenario
+
+
+def check(scenario: Scenario, *, place: str) -> None:
+    """Refuse what cannot be measured, before anything is."""
+
+    def must(holds: bool, path: str, fact: str, way_out: str) -> None:
+        if not holds:
+            raise HarnessError(f"{fact} at $.{path}", place=place, way_out=way_out)
+
+    workload, ramp = scenario.workload, scenario.ramp
+    traffic.parse(ramp.arrivals, f"{place}: $.ramp.arrivals")
+    reuse.pauses(ramp.think or 0.0, f"{place}: $.ramp.think")
+    images.size(workload.image_size or images.DEFAULT, f"{place}: $.workload.image_size")
+    for name, limit in scenario.slo.items():
+        units.known_limit(name, f"{place}: $.slo")
+        must(0 < limit < math.inf, f"slo.{name}", "a limit is above 0", "write it like '2s' or '50ms'")
+    rules.must_agree(scenario, place)
+    classes.check(scenario.class_ or (), must, place)
+    if workload.dataset:
+        dataset.check(workload.dataset, must, place)
+    reuse.check(workload.prefix or None, workload.session or None, workload.node or [], must, place)
