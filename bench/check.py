@@ -17,9 +17,9 @@ from knee_truths import TrueCurve
 
 from harness.analysis import curve
 from harness.data.summary import ClientSummary, Summary
-from harness.decide.check.decision import check
+from harness.decide.check.decision import decide
 from harness.decide.check.expression import parse
-from harness.decide.check.measured import Measured
+from harness.decide.check.sides import CheckedRun
 
 SLOWER = 0.95
 THRESHOLD = parse("plateau >= 0.98*baseline")
@@ -30,7 +30,9 @@ LEAST = {
 _DRAWS = 100  # curves of a fit: its interval is only the least that repeats count as
 
 
-def measured(label: str, truth: TrueCurve, levels: list[int], noise: Noise, rng: np.random.Generator) -> list[Measured]:
+def measured(
+    label: str, truth: TrueCurve, levels: list[int], noise: Noise, rng: np.random.Generator
+) -> list[CheckedRun]:
     """The repeats of one side, each with a curve of its own."""
     out = []
     for run in compare.runs(label, truth, levels, noise, rng):
@@ -39,7 +41,7 @@ def measured(label: str, truth: TrueCurve, levels: list[int], noise: Noise, rng:
             simulated=False, complete=True, verdicts=[], knee_concurrency=None, levels=[], curve=fit.curve,
             knees=fit.knees, prediction=None, cost=None, client=ClientSummary(),
         )  # fmt: skip
-        out.append(Measured(run=run, summary=summary))
+        out.append(CheckedRun(run=run, summary=summary))
     return out
 
 
@@ -49,7 +51,7 @@ def outcome(kind: str, noise: Noise, rng: np.random.Generator) -> str:
     other = compare.faster(truth, SLOWER) if kind == "slower" else truth
     levels = knee_truths.doubling(truth.B)
     baseline, runs = (measured(each, own, levels, noise, rng) for each, own in (("A", truth), ("B", other)))
-    return check([THRESHOLD], runs, baseline).outcome
+    return decide([THRESHOLD], runs, baseline).outcome
 
 
 def trial(kind: str, noise: Noise, rng: np.random.Generator) -> bool:

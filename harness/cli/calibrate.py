@@ -111,7 +111,7 @@ def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
     import msgspec
 
     from harness.analysis.summarise import summarise
-    from harness.decide import measured
+    from harness.decide import calibration
     from harness.results.result import Result
     from harness.run import hardware
 
@@ -119,10 +119,10 @@ def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
         if name in values:
             raise HarnessError("the folder has its own", place=_flag(name), way_out="leave it out")
     run = Result.open(folder)
-    where = msgspec.structs.replace(measured.hardware(run), **values)
-    model, deployment = measured.deployed(run, where, hardware.measure)
+    where = msgspec.structs.replace(calibration.hardware(run), **values)
+    model, deployment = calibration.deployed(run, where, hardware.measure)
     summary = summarise(run)
-    return model, deployment, measured.workload(run, summary), measured.points(summary)
+    return model, deployment, calibration.workload(run, summary), calibration.points(summary)
 
 
 def _of_csv(path: Path, values: dict[str, Any]) -> Measured:

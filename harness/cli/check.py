@@ -50,12 +50,12 @@ def check(
     Exit status 0: all are met; 99: one is missed; 3: none is missed, and one is unresolved.
     """
     from harness.data.judgement import Outcome
-    from harness.decide.check import decision, measured
-    from harness.decide.compare.labels import each_once
+    from harness.decide.check import decision, sides
+    from harness.decide.compare.runs import each_once
 
     wanted = _wanted(threshold, thresholds, baseline=bool(baseline))
-    sides = [[run for place in each_once(places) for run in measured.read(place)] for places in (folder, baseline)]
-    found = decision.check(wanted, *sides)
+    read = [[run for place in each_once(places) for run in sides.read(place)] for places in (folder, baseline)]
+    found = decision.decide(wanted, *read)
     _publish(found, **shown)
     sys.exit({Outcome.MET: 0, Outcome.MISSED: 99, Outcome.UNRESOLVED: 3}[Outcome(found.outcome)])
 

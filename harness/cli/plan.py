@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.decide.plan.plan import Plan
-    from harness.decide.plan.question import Demand, Outlook, Prices, Question, Reserve
+    from harness.decide.plan.question import Demand, Forecast, Prices, Question, Reserve
 
 FILES = ("plan.json", "plan.md", "alerts.yml")
 
@@ -95,10 +95,10 @@ def plan(folder: str, out: str | None, as_json: bool, quiet: bool, **flags: Any)
 
     Exit status 99: no measured load meets the SLO. 3: too few requests to decide it.
     """
-    from harness.decide.plan import capacity, day, plan
+    from harness.decide.plan import capacity, plan, replicas
 
     question = _question(flags)  # before the work that takes time
-    shape = day.read(flags["traffic"]) if flags["traffic"] is not None else None
+    shape = replicas.read_traffic(flags["traffic"]) if flags["traffic"] is not None else None
     limits = units.slo(flags["slo"]) if flags["slo"] is not None else None
     made = plan.make(capacity.read(folder, limits), question, shape)
     _publish(made, out, as_json=as_json, quiet=quiet)
@@ -186,10 +186,10 @@ def _prices(flags: Mapping[str, Any]) -> Prices:
     )
 
 
-def _outlook(flags: Mapping[str, Any]) -> Outlook:
-    from harness.decide.plan.question import Outlook
+def _outlook(flags: Mapping[str, Any]) -> Forecast:
+    from harness.decide.plan.question import Forecast
 
-    return Outlook(
+    return Forecast(
         growth=_read(flags, "growth", units.share),
         months=flags["months"],
         speedup=_above(flags, "speedup"),

@@ -146,9 +146,9 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
         stepped = _stepped(question, prediction, rates, arrivals)
         prediction = msgspec.structs.replace(prediction, step_machine=stepped)
     if flags["measured"]:
-        from harness.decide import measured
+        from harness.decide import calibration
 
-        prediction = measured.with_measured(prediction, question, flags["measured"])
+        prediction = calibration.with_measured(prediction, question, flags["measured"])
     found = msgspec.structs.replace(found, prediction=prediction)
 
     from harness.report import prediction as predicting
@@ -264,9 +264,9 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     rates = {}
     if flags["measured"]:
-        from harness.decide import measured
+        from harness.decide import calibration
 
-        rates = measured.rates(made, first, flags["measured"])
+        rates = calibration.rates(made, first, flags["measured"])
     price = flags["price"]
     found = choice.choose(
         made,

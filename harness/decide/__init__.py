@@ -1,4 +1,10 @@
-"""Decisions from results: cost, replicas, and which stack is faster (`compare`). Pure.
+"""Decisions from results, pure: which stack is faster, whether thresholds are met, how many replicas a demand needs.
 
-And the golden cases, known figures worked out again.
+compare      stacks under one work
+check        thresholds on one run or several, on their own or against a baseline
+plan         from one replica's measured curve to a fleet and its cost
+listing      result folders as rows
+calibration  what a prediction needs of measured runs
+levels       the levels of a run, read alike by all of them
+cost         the rules of money and of fleets; golden works known figures out again with them
 """

@@ -15,7 +15,7 @@ from harness.data.manifest import MapManifest
 from harness.decide.check import decision, figures
 from harness.decide.check.expression import Subject
 from harness.decide.check.figures import Quantity
-from harness.decide.check.measured import Measured
+from harness.decide.check.sides import CheckedRun
 from harness.decide.compare import runs
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY
 from harness.results.levelmap import MAP
@@ -115,14 +115,14 @@ def entry(folder: Path, plotted: Subject | None = None) -> Entry:
     of_figure = None
     if plotted is not None:
         missing = Quantity(None, None, "no level is finished")
-        of_figure = decision.quantity(plotted, Measured(run=measured[0], summary=summary)) if measured else missing
+        of_figure = decision.quantity(plotted, CheckedRun(run=measured[0], summary=summary)) if measured else missing
     invalid = exit_status(summary) != 0
     return Entry(
         place=str(folder),
         created=manifest.created,
         target=f"{len(manifest.urls)} replicas" if manifest.urls else manifest.url,
         model=manifest.model,
-        per_s=(Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS).per_s,
+        per_s=Unit.known(summary.unit).per_s,
         simulated=summary.simulated,
         state=summary.knee.state,
         knee=figures.knee(summary),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.decide.compare import comparison, fairness, labels
+from harness.decide.compare import comparison, fairness, runs
 from harness.decide.compare.comparison import Report
 
 
@@ -23,5 +23,5 @@ def compare(
     `scenarios` are those to compare under. With `answers` no stack is ranked whose canaries' answers change under load
     or are less often right. HarnessError where nothing can be compared.
     """
-    runs = labels.labelled([str(each) for each in stacks])
-    return comparison.by_workload(runs, scenarios, vary=fairness.varied(vary), forced=force, answers=answers)
+    found = runs.labelled([str(each) for each in stacks])
+    return comparison.by_workload(found, scenarios, vary=fairness.varied(vary), forced=force, answers=answers)

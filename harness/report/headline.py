@@ -74,8 +74,8 @@ def is_open(summary: Summary) -> bool:
 
 
 def unit_of(summary: Summary) -> Unit:
-    """What throughput counts; output tokens where a later version counts what this one does not know."""
-    return Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS
+    """Return what throughput counts."""
+    return Unit.known(summary.unit)
 
 
 def headline(summary: Summary) -> list[Fact]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from harness.base.units import span
-from harness.decide.plan.bill import FOLLOWING, Costs
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
-from harness.decide.plan.day import Day
+from harness.decide.plan.costs import FOLLOWING, Costs
 from harness.decide.plan.plan import Plan
+from harness.decide.plan.replicas import TrafficFleet
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, joined, listed, ms, number, percent, plain
 from harness.report.headline import count
@@ -190,7 +190,7 @@ def _traffic(plan: Plan) -> Section:
     return Section(f"Traffic of {span(day.period_s)}", facts=facts, lines=_autoscaler(day))
 
 
-def _autoscaler(day: Day) -> list[str]:
+def _autoscaler(day: TrafficFleet) -> list[str]:
     """Whether a fleet can follow without a forecast."""
     if day.cold_start_s is None:
         return []

@@ -76,7 +76,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def per_s(self) -> str:
         """The unit of its plateaus."""
-        return (Unit(self.unit) if self.unit in list(Unit) else Unit.OUTPUT_TOKENS).per_s
+        return Unit.known(self.unit).per_s
 
     def cell(self, at: dict[str, int | str]) -> MeasuredCell | None:
         """The first cell that lies there, by the axes named; None where the map has not come to it."""

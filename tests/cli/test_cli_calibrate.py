@@ -14,7 +14,7 @@ from click.testing import Result as Outcome
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.manifest import Card, Machine
-from harness.decide import measured
+from harness.decide import calibration
 from harness.predict import catalog, question, served, tune
 from harness.predict.calibrated import calibrated
 from harness.predict.step import means
@@ -136,12 +136,12 @@ def test_a_level_that_was_not_measured_is_refused_with_those_that_were(tmp_path:
 @pytest.mark.slow
 def test_what_a_folder_does_not_say_is_asked_for() -> None:
     run = Result.open(LIVE)
-    known = measured.hardware(run)
+    known = calibration.hardware(run)
     if known.gpu is None:
         with pytest.raises(HarnessError, match="--gpu"):
-            measured.deployed(run, known, hardware.measure)
+            calibration.deployed(run, known, hardware.measure)
     filled = msgspec.structs.replace(known, gpu="l4", model_config="qwen2.5-0.5b", max_num_seqs=16)
-    made, where = measured.deployed(run, filled, hardware.measure)
+    made, where = calibration.deployed(run, filled, hardware.measure)
     assert (made.name, where.gpu.key, where.max_num_seqs) == ("qwen2.5-0.5b", "l4", 16)
     assert where.kv_tokens == 2048 * 128, "the engine's own block count beats the estimate"
 

@@ -27,37 +27,34 @@ from harness.data.summary import (
     Summary,
     Value,
 )
-from harness.decide.check import decision, expression, figures
-from harness.decide.check import measured as measured_runs
-from harness.decide.check import repeats as repeated
-from harness.decide.check.decision import Decision, check, judged
+from harness.decide.check import decision, expression, figures, sides
+from harness.decide.check.decision import Decision, decide, judged
 from harness.decide.check.expression import parse
 from harness.decide.check.figures import Quantity
-from harness.decide.check.measured import Measured
-from harness.decide.check.repeats import over_runs, within_run
+from harness.decide.check.sides import CheckedRun, over_runs, within_run
 from harness.decide.compare.runs import of_folder
 from tests.builders import summaries
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-def measured(summary: Summary | None = None, place: str = "new", **manifest: Any) -> Measured:
+def measured(summary: Summary | None = None, place: str = "new", **manifest: Any) -> CheckedRun:
     summary = summary or summaries.full()
     about = msgspec.structs.replace(summaries.MANIFEST, **manifest)
-    return Measured(run=of_folder("", place, about, summary)[0], summary=summary)
+    return CheckedRun(run=of_folder("", place, about, summary)[0], summary=summary)
 
 
 def of_levels(*levels: LevelSummary, **changes: Any) -> Summary:
     return msgspec.structs.replace(summaries.full(), levels=list(levels), verdicts=[], **changes)
 
 
-def outcome(text: str, runs: Sequence[Measured] = (), baseline: Sequence[Measured] = ()) -> Decision:
+def outcome(text: str, runs: Sequence[CheckedRun] = (), baseline: Sequence[CheckedRun] = ()) -> Decision:
     """What comes of one threshold."""
-    return check([parse(text)], runs or [measured()], baseline).decisions[0]
+    return decide([parse(text)], runs or [measured()], baseline).decisions[0]
 
 
 def test_the_examples_hold() -> None:
-    modules = (expression, figures, decision, repeated)
+    modules = (expression, figures, decision, sides)
     results = [doctest.testmod(module) for module in modules]
     assert [found.failed for found in results] == [0, 0, 0, 0]
     assert all(found.attempted for found in results)
@@ -489,7 +486,7 @@ def test_repeats_that_agree_by_luck_are_as_uncertain_as_each_of_them() -> None:
     assert over_runs([Quantity(100.0)] * 3).ci95 == (pytest.approx(98.758, abs=1e-3), pytest.approx(101.242, abs=1e-3))
 
 
-def limited(met: float | None, missed: float | None, value: float | None = None) -> Measured:
+def limited(met: float | None, missed: float | None, value: float | None = None) -> CheckedRun:
     """A run whose knee by limits lies between the load that met them and the one that missed them."""
     return measured(msgspec.structs.replace(summaries.full(), knees=Knees(slo=Value(value or met, (met, missed)))))
 
@@ -537,7 +534,7 @@ def test_the_knees_of_limits_make_a_ratio_as_wide_as_they_leave_it() -> None:
     assert found.way_out == "measure higher levels"
 
 
-def measured_again(*levels: tuple[float, tuple[float, float] | None]) -> Measured:
+def measured_again(*levels: tuple[float, tuple[float, float] | None]) -> CheckedRun:
     """A run that measured the throughput at C = 8 so many times."""
     rates = [Estimate(x, ends) for x, ends in levels]
     return measured(of_levels(*(summaries.level(8, output_tokens_per_s=each) for each in rates)))
@@ -575,7 +572,7 @@ def test_repeats_in_a_run_are_one_run_of_several() -> None:
     assert found.ci95 == (pytest.approx(975.16, abs=0.01), pytest.approx(1024.84, abs=0.01))
 
 
-def repeats(factor: float, spread: float = 0.01, place: str = "new", **manifest: Any) -> list[Measured]:
+def repeats(factor: float, spread: float = 0.01, place: str = "new", **manifest: Any) -> list[CheckedRun]:
     """Three runs about a throughput of 1,000 tok/s at C = 8, `spread` apart in ln X."""
     out = []
     for apart in (0.0, spread, -spread):
@@ -596,7 +593,7 @@ def test_a_ratio_to_the_baseline_has_welch_s_interval(factor: float, expected: s
 
 
 def test_all_levels_make_one_ratio_in_which_their_errors_average() -> None:
-    def side(factor: float, *noise: tuple[float, float]) -> list[Measured]:
+    def side(factor: float, *noise: tuple[float, float]) -> list[CheckedRun]:
         """Runs of two levels, each with its own deviation in ln X, at C = 4 and 8; a third one at 16 is the last's."""
         out = []
         for i, deviations in enumerate(noise):
@@ -625,7 +622,7 @@ def test_one_run_of_a_side_is_not_decided() -> None:
 
 def test_sides_that_are_not_alike_decide_nothing_but_another_engine_is_what_a_check_is_for() -> None:
     other = repeats(1.0, gpu="a100-sxm")
-    found = check([parse("output_tokens_per_s@8 >= 0.5*baseline"), parse("knee >= 1")], repeats(1.0), other)
+    found = decide([parse("output_tokens_per_s@8 >= 0.5*baseline"), parse("knee >= 1")], repeats(1.0), other)
     assert [each.outcome for each in found.decisions] == ["unresolved", "met"]
     assert (found.differ, found.decisions[0].why) == (["GPU"], "not alike: GPU")
     newer = repeats(1.0, server={"name": "vllm", "version": "0.26"})
@@ -664,7 +661,7 @@ def test_a_baseline_of_0_makes_no_ratio() -> None:
 def test_five_percent_is_found_and_the_same_again_is_never_missed() -> None:
     """Four runs of each side, 0.7 % apart, of eight levels that err by 1 % each, as bench/check has them."""
 
-    def side(factor: float, rng: np.random.Generator) -> list[Measured]:
+    def side(factor: float, rng: np.random.Generator) -> list[CheckedRun]:
         out = []
         for _ in range(4):
             shared = math.exp(0.007 * rng.normal())
@@ -693,8 +690,8 @@ def test_five_percent_is_found_and_the_same_again_is_never_missed() -> None:
         ("check.kv_cache == pass", {"kv_cache": "doubt"}, "missed"),
         ("check.kv_cache == pass", {"kv_cache": "not measured"}, "unresolved"),
         ("check.kv_cache == pass", {}, "unresolved"),
-        ("checks == pass", dict.fromkeys(figures.CHECKS, "pass"), "met"),
-        ("checks == pass", dict.fromkeys(figures.CHECKS, "pass") | {"phases": "doubt"}, "missed"),
+        ("checks == pass", dict.fromkeys(figures.OPERATIONAL, "pass"), "met"),
+        ("checks == pass", dict.fromkeys(figures.OPERATIONAL, "pass") | {"phases": "doubt"}, "missed"),
         ("checks == pass", {"phases": "pass"}, "unresolved"),
     ],
 )
@@ -705,7 +702,7 @@ def test_operational_checks_pass_or_not(text: str, outcomes: dict[str, str], exp
 
 def test_missed_goes_before_unresolved_and_that_before_met() -> None:
     def together(*texts: str) -> str:
-        return check([parse(text) for text in texts], [measured()]).outcome
+        return decide([parse(text) for text in texts], [measured()]).outcome
 
     assert together("plateau >= 1") == "met"
     assert together("plateau >= 1", "plateau >= 1850") == "unresolved"
@@ -715,9 +712,7 @@ def test_missed_goes_before_unresolved_and_that_before_met() -> None:
 def test_each_repeat_of_a_folder_is_a_run_with_a_curve_of_its_own() -> None:
     made = summaries.full()
     levels = [msgspec.structs.replace(level, repeat=i) for i in range(2) for level in made.levels]
-    parts = [
-        measured_runs._repeat(summaries.MANIFEST, msgspec.structs.replace(made, levels=levels), i) for i in range(2)
-    ]
+    parts = [sides._repeat(summaries.MANIFEST, msgspec.structs.replace(made, levels=levels), i) for i in range(2)]
     assert [len(part.levels) for part in parts] == [10, 10]
     plateaus = [part.curve.plateau_tokens_per_s.value for part in parts if part.curve]
     assert plateaus == [pytest.approx(summaries.P, rel=0.02)] * 2

@@ -10,7 +10,7 @@ import pytest
 from harness.analysis.stats import wilson
 from harness.data.summary import Attainment, LevelSummary
 from harness.decide.check import figures
-from harness.decide.check.measured import Measured
+from harness.decide.check.sides import CheckedRun
 from tests.builders import summaries
 from tests.decide.test_check import invalid, measured, of_levels, outcome
 
@@ -20,7 +20,7 @@ LEVELS = (1, 4, 16, 64)
 
 def side(
     *void: Mapping[int, str] | None, loads: tuple[int, ...] = LEVELS, place: str = "new", **changes: Any
-) -> list[Measured]:
+) -> list[CheckedRun]:
     """Three runs of these loads, of which the first ones have levels that are invalid by a code."""
     voided = [*void, *[None] * (3 - len(void))]
     levels = [[level(C, (codes or {}).get(C), **changes) for C in loads] for codes in voided]
@@ -120,7 +120,7 @@ def test_the_error_rate_of_a_run_is_of_all_its_levels(code: str) -> None:
 
 
 def test_the_error_rate_at_a_level_needs_one_that_counts_in_every_run() -> None:
-    def run(code: str | None) -> Measured:
+    def run(code: str | None) -> CheckedRun:
         return measured(of_levels(level(8, code, requests=400, errors=0)))
 
     assert outcome("error_rate@8 < 1%", [run(None), run(ERRORS)]).outcome == "met"

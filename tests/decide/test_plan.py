@@ -12,10 +12,10 @@ import pytest
 from harness.base import units
 from harness.base.errors import HarnessError
 from harness.data.summary import Spread, Value
-from harness.decide.plan import alerts, bill, day, fleet, operating, outlook
-from harness.decide.plan.capacity import Capacity, MeasuredLoad
+from harness.decide.plan import alerts, costs, replicas
+from harness.decide.plan.capacity import Capacity, MeasuredLoad, choose
 from harness.decide.plan.plan import MISSED, UNDECIDED, Plan, make
-from harness.decide.plan.question import Demand, Outlook, Prices, Question, Reserve
+from harness.decide.plan.question import Demand, Forecast, Prices, Question, Reserve
 from harness.spec.work import Unit
 
 G = 200.0  # output tokens of a request
@@ -89,7 +89,7 @@ def test_only_a_closed_loop_that_ended_below_every_miss_may_carry_more_further_u
 def planned(found: Capacity, **question: Any) -> Plan:
     question.setdefault("demand", Demand(requests_per_s=10.0))
     asked = Question(**question)
-    return make(found, asked, day.read(asked.demand.traffic) if asked.demand.traffic else None)
+    return make(found, asked, replicas.read_traffic(asked.demand.traffic) if asked.demand.traffic else None)
 
 
 # ---- the operating point ----------------------------------------------------------------------------------
@@ -107,20 +107,20 @@ def planned(found: Capacity, **question: Any) -> Plan:
     ],
 )
 def test_the_operating_point_is_a_measured_load(by: Any, limits: dict[str, Any], at: float) -> None:
-    found = operating.choose(capacity(*CURVE, **limits), by)
+    found = choose(capacity(*CURVE, **limits), by)
     assert found.at is not None
     assert found.at.load == at
 
 
 def test_offline_work_has_no_limits() -> None:
-    found = operating.choose(capacity(*CURVE, **LIMITED), offline=True)
+    found = choose(capacity(*CURVE, **LIMITED), offline=True)
     assert found.at is not None
     assert (found.at.load, found.outcome) == (32, "")
 
 
 def test_by_slo_needs_one() -> None:
     with pytest.raises(HarnessError, match="--by slo: the run has no SLO; add --slo"):
-        operating.choose(capacity(*CURVE), "slo")
+        choose(capacity(*CURVE), "slo")
 
 
 @pytest.mark.parametrize(("lowest", "status"), [("missed", MISSED), ("unresolved", UNDECIDED)])
@@ -161,10 +161,10 @@ def test_golden_case_27_users_and_what_each_sees() -> None:
 def test_headroom_and_spares() -> None:
     """100 rps of 200 tokens on 6,000 tok/s are 3.33 replicas; 4.76 at 70 %, and 4 + k with k spares."""
     found = capacity(load(16, 6000))
-    for spare, replicas in ((None, 5), (0, 5), (1, 5), (2, 6)):
+    for spare, n in ((None, 5), (0, 5), (1, 5), (2, 6)):
         made = planned(found, demand=Demand(requests_per_s=100.0), reserve=Reserve(spare=spare)).fleet
         assert made is not None
-        assert (made.replicas, made.needed, made.may_fail) == (replicas, 4, replicas - 4)
+        assert (made.replicas, made.needed, made.may_fail) == (n, 4, n - 4)
 
 
 def test_the_interval_of_the_throughput_is_that_of_the_replicas() -> None:
@@ -187,13 +187,13 @@ def test_one_replica_lost() -> None:
 
 def test_availability_is_a_binomial_tail() -> None:
     """Two of three at 90 %: 0.9³ + 3·0.9²·0.1 = 0.972. One of two: 1 - 0.1² = 0.99."""
-    assert fleet.up(2, 1, 0.9) == pytest.approx(0.972)
-    assert fleet.up(1, 1, 0.9) == pytest.approx(0.99)
-    assert [fleet.spares(2, A, 0.9) for A in (0.8, 0.97, 0.98)] == [0, 1, 2]
+    assert replicas.up(2, 1, 0.9) == pytest.approx(0.972)
+    assert replicas.up(1, 1, 0.9) == pytest.approx(0.99)
+    assert [replicas.spares(2, A, 0.9) for A in (0.8, 0.97, 0.98)] == [0, 1, 2]
     for needed in (1, 7, 300):
-        k = fleet.spares(needed, 0.999, 0.97)
-        assert fleet.up(needed, k, 0.97) >= 0.999
-        assert k == 0 or fleet.up(needed, k - 1, 0.97) < 0.999
+        k = replicas.spares(needed, 0.999, 0.97)
+        assert replicas.up(needed, k, 0.97) >= 0.999
+        assert k == 0 or replicas.up(needed, k - 1, 0.97) < 0.999
 
 
 def test_an_availability_makes_spares() -> None:
@@ -201,7 +201,7 @@ def test_an_availability_makes_spares() -> None:
     reserve = Reserve(utilization=1.0, availability=0.999, replica_availability=0.99)
     made = planned(capacity(load(16, 6000)), demand=Demand(requests_per_s=100.0), reserve=reserve).fleet
     assert made is not None
-    assert (made.replicas, round(fleet.up(4, 1, 0.99), 4)) == (5, 0.999)
+    assert (made.replicas, round(replicas.up(4, 1, 0.99), 4)) == (5, 0.999)
 
 
 def test_users_come_back_after_an_answer_and_a_pause() -> None:
@@ -281,13 +281,13 @@ def test_golden_case_26_an_optimisation_that_pays() -> None:
     prices = Prices(gpu_hour=5000 / 720, gpus=1.0)
     question: dict[str, Any] = {
         "demand": Demand(requests_per_s=20.0), "reserve": Reserve(utilization=1.0), "prices": prices,
-        "outlook": Outlook(speedup=2.0, effort_usd=50_000.0),
+        "outlook": Forecast(speedup=2.0, effort_usd=50_000.0),
     }  # fmt: skip
     found = planned(capacity(load(16, 1000)), **question).break_even
     assert found is not None
     assert (found.replicas, found.usd_saved_per_month) == (2, pytest.approx(10_000))
     assert found.months == pytest.approx(5)
-    nothing = outlook.break_even(1, 1, 2.0, 50_000.0, prices)
+    nothing = costs.break_even(1, 1, 2.0, 50_000.0, prices)
     assert nothing is not None
     assert nothing.months is None
 
@@ -357,7 +357,7 @@ def test_egress_goes_by_the_asked_answers_and_what_is_left_out_is_said() -> None
 def test_ways_to_pay() -> None:
     """A day of 12 h at 5 rps and 12 h at 20: 1 and 4 replicas at u = 1, X 1,000. The cold start is an hour."""
     cells = [5.0] * 12 + [20.0] * 12
-    found = day.of_rates(cells, 20.0, 86_400.0, lambda rate: math.ceil(rate * G / 1000 - 1e-9), 1.0, 3600.0)
+    found = replicas.follow(cells, 20.0, 86_400.0, lambda rate: math.ceil(rate * G / 1000 - 1e-9), 1.0, 3600.0)
     # three more replicas for 12 h and an hour ahead: 24 + 39 replica-hours of 96
     assert (found.hours_at_peak, found.hours_following, found.hours_above_least) == (96, 63, 39)
     assert (found.growth, found.follows) == (4, False)
@@ -365,45 +365,47 @@ def test_ways_to_pay() -> None:
         gpu_hour=2.0, gpus=1.0, reserved_gpu_hour=1.0, spot_gpu_hour=0.5, spot_interruptions_per_h=0.25,
         cold_start_s=3600.0,
     )  # fmt: skip
-    rows = {each.name: each for each in bill.bills(prices, 4, found)}
-    assert rows[bill.ON_DEMAND].usd_per_month == 96 * 30 * 2
-    assert rows[bill.FOLLOWING].usd_per_month == 63 * 30 * 2
-    assert rows[bill.RESERVED].usd_per_month == (24 * 1 + 39 * 2) * 30
+    rows = {each.name: each for each in costs.ways_to_pay(prices, 4, found)}
+    assert rows[costs.ON_DEMAND].usd_per_month == 96 * 30 * 2
+    assert rows[costs.FOLLOWING].usd_per_month == 63 * 30 * 2
+    assert rows[costs.RESERVED].usd_per_month == (24 * 1 + 39 * 2) * 30
     # interrupted every 4 h and gone for one: 4 of 5 hours, so 5 replicas for 4
-    assert (rows[bill.SPOT].replicas, rows[bill.SPOT].usd_per_month) == (5, 5 * 720 * 0.5)
+    assert (rows[costs.SPOT].replicas, rows[costs.SPOT].usd_per_month) == (5, 5 * 720 * 0.5)
 
 
 # ---- a day ------------------------------------------------------------------------------------------------
 
 
 def test_a_shape_is_scaled_to_the_peak() -> None:
-    shape = day.read("series(0h:10,12h:40,24h)")
-    cells, peak = day.rates(shape, None)
+    shape = replicas.read_traffic("series(0h:10,12h:40,24h)")
+    cells, peak = replicas.rates(shape, None)
     assert (len(cells), cells[0], cells[-1], peak) == (1440, 10, pytest.approx(40), 40)
-    cells, peak = day.rates(shape, 4.0)
+    cells, peak = replicas.rates(shape, 4.0)
     assert (cells[0], cells[-1], peak) == (1, pytest.approx(4), 4)
 
 
 def test_a_file_of_traffic(tmp_path: Path) -> None:
     file = tmp_path / "day.csv"
     file.write_text("time,requests_per_s\n0h, 10\n\n12h,40\n")
-    assert day.rates(day.read(str(file)), None) == day.rates(day.read("series(0h:10,12h:40)"), None)
+    assert replicas.rates(replicas.read_traffic(str(file)), None) == replicas.rates(
+        replicas.read_traffic("series(0h:10,12h:40)"), None
+    )
     for content, words in (("", "not a traffic file"), ("a,b\n0h,1", "header"), ("time,requests_per_s\n0h", "rates")):
         file.write_text(content)
         with pytest.raises(HarnessError, match=words):
-            day.read(str(file))
+            replicas.read_traffic(str(file))
     with pytest.raises(HarnessError, match="No such file"):
-        day.read(str(tmp_path / "nothing"))
+        replicas.read_traffic(str(tmp_path / "nothing"))
 
 
 def test_the_headroom_lasts_where_traffic_grows_slowly() -> None:
     """10 % an hour within a cold start of an hour: 70 % leave room, 95 % do not."""
     cells = [10.0, 11.0, 12.1, 11.0]
     for utilization, follows in ((0.7, True), (0.95, False)):
-        found = day.of_rates(cells, 12.1, 14_400.0, lambda rate: 1, utilization, 3600.0)
+        found = replicas.follow(cells, 12.1, 14_400.0, lambda rate: 1, utilization, 3600.0)
         assert found.growth == pytest.approx(1.1)
         assert found.follows is follows
-    assert day.of_rates([0.0, 5.0], 5.0, 7200.0, lambda rate: 1, 0.7, 60.0).growth is None
+    assert replicas.follow([0.0, 5.0], 5.0, 7200.0, lambda rate: 1, 0.7, 60.0).growth is None
 
 
 def test_without_a_cold_start_nothing_is_said_of_following() -> None:
@@ -412,7 +414,7 @@ def test_without_a_cold_start_nothing_is_said_of_following() -> None:
     assert made.day is not None
     assert made.costs is not None
     assert made.day.hours_following is made.day.follows is None
-    assert [each.name for each in made.costs.bills] == [bill.ON_DEMAND]
+    assert [each.name for each in made.costs.bills] == [costs.ON_DEMAND]
     assert "the cold start of a replica is not known: add --cold-start TIME" in made.notes
     # 12.5 rps on average: 9 M output tokens an hour on 6 replicas of $2
     assert made.costs.usd_per_million == pytest.approx(12 / 9, rel=1e-6)
@@ -460,7 +462,7 @@ def test_a_batch_counts_what_the_run_counts() -> None:
 
 def test_a_demand_that_grows() -> None:
     """10 rps of 200 tokens on 1,000 at 70 %: 2.86 replicas; ×1.1³ = 3.80, ×1.1⁶ = 5.06."""
-    prices, outlook_ = Prices(gpu_hour=2.0), Outlook(growth=0.1, months=6)
+    prices, outlook_ = Prices(gpu_hour=2.0), Forecast(growth=0.1, months=6)
     rows = planned(capacity(load(16, 1000)), prices=prices, outlook=outlook_).growth
     assert [(row.month, row.replicas) for row in rows] == [(0, 3), (1, 4), (3, 4), (6, 6)]
     assert rows[-1].requests_per_s == pytest.approx(17.7156)
@@ -469,7 +471,7 @@ def test_a_demand_that_grows() -> None:
 
 def test_the_outlook_of_a_fleet_that_follows_the_traffic_is_priced_as_the_fleet_is() -> None:
     demand = Demand(traffic="wave(period=24h,low=5,high=20)")
-    outlook_ = Outlook(growth=0.1, months=1, speedup=2.0, effort_usd=1000.0)
+    outlook_ = Forecast(growth=0.1, months=1, speedup=2.0, effort_usd=1000.0)
     made = planned(
         capacity(load(16, 1000), cold_start_s=90.0), demand=demand, prices=Prices(gpu_hour=2.0), outlook=outlook_
     )

@@ -13,8 +13,7 @@ from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
 from harness.data.manifest import Manifest, StackStart
 from harness.data.summary import Attainment, Estimate, Knees, LevelSummary, Summary, Value
-from harness.decide.plan import operating
-from harness.decide.plan.capacity import Capacity, of_summary, read
+from harness.decide.plan.capacity import Capacity, choose, of_summary, read
 from harness.spec.classes import ClassSpec
 from tests.builders import summaries
 
@@ -44,7 +43,7 @@ def test_throughput_is_the_curve_s_and_a_level_that_had_luck_is_not_chosen_for_i
     at_48 = found.loads[-1].work_per_s
     assert at_48.value == pytest.approx(summaries.P, rel=1e-3)  # the curve is flat from 16 on
     assert at_48.ci95 == pytest.approx((0.99 * summaries.P, 1.01 * summaries.P), rel=1e-3)
-    chosen = [operating.choose(found, by).at for by in ("knee", "cost")]
+    chosen = [choose(found, by).at for by in ("knee", "cost")]
     assert [each and each.load for each in chosen] == [16, 24]  # 95 and 99 % of the most
 
 
@@ -115,7 +114,7 @@ def test_limits_that_only_a_class_has_are_an_slo(by: str) -> None:
     found = of_summary("a", about, summary(*BY_CLASS, knees=Knees(slo=Value(4.0, (4.0, 8.0)))), None, by=by)
     assert (found.slo, found.slo_by) == (["ttft_p95=1s of chat"], "requests")
     assert [each.slo for each in found.loads] == ["met", "met", "missed", "missed"]
-    point = operating.choose(found)
+    point = choose(found)
     assert (point.by, point.outcome, point.missed_at) == ("slo", "met", 8.0)
     assert point.at is not None
     assert point.at.load == 4

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from harness.decide.check.decision import Decision, Report, check
+from harness.decide.check.decision import Decision, Report, decide
 from harness.decide.check.expression import parse
 from harness.report import check as report
 from harness.report import markdown
@@ -36,7 +36,7 @@ JUNIT = {
 
 
 def found(*texts: str, place: str = "new") -> Report:
-    return check([parse(text) for text in texts], [measured(place=place)])
+    return decide([parse(text) for text in texts], [measured(place=place)])
 
 
 def wrong(element: ElementTree.Element) -> list[str]:
@@ -99,7 +99,7 @@ def test_the_table_says_outcome_figure_and_way_out() -> None:
 
 
 def test_a_baseline_is_shown_as_a_ratio() -> None:
-    made = check([parse("output_tokens_per_s@8 >= 0.9*baseline")], repeats(1.0, place="a"), repeats(1.0, place="b"))
+    made = decide([parse("output_tokens_per_s@8 >= 0.9*baseline")], repeats(1.0, place="a"), repeats(1.0, place="b"))
     document = report.report(made)
     assert document.subtitle == "a (3 repeats) against b (3 repeats)"
     (decision,) = made.decisions
@@ -110,7 +110,7 @@ def test_a_baseline_is_shown_as_a_ratio() -> None:
 
 def test_where_documents_count_a_plateau_is_of_documents() -> None:
     run = measured(msgspec.structs.replace(summaries.full(), unit="documents"))
-    (decision,) = check([parse("plateau >= 1")], [run]).decisions
+    (decision,) = decide([parse("plateau >= 1")], [run]).decisions
     assert report.measured(decision) == "1,853 documents/s (95 % interval 1,839–1,868)"
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from harness.data.summary import Value
 from harness.decide.compare.comparison import Comparison, LevelRatio, Pair, Ratio, Report, Spot, Stack
+from harness.decide.compare.crossover import Crossover
 from harness.decide.compare.fairness import Row
 from harness.decide.compare.runs import Load
-from harness.decide.compare.turnover import Turnover
 from harness.report import comparison, markdown, page
 from tests.builders import summaries
 
@@ -60,7 +60,7 @@ def test_no_difference_says_what_could_have_been_shown() -> None:
 
 
 def test_an_order_that_turns_over_has_its_load() -> None:
-    turned = Turnover(at=Value(12.3, (10.1, 14.2)), below="one", above="other")
+    turned = Crossover(at=Value(12.3, (10.1, 14.2)), below="one", above="other")
     text = words(found(pair("turns_over", turnover=turned)))[0]
     assert "one is faster at low load, other at high load" in text
     assert "at 12.3 requests in flight (95 % interval 10.1–14.2): one below, other above" in text

@@ -431,7 +431,7 @@ from harness import cli
 from harness.results import frames
 from harness.cli import report, plan, predict, run, calibrate, export, check, listing
 from harness.analysis import summarise
-from harness.decide import listing, measured
+from harness.decide import calibration, listing
 from harness.decide.check import decision
 from harness.run import run as _
 from harness.library import export, fit

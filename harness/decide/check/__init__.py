@@ -1,9 +1,8 @@
-"""Thresholds held against measured runs: met, missed or unresolved, each by an interval.
+"""Thresholds on measured runs: met, missed or unresolved, each by an interval.
 
     expression  "plateau >= 0.95*baseline" as data
     figures     what a run measured, by name, with its interval
-    measured    a run, and its levels by their load
-    repeats     a figure's repeats, pooled within a run and a sample over runs
+    sides       the runs and their baseline: levels by load, and a figure over repeats
     decision    a threshold, the runs and their baseline → an outcome, and why
 
 A figure without an interval decides nothing, and neither does one of an invalid level.

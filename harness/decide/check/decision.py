@@ -24,8 +24,22 @@ from harness.data.summary import Attainment, LevelSummary, Summary
 from harness.decide.check import figures
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity
-from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, levels_at, load_of, lost, void
-from harness.decide.check.repeats import in_logarithms, is_bracket, mean, no_nearer, no_ratio, over_runs, within_run
+from harness.decide.check.sides import (
+    NOTHING_IN_COMMON,
+    CheckedRun,
+    common,
+    in_logarithms,
+    is_bracket,
+    levels_at,
+    load_of,
+    lost,
+    mean,
+    no_nearer,
+    no_ratio,
+    over_runs,
+    void,
+    within_run,
+)
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import Ratio, alternate
 from harness.spec.work import Unit
@@ -71,14 +85,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Conditions(NamedTuple):
     """What both sides are compared under; a side that is not alike says why."""
 
-    runs: Sequence[Measured]
-    baseline: Sequence[Measured]
+    runs: Sequence[CheckedRun]
+    baseline: Sequence[CheckedRun]
     of_runs: str = ""  # why the runs are no repeats of each other
     of_both: str = ""  # why they do not compare with the baseline
 
 
-def check(wanted: Sequence[Threshold], runs: Sequence[Measured], baseline: Sequence[Measured] = ()) -> Report:
-    """Every threshold, in its order; of all together missed goes before unresolved, and that before met."""
+def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Sequence[CheckedRun] = ()) -> Report:
+    """Decide every threshold, in its order; of all together missed goes before unresolved, and that before met."""
     own = fairness.fatal(fairness.rows([[each.run for each in runs]], _MAY_VARY))
     sides = [[each.run for each in side] for side in (baseline, runs)]
     both = fairness.fatal(fairness.rows(sides, _MAY_VARY)) if baseline else []
@@ -88,7 +102,7 @@ def check(wanted: Sequence[Threshold], runs: Sequence[Measured], baseline: Seque
         of_runs=f"the runs are not repeats of each other: {', '.join(own)}" if own else "",
         of_both=f"not alike: {', '.join(both)}" if both else "",
     )
-    found = [decide(each, conditions) for each in wanted]
+    found = [_decide(each, conditions) for each in wanted]
     outcomes = {each.outcome for each in found}
     return Report(
         outcome=next(each for each in Outcome if each in outcomes),
@@ -100,8 +114,7 @@ def check(wanted: Sequence[Threshold], runs: Sequence[Measured], baseline: Seque
     )
 
 
-def decide(wanted: Threshold, under: Conditions) -> Decision:
-    """One threshold."""
+def _decide(wanted: Threshold, under: Conditions) -> Decision:
     made = Decision(
         threshold=wanted.text,
         outcome=Outcome.UNRESOLVED,
@@ -116,17 +129,17 @@ def decide(wanted: Threshold, under: Conditions) -> Decision:
         raise HarnessError(f"{wanted.text!r} has no baseline", place="--threshold", way_out="give --baseline DIR")
     sides = [under.runs, under.baseline] if relative else [under.runs]
     if problem := under.of_runs or (under.of_both if relative else ""):
-        return _unresolved(made, Quantity(None, None, problem, "measure them under the same conditions"))
+        return _unresolved(made, problem, "measure them under the same conditions")
     broken = [v for side in sides for m in side for v in m.summary.verdicts if v.level == Gravity.INVALID]
     if broken:
         why = f"the run is invalid: {broken[0].code}: {broken[0].message}"
-        return _unresolved(made, Quantity(None, None, why, broken[0].advice))
+        return _unresolved(made, why, broken[0].advice)
     if wanted.comparison == "==":
         return _of_checks(made, under.runs)
     if wanted.at is not None and wanted.at != ALL:
         found = load_of(wanted, sides)
         if isinstance(found, Quantity):
-            return _unresolved(made, found)
+            return _missing(made, found)
         made = msgspec.structs.replace(made, at=found[0], open_loop=found[1])
         if wanted.figure in figures.PERCENTILES and wanted.bound is not None:
             return _by_attainment(made, wanted, under.runs)
@@ -134,12 +147,12 @@ def decide(wanted: Threshold, under: Conditions) -> Decision:
 
 
 def _per_s(figure: str, summary: Summary) -> str:
-    counted = Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS
+    counted = Unit.known(summary.unit)
     return counted.per_s if figure in ("plateau", "single_stream") and not counted.decodes else ""
 
 
 def judged(wanted: Threshold, ci95: tuple[float | None, float | None], bound: float) -> Outcome:
-    """Where an interval lies to a bound; an end that is None is unbounded.
+    """Return on which side of a bound an interval lies; an end that is None is unbounded.
 
     >>> from harness.decide.check.expression import parse
     >>> [str(judged(parse("plateau >= 100"), ends, 100)) for ends in ((100, 110), (90, 99), (90, 110), (None, 99))]
@@ -158,8 +171,8 @@ def judged(wanted: Threshold, ci95: tuple[float | None, float | None], bound: fl
     return Outcome.MET if met else Outcome.MISSED if missed else Outcome.UNRESOLVED
 
 
-def _of_run(wanted: Subject, of: Measured, at: float | None, *, open_loop: bool) -> Quantity:
-    """A figure of one run, at a load or of the whole run."""
+def _of_run(wanted: Subject, of: CheckedRun, at: float | None, *, open_loop: bool) -> Quantity:
+    """Return a figure of one run, at a load or of the whole run."""
     if at is None:
         return figures.OF_RUN[wanted.figure][1](of.summary)
     levels = levels_at(of, at, open_loop=open_loop)
@@ -170,8 +183,8 @@ def _of_run(wanted: Subject, of: Measured, at: float | None, *, open_loop: bool)
     return within_run([figures.of_level(level, wanted.figure) for level in sound])
 
 
-def quantity(wanted: Subject, of: Measured) -> Quantity:
-    """A figure of one run, whether or not it decides anything."""
+def quantity(wanted: Subject, of: CheckedRun) -> Quantity:
+    """Return a figure of one run, whether or not it decides anything."""
     if wanted.at is None:
         return _of_run(wanted, of, None, open_loop=False)
     found = load_of(wanted, [[of]])
@@ -181,18 +194,17 @@ def quantity(wanted: Subject, of: Measured) -> Quantity:
 # ---- outcomes -------------------------------------------------------------------------------------------------------
 
 
-def _unresolved(made: Decision, missing: Quantity) -> Decision:
-    return msgspec.structs.replace(
-        made,
-        outcome=Outcome.UNRESOLVED,
-        value=made.value if missing.value is None else missing.value,
-        why=missing.why,
-        way_out=missing.way_out,
-    )
+def _unresolved(made: Decision, why: str, way_out: str = "", value: float | None = None) -> Decision:
+    value = made.value if value is None else value
+    return msgspec.structs.replace(made, outcome=Outcome.UNRESOLVED, value=value, why=why, way_out=way_out)
 
 
-def _by_interval(made: Decision, wanted: Threshold, side: Sequence[Measured]) -> Decision:
-    """By the figure's own interval, or by that over several runs."""
+def _missing(made: Decision, found: Quantity) -> Decision:
+    return _unresolved(made, found.why, found.way_out, found.value)
+
+
+def _by_interval(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]) -> Decision:
+    """Decide by the figure's own interval, or by that over several runs."""
     assert wanted.bound is not None
     if wanted.figure == "error_rate":
         found = _failures(side, made)
@@ -200,18 +212,17 @@ def _by_interval(made: Decision, wanted: Threshold, side: Sequence[Measured]) ->
         found = over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in side])
     made = msgspec.structs.replace(made, value=found.value, ci95=found.ci95)
     if found.ci95 is None:
-        why = found.why or "no interval"
-        return _unresolved(made, Quantity(found.value, None, why, found.way_out or AGAIN))
+        return _unresolved(made, found.why or "no interval", found.way_out or AGAIN, found.value)
     outcome = judged(wanted, found.ci95, wanted.bound)
     if outcome is not Outcome.UNRESOLVED:
         return msgspec.structs.replace(made, outcome=outcome)
     why = found.why or "the bound lies in the interval"
     way_out = found.way_out or f"measure longer, or {AGAIN.partition(': ')[2]}"
-    return _unresolved(made, Quantity(found.value, None, why, way_out))
+    return _unresolved(made, why, way_out, found.value)
 
 
-def _failures(side: Sequence[Measured], made: Decision) -> Quantity:
-    """The error rate of all runs together: of every level, or of those at one load, of which overload voids none."""
+def _failures(side: Sequence[CheckedRun], made: Decision) -> Quantity:
+    """Return the error rate of all runs together: of every level, or of those at one load, even where overloaded."""
     counted: list[LevelSummary] = []
     for each in side:
         if made.at is None:
@@ -225,8 +236,8 @@ def _failures(side: Sequence[Measured], made: Decision) -> Quantity:
     return figures.error_rate(counted)
 
 
-def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) -> Decision:
-    """A percentile against a limit: by the share of the requests that are within it. Overload can only miss."""
+def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]) -> Decision:
+    """Decide a percentile by the share of the requests that are within its limit; overload can only miss it."""
     assert made.at is not None
     assert wanted.bound is not None
     (limit,) = slo.limits({wanted.figure: wanted.bound})
@@ -234,7 +245,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
     for each in side:
         levels = levels_at(each, made.at, open_loop=made.open_loop)
         if not any(usable(level, Purpose.MISS) for level in levels):
-            return _unresolved(made, void(levels))
+            return _missing(made, void(levels))
         repeats += _repeats(each, levels, limit)
     sound = [each for each in repeats if each.valid]
     failed = [each for each in repeats if not each.valid]
@@ -242,27 +253,25 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
     made = msgspec.structs.replace(made, value=value)
     within, beyond = ([each.attained for each in part if each.attained is not None] for part in (sound, failed))
     if len(within) + len(beyond) < len(repeats):
-        return _unresolved(made, Quantity(value, None, "no interval", f"measure it with --slo {limit}"))
+        return _unresolved(made, "no interval", f"measure it with --slo {limit}", value)
     unsure = [each for each in failed if not each.missed]
     missed = bool(within) and slo.pooled(within).outcome == Outcome.MISSED
     against = 0 if missed else len(failed)  # what failed adds nothing where the valid ones missed it themselves
     undecided = against > 0 and (against == len(sound) or (against > len(sound) and bool(unsure)))
     if undecided or any(each.alone for each in unsure):
         fact = f"{len(failed)} of {len(repeats)} repeats of the level are invalid" if sound else "the level is invalid"
-        return _unresolved(made, void([each.level for each in failed], fact))
+        return _missing(made, void([each.level for each in failed], fact))
     together = slo.judged([(each,) for each in within], against)
     pooled = together.pooled[0] if together.pooled else slo.pooled(beyond)
     made = msgspec.structs.replace(made, attainment=pooled)
     if pooled.ci95 is None:
-        return _unresolved(
-            made, Quantity(value, None, "no interval: tokens came in chunks", "limit tpot or icl instead")
-        )
+        return _unresolved(made, "no interval: tokens came in chunks", "limit tpot or icl instead", value)
     swapped = {Outcome.MET: Outcome.MISSED, Outcome.MISSED: Outcome.MET}
     outcome = swapped.get(together.outcome, together.outcome) if wanted.least else together.outcome
     if outcome is Outcome.UNRESOLVED:
         needed = slo.enough(pooled)
         way_out = f"{needed:,} requests would tell: hold the level longer" if needed else "hold the level longer"
-        return _unresolved(made, Quantity(value, None, f"{pooled.n:,} requests do not tell", way_out))
+        return _unresolved(made, f"{pooled.n:,} requests do not tell", way_out, value)
     return msgspec.structs.replace(made, outcome=outcome)
 
 
@@ -279,8 +288,8 @@ class _Repeat(NamedTuple):
         return self.attained is not None and self.attained.outcome == Outcome.MISSED
 
 
-def _repeats(of: Measured, levels: Sequence[LevelSummary], limit: slo.SloLimit) -> list[_Repeat]:
-    """The levels of a run at one load that say something of a limit: an invalid one only that it is missed."""
+def _repeats(of: CheckedRun, levels: Sequence[LevelSummary], limit: slo.SloLimit) -> list[_Repeat]:
+    """Return the levels of a run at one load that say something of a limit: an invalid one only that it is missed."""
     alone = not any(usable(level, Purpose.ANSWER) for level in levels)
     found = [
         _Repeat(level, _attained(of, level, limit), usable(level, Purpose.ANSWER), alone)
@@ -290,8 +299,8 @@ def _repeats(of: Measured, levels: Sequence[LevelSummary], limit: slo.SloLimit) 
     return [each for each in found if each.valid or alone or each.missed or slo.overloaded(each.level)]
 
 
-def _attained(of: Measured, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
-    """How much of a level met a limit: as the run was asked, else from its requests; None where they are not there."""
+def _attained(of: CheckedRun, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
+    """Return how much of a level met a limit: as the run was asked, else from its requests; None without these."""
     of_all = not any(each.class_ for each in level.slo)  # else it is of the classes that have no limits of their own
     for each in level.slo:
         if of_all and each.limit == str(limit) and figures.plausible(each):
@@ -308,16 +317,16 @@ def _attained(of: Measured, level: LevelSummary, limit: slo.SloLimit) -> Attainm
 
 
 def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
-    """By the ratio of the runs to the baseline's."""
+    """Decide by the ratio of the runs to the baseline's."""
     assert wanted.factor is not None
     loads: Sequence[float | None] = [made.at]
     if wanted.at == ALL:
         loads, open_loop = common([*under.baseline, *under.runs])
         made = msgspec.structs.replace(made, open_loop=open_loop)
         if gone := lost(under.baseline, under.runs, open_loop=open_loop):
-            return _unresolved(made, gone)
+            return _missing(made, gone)
     if not loads:
-        return _unresolved(made, NOTHING_IN_COMMON)
+        return _missing(made, NOTHING_IN_COMMON)
     sides: list[list[dict[float, tuple[float, float]]]] = []
     known: list[list[Quantity]] = []  # of each side, at the first load
     for side in (under.baseline, under.runs):
@@ -327,11 +336,11 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
         if lacking is not None:
             whose, value = ("the baseline: ", None) if side is under.baseline else ("", lacking.value)
             way_out = lacking.way_out or "measure higher levels"  # where its interval is open above
-            return _unresolved(made, Quantity(value, None, f"{whose}{no_ratio(lacking)}", way_out))
+            return _unresolved(made, f"{whose}{no_ratio(lacking)}", way_out, value)
         known.append([own[0] for own in found])
         sides.append([{float(i): in_logarithms(each) for i, each in enumerate(own)} for own in found])
     samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
-    means = [math.exp(math.fsum(sample.values) / len(sample.values)) for sample in samples]
+    means = [sample.mean for sample in samples]
     rounds = alternate([each.run for each in under.baseline], [each.run for each in under.runs])
     apart = ratio.difference(samples[0], samples[1], rounds=rounds)
     value, low, high = apart.ratio()
@@ -340,19 +349,17 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
         made, value=means[1], baseline=means[0], ratio=Ratio(value, (low, high), apart.repeated)
     )
     if not apart.repeated:
-        why = "one run of a side cannot show how runs differ"
-        return _unresolved(made, Quantity(means[1], None, why, f"of each side, {AGAIN}"))
+        return _unresolved(made, "one run of a side cannot show how runs differ", f"of each side, {AGAIN}", means[1])
     outcome = judged(wanted, (low, high), wanted.factor)
     if outcome is Outcome.UNRESOLVED:
         between = next((each.way_out for each in (*known[0], *known[1]) if is_bracket(each) and each.way_out), None)
-        why, way_out = "the bound lies in the interval", between or "add repeats of both sides"
-        return _unresolved(made, Quantity(means[1], None, why, way_out))
+        return _unresolved(made, "the bound lies in the interval", between or "add repeats of both sides", means[1])
     return msgspec.structs.replace(made, outcome=outcome)
 
 
-def _of_checks(made: Decision, side: Sequence[Measured]) -> Decision:
-    """The run's operational checks; of several runs the worst."""
-    found = [figures.checks(each.summary, made.figure) for each in side]
+def _of_checks(made: Decision, side: Sequence[CheckedRun]) -> Decision:
+    """Decide by the run's operational checks; of several runs the worst counts."""
+    found = [figures.operational(each.summary, made.figure) for each in side]
     outcome, why = next(each for order in Outcome for each in found if each[0] is order)
     way_out = "docs/definitions.md, Checks, says what measures it" if outcome is Outcome.UNRESOLVED else ""
     return msgspec.structs.replace(made, outcome=outcome, why=why, way_out=way_out)

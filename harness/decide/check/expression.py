@@ -58,7 +58,7 @@ class Threshold(Subject, frozen=True, kw_only=True):
 
 
 def parse(text: str, place: str = "--threshold") -> Threshold:
-    """A threshold; HarnessError with `place` where the text is none.
+    """Return a threshold; HarnessError with `place` where the text is none.
 
     >>> found = parse("ttft_p99@32 < 2s")
     >>> found.figure, found.at, found.comparison, found.bound, found.unit
@@ -78,7 +78,7 @@ def parse(text: str, place: str = "--threshold") -> Threshold:
 
 
 def subject(text: str, place: str) -> Subject:
-    """What stands before the comparison.
+    """Return the figure and the level before the comparison.
 
     >>> subject("ttft_p99@5/s", "")
     Subject(figure='ttft_p99', at=5.0, open_loop=True)
@@ -92,7 +92,7 @@ def subject(text: str, place: str) -> Subject:
 
 
 def lines(text: str, place: str) -> list[tuple[Threshold, str]]:
-    """The thresholds of a file, one a line, each with its place; "#" begins a comment.
+    """Return the thresholds of a file, one a line, each with its place; "#" begins a comment.
 
     >>> [(found.text, at) for found, at in lines("# speed\\nplateau >= 1500  # tok/s\\n\\n", "thresholds.txt")]
     [('plateau >= 1500', 'thresholds.txt:2')]
@@ -114,7 +114,7 @@ def _level(text: str, place: str) -> tuple[float | Literal["knee", "all"], bool]
 
 
 def _bounded(made: Threshold, bound: str, place: str) -> Threshold:
-    """The threshold with what stands behind its comparison, without spaces."""
+    """Return the threshold with the bound behind its comparison, which has no spaces."""
     if (made.comparison == "==") != (bound == PASS):
         fact = f"{made.text!r} compares with '{made.comparison}'"
         raise HarnessError(
@@ -141,7 +141,7 @@ def _factor(text: str, made: Threshold, place: str) -> float:
 
 
 def quantity(text: str, place: str) -> tuple[float, str]:
-    """A number of 0 or more, and what it counts.
+    """Return a number of 0 or more, and what it counts.
 
     >>> quantity("50ms", ""), quantity("1.5%", ""), quantity("1.5k tok/s", ""), quantity("0.9", "")
     ((0.05, 's'), (0.015, '%'), (1500.0, '/s'), (0.9, ''))

@@ -39,8 +39,9 @@ from harness.data.summary import (
     is_decided,
 )
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
+from harness.decide.levels import of_ramp
 
-CHECKS = ("phases", "p99_ttft", "kv_cache", "long_context_tail", "node_loss")
+OPERATIONAL = ("phases", "p99_ttft", "kv_cache", "long_context_tail", "node_loss")  # the checks that `knee run` does
 _PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # of a distribution
 _SHARES = ("fraction", "error_rate", "usage", "utilization", "imbalance", "acceptance", "share")  # ends of names
 _NO_FIGURES = ("concurrency", "rate", "repeat", "input_tokens_asked", "output_tokens_per_s_se")
@@ -70,7 +71,7 @@ class LevelFigure(NamedTuple):
 
 @cache
 def of_kind(kind: type[msgspec.Struct]) -> Mapping[str, LevelFigure]:
-    """Every figure of a level, or of a class, by its name."""
+    """Return every figure of a level, or of a class, by its name."""
     return dict(_walk(kind, "", ()))
 
 
@@ -93,7 +94,7 @@ def _walk(kind: type[msgspec.Struct], prefix: str, above: tuple[str, ...]) -> It
 
 
 def _unit(field: str) -> str:
-    """What a field counts, by its name.
+    """Return what a field counts, by its name.
 
     >>> [_unit(name) for name in ("requests_per_s", "tokens_per_s_per_user", "ttft_s", "kv_usage", "tokens_per_step")]
     ['/s', '/s', 's', '%', '']
@@ -104,7 +105,7 @@ def _unit(field: str) -> str:
 
 
 def of_level(level: LevelSummary, name: str) -> Quantity:
-    """A figure of a level by its name, which is one."""
+    """Return a figure of a level by its name, which must be one."""
     found: Any = level
     if name.startswith("classes."):
         _, class_, name = name.split(".", 2)
@@ -124,7 +125,7 @@ def of_level(level: LevelSummary, name: str) -> Quantity:
 
 
 def _missing(above: Any, name: str) -> Quantity:
-    """Why there is no figure of that name."""
+    """Return why there is no figure of that name."""
     if not isinstance(above, Spread):
         return Quantity(None, None, "it was not measured")
     q = name.removeprefix("p")
@@ -134,7 +135,7 @@ def _missing(above: Any, name: str) -> Quantity:
 
 
 def error_rate(levels: Sequence[LevelSummary]) -> Quantity:
-    """Failures over requests of all these levels together, by Wilson's score interval; what we cut is left out."""
+    """Return failures over requests of all these levels together, by Wilson's score; what Knee cut is left out."""
     errors = sum(level.errors for level in levels)
     n = sum(level.requests - level.cancelled - (level.abandoned or 0) for level in levels)
     if not 0 <= errors <= n or not n:
@@ -161,7 +162,7 @@ def knee(summary: Summary) -> Quantity:
 
 
 def _by_limits(found: Value | None, summary: Summary, *, rates: bool) -> Quantity:
-    """The highest load that meets the limits: at least that where none misses them, open where none is decided."""
+    """Return the highest load that meets the limits: at least that where none misses them, open where none decides."""
     load = "rate" if rates else "load"
     if found is None:
         return _below_a_miss(summary, load, rates=rates)
@@ -174,7 +175,7 @@ def _by_limits(found: Value | None, summary: Summary, *, rates: bool) -> Quantit
 
 
 def _below_a_miss(summary: Summary, load: str, *, rates: bool) -> Quantity:
-    """Where no load is shown to meet the limits: below the lowest that misses them."""
+    """Return what is known where no load is shown to meet the limits: the knee is below the lowest that misses them."""
     levels = [level for level in summary.levels if all(_may_be(each) for each in level.slo)]
     judged = slo.by_load(levels, rates=rates) if any(level.slo for level in levels) else {}
     missed = next((at for at, each in judged.items() if each.outcome == Outcome.MISSED), None)
@@ -186,7 +187,7 @@ def _below_a_miss(summary: Summary, load: str, *, rates: bool) -> Quantity:
 
 
 def plausible(stored: Attainment) -> bool:
-    """Whether an attainment has an interval about its share; a stored summary may come from anybody."""
+    """Return whether an attainment has an interval about its share; a stored summary may come from anybody."""
     if stored.ci95 is None or not 0 <= stored.met <= stored.n or not stored.n or stored.outcome not in list(Outcome):
         return False
     low, high = stored.ci95
@@ -213,9 +214,9 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 
 def plateau(summary: Summary) -> Quantity:
-    """Throughput past the hinge; where that is not shown, at least what the valid levels and the fit show together."""
-    of_ramp = [each for each in summary.levels if each.input_tokens_asked is None and usable(each, Purpose.ANSWER)]
-    sound = [(each.throughput.mean, each.throughput.ci95) for each in of_ramp]
+    """Return throughput past the hinge; where that is not shown, the least that the valid levels and the fit show."""
+    levels = [each for each in of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
+    sound = [(each.throughput.mean, each.throughput.ci95) for each in levels]
     low_ends = [(mean, ends[0]) for mean, ends in sound if mean is not None and ends]
     if summary.curve and summary.curve.state == PROVISIONAL:  # past its last level throughput only rises, or stays
         fitted = summary.curve.plateau_tokens_per_s
@@ -225,7 +226,7 @@ def plateau(summary: Summary) -> Quantity:
 
 
 def highest(low_ends: Sequence[tuple[float, float]]) -> float | None:
-    """The highest low end of values, each given with its own 95 % one, such that 97.5 % of such highest ones hold.
+    """Return the highest low end of values, each with its own 95 % one, so that 97.5 % of such highest ones hold.
 
     The highest of k is above its truth up to k times as often as one of them, so each is lowered to where it is k
     times as rare (Bonferroni): t of 1 - 0.025/k over t of 0.975. Batch means have 9 degrees of freedom or more; the
@@ -241,7 +242,7 @@ def highest(low_ends: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _fitted(summary: Summary, of: Callable[[Curve, Knees], Value | None], least: float | None = None) -> Quantity:
-    """A figure of the curve where it is found; else what the curve lacks, and what the figure is at least."""
+    """Return a figure of the curve where it is found; else what the curve lacks, and what the figure is at least."""
     curve = summary.curve
     if curve is None:
         return Quantity(None, None, "the run has no curve", "measure several levels of concurrency")
@@ -314,10 +315,10 @@ OF_RUN: Mapping[str, tuple[str, Callable[[Summary], Quantity]]] = {
 }  # fmt: skip
 
 
-def checks(summary: Summary, name: str) -> tuple[Outcome, str]:
-    """The outcome of one check, or of `checks` all together, and why it is not met."""
+def operational(summary: Summary, name: str) -> tuple[Outcome, str]:
+    """Return the outcome of one operational check, or of `checks` all together, and why it is not met."""
     known = {each.name: each for each in summary.checks or ()}
-    wanted = CHECKS if name == "checks" else (name.removeprefix("check."),)
+    wanted = OPERATIONAL if name == "checks" else (name.removeprefix("check."),)
     doubts = [f"{each}: {known[each].message}" for each in wanted if each in known and known[each].outcome == "doubt"]
     missing = [each for each in wanted if each not in known or known[each].outcome not in (PASS, "doubt")]
     if doubts:
@@ -331,10 +332,10 @@ def checks(summary: Summary, name: str) -> tuple[Outcome, str]:
 
 
 def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
-    """What the figure of a threshold counts; HarnessError where there is none, or the bound does not fit it."""
+    """Return what the figure of a threshold counts; HarnessError where there is none, or the bound does not fit it."""
     name = wanted.figure
     if wanted.comparison == "==":
-        known = ["checks", *(f"check.{each}" for each in CHECKS)]
+        known = ["checks", *(f"check.{each}" for each in OPERATIONAL)]
         if name not in known:
             raise HarnessError(f"unknown check {name!r}", place=place, way_out=nearest(name, known))
         return NUMBER
@@ -351,13 +352,13 @@ def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
 
 
 def _fits(wanted: Threshold, unit: str) -> bool:
-    """Whether the bound counts what the figure does; that of a rate may stand without a unit, a share's below 1."""
+    """Return whether the bound counts what the figure does; a rate needs no unit, nor does a share below 1."""
     bare = wanted.unit == NUMBER and (unit == PER_SECOND or (unit == SHARE and (wanted.bound or 0.0) < 1))
     return wanted.unit == unit or bare
 
 
 def unit(of: Subject, place: str) -> str:
-    """What a figure counts; HarnessError with the nearest right name where there is none, of a level or of a run."""
+    """Return what a figure of a level or of a run counts; HarnessError with the nearest name where there is none."""
     name = of.figure
     of_run, of_level = OF_RUN.get(name), _unit_of_level(name)
     if of.at is None and of_run:
@@ -373,7 +374,7 @@ def unit(of: Subject, place: str) -> str:
 
 
 def _unit_of_level(name: str) -> str | None:
-    """The unit of a level's figure; None where it has none of that name."""
+    """Return the unit of a level's figure; None where it has none of that name."""
     if name in PERCENTILES:
         return SECONDS
     kind, last = LevelSummary, name

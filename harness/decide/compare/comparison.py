@@ -1,14 +1,14 @@
 """Stacks under one work: fairness, throughput by load, curves side by side, and who may be called faster.
 
-The order of two stacks is that of their throughput over all loads that every run of both has, unless it turns over.
-Pairs are judged together (Holm). `knee compare` writes a `Report` of one comparison a workload.
+Two stacks are ordered by their throughput over all loads that every run of both has, unless their curves cross. Pairs
+are judged together (Holm). `knee compare` writes a `Report` of one comparison a workload.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -19,11 +19,11 @@ from harness.analysis.points import pool
 from harness.analysis.stats import t_quantile
 from harness.base.errors import HarnessError
 from harness.data.summary import Curve, Value
-from harness.decide.compare import fairness, ratio, turnover
+from harness.decide.compare import crossover, fairness, ratio
+from harness.decide.compare.crossover import Crossover
 from harness.decide.compare.fairness import Row
-from harness.decide.compare.ratio import ALPHA, Difference
+from harness.decide.compare.ratio import ALPHA, Difference, Rates
 from harness.decide.compare.runs import Load, Run
-from harness.decide.compare.turnover import Turnover
 from harness.spec.work import Unit
 
 FORMAT = 1
@@ -59,7 +59,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = ALPHA  # by Holm, of this pair
     detectable: float | None = None  # the smallest ratio above 1 that these data could have shown
     rounds: bool = False  # the runs alternate in time and are compared in pairs
-    turnover: Turnover | None = None
+    turnover: Crossover | None = None
     levels: list[LevelRatio] = []
 
 
@@ -84,14 +84,14 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     of_ceiling: float | None = None  # plateau over the data sheet's ceiling
     of_predicted: float | None = None  # plateau over the predicted one
     start_to_ready_s: float | None = None  # mean of the runs
-    first_answer_s: float | None = None  # likewise
+    first_answer_s: float | None = None  # mean of the runs
     simulated: bool = False
     lacks: list[str] = []
 
     @property
     def counts(self) -> Unit:
-        """Its unit; output tokens where a later version counts what this one does not know."""
-        return Unit(self.unit) if self.unit in list(Unit) else Unit.OUTPUT_TOKENS
+        """What its throughput counts."""
+        return Unit.known(self.unit)
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,30 +134,26 @@ def compare(
     answers: bool = False,
     workload: str = "",
 ) -> Comparison:
-    """Runs of two stacks or more, told apart by their labels, in the order of the labels' first runs.
+    """Compare runs of two stacks or more, which their labels name, in the order of the labels' first runs.
 
     `answers`: a stack whose answers changed under load, or are less often right, is not ranked.
     """
-    labels = list(dict.fromkeys(run.label for run in runs))
-    if len(labels) < 2:
+    groups = {label: [run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)}
+    if len(groups) < 2:
         way_out = "give another, or label the folders: A=DIR B=DIR"
         raise HarnessError("one stack alone cannot be compared", place="knee compare", way_out=way_out)
-    groups = [[run for run in runs if run.label == label] for label in labels]
-    table = [*fairness.rows(groups, vary, answers=answers), *filter(None, [fairness.lost_loads(groups)])]
+    stacks = list(groups.values())
+    table = [*fairness.rows(stacks, vary, answers=answers), *filter(None, [fairness.lost_loads(stacks)])]
     fatal = fairness.fatal(table)
-    fits = {
-        label: curve.fit([p for run in group for p in run.points]) for label, group in zip(labels, groups, strict=True)
-    }
-    refused = bool(fatal) and not forced
-    pairs = _pairs(dict(zip(labels, groups, strict=True)), fits, refused=refused)
+    fits = {label: curve.fit([p for run in group for p in run.points]) for label, group in groups.items()}
     return Comparison(
         workload=workload,
-        stacks=[_stack(group, fits[label].curve) for label, group in zip(labels, groups, strict=True)],
+        stacks=[_stack(group, fits[label].curve) for label, group in groups.items()],
         fairness=table,
         fatal=fatal,
         unknown=[row.name for row in table if row.state == fairness.UNKNOWN],
         forced=forced and bool(fatal),
-        pairs=pairs,
+        pairs=_pairs(groups, fits, refused=bool(fatal) and not forced),
     )
 
 
@@ -169,7 +165,7 @@ def by_workload(
     forced: bool = False,
     answers: bool = False,
 ) -> Report:
-    """A comparison for each scenario that is named; without names for each workload, where a stack has several.
+    """Compare under each scenario that is named; without names under each workload, where a stack has several.
 
     A scenario's name stands at the beginning of its runs' names: `chat` of `chat-vllm-1`.
     """
@@ -197,7 +193,7 @@ def by_workload(
 
 
 def _works(runs: Sequence[Run]) -> dict[str, set[str | None]]:
-    """The workloads of each stack."""
+    """Return the workloads of each stack."""
     found: dict[str, set[str | None]] = {}
     for run in runs:
         found.setdefault(run.label, set()).add(run.facts.workload)
@@ -209,84 +205,83 @@ def _is_of(run: Run, scenario: str) -> bool:
 
 
 def _common_name(runs: Sequence[Run]) -> str:
-    """What the runs' scenarios are called: their name, or the words that all their names begin with."""
+    """Return what the runs' scenarios are called: their name, or the words that all their names begin with."""
     words = zip(*((run.scenario or "").split("-") for run in runs), strict=False)
     return "-".join(each[0] for each in itertools.takewhile(lambda each: len(set(each)) == 1, words))
 
 
 def _pairs(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *, refused: bool) -> list[Pair]:
-    """Every two stacks, judged together."""
+    """Return every two stacks, judged together."""
     groups = {label: in_time(group) for label, group in groups.items()}  # where they alternate, the n-th are a pair
     rates = {label: [run.throughput() for run in group] for label, group in groups.items()}
-    found: list[tuple[str, str, list[float], bool, Difference | None]] = []
-    for a, b in itertools.combinations(groups, 2):
-        loads, rounds = ratio.common(rates[a], rates[b]), alternate(groups[a], groups[b])
-        samples = [ratio.over_loads(rates[label], loads) for label in (a, b)] if loads else []
-        found.append((a, b, loads, rounds, ratio.difference(*samples, rounds=rounds) if samples else None))
-    judged = [i for i, (*_, apart) in enumerate(found) if apart is not None and apart.repeated]
-    levels = dict(zip(judged, ratio.holm([found[i][4].p for i in judged]), strict=True))  # type: ignore[union-attr]
+    rounds = {pair: alternate(*(groups[label] for label in pair)) for pair in itertools.combinations(groups, 2)}
+    apart = {(a, b): _apart(rates[a], rates[b], rounds=each) for (a, b), each in rounds.items()}
+    repeated = {pair: each for pair, each in apart.items() if each is not None and each.repeated}
+    judged = dict(zip(repeated, ratio.holm([each.p for each in repeated.values()]), strict=True))
     out = []
-    for i, (a, b, loads, rounds, apart) in enumerate(found):
-        if apart is None:
+    for (a, b), found in apart.items():
+        if found is None:
             out.append(Pair(a=a, b=b, outcome="refused" if refused else "no_common_load"))
             continue
-        alpha, shown = levels.get(i, (ALPHA, False))
-        points = tuple([p for run in groups[label] for p in run.points] for label in (a, b))
-        turned = turnover.find((a, b), (fits[a], fits[b]), (points[0], points[1]), apart)
-        outcome = _outcome(apart, turned, shown=shown, refused=refused)
+        alpha, shown = judged.get((a, b), (ALPHA, False))
+        of_a, of_b = ([point for run in groups[label] for point in run.points] for label in (a, b))
+        crossed = crossover.find((a, b), (fits[a], fits[b]), (of_a, of_b), found)
+        outcome = _outcome(found, crossed, shown=shown, refused=refused)
         out.append(
             Pair(
                 a=a,
                 b=b,
                 outcome=outcome,
-                faster=(b if apart.value > 0 else a) if outcome == "faster" else None,
-                b_over_a=_ratio(apart, alpha),
-                p=apart.p if apart.repeated else None,
+                faster=(b if found.value > 0 else a) if outcome == "faster" else None,
+                b_over_a=_ratio(found, alpha),
+                p=found.p if found.repeated else None,
                 alpha=alpha,
-                detectable=math.exp(apart.half(alpha)),
-                rounds=rounds and len(rates[a]) >= ratio.PAIRS,
-                turnover=turned,
-                levels=[_level(rates[a], rates[b], load, rounds=rounds) for load in loads],
+                detectable=math.exp(found.half(alpha)),
+                rounds=rounds[a, b] and len(rates[a]) >= ratio.PAIRS,
+                turnover=crossed,
+                levels=[
+                    _level(rates[a], rates[b], load, rounds=rounds[a, b]) for load in ratio.common(rates[a], rates[b])
+                ],
             )
         )
     return out
 
 
-def _outcome(apart: Difference, turned: Turnover | None, *, shown: bool, refused: bool) -> Outcome:
+def _apart(a: Rates, b: Rates, *, rounds: bool) -> Difference | None:
+    """Return how far two stacks are apart over their common loads; None where they have none."""
+    loads = ratio.common(a, b)
+    return ratio.difference(ratio.over_loads(a, loads), ratio.over_loads(b, loads), rounds=rounds) if loads else None
+
+
+def _outcome(apart: Difference, crossed: Crossover | None, *, shown: bool, refused: bool) -> Outcome:
     if refused:
         return "refused"
     if not apart.repeated:
         return "too_few_repeats"
-    if turned is not None:
+    if crossed is not None:
         return "turns_over"
     return "faster" if shown else "no_difference"
 
 
 def in_time(runs: Sequence[Run]) -> list[Run]:
-    """The runs in the order in which they began."""
+    """Return the runs in the order in which they began."""
     return sorted(runs, key=lambda run: run.began or "")
 
 
 def alternate(a: Sequence[Run], b: Sequence[Run]) -> bool:
-    """Whether the runs of two stacks come in rounds: each stack once before either begins again."""
+    """Return whether the runs of two stacks come in rounds: each stack once before either begins again."""
     began = [sorted(run.began or "" for run in group) for group in (a, b)]
     rounds = [sorted(each) for each in zip(*began, strict=False)]
     whole = len(a) == len(b) and all(moment for group in began for moment in group)
     return whole and all(before[1] < after[0] for before, after in itertools.pairwise(rounds))
 
 
-def _level(
-    a: Sequence[dict[float, tuple[float, float]]],
-    b: Sequence[dict[float, tuple[float, float]]],
-    load: float,
-    *,
-    rounds: bool,
-) -> LevelRatio:
+def _level(a: Rates, b: Rates, load: float, *, rounds: bool) -> LevelRatio:
     one, other = ratio.at_load(a, load), ratio.at_load(b, load)
     return LevelRatio(
         concurrency=load,
-        a_tokens_per_s=math.exp(math.fsum(one.values) / len(one.values)),
-        b_tokens_per_s=math.exp(math.fsum(other.values) / len(other.values)),
+        a_tokens_per_s=one.mean,
+        b_tokens_per_s=other.mean,
         b_over_a=_ratio(ratio.difference(one, other, rounds=rounds)),
     )
 
@@ -306,10 +301,8 @@ def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
         single_stream_tokens_per_s=_widened(fitted.single_stream_tokens_per_s, shared),
     )
     plateau = fitted.plateau_tokens_per_s.value
-    ceilings = [run.ceiling for run in runs if run.ceiling]
-    predicted = [run.predicted_plateau for run in runs if run.predicted_plateau]
-    ready = [run.start_to_ready_s for run in runs if run.start_to_ready_s is not None]
-    answered = [run.first_answer_s for run in runs if run.first_answer_s is not None]
+    ceiling = _mean(run.ceiling or None for run in runs)
+    predicted = _mean(run.predicted_plateau or None for run in runs)
     return Stack(
         label=runs[0].label,
         places=[run.place for run in runs],
@@ -318,17 +311,17 @@ def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
         curve=fitted,
         spots=[Spot(*map(float, each)) for each in zip(pooled.N, pooled.X, pooled.sigma, strict=True)],
         loads=[load for run in runs for load in run.loads],
-        of_ceiling=plateau / _mean(ceilings) if plateau and ceilings else None,
-        of_predicted=plateau / _mean(predicted) if plateau and predicted else None,
-        start_to_ready_s=_mean(ready) if ready else None,
-        first_answer_s=_mean(answered) if answered else None,
+        of_ceiling=plateau / ceiling if plateau and ceiling else None,
+        of_predicted=plateau / predicted if plateau and predicted else None,
+        start_to_ready_s=_mean(run.start_to_ready_s for run in runs),
+        first_answer_s=_mean(run.first_answer_s for run in runs),
         simulated=any(run.simulated for run in runs),
         lacks=list(dict.fromkeys(lack for run in runs for lack in run.lacks)),
     )
 
 
-def _shared(rates: Sequence[dict[float, tuple[float, float]]]) -> float:
-    """Half of the 95 % interval, in ln X, of what all levels of a run share: 0 for a single run, which cannot tell."""
+def _shared(rates: Rates) -> float:
+    """Return half of the 95 % interval, in ln X, of what all levels of a run share; 0 for a single run."""
     loads = ratio.common(rates)
     if len(rates) < 2 or not loads:
         return 0.0
@@ -337,7 +330,7 @@ def _shared(rates: Sequence[dict[float, tuple[float, float]]]) -> float:
 
 
 def _widened(value: Value, shared: float) -> Value:
-    """The value with its interval widened by what the fit, which takes levels as independent, does not know."""
+    """Return the value with its interval widened by what the fit, which takes levels as independent, does not know."""
     if not value.value or value.ci95 is None or not shared:
         return value
     low, high = value.ci95
@@ -350,5 +343,7 @@ def _widened(value: Value, shared: float) -> Value:
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

@@ -12,7 +12,8 @@ ranking.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from harness.analysis.stats import FLOOR, Z95, incomplete_beta, t_quantile
 
 PAIRS = 4  # rounds from which on pairs are used
 ALPHA = 0.05
+Rates: TypeAlias = Sequence[Mapping[float, tuple[float, float]]]  # a run each: ln X and its own error, by load
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -28,6 +30,11 @@ class Sample(msgspec.Struct, frozen=True):
 
     values: Sequence[float]
     errors: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of X."""
+        return math.exp(math.fsum(self.values) / len(self.values))
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -40,7 +47,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def p(self) -> float:
-        """Two-sided probability of a difference this large between equal stacks.
+        """Return the two-sided probability of a difference this large between equal stacks.
 
         >>> round(Difference(2.776, 1.0, 4.0, True).p, 3), round(Difference(1.96, 1.0, math.inf, True).p, 3)
         (0.05, 0.05)
@@ -51,17 +58,17 @@ class Difference(msgspec.Struct, frozen=True):
         return incomplete_beta(self.freedom / 2, 0.5, self.freedom / (self.freedom + t * t))
 
     def half(self, alpha: float = ALPHA) -> float:
-        """Half the width of the interval of 1 - alpha."""
+        """Return half the width of the interval of 1 - alpha."""
         return self.se * (Z95 if math.isinf(self.freedom) else t_quantile(1 - alpha / 2, self.freedom))
 
     def ratio(self, alpha: float = ALPHA) -> tuple[float, float, float]:
-        """The ratio and the ends of its interval."""
+        """Return the ratio and the ends of its interval."""
         half = self.half(alpha)
         return math.exp(self.value), math.exp(self.value - half), math.exp(self.value + half)
 
 
 def difference(a: Sample, b: Sample, *, rounds: bool = False) -> Difference:
-    """ln of b over a; `rounds`: the runs alternate in time, the first of each with the first of the other.
+    """Return ln of b over a; `rounds`: the runs alternate in time, the first of each with the first of the other.
 
     >>> exact = Sample([0.0, 0.01, -0.01], [0.001] * 3)
     >>> found = difference(exact, Sample([0.05, 0.06, 0.04], [0.001] * 3))
@@ -81,14 +88,14 @@ def difference(a: Sample, b: Sample, *, rounds: bool = False) -> Difference:
     return Difference(value, math.sqrt(v_x + v_y), freedom, repeated=True)
 
 
-def at_load(runs: Sequence[dict[float, tuple[float, float]]], load: float) -> Sample:
-    """The runs' throughput at a load that all of them have."""
+def at_load(runs: Rates, load: float) -> Sample:
+    """Return the runs' throughput at a load that all of them have."""
     found = [run[load] for run in runs]
     return Sample([value for value, _ in found], [max(error, FLOOR) for _, error in found])
 
 
-def over_loads(runs: Sequence[dict[float, tuple[float, float]]], loads: Sequence[float]) -> Sample:
-    """Each run's mean over the loads; its windows' errors average, what they share is at least FLOOR."""
+def over_loads(runs: Rates, loads: Sequence[float]) -> Sample:
+    """Return each run's mean over the loads; its windows' errors average, what they share is at least FLOOR."""
     values, errors = [], []
     for run in runs:
         values.append(math.fsum(run[load][0] for load in loads) / len(loads))
@@ -97,14 +104,14 @@ def over_loads(runs: Sequence[dict[float, tuple[float, float]]], loads: Sequence
     return Sample(values, errors)
 
 
-def common(*stacks: Sequence[dict[float, tuple[float, float]]]) -> list[float]:
-    """The loads that every run of every stack has, rising."""
+def common(*stacks: Rates) -> list[float]:
+    """Return the loads that every run of every stack has, rising."""
     sets = [set(run) for runs in stacks for run in runs]
     return sorted(set.intersection(*sets)) if sets else []
 
 
 def holm(p: Sequence[float], alpha: float = ALPHA) -> list[tuple[float, bool]]:
-    """For each test the level at which Holm (1979) judges it, and whether it is rejected.
+    """Return for each test the level at which Holm (1979) judges it, and whether it is rejected.
 
     >>> holm([0.01, 0.04, 0.03])
     [(0.016666666666666666, True), (0.05, False), (0.025, False)]

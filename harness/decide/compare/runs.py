@@ -1,34 +1,32 @@
-"""A run as it is compared: what is known of its conditions, its levels, and the points of its curve.
+"""Runs as they are compared: of which stack each is, its conditions, its levels, and the points of its curve.
 
-Of a result folder, with records or with its summary alone, or of another tool's files. What is not known is None.
+A run is read from a result folder, with its records or with its summary alone, or from another tool's files. What is
+not known is None.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from harness.analysis.points import Point, foreign_point, points_of, pool
-from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import answers_changed
 from harness.analysis.rules.requests import errors_above_1_percent, stalled
-from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
-from harness.data.manifest import Amount, Card, Manifest, Roof
+from harness.data.manifest import Card, Manifest, Roof
 from harness.data.summary import Assumptions, Estimate, LevelSummary, Summary
+from harness.decide.levels import of_ramp, opened, valid, weighted, within_reason
 from harness.predict import rules
 from harness.predict.question import short
-from harness.results.folder import SUMMARY, has_requests
+from harness.results.foreign import formats
 from harness.results.foreign.measured import SHARED, ForeignResult, in_words
-from harness.results.result import Result, read_summary, run_manifest
 from harness.spec.scenario import workload_digest
 from harness.spec.work import Unit
 
 KNEE = "knee"
-_LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level has less or more
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +51,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """A level's figures beside throughput; seconds."""
+    """A level's figures but its throughput; seconds."""
 
     load: float  # requests in flight, or in open loop requests per second
     open_loop: bool = False
@@ -98,7 +96,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
-        """ln of throughput and its own relative error, by concurrency; levels measured again are pooled."""
+        """Return ln of throughput and its own relative error by concurrency; levels measured again are pooled."""
         if not self.points:
             return {}
         found = pool(self.points)
@@ -106,17 +104,69 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return {float(C): (math.log(X), float(sigma)) for C, X, sigma in rows}
 
 
-def opened(place: str) -> tuple[Manifest, Summary, Result | None]:
-    """A result folder's manifest, summary and content; without its content where its requests were taken out."""
-    folder = Path(place)
-    if (folder / SUMMARY).exists() and not has_requests(folder):
-        return run_manifest(folder), read_summary(folder), None
-    run = Result.open(folder)
-    return run.manifest, summarise(run), run
+# ---- of which stack each folder and file is -------------------------------------------------------------------------
+
+
+def labelled(stacks: Sequence[str]) -> list[Run]:
+    """Read every folder and file, and label its runs; several files of one label are one stack's."""
+    named = [_named(text) for text in stacks]
+    folders = {place: read_folder(place) for _, place in named if Path(place).is_dir()}
+    files = {place: formats.read(place) for _, place in named if place not in folders}
+    started = {place: own[0].stack or "" for place, own in folders.items() if own}
+    engines = {place: (own[0].facts.engine or "").partition(" ")[0] for place, own in folders.items() if own}
+    engines |= {place: found.engine or "" for place, found in files.items()}
+    labels = _labels(named, started, engines)
+    out: list[Run] = []
+    for label in dict.fromkeys(labels):
+        own = [place for each, (_, place) in zip(labels, named, strict=True) if each == label]
+        each_once(own)
+        out += [msgspec.structs.replace(run, label=label) for place in own for run in folders.get(place, [])]
+        out += of_files(label, [(place, files[place]) for place in own if place in files])
+    return out
+
+
+def each_once(places: Sequence[str]) -> Sequence[str]:
+    """Return the places of one side; HarnessError where one is given twice, which would count as its own repeat."""
+    known = [Path(place).resolve() for place in places]
+    for place, own in zip(places, known, strict=True):
+        if known.count(own) > 1:
+            raise HarnessError("is given twice", place=place, way_out="give each folder once")
+    return places
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return a stack's name, "" for none, and its folder or file.
+
+    >>> _named("vllm=results/a"), _named("results/a=b")
+    (('vllm', 'results/a'), ('', 'results/a=b'))
+    """
+    name, equals, place = text.partition("=")
+    return (name, place) if equals and name and "/" not in name and not Path(text).exists() else ("", text)
+
+
+def _labels(named: Sequence[tuple[str, str]], *found: Mapping[str, str]) -> list[str]:
+    """Return the stacks' names: those in front of them, else the first names that tell them apart, else their own.
+
+    >>> _labels([("", "runs/a"), ("", "runs/b"), ("x", "c")], {}, {"runs/a": "vllm", "runs/b": "llamacpp"})
+    ['vllm', 'llamacpp', 'x']
+    >>> _labels([("", "runs/a"), ("", "old/a"), ("", "b.json")], {"runs/a": "vllm", "old/a": "vllm"})
+    ['runs/a', 'old/a', 'b']
+    """
+    bare = [place for name, place in named if not name]
+    for names in found:
+        known = [names.get(place, "") for place in bare]
+        if all(known) and len(set(known)) > 1:
+            return [name or names[place] for name, place in named]
+    stems = {place: Path(place).name if Path(place).is_dir() else Path(place).stem for place in bare}
+    alone = {place for place in bare if list(stems.values()).count(stems[place]) == 1}
+    return [name or (stems[place] if place in alone else place) for name, place in named]
+
+
+# ---- result folders -------------------------------------------------------------------------------------------------
 
 
 def read_folder(place: str) -> list[Run]:
-    """The runs of a result folder, without a label; HarnessError where none has a finished level."""
+    """Read the runs of a result folder, without a label; HarnessError where none has a finished level."""
     manifest, summary, _ = opened(place)
     found = of_folder("", place, manifest, summary)
     if not found:
@@ -125,19 +175,22 @@ def read_folder(place: str) -> list[Run]:
 
 
 def unfinished(place: str) -> HarnessError:
-    """What a folder is refused with that has nothing to compare."""
+    """Return the error with which a folder is refused that has nothing to compare."""
     return HarnessError("no level of it is finished", place=place, way_out="give the run more time")
 
 
 def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> list[Run]:
-    """The runs in a result folder: one, or as many as its scenario repeats."""
-    lengths = [_mean(summary.levels, name) for name in ("input_tokens_mean", "output_tokens_mean")]
+    """Return the runs in a result folder: one, or as many as its scenario repeats."""
+    ramp = of_ramp(summary.levels)
+    lengths = [
+        weighted((getattr(level, name), level.requests) for level in ramp)
+        for name in ("input_tokens_mean", "output_tokens_mean")
+    ]
     start = manifest.stack or None
     out = []
     for repeat in sorted({level.repeat for level in summary.levels}):
-        levels = [each for each in summary.levels if each.repeat == repeat and each.input_tokens_asked is None]
-        points = [each for each in points_of(levels) if _counts(each) and within_reason(each)]
-        valid = [level for level in levels if level.load is not None and usable(level, Purpose.ANSWER)]
+        levels = [level for level in ramp if level.repeat == repeat]
+        points = [each for each in points_of(levels) if each.valid and each.in_flight_ok and within_reason(each)]
         out.append(
             Run(
                 label=label,
@@ -150,7 +203,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 input_tokens=lengths[0],
                 output_tokens=lengths[1],
                 points=points,
-                loads=[_load(level, manifest) for level in valid],
+                loads=[_load(level, manifest) for level in valid(levels)],
                 lost={float(each.load or 0): _failure(each) for each in levels if _is_lost(each)},
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 ceiling=ceiling(manifest.roof, *lengths),
@@ -179,8 +232,11 @@ def _answers(manifest: Manifest, summary: Summary) -> Answers | None:
     )
 
 
+# ---- other tools' files ---------------------------------------------------------------------------------------------
+
+
 def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run]:
-    """The runs in another tool's files of one stack: a load that comes again belongs to the next run.
+    """Return the runs in another tool's files of one stack: a load that comes again belongs to the next run.
 
     HarnessError where the files are of two models, engines, cards or tools, or one of them is of a simulation.
     """
@@ -205,7 +261,7 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
 
 
 def _word(fact: str | int) -> str:
-    """A fact of a file for people; a model without the path that leads to it."""
+    """Return a fact of a file for people; a model without the path that leads to it."""
     return short(fact) if isinstance(fact, str) else in_words(fact)
 
 
@@ -244,16 +300,19 @@ def _of_file(label: str, places: Sequence[str], found: ForeignResult, lacks: Map
             engine=found.engine,
         ),
         simulated=found.simulated,
-        input_tokens=_weighted((inputs, n) for inputs, _, n in weighed),
-        output_tokens=_weighted((outputs, n) for _, outputs, n in weighed),
+        input_tokens=weighted((inputs, n) for inputs, _, n in weighed),
+        output_tokens=weighted((outputs, n) for _, outputs, n in weighed),
         points=points,
         loads=loads,
         lacks=tuple(dict.fromkeys(lack for place in places for lack in lacks[place])),
     )
 
 
+# ---- the facts of a run ---------------------------------------------------------------------------------------------
+
+
 def ceiling(roof: Roof | None, input_tokens: float | None, output_tokens: float | None) -> float | None:
-    """Output tok/s that no batch exceeds at the data sheet's figures: KV traffic and prompts alone.
+    """Return the output tok/s that no batch exceeds at the data sheet's figures: KV traffic and prompts alone.
 
     1/(kv·(ctx + 1) + t_pre/G), ctx = P + G/2, t_pre = P·prompt + attend·P²/2 (docs/method.md, The steady state).
 
@@ -300,19 +359,9 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
 
 
 def _failure(level: LevelSummary) -> str:
-    """How a level was lost: the share of its requests that failed, and their errors; or that nobody answered."""
+    """Return how a level was lost: the share of its requests that failed, and their errors; or that nobody answered."""
     kinds = ", ".join(level.errors_by_type)
     return f"{level.error_rate or 0.0:.0%} failed ({kinds})" if kinds else "nobody answered"
-
-
-def _counts(point: Point) -> bool:
-    return point.valid and point.in_flight_ok
-
-
-def within_reason(point: Point) -> bool:
-    """Whether a level can be one of a server; a stored summary may come from anybody."""
-    figures = (point.in_flight or point.concurrency, point.throughput, point.se or 1.0)
-    return all(_LEAST < figure < _MOST for figure in figures)
 
 
 def _card(manifest: Manifest) -> str | None:
@@ -326,7 +375,7 @@ def _power(cards: Sequence[Card] | None) -> str | None:
 
 
 def _precision(dtype: str | None, assumed: Assumptions | None) -> str | None:
-    """The weights' dtype as it is stated, and the bits of one as they are read.
+    """Return the weights' dtype as it is stated, and the bits of one as they are read.
 
     >>> _precision("fp8", Assumptions(weight_bytes=9.08e9, parameters=8.03e9)), _precision(None, None)
     ('fp8, 9 bits a weight', None)
@@ -347,22 +396,6 @@ def _load(level: LevelSummary, manifest: Manifest) -> Load:
         e2e_p50_s=level.e2e_s.p50,
         tokens_per_s_per_user=level.tokens_per_s_per_user,
         tokens_per_s_per_gpu=level.output_tokens_per_s_per_gpu,
-        usd_per_million=_usd(price, gpus, X),
+        usd_per_million=rules.usd_per_million(price * gpus, X) if price and gpus and X else None,
         joules_per_token=level.gpu.joules_per_output_token if level.gpu else None,
     )
-
-
-def _usd(price: Amount | None, gpus: int | None, X: float | None) -> float | None:
-    return rules.usd_per_million(price * gpus, X) if price and gpus and X else None
-
-
-def _mean(levels: Sequence[LevelSummary], name: str) -> float | None:
-    """Mean tokens over the requests of levels that have them."""
-    own = [level for level in levels if level.input_tokens_asked is None]
-    return _weighted((getattr(level, name), level.requests) for level in own)
-
-
-def _weighted(pairs: Iterable[tuple[float | None, int]]) -> float | None:
-    known = [(value, n) for value, n in pairs if value is not None and n > 0]
-    total = sum(n for _, n in known)
-    return sum(value * n for value, n in known) / total if total else None

@@ -20,14 +20,14 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
     scale_out_above: float  # the target utilisation of the operating point
     low_below: float  # for five minutes while requests wait: a warning
-    critical_below: float  # likewise: critical
-    in_flight_above: float | None  # beyond it the operating point is passed
+    critical_below: float  # while requests wait: critical
+    in_flight_above: float | None  # more pass the operating point
     rules: str  # a Prometheus rule file; "": the engine's names are not known
 
 
 def thresholds(at: MeasuredLoad, utilization: float, engine: str) -> Thresholds:
-    """Of a replica at its operating point."""
-    X = at.work_per_s.value or 0.0
+    """Return the thresholds of a replica at its operating point."""
+    X = at.throughput
     found = Thresholds(
         scale_out_above=utilization * X,
         low_below=LOW * X,
@@ -40,7 +40,7 @@ def thresholds(at: MeasuredLoad, utilization: float, engine: str) -> Thresholds:
 
 
 def _rules(of: Thresholds, engine: Engine) -> str:
-    """The rule file for an engine that counts its tokens and its queue; "" for another."""
+    """Return the rule file for an engine that counts its tokens and its queue; "" for another."""
     tokens, waiting = _series(engine, *_GENERATED), _series(engine, Figure.WAITING)
     if not tokens or not waiting:
         return ""
@@ -69,7 +69,7 @@ def _rules(of: Thresholds, engine: Engine) -> str:
 
 
 def _rule(name: str, expression: str, lasts: str, severity: str, summary: str) -> str:
-    """One alert of a rule file; the texts are ours and have no quotes."""
+    """Return one alert of a rule file; the texts are ours and have no quotes."""
     lines = (
         f"      - alert: {name}",
         f"        expr: '{expression}'",
@@ -83,11 +83,15 @@ def _rule(name: str, expression: str, lasts: str, severity: str, summary: str) -
 
 
 def _series(engine: Engine, *figures: Figure) -> str:
-    """The engine's name of the first of these figures that it has, with the labels that it needs; "" for none."""
-    for figure in figures:
-        for name, metrics in engine.metrics.items():
-            for metric in metrics:
-                if metric.figure is figure and metric.kind is not Kind.HISTOGRAM:
-                    labels = ",".join(f'{label}="{value}"' for label, value in metric.where)
-                    return f"{name}{{{labels}}}" if labels else name
+    """Return the engine's name of the first of these figures that it has, with its labels; "" for none."""
+    known = (
+        (name, metric)
+        for figure in figures
+        for name, metrics in engine.metrics.items()
+        for metric in metrics
+        if metric.figure is figure and metric.kind is not Kind.HISTOGRAM
+    )
+    for name, metric in known:
+        labels = ",".join(f'{label}="{value}"' for label, value in metric.where)
+        return f"{name}{{{labels}}}" if labels else name
     return ""

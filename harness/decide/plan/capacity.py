@@ -1,33 +1,39 @@
-"""What one replica was measured to do at each load: all that a plan knows of a server.
+"""What one replica was measured to do at each load, which is all that a plan knows of a server.
 
-Throughput at a load is the curve's (`analysis.at_load`), latencies are those of its level. Levels that are
-invalid are left out. A run on several replicas is divided by their number. Where the requests were taken out of a
-folder, an SLO is judged by the stored percentiles; where classes have limits of their own by the attainments that were
-stored.
+Throughput at a load is the curve's (`analysis.at_load`), latencies are those of its level. Invalid levels are left out.
+A run on several replicas is divided by their number. Where a folder has no requests, the stored percentiles decide an
+SLO; limits of classes are then decided by the attainments that were stored.
+
+Each replica is to run at one of the measured loads, the operating point:
+
+    slo    the highest load that meets the limits
+    cost   the lowest load with 99 % of the highest throughput, of those that meet the limits where there are any
+    knee   the same with 95 %
+
+A level that had luck is not chosen for it, since throughput is the curve's. Offline work has no limits and runs by
+cost. `knee` needs no limits: at a higher load more requests only wait.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.analysis import at_load, slo
-from harness.analysis.rules import Purpose, usable
-from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.manifest import Manifest
 from harness.data.summary import BEYOND, LevelSummary, Prediction, Spread, Summary, Value, is_decided
-from harness.decide import measured
-from harness.decide.compare.runs import within_reason
-from harness.results.folder import SUMMARY, has_requests
-from harness.results.result import Result, read_summary, run_manifest
+from harness.decide.levels import opened, outcome, valid, weighted, within_reason
+from harness.decide.plan.question import By
 from harness.spec.work import Unit
+
+MOST_OF_IT = 0.95  # as `knees.plateau95`
+_ALL_OF_IT = 0.99  # a plateau is not known better, and more load on it only waits
 
 ClassLimit: TypeAlias = tuple[str | UnsetType, slo.SloLimit]  # UNSET: of all requests without limits of their own
 
@@ -47,6 +53,17 @@ class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
     prefill_time_fraction: float | None  # of the engine's time, by the server
     batch_utilization: float | None
     doubts: list[str]  # codes of the level's doubts
+
+    @property
+    def throughput(self) -> float:
+        """The work per second; 0 where it is not known."""
+        return self.work_per_s.value or 0.0
+
+    @property
+    def throughput_ends(self) -> tuple[float, float]:
+        """The ends of its interval, each the throughput itself where it is not known."""
+        low, high = self.work_per_s.ci95 or (None, None)
+        return low or self.throughput, high or self.throughput
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,28 +99,45 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         return Unit(self.unit)
 
 
-def request_s(capacity: Capacity, at: MeasuredLoad, work: float) -> float | None:
-    """How long a request of so much work takes at a measured load, seconds; None where its time is not known.
+class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured load, or why none will do."""
 
-    The throughput X is taken to stay, so by Little's law R = N·w/X is in proportion to the work w.
-    """
-    return None if at.e2e_s.mean is None else at.e2e_s.mean * (work / capacity.work_per_request)
+    by: str
+    at: MeasuredLoad | None
+    outcome: str  # met | missed | unresolved: of the SLO; "": there is none, or it does not count
+    missed_at: float | None = None  # the lowest load that misses the SLO
+
+
+def choose(capacity: Capacity, by: By | None = None, *, offline: bool = False) -> OperatingPoint:
+    """Return the operating point; without `by` that of the SLO where there is one, else the knee."""
+    limited = bool(capacity.slo) and not offline
+    by = by or ("cost" if offline else "slo" if limited else "knee")
+    if by == "slo" and not limited:
+        fact = "offline work has no limits" if offline else "the run has no SLO"
+        raise HarnessError(fact, place="--by slo", way_out="leave it out" if offline else "add --slo ttft_p99=2s")
+    if not limited:
+        return OperatingPoint(by=by, at=_best(capacity.loads, by), outcome="")
+    if capacity.slo_load is None:
+        missed = Outcome.MISSED if capacity.loads[0].slo == Outcome.MISSED else Outcome.UNRESOLVED
+        return OperatingPoint(by=by, at=None, outcome=missed.value, missed_at=capacity.slo_missed)
+    within = [each for each in capacity.loads if each.load <= capacity.slo_load]
+    at = within[-1] if by == "slo" else _best(within, by)
+    return OperatingPoint(by=by, at=at, outcome=Outcome.MET.value, missed_at=capacity.slo_missed)
+
+
+def _best(loads: list[MeasuredLoad], by: str) -> MeasuredLoad:
+    enough = max(each.throughput for each in loads) * (_ALL_OF_IT if by == "cost" else MOST_OF_IT)
+    return next(each for each in loads if each.throughput >= enough)
 
 
 def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
-    """Of a result folder; `limits` in place of the SLO that the run and its classes had, seconds by name."""
-    folder = Path(place)
-    if (folder / SUMMARY).exists() and not has_requests(folder):
-        return of_summary(place, run_manifest(folder), read_summary(folder), limits, by="percentiles")
-    run = Result.open(folder)
-    if limits is not None:
-        spec = run.manifest.scenario
-        bare = [msgspec.structs.replace(each, slo={}) for each in spec.class_ or ()]
-        spec = msgspec.structs.replace(spec, slo=dict(limits), class_=bare or spec.class_)
-        run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, scenario=spec))
+    """Return what a result folder says of a replica; `limits`, seconds by name, replace the SLOs of run and classes."""
+    manifest, summary, run = opened(place, limits)
+    if run is None:
+        return of_summary(place, manifest, summary, limits, by="percentiles")
     good = [record.bytes_received for record in run.records if not record.error]
     received = sum(good) / len(good) if good else None
-    return of_summary(place, run.manifest, summarise(run), limits, bytes_per_request=received or None)
+    return of_summary(place, manifest, summary, limits, bytes_per_request=received or None)
 
 
 def of_summary(
@@ -168,13 +202,13 @@ def of_summary(
 
 
 def planned(summary: Summary) -> list[LevelSummary]:
-    """The levels that a plan may rest on."""
-    found = [s for s in summary.levels if s.input_tokens_asked is None and s.load and usable(s, Purpose.ANSWER)]
-    return [s for s in found if s.throughput.mean and within_reason(at_load.point(s))]
+    """Return the levels that a plan may rest on."""
+    found = [level for level in valid(summary.levels) if level.load and level.throughput.mean]
+    return [level for level in found if within_reason(at_load.point(level))]
 
 
 def _load(
-    levels: Sequence[LevelSummary], work_per_s: Value, work: float, replicas: int, outcome: str | None
+    levels: Sequence[LevelSummary], work_per_s: Value, work: float, replicas: int, met: str | None
 ) -> MeasuredLoad:
     """Return the repeats of one load as one; latencies are those of the repeat with the most requests."""
     level, X = max(levels, key=lambda each: each.requests), (work_per_s.value or 0.0) / replicas
@@ -188,7 +222,7 @@ def _load(
         ttft_s=level.first_s,
         itl_s=level.itl_s,
         e2e_s=level.e2e_s,
-        slo=outcome,
+        slo=met,
         power_w=gpu.power_w / replicas if gpu and gpu.power_w else None,
         prefill_time_fraction=server.prefill_time_fraction if server else None,
         batch_utilization=server.batch_utilization if server else None,
@@ -227,7 +261,7 @@ def _outcome(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], by: s
         return None
     if by == "requests":
         return slo.judged([level.slo for level in levels], 0).outcome.value
-    found = {measured.outcome(levels, limit) for _, limit in wanted}
+    found = {outcome(levels, limit) for _, limit in wanted}
     return next(each for each in Outcome if each in found).value
 
 
@@ -259,11 +293,6 @@ def _ratio(levels: Sequence[LevelSummary], name: str) -> float | None:
 
 
 def _mean(levels: Sequence[LevelSummary], name: str) -> float | None:
-    """Tokens of a request, over the requests of all levels."""
-    known = [
-        (getattr(level, name), level.requests)
-        for level in levels
-        if (getattr(level, name) or 0) > 0 and level.requests > 0
-    ]
-    total = sum(n for _, n in known)
-    return sum(tokens * n for tokens, n in known) / total if total else None
+    """Return the mean tokens of a request, over the requests of all levels."""
+    known = [(getattr(level, name), level.requests) for level in levels]
+    return weighted((tokens, n) for tokens, n in known if (tokens or 0) > 0)

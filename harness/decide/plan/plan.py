@@ -1,4 +1,4 @@
-"""All of a plan: from what one replica was measured to do, and what is asked, to a fleet and its figures. Pure."""
+"""A plan, put together: from what one replica was measured to do, and what is asked, to a fleet and its figures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
-from harness.decide.plan import alerts, bill, day, energy, fleet, lengths, offline, operating, outlook, reference
-from harness.decide.plan.bill import Costs
-from harness.decide.plan.capacity import Capacity, MeasuredLoad, request_s
+from harness.decide.plan import alerts, costs, reference, replicas
+from harness.decide.plan.capacity import Capacity, MeasuredLoad, OperatingPoint, choose
+from harness.decide.plan.costs import BreakEven, Costs, Energy, Month
 from harness.decide.plan.question import Prices, Question
+from harness.decide.plan.replicas import request_s
 from harness.spec.traffic import Traffic
 
 FORMAT = 1
@@ -26,16 +27,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     question: Question
     capacity: Capacity
-    operating_point: operating.OperatingPoint
-    fleet: fleet.Fleet | None = None  # None: a batch, or no load meets the SLO
+    operating_point: OperatingPoint
+    fleet: replicas.Fleet | None = None  # None: a batch, or no load meets the SLO
     users: float | None = None  # at the peak, where a think time is given
-    day: day.Day | None = None
+    day: replicas.TrafficFleet | None = None
     costs: Costs | None = None
-    batch: offline.Batch | None = None
-    long_requests: list[lengths.LongRequest] = []
-    growth: list[outlook.Month] = []
-    break_even: outlook.BreakEven | None = None
-    energy: energy.Energy | None = None
+    batch: replicas.Batch | None = None
+    long_requests: list[replicas.LongRequest] = []
+    growth: list[Month] = []
+    break_even: BreakEven | None = None
+    energy: Energy | None = None
     thresholds: alerts.Thresholds | None = None
     reference: list[reference.Place] = []
     notes: list[str] = []  # what the figures rest on, a sentence each without its period
@@ -49,10 +50,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -> Plan:
-    """The plan for one replica's capacity; `shape` is that of a day's traffic, where there is one."""
+    """Return the plan for one replica's capacity; `shape` is that of a day's traffic, where there is one."""
     prices = _filled(question.prices, capacity)
     question = msgspec.structs.replace(question, prices=prices)
-    point = operating.choose(capacity, question.by, offline=question.demand.offline)
+    point = choose(capacity, question.by, offline=question.demand.offline)
     shown = msgspec.structs.replace(capacity, prediction=None)
     begun = Plan(question=question, capacity=shown, operating_point=point)
     if point.at is None:
@@ -63,79 +64,76 @@ def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -
 
 
 def _of_batch(begun: Plan, at: MeasuredLoad) -> Plan:
-    """The plan with the replicas of a batch."""
+    """Return the plan with the replicas of a batch."""
     prices, demand = begun.question.prices, begun.question.demand
-    found = offline.batch(at, _amount(begun), demand.deadline_s or 0.0, prices)
-    return msgspec.structs.replace(begun, batch=found, energy=energy.energy(at, found.replicas, prices, monthly=False))
+    found = replicas.batch(at, _amount(begun), demand.deadline_s or 0.0, prices)
+    return msgspec.structs.replace(begun, batch=found, energy=costs.energy(at, found.replicas, prices, monthly=False))
 
 
 def _amount(begun: Plan) -> float:
-    """A batch in the run's unit of work."""
+    """Return the size of a batch in the run's unit of work."""
     capacity, demand = begun.capacity, begun.question.demand
     tokens = capacity.unit.endswith("tokens")
     if demand.offline_tokens is not None and tokens:
         return demand.offline_tokens
     if demand.offline_documents is not None and capacity.documents_per_request:
         return demand.offline_documents * capacity.work_per_request / capacity.documents_per_request
-    flag, way_out = (
-        ("--offline-documents", "--offline-tokens") if tokens else ("--offline-tokens", "--offline-documents")
-    )
+    flags = ("--offline-documents", "--offline-tokens")
+    flag, way_out = flags if tokens else reversed(flags)
     raise HarnessError(f"the run counts {capacity.unit}", place=flag, way_out=f"give {way_out}")
 
 
 def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
-    """The plan with a fleet for requests that come all the time, and all that is asked about it."""
+    """Return the plan with a fleet for requests that come all the time, and all that is asked about it."""
     capacity, question = begun.capacity, begun.question
     demand, prices, reserve, future = question.demand, question.prices, question.reserve, question.outlook
-    work = bill.work_of(capacity, demand)
-    X = at.work_per_s.value or 0.0
+    work = costs.work_of(capacity, demand)
 
-    def count(rate: float, of: float = work, per_s: float = X) -> int:
-        return fleet.count(rate, of, per_s, capacity.unit, reserve)
+    def count(rate: float, of: float = work, per_s: float = at.throughput) -> int:
+        return replicas.count(rate, of, per_s, capacity.unit, reserve)
 
-    traffic, peak = _day(begun, at, shape, count)
-    found = _with_prices(fleet.fleet(capacity, at, peak, work, reserve), prices)
-    costs = bill.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic)
-    share, saves = bill.share_paid(costs), None
+    traffic, peak = _traffic(begun, at, shape, count)
+    found = _with_prices(replicas.fleet(capacity, at, peak, work, reserve), prices)
+    paid = costs.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic)
+    share, saves = costs.share_paid(paid), None
     if future.speedup is not None and future.effort_usd is not None:
-        faster = count(peak, work, X * future.speedup)
-        saves = outlook.break_even(found.replicas, faster, future.speedup, future.effort_usd, prices, share)
+        faster = count(peak, work, at.throughput * future.speedup)
+        saves = costs.break_even(found.replicas, faster, future.speedup, future.effort_usd, prices, share)
     users, R = demand.users, request_s(capacity, at, work)
     if users is None and demand.think_s is not None and R is not None:
-        users = peak * (R + demand.think_s)  # Little's law over answer and pause
+        users = peak * (R + demand.think_s)  # Little's law over response and pause
     return msgspec.structs.replace(
         begun,
         fleet=found,
         users=users,
         day=traffic,
-        costs=costs,
-        long_requests=lengths.long_requests(capacity, at, demand, lambda tokens: count(peak, tokens)),
-        growth=[] if future.growth is None else outlook.grown(peak, future.growth, future.months, count, prices, share),
+        costs=paid,
+        long_requests=replicas.long_requests(capacity, at, demand, lambda tokens: count(peak, tokens)),
+        growth=[] if future.growth is None else costs.grown(peak, future.growth, future.months, count, prices, share),
         break_even=saves,
-        energy=energy.energy(at, found.replicas, prices),
+        energy=costs.energy(at, found.replicas, prices),
         thresholds=alerts.thresholds(at, reserve.utilization, capacity.engine if capacity.counts.decodes else ""),
     )
 
 
-def _day(
+def _traffic(
     begun: Plan, at: MeasuredLoad, shape: Traffic | None, count: Callable[[float], int]
-) -> tuple[day.Day | None, float]:
-    """The day's traffic where there is one, and the peak in requests per second."""
-    question = begun.question
-    asked = _asked(begun, at)
+) -> tuple[replicas.TrafficFleet | None, float]:
+    """Return the fleet over a day's traffic where there is one, and the peak in requests per second."""
+    question, asked = begun.question, _asked(begun, at)
     if shape is None:
         assert asked is not None
         return None, asked
-    cells, peak = day.rates(shape, asked)
+    cells, peak = replicas.rates(shape, asked)
     cold, utilization = question.prices.cold_start_s, question.reserve.utilization
-    return day.of_rates(cells, peak, shape.period_s or 0.0, count, utilization, cold), peak
+    return replicas.follow(cells, peak, shape.period_s or 0.0, count, utilization, cold), peak
 
 
 def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
-    """Requests per second at the peak; None where a day's traffic alone says it."""
+    """Return the requests per second at the peak; None where a day's traffic alone says it."""
     demand, capacity = begun.question.demand, begun.capacity
     if demand.users is not None and demand.think_s is not None:
-        R = request_s(capacity, at, bill.work_of(capacity, demand))
+        R = request_s(capacity, at, costs.work_of(capacity, demand))
         if not R or R < 0:
             raise HarnessError("the time of an answer is not known", place="--users", way_out="give --rps")
         return demand.users / (R + demand.think_s)  # λ = N/(R + Z)
@@ -147,7 +145,7 @@ def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
 
 
 def _filled(prices: Prices, capacity: Capacity) -> Prices:
-    """The prices, with what the run recorded where nothing else is given."""
+    """Return the prices, with what the run recorded where nothing else is given."""
     return msgspec.structs.replace(
         prices,
         gpu_hour=capacity.usd_per_gpu_hour if prices.gpu_hour is None else prices.gpu_hour,
@@ -156,16 +154,16 @@ def _filled(prices: Prices, capacity: Capacity) -> Prices:
     )
 
 
-def _with_prices(found: fleet.Fleet, prices: Prices) -> fleet.Fleet:
+def _with_prices(found: replicas.Fleet, prices: Prices) -> replicas.Fleet:
     rows = [
-        msgspec.structs.replace(each, usd_per_month=outlook.usd_per_month(each.replicas, prices))
+        msgspec.structs.replace(each, usd_per_month=costs.usd_per_month(each.replicas, prices))
         for each in found.options
     ]
     return msgspec.structs.replace(found, options=rows)
 
 
 def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
-    """What the figures rest on beyond the measured curve, and what would make them better."""
+    """Return what the figures rest on but the measured curve, and what would make them better."""
     capacity, prices, demand, point = plan.capacity, plan.question.prices, plan.question.demand, plan.operating_point
     last, found = capacity.loads[-1].load == at.load, []
     if last and capacity.rises and not capacity.open_loop and point.missed_at is None:
@@ -211,7 +209,7 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
     return found
 
 
-def _of_fleet(found: fleet.Fleet) -> list[str]:
+def _of_fleet(found: replicas.Fleet) -> list[str]:
     out = []
     if found.ci95[1] > found.replicas:
         out.append(f"by the low end of the measured throughput {found.ci95[1]} replicas are needed")

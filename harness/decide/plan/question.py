@@ -1,4 +1,4 @@
-"""What a plan is asked for: the demand, what is kept in reserve, and prices. Plain data, read from flags."""
+"""What a plan is asked for, as its flags give it: the demand, what is kept in reserve, prices, and what may change."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_s: float | None = None  # of one replica; None: as measured
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """What may change."""
 
     growth: float | None = None  # of the demand, per month
@@ -80,13 +80,13 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """All that a plan is asked."""
 
     demand: Demand
-    by: By | None = None  # None: by the SLO where there is one, else at the bend
+    by: By | None = None  # None: by the SLO where there is one, else the knee
     reserve: Reserve = Reserve()
     prices: Prices = Prices()
-    outlook: Outlook = Outlook()
+    outlook: Forecast = Forecast()
     reference: bool = False  # widely quoted tables too
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         if (outlook.speedup is None) != (outlook.effort_usd is None):
             way_out = "give --speedup and --effort together"
             raise HarnessError("an optimisation has a speedup and a price", place="--speedup", way_out=way_out)
-        if demand.offline and outlook != Outlook():
+        if demand.offline and outlook != Forecast():
             raise HarnessError("a batch does not grow", place="--growth, --speedup", way_out="leave them out")
         if demand.offline and (unused := self._of_a_peak()):
             way_out = "leave them out; a batch is priced by --price"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.decide.plan.bill import Costs
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
+from harness.decide.plan.costs import Costs
 from harness.predict import claims
 from harness.spec.work import Unit
 
@@ -56,7 +56,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def places(capacity: Capacity, at: MeasuredLoad, costs: Costs | None) -> list[Place]:
-    """Of the rows whose setup this is; none where model or card is not known."""
+    """Return where the run lies in the rows whose setup it has; none where model or card is not known."""
     if capacity.prediction is None or capacity.counts is not Unit.OUTPUT_TOKENS:
         return []
     facts = claims.facts_of_run(capacity.prediction)
@@ -78,7 +78,7 @@ def places(capacity: Capacity, at: MeasuredLoad, costs: Costs | None) -> list[Pl
 
 
 def lies(row: Benchmark, value: float) -> str:
-    """Between which percentiles a figure lies, where the best is the last.
+    """Return between which percentiles a figure lies, where the best is the last.
 
     >>> lies(BENCHMARKS[2], 4300.0), lies(BENCHMARKS[3], 0.40), lies(BENCHMARKS[3], 0.04)
     ('between P50 and P95', 'not as good as P50', 'world class')
@@ -92,21 +92,16 @@ def lies(row: Benchmark, value: float) -> str:
 
 
 def tier(size: str, value: float) -> str:
-    """The tier of a throughput; between two where the table has a gap.
+    """Return the tier of a throughput; between two where the table has a gap.
 
     >>> tier("7b", 2500.0), tier("7b", 1800.0), tier("7b", 100.0)
     ('optimized', 'between basic and optimized', 'below basic')
     """
-    below = "below basic"
-    for name, low, high in TIERS[size]:
+    tiers, reached = TIERS[size], "below basic"
+    for i, (name, low, high) in enumerate(tiers):
         if value < low:
-            return below
+            return reached
         if high is None or value <= high:
             return name
-        below = f"between {name} and {_next(size, name)}"
-    return below
-
-
-def _next(size: str, name: str) -> str:
-    names = [each for each, _, _ in TIERS[size]]
-    return names[min(names.index(name) + 1, len(names) - 1)]
+        reached = f"between {name} and {tiers[min(i + 1, len(tiers) - 1)][0]}"
+    return reached

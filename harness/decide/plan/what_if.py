@@ -1,6 +1,7 @@
 """What a page needs to plan again while its reader moves limits, price and demand.
 
-The measured loads, with the latency by which each limit is decided, and what goes into `fleet.count` and `bill.costs`.
+The measured loads, with the latency by which each limit is decided, and what goes into `replicas.count` and
+`costs.costs`.
 Limits are judged by the percentiles that the levels have, as in a folder without its requests: a distribution is too
 large for a page. Reserves, a day's traffic and other ways to pay are left to `knee plan`.
 """
@@ -15,8 +16,8 @@ from harness.analysis import slo
 from harness.base.errors import HarnessError
 from harness.data.manifest import Manifest
 from harness.data.summary import LevelSummary, Spread, Summary
-from harness.decide import measured
-from harness.decide.plan import capacity, operating
+from harness.decide.levels import percentile
+from harness.decide.plan import capacity
 from harness.decide.plan.question import MONTH_H, UTILIZATION
 
 _STEPS = 60  # of a slider from its low end to its high end
@@ -57,11 +58,11 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     own_slo: bool  # the run or a class of it has limits: `knee plan` takes them where it has no others
     utilization: float = UTILIZATION
     month_h: float = MONTH_H
-    enough: float = operating.MOST_OF_IT  # of the highest throughput: the knee, where there are no limits
+    enough: float = capacity.MOST_OF_IT  # of the highest throughput: the knee, where there are no limits
 
 
 def of_run(manifest: Manifest, summary: Summary) -> WhatIf | None:
-    """For a run with a curve and a price; None for others, and where `knee plan` would refuse it."""
+    """Return the table of a run with a curve and a price; None for others, and where `knee plan` would refuse it."""
     if summary.curve is None or not manifest.price:
         return None
     try:
@@ -75,19 +76,17 @@ def of_run(manifest: Manifest, summary: Summary) -> WhatIf | None:
     loads = []
     for each in found.loads:
         same = [level for level in levels if level.load == each.load * replicas]
-        X = each.work_per_s.value or 0.0
-        low, high = each.work_per_s.ci95 or (X, X)
         loads.append(
             PlannedLoad(
                 load=each.load,
-                work_per_s=X,
-                ci95=(low or X, high or X),
+                work_per_s=each.throughput,
+                ci95=each.throughput_ends,
                 latency_s={name: _slowest(same, name) for name in names},
                 by_largest=[name for name in names if any(_spread(level, name).p99 is None for level in same)],
             )
         )
     limits = [_limit(name, loads, manifest.scenario.slo) for name in names]
-    at = operating.choose(found).at
+    at = capacity.choose(found).at
     demand = float(f"{_REPLICAS * UTILIZATION * (at.requests_per_s if at else 1.0):.2g}")
     return WhatIf(
         loads=loads,
@@ -111,15 +110,15 @@ def _spread(level: LevelSummary, name: str) -> Spread:
 
 
 def _slowest(levels: Sequence[LevelSummary], name: str) -> float | None:
-    """What a limit of that name is decided by at one load: the slowest of its repeats."""
+    """Return what decides a limit of that name at one load: the slowest of its repeats."""
     (limit,) = slo.limits({name: 1.0})
-    found = [measured.percentile(level, limit) for level in levels]
+    found = [percentile(level, limit) for level in levels]
     known = [value for value in found if value is not None]
     return max(known) if known and len(known) == len(found) else None
 
 
 def _limit(name: str, loads: Sequence[PlannedLoad], own: Mapping[str, float]) -> Control | None:
-    """A slider around the measured latencies, the last stop without a limit; None where none was measured."""
+    """Return a slider around the measured latencies, the last stop without a limit; None where none was measured."""
     known = [value for each in loads if (value := each.latency_s[name]) and value > 0]
     if not known:
         return None
@@ -134,7 +133,7 @@ def _control(name: str, start: float, ends: tuple[float, float]) -> Control:
 
 
 def stops(low: float, high: float, *exact: float) -> list[float]:
-    """Values from low to high in even ratios, of two digits, with those that are to be met exactly.
+    """Return values from low to high in even ratios, of two digits, with those that are to be met exactly.
 
     >>> stops(1.0, 1.1, 1.05), len(stops(0.01, 100.0))
     ([1.0, 1.05, 1.1], 61)

@@ -1,5 +1,5 @@
 // Plans again while a slider is moved: the operating point, the replicas and their cost, by the formulas of
-// harness/decide/plan (operating.choose, fleet.count, bill.costs).
+// harness/decide/plan (capacity.choose, replicas.count, costs.costs).
 "use strict";
 const whatIf = JSON.parse(document.getElementById("what-if-data").textContent);
 const amount = value => value.toLocaleString("en", Math.abs(value) < 1000 ? {maximumSignificantDigits: 3} : {maximumFractionDigits: 0});

@@ -1,8 +1,8 @@
-"""The load at which the order of two stacks turns over, with its interval.
+"""The load at which the curves of two stacks cross, with its interval.
 
 Both curves are drawn from the fits' own posteriors (`analysis.curve`). A factor that all levels share, as
-uncertain as the runs differ, is added to each draw. The order turns over where nearly all draws have one stack ahead at
-the lowest common load and the other at the highest. The interval is of the last change of order in each draw.
+uncertain as the runs differ, is added to each draw. The curves cross where nearly all draws have one stack ahead at the
+lowest common load and the other at the highest. The interval is of the last change of order in each draw.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SURE = 0.975  # of the draws, at each end
 _PLACES = 400  # along the loads
 
 
-class Turnover(msgspec.Struct, frozen=True, kw_only=True):
+class Crossover(msgspec.Struct, frozen=True, kw_only=True):
     """The order below and above a load, requests in flight."""
 
     at: Value
@@ -36,8 +36,8 @@ def find(
     points: tuple[Sequence[Point], Sequence[Point]],
     apart: Difference,
     seed: int = 0,
-) -> Turnover | None:
-    """Where the second of two stacks overtakes the first, or falls behind; None where that is not shown.
+) -> Crossover | None:
+    """Return where the second of two stacks overtakes the first, or falls behind; None where that is not shown.
 
     `apart`: their overall difference, whose error is what all levels share.
     """
@@ -64,11 +64,11 @@ def find(
     middle = _last_change(best, N) if (best[0, 0] > 0) != (best[0, -1] > 0) else np.median(_last_change(turned, N))
     at = float(np.clip(np.ravel(middle)[0], low_end, high_end))
     below, above = (names[0], names[1]) if rises else (names[1], names[0])
-    return Turnover(at=Value(at, (low_end, high_end)), below=below, above=above)
+    return Crossover(at=Value(at, (low_end, high_end)), below=below, above=above)
 
 
 def _last_change(ahead: Floats, N: Floats) -> Floats:
-    """Where each row changes its sign for the last time, between two places by straight lines; shape [rows].
+    """Return where each row changes its sign for the last time, between two places by straight lines; shape [rows].
 
     >>> float(_last_change(np.array([[-1.0, 1.0, 3.0]]), np.array([1.0, 4.0, 5.0]))[0])     # half way, in ln N
     2.0

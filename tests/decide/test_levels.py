@@ -8,7 +8,7 @@ import pytest
 from harness.analysis import slo
 from harness.data.judgement import Outcome
 from harness.data.summary import LevelSummary, Spread
-from harness.decide import measured
+from harness.decide import levels
 from tests.builders import summaries
 
 (P99,) = slo.limits({"ttft_p99": 2.0})
@@ -31,12 +31,12 @@ def level(spread: Spread) -> LevelSummary:
     ],
 )
 def test_a_stored_percentile_decides_with_enough_samples_only(spread: Spread, expected: Outcome) -> None:
-    assert measured.outcome([level(spread)], P99) == expected
+    assert levels.outcome([level(spread)], P99) == expected
 
 
 def test_repeats_have_their_samples_together_and_the_slowest_counts() -> None:
     one, other = Spread(0.5, 0.4, 0.9, None, None, 1.0, 128), Spread(0.6, 0.5, 1.4, 1.6, None, 1.7, 288)
     nothing = Spread(None, None, None, None, None, None, 0)
-    assert measured.outcome([level(one), level(other), level(nothing)], P99) == Outcome.MET
+    assert levels.outcome([level(one), level(other), level(nothing)], P99) == Outcome.MET
     late = msgspec.structs.replace(other, max=2.1)
-    assert measured.outcome([level(one), level(late)], P99) == Outcome.MISSED
+    assert levels.outcome([level(one), level(late)], P99) == Outcome.MISSED

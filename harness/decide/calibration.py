@@ -1,0 +1,159 @@
+"""What a prediction needs of a result folder: the model, its deployment, and what its valid levels reached.
+
+A prediction is calibrated on that, compared with it, or replaced by it. Open loop and probes are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from harness.analysis import gap, slo
+from harness.analysis.at_load import throughput
+from harness.analysis.summarise import summarise
+from harness.base.errors import HarnessError
+from harness.data.judgement import Outcome
+from harness.data.manifest import Machine
+from harness.data.summary import LevelSummary, Prediction, Summary
+from harness.decide import levels
+from harness.predict import served, tune
+from harness.predict.catalog import Gpu
+from harness.predict.model import Model
+from harness.predict.question import Question, short
+from harness.predict.roofline import Deployment, MeanLengths
+from harness.results.result import Result
+from harness.sim import profile as profiles
+from harness.spec.scenario import Hardware
+
+_CLOSE = 0.1  # relative: token counts that still count as those requested
+
+
+def closed_loop(summary: Summary) -> list[LevelSummary]:
+    """Return the valid levels of the ramp, in closed loop."""
+    found = levels.valid(summary.levels)
+    return [level for level in found if level.concurrency is not None and level.output_tokens_per_s.mean]
+
+
+def points(summary: Summary) -> list[tune.CalibrationPoint]:
+    """Return the means of the valid levels."""
+    return [
+        tune.CalibrationPoint(
+            concurrency=level.concurrency or 0,
+            output_tokens_per_s=level.output_tokens_per_s.mean or 0.0,
+            itl_s=level.itl_s.mean,
+            ttft_s=level.ttft_s.mean,
+        )
+        for level in closed_loop(summary)
+    ]
+
+
+def hardware(run: Result) -> Hardware:
+    """Return the hardware that the run was begun with."""
+    found = run.manifest.scenario.hardware
+    return found if found.gpu else msgspec.structs.replace(found, gpu=run.manifest.gpu)
+
+
+def deployed(
+    run: Result, where: Hardware, measure: Callable[[Sequence[int] | None], Machine]
+) -> tuple[Model, Deployment]:
+    """Return the model and its deployment by the data sheet; `where` is the manifest's hardware, filled up.
+
+    `measure` measures cores of this machine. It is called where such cores served and the manifest has no figures of
+    them.
+    """
+    manifest = run.manifest
+    if manifest.url == "sim:" and manifest.simulated is not None:
+        profile = profiles.embedded(manifest.scenario.sim)
+        return profile.model, profile.deployment
+    known = manifest.machine
+    if known is not None and where.gpu == served.HOST and where.host_cpus is None:
+        card: Gpu | None = served.host(known)
+    else:
+        card = served.find(where, manifest.gpu_facts, measure).card
+    found = served.deployed(where, card, manifest.cache_config)
+    if found is None:
+        missing = "--gpu" if card is None else "--model-config"
+        fact = f"the {'card' if card is None else 'model'} that served is not recorded"
+        raise HarnessError(fact, place=str(run.path), way_out=f"add {missing}")
+    made, deployment = found
+    return msgspec.structs.replace(made, name=short(made.name)), deployment
+
+
+def workload(run: Result, summary: Summary) -> MeanLengths:
+    """Return the mean tokens of its requests, as the server counted them."""
+    requested, measured = run.manifest.workload, closed_loop(summary)
+
+    def mean(values: Sequence[float | None], otherwise: float) -> float:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else otherwise
+
+    return MeanLengths(
+        mean([level.input_tokens_mean for level in measured], requested.input_tokens or 0.0),
+        mean([level.output_tokens_mean for level in measured], requested.output_tokens or 0.0),
+    )
+
+
+def with_measured(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
+    """Return the prediction with measured over predicted at every level of the folders."""
+    measured = []
+    for run, summary in _alike(question, prediction.model, folders):
+        _same_hardware(run, prediction)
+        measured += closed_loop(summary)
+    return gap.with_ratios(prediction, measured)
+
+
+def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tuple[str, int], float]:
+    """Return the most output tokens/s of the folders within the SLO, by card and GPUs of a replica."""
+    limits = slo.limits(question.slo)
+    found: dict[tuple[str, int], float] = {}
+    for folder, (run, summary) in zip(folders, _alike(question, model.name, folders), strict=True):
+        key, gpus = run.manifest.gpu, run.manifest.gpus
+        if key is None or not gpus:
+            raise HarnessError("the card it was measured on is not recorded", place=folder, way_out="leave it out")
+        within = [
+            level
+            for level in closed_loop(summary)
+            if all(levels.outcome([level], limit) == Outcome.MET for limit in limits)
+        ]
+        best = max((throughput(summary.curve, [level]).value or 0.0 for level in within), default=None)
+        if best is None:
+            way_out = "measure longer or at a lower load, or ask for a looser SLO"
+            raise HarnessError("no valid level of it is known to meet the SLO", place=folder, way_out=way_out)
+        found[key.lower(), gpus] = max(best, found.get((key.lower(), gpus), best))
+    return found
+
+
+def _alike(question: Question, model: str, folders: Sequence[str]) -> Iterator[tuple[Result, Summary]]:
+    """Open each folder; refuse one that was measured with other lengths or with another model."""
+    for folder in folders:
+        run = Result.open(folder)
+        summary = summarise(run)
+        _same(run, workload(run, summary), question, model)
+        yield run, summary
+
+
+def _same(run: Result, lengths: MeanLengths, question: Question, name: str) -> None:
+    pairs = ((lengths.input_tokens, question.input_tokens), (lengths.output_tokens, question.output_tokens))
+    if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
+        fact = f"it was measured with {pairs[0][0]:.0f} tokens in and {pairs[1][0]:.0f} out"
+        way_out = f"give --input-tokens {pairs[0][0]:.0f} --output-tokens {pairs[1][0]:.0f}, or leave it out"
+        raise HarnessError(fact, place=str(run.path), way_out=way_out)
+    measured = run.manifest.prediction.model if run.manifest.prediction else None
+    if measured and short(measured).lower() != name.lower():
+        raise HarnessError(f"it was measured with {short(measured)}", place=str(run.path), way_out="leave it out")
+
+
+def _same_hardware(run: Result, prediction: Prediction) -> None:
+    """Refuse a run on another card, or on another number of them, as far as it records them."""
+    key, gpus = run.manifest.gpu, run.manifest.gpus
+    if key and key.lower() != prediction.gpu.lower():
+        way_out = f"give --gpu {key}, or leave it out"
+        raise HarnessError(f"it was measured on {key}, not on {prediction.gpu}", place=str(run.path), way_out=way_out)
+    if gpus and gpus != prediction.gpus:
+        raise HarnessError(
+            f"it was measured on {gpus} GPU{'s' if gpus > 1 else ''}, and {prediction.gpus} "
+            f"{'are' if prediction.gpus > 1 else 'is'} predicted",
+            place=str(run.path),
+            way_out="predict as many, or leave it out",
+        )

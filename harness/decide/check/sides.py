@@ -1,0 +1,311 @@
+"""The two sides of a check, runs and baseline: their levels by load, and one figure over repeats and over runs.
+
+Repeats of one load within a run share what the machine did that day. They show better what the run gave there, by their
+own errors and by what lies between them, but nothing of how runs differ.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from harness.analysis import at_load, curve, headline, seats, slo, summarise
+from harness.analysis.stats import FLOOR, Z95, between, t_quantile
+from harness.analysis.rules import Purpose, invalid_by, usable
+from harness.data.judgement import Gravity
+from harness.data.manifest import Manifest
+from harness.data.roles import Role, role_of
+from harness.data.summary import LevelSummary, Summary
+from harness.decide import levels as reading
+from harness.decide.check import figures
+from harness.decide.check.expression import Subject
+from harness.decide.check.figures import Quantity
+from harness.decide.compare import runs
+from harness.decide.compare.runs import Run
+from harness.results.result import Result
+from harness.spec.work import Unit
+
+_LEAST = 1e-12  # of an error: a figure that is always 0 has none
+_MOST_FREEDOM = 1e6  # degrees of freedom, which the normal distribution has
+NOTHING_IN_COMMON = Quantity(
+    None, None, "no valid level was measured in every run", "measure the same levels: --levels 1,2,4,8"
+)
+
+
+class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, or one repeat of it, as thresholds see it."""
+
+    run: Run  # its conditions, as it is compared
+    summary: Summary
+    result: Result | None = None  # its requests; None where they were taken out
+
+
+def read(place: str) -> list[CheckedRun]:
+    """Read the runs in a result folder: one, or as many as its scenario repeats."""
+    manifest, summary, result = reading.opened(place)
+    found = runs.of_folder("", place, manifest, summary)
+    if not found:
+        raise runs.unfinished(place)
+    repeats = sorted({level.repeat for level in summary.levels})
+    parts = [summary] if len(found) == 1 else [_repeat(manifest, summary, repeat) for repeat in repeats]
+    return [CheckedRun(run=run, summary=part, result=result) for run, part in zip(found, parts, strict=True)]
+
+
+def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:
+    """Return one repeat of a run, with its own curve, knees and cost; phases are known of the whole run alone."""
+    levels = [level for level in summary.levels if level.repeat == repeat]
+    of_ramp = reading.of_ramp(levels)
+    points = [point for point in curve.points_of(of_ramp) if reading.within_reason(point)]
+    with np.errstate(all="ignore"):  # a stored summary may hold errors that no measurement has
+        fit = curve.fit(points) if summary.curve else None
+    knees = msgspec.structs.replace(
+        fit.knees if fit else summary.knees,
+        slo=slo.knee(of_ramp),
+        seats=seats.as_value(seats.find(seats.occupancies(of_ramp))),
+        slo_rate=slo.rate_knee(of_ramp),
+    )
+    fitted = fit.curve if fit else None
+    usd = summarise.cost(manifest, fitted, of_ramp, Unit(summary.unit))
+    sessions = any(level.sessions for level in levels)
+    knee = headline.of(knees, fitted, has_slo=any(level.slo for level in of_ramp), sessions=sessions)
+    return msgspec.structs.replace(
+        summary, levels=levels, curve=fitted, knee=knee, knee_concurrency=knee.value, knees=knees, cost=usd, phases=None
+    )
+
+
+def levels_at(of: CheckedRun, load: float, *, open_loop: bool) -> list[LevelSummary]:
+    """Return the levels of a run at one load."""
+    return [each for each in _of_ramp(of, open_loop=open_loop) if each.load == load]
+
+
+def _of_ramp(of: CheckedRun, *, open_loop: bool) -> list[LevelSummary]:
+    levels = reading.of_ramp(of.summary.levels)
+    return [level for level in levels if (level.rate is not None) == open_loop and level.load is not None]
+
+
+def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[float, bool] | Quantity:
+    """Return the load of a figure's level, and whether it is a rate; what is missing where a run does not have it.
+
+    The knee's level is the one that the screen reads the answer at (`at_load.knee_load`), of those that are valid in
+    every run. Several runs are all read at one load, by the median of their knees; of two sides, by that of the last.
+    """
+    every = [each for side in sides for each in side]
+    if isinstance(wanted.at, float):
+        for each in every:
+            if not levels_at(each, wanted.at, open_loop=wanted.open_loop):
+                return _no_level(each, wanted.at, open_loop=wanted.open_loop)
+        return wanted.at, wanted.open_loop
+    knees = [figures.knee(each.summary) for each in sides[-1]]
+    unknown = next((each for each in knees if each.value is None), None)
+    if unknown is not None:
+        return Quantity(None, None, f"no knee: {unknown.why}", unknown.way_out)
+    middle = statistics.median(each.value or 0.0 for each in knees)
+    loads, open_loop = common(every)
+    if not loads:
+        return NOTHING_IN_COMMON
+    at = at_load.knee_load(middle, loads)
+    if at is None:
+        way_out = f"measure {max(1, math.floor(middle))} in flight" if not open_loop else "measure a lower rate"
+        return Quantity(None, None, f"no valid level of every run lies at the knee, {middle:.3g}, or below it", way_out)
+    return at, open_loop
+
+
+def common(every: Sequence[CheckedRun]) -> tuple[list[float], bool]:
+    """Return the loads of which each run has a valid level, rising, and whether they are rates."""
+    open_loop = any(level.rate is not None for level in every[0].summary.levels)
+    loads = [_valid(each, open_loop=open_loop) for each in every]
+    return sorted(load for load in set.intersection(*loads) if load > 0), open_loop
+
+
+def lost(baseline: Sequence[CheckedRun], runs: Sequence[CheckedRun], *, open_loop: bool) -> Quantity | None:
+    """Return what is missing at the lowest load that a run lost against the baseline; None where none lost one.
+
+    A load counts that the whole baseline measured, with a valid level at least once. A run lost it where its own level
+    is invalid. It also did where it lacks one that the whole baseline has as a valid level, unless a ramp chose that:
+    ramps choose other levels each time.
+    """
+    valid = [_valid(each, open_loop=open_loop) for each in baseline]
+    fixed = set.intersection(*(_valid(each, open_loop=open_loop, fixed=True) for each in baseline))
+    measured = set.intersection(*(_loads(_of_ramp(each, open_loop=open_loop)) for each in baseline))
+    for load in sorted(measured.intersection(set[float]().union(*valid))):
+        for each in runs:
+            levels = levels_at(each, load, open_loop=open_loop)
+            if not levels and load in fixed:
+                return _no_level(each, load, open_loop=open_loop)
+            if levels and not any(usable(level, Purpose.ANSWER) for level in levels):
+                return void(levels, f"{each.run.place}: the level {load:g}{'/s' * open_loop} is invalid")
+    return None
+
+
+def _valid(of: CheckedRun, *, open_loop: bool, fixed: bool = False) -> set[float]:
+    """Return the loads of a run's valid levels; `fixed`: of those that no ramp chose."""
+    levels = [level for level in _of_ramp(of, open_loop=open_loop) if usable(level, Purpose.ANSWER)]
+    return _loads([level for level in levels if not fixed or role_of(level.reason) in (None, Role.FIXED)])
+
+
+def _loads(levels: Sequence[LevelSummary]) -> set[float]:
+    return {level.load for level in levels if level.load is not None}
+
+
+def void(levels: Sequence[LevelSummary], fact: str = "the level is invalid") -> Quantity:
+    """Return what is missing where no level is valid: by the verdicts of the first."""
+    codes = sorted(invalid_by(levels[0]))
+    advice = next((verdict.advice for verdict in levels[0].verdicts if verdict.level == Gravity.INVALID), "")
+    return Quantity(None, None, f"{fact}: {', '.join(codes)}", advice)
+
+
+def _no_level(lacking: CheckedRun, at: float, *, open_loop: bool) -> Quantity:
+    """Return why a run does not have the level: what it has."""
+    loads = sorted(_loads(_of_ramp(lacking, open_loop=open_loop)))
+    way_out = f"its levels are {', '.join(f'{load:g}' for load in loads[:40]) or 'none'}"
+    if not loads and _of_ramp(lacking, open_loop=not open_loop):
+        way_out = f"it has no rates: write @{at:g}" if open_loop else f"its levels are rates: write @{at:g}/s"
+    return Quantity(None, None, f"{lacking.run.place} has no level {at:g}{'/s' * open_loop}", way_out)
+
+
+# ---- repeats: of a load within a run, and of a run ------------------------------------------------------------------
+
+
+def within_run(found: Sequence[Quantity]) -> Quantity:
+    """Return a figure at one load of a run from its repeats there, weighted by the errors of their own intervals.
+
+    No error is below the 0.5 % that nothing is known better than. What lies between repeats beyond them counts
+    (Paule and Mandel), with Student's t for as few degrees of freedom as that is known by (Satterthwaite 1946). Without
+    intervals there is a mean alone.
+
+    >>> alike = within_run([Quantity(1000.0, (990.0, 1010.0)), Quantity(1004.0, (994.0, 1014.0))])
+    >>> apart = within_run([Quantity(1000.0, (990.0, 1010.0)), Quantity(1040.0, (1030.0, 1050.0))])
+    >>> [round(end) for each in (alike, apart) for end in each.ci95 or ()]
+    [995, 1009, 802, 1238]
+    """
+    if any(each.why or each.value is None for each in found):
+        return found[0] if len(found) == 1 else _incomplete(found)
+    known = [each for each in found if each.ci95]
+    if len(known) < 2:
+        return known[0] if known else Quantity(mean(found), None, "", found[0].way_out)
+    values = np.array([each.value for each in known], dtype=np.float64)
+    sigma = np.array([max(error(each), FLOOR * abs(each.value or 0.0), _LEAST) for each in known])
+    with np.errstate(all="ignore"):  # a stored summary may hold what no measurement has
+        drift = between(values, sigma, np.zeros(len(values), np.int64))
+        w = 1 / (sigma**2 + drift**2)
+        middle, variance = float(w @ values / w.sum()), float(1 / w.sum())
+        of_drift = float(drift**2 * (w @ w) / w.sum() ** 2) / variance  # share of the variance
+    if not (math.isfinite(middle) and 0 < variance < math.inf):
+        return Quantity(mean(found), None, "", found[0].way_out)
+    half = t_quantile(0.975, (len(values) - 1) / max(of_drift**2, 1 / _MOST_FREEDOM)) * math.sqrt(variance)
+    return Quantity(middle, (middle - half, middle + half))
+
+
+def over_runs(found: Sequence[Quantity]) -> Quantity:
+    """Return the mean of a figure over runs, with its interval by Student's t.
+
+    The variance is at least that of the runs' own intervals, and of the 0.5 % that nothing is known better than. Where
+    the figure of a run is only known to lie between two ends, or beyond one, so is that of all.
+
+    >>> [round(end, 2) for end in over_runs([Quantity(99.0), Quantity(100.0), Quantity(101.0)]).ci95 or ()]
+    [97.52, 102.48]
+    >>> over_runs([Quantity(16.0, (16.0, 32.0)), Quantity(24.0, (24.0, 32.0))])
+    Quantity(value=20.0, ci95=(16.0, 32.0), why='', way_out='')
+    """
+    if len(found) == 1:
+        return found[0]
+    values = [each.value for each in found if each.value is not None]
+    if len(values) < len(found) or any(each.why for each in found):
+        return _incomplete(found)
+    middle = math.fsum(values) / len(values)
+    if any(is_bracket(each) for each in found):
+        return Quantity(middle, hull(found), "", found[0].way_out)
+    own = math.fsum(max(error(each), FLOOR * abs(middle)) ** 2 for each in found) / len(found)
+    variance = max(float(np.var(values, ddof=1)), own)
+    half = t_quantile(0.975, len(found) - 1) * math.sqrt(variance / len(found))
+    return Quantity(middle, (middle - half, middle + half))
+
+
+def is_bracket(found: Quantity) -> bool:
+    """Return whether an interval says where a figure lies and not how it scatters: repeats make it no narrower.
+
+    It is open, or the figure is its lower end: a knee by limits is the highest load that met them, and lies between it
+    and the lowest that missed them. A share of 0 is a lower end too, and scatters.
+
+    >>> is_bracket(Quantity(16.0, (16.0, 32.0))), is_bracket(Quantity(16.2, (15.4, 17.1)))
+    (True, False)
+    """
+    if found.ci95 is None:
+        return False
+    low, high = found.ci95
+    return low is None or high is None or (found.value == low and 0 < low < high)
+
+
+def hull(found: Sequence[Quantity]) -> tuple[float | None, float | None] | None:
+    """Return the lowest and the highest end of all intervals, None where one is open; None where both are, or none is.
+
+    >>> hull([Quantity(16.0, (16.0, 32.0)), Quantity(24.0, (24.0, None))]), hull([Quantity(16.0)])
+    ((16.0, None), None)
+    """
+    intervals = [each.ci95 for each in found if each.ci95 is not None]
+    lows = [low for low, _ in intervals if low is not None]
+    highs = [high for _, high in intervals if high is not None]
+    low = min(lows) if lows and len(lows) == len(found) else None
+    high = max(highs) if highs and len(highs) == len(found) else None
+    return None if low is None and high is None else (low, high)
+
+
+def _incomplete(found: Sequence[Quantity]) -> Quantity:
+    """Return why one lacks its figure, or is not sure of it, and what all are at least and at most."""
+    lacking = next(each for each in found if each.why or each.value is None)
+    return Quantity(mean(found), hull(found), lacking.why or "it was not measured", lacking.way_out)
+
+
+def mean(found: Sequence[Quantity]) -> float | None:
+    """Return the mean of those that have a value; None where none has."""
+    values = [each.value for each in found if each.value is not None]
+    return math.fsum(values) / len(values) if values else None
+
+
+def error(found: Quantity) -> float:
+    """Return one standard error by the figure's own interval; 0 where it has none."""
+    low, high = found.ci95 or (None, None)
+    return (high - low) / 2 / Z95 if low is not None and high is not None else 0.0
+
+
+# ---- of a ratio -----------------------------------------------------------------------------------------------------
+
+
+def no_ratio(found: Quantity) -> str:
+    """Return why a figure makes no ratio, "" where it does.
+
+    A figure with a reason is a best estimate, whose interval is open above.
+    """
+    if found.why:
+        return found.why
+    if found.value == 0:
+        return "there is no ratio to 0"
+    if found.value is None or found.value < 0:
+        return "it was not measured"
+    return "its interval is open" if found.ci95 is not None and None in found.ci95 else ""
+
+
+def in_logarithms(found: Quantity) -> tuple[float, float]:
+    """Return ln of a figure above 0, and its own relative error."""
+    value = found.value or math.nan
+    return math.log(value), error(found) / value
+
+
+def no_nearer(ends: tuple[float, float], baseline: Sequence[Quantity], runs: Sequence[Quantity]) -> tuple[float, float]:
+    """Return the ends of a ratio of runs over a baseline, at least as far apart as brackets leave it.
+
+    >>> met = Quantity(16.0, (16.0, 32.0))
+    >>> no_nearer((0.9, 1.1), [met, met], [met, met]), no_nearer((0.9, 1.1), [Quantity(16.0)], [Quantity(16.0)])
+    ((0.5, 2.0), (0.9, 1.1))
+    """
+    old, new = hull(baseline), hull(runs)
+    if old is None or new is None or not any(is_bracket(each) for each in (*baseline, *runs)):
+        return ends
+    (old_low, old_high), (new_low, new_high) = old, new
+    if not (old_low and old_high and new_low and new_high):
+        return ends
+    return min(ends[0], new_low / old_high), max(ends[1], new_high / old_low)
