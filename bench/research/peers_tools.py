@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.results.foreign import formats
-from harness.results.foreign.fields import MS, number
+from harness.results import readers
+from harness.results.readers.level import MS, number
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".live" / "peers"
@@ -260,7 +260,7 @@ def sglang_rust_command(bin: Path, load: ToolLoad) -> list[str]:
 
 def _foreign(load: ToolLoad, name: str) -> Reported:
     """The percentiles of the first level in a tool's file."""
-    level = formats.read(load.out / name).levels[0]
+    level = readers.read(load.out / name).levels[0]
     return Reported(level.ttft_s.p50, level.ttft_s.p99, level.itl_s.p50, level.itl_s.p99)
 
 

@@ -19,7 +19,7 @@ from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import running_means, t_quantile
 from harness.analysis.table import Bools, Floats, Table
 from harness.data.summary import LevelSummary, ServerView, Service, Value
-from harness.results.foreign.measured import ForeignLevel
+from harness.results.readers.level import ForeignLevel
 
 LASTING = 0.001  # of a window: what streams at once for less is an overlap of stamps
 EDGE = 0.025  # of a window at the greatest number: a bound; the top 0.1 % of a normal count, σ >= 1, has 0.003 there

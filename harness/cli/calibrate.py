@@ -134,7 +134,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
     from harness.predict.question import short
     from harness.predict.step import MeanLengths
     from harness.predict.tune import CalibrationPoint
-    from harness.results import points
+    from harness.results.readers import table
     from harness.run import hardware
     from harness.spec.scenario import Hardware
 
@@ -156,7 +156,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
             itl_s=each.itl_s,
             ttft_s=each.ttft_s,
         )
-        for each in points.read(text, str(path))
+        for each in table.read(text, str(path))
     ]
     return msgspec.structs.replace(model, name=short(model.name)), deployment, lengths, read
 

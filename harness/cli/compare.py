@@ -22,6 +22,7 @@ REFUSED = 3  # exit status
 @click.option("--answers", is_flag=True, help="Rank only stacks whose canaries' answers are unchanged and as right.")
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
 @click.option("--scenarios", metavar="NAME,…", help="Compare under each of these scenarios: who wins where.")
+@click.option("--format", metavar="NAME", default="", help=output.FORMAT_HELP)
 @click.option("--out", metavar="DIR", help="Write comparison.json, .md, .html and .png there.")
 @click.option("--json", "as_json", is_flag=True, help="Print comparison.json on stdout.")
 @click.option("--no-plots", is_flag=True, help="No comparison.png and no comparison.html.")
@@ -32,6 +33,7 @@ def compare(
     answers: bool,
     force: bool,
     scenarios: str | None,
+    format: str,
     **shown: Any,
 ) -> None:
     """Compare stacks, and rank them where the data show a difference.
@@ -45,7 +47,7 @@ def compare(
     from harness.library import comparison
 
     names = [name.strip() for name in (scenarios or "").split(",") if name.strip()]
-    found = comparison.compare(*stacks, vary=vary or "", force=force, scenarios=names, answers=answers)
+    found = comparison.compare(*stacks, vary=vary or "", force=force, scenarios=names, answers=answers, format=format)
     _publish(found, **shown)
     if any(each.refused for each in found.workloads):
         sys.exit(REFUSED)

@@ -7,13 +7,22 @@ import sys
 import click
 
 from harness.cli import output
+from harness.results import exporters
 
-_FORMATS = ("csv", "vllm", "llm-d", "otel", "mlflow")  # of harness.library.export, which is not imported for --help
+
+class Format(click.Choice[str]):
+    """The exporters that Knee has; one of an installed package is taken by its name."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from harness.base import plugins
+
+        added = value not in self.choices and value in plugins.names(plugins.EXPORTERS)
+        return value if added else super().convert(value, param, ctx)
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
-@click.option("--to", type=click.Choice(_FORMATS), required=True, help="Format of the files.")
+@click.option("--to", type=Format(exporters.names()), required=True, help="Format of the files.")
 @click.option("--out", metavar="DIR|URL", help="Write files there, or send otel or mlflow; default: stdout.")
 def export(folder: str, to: str, out: str | None) -> None:
     """Write a result in another tool's format.
@@ -24,7 +33,6 @@ def export(folder: str, to: str, out: str | None) -> None:
     a line.
     """
     from harness.library import export as exporting
-    from harness.library import otlp
     from harness.library.measurement import load
 
     measured = load(folder)
@@ -32,7 +40,7 @@ def export(folder: str, to: str, out: str | None) -> None:
         if out is None:
             # A pipe takes line feeds; a carriage return would be shown as an escape (`terminal.guard`).
             sys.stdout.write(exporting.text(measured, to).replace("\r\n", "\n"))
-        elif to == exporting.MLFLOW or otlp.is_address(out):
+        elif exporting.is_sent(to, out):
             print(exporting.send(measured, to, out), file=sys.stderr)
         else:
             for path in exporting.export(measured, to, out):

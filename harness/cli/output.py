@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.base.terminal import console, json_text, to_nobody
 
+FORMAT_HELP = "Format of the files, if their content does not say it: that of an installed plug-in."
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 

@@ -103,7 +103,8 @@ def _merged(shards: tuple[str, ...], out: str) -> Path:
 @click.argument("source", metavar="FILE|DIR|-")
 @click.option("--json", "as_json", is_flag=True, help="Print the `curve` object of summary.json on stdout.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Seed of the drawn curves.")
-def fit(source: str, as_json: bool, seed: int) -> None:
+@click.option("--format", "named", metavar="NAME", default="", help=output.FORMAT_HELP)
+def fit(source: str, as_json: bool, seed: int, named: str) -> None:
     """Fit the curve to measured points.
 
     They are those of a result folder, of another tool's file (vllm bench serve, SGLang, GuideLLM, AIPerf,
@@ -115,7 +116,7 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     from harness.library import fit as fitting
     from harness.report import fitted, terminal
 
-    measured = _of_stdin() if source == "-" else fitting.read(source)
+    measured = _of_stdin(named) if source == "-" else fitting.read(source, named)
     found = fitting.fitted(measured, seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
@@ -125,11 +126,11 @@ def fit(source: str, as_json: bool, seed: int) -> None:
         terminal.show(document, console(stderr=False))
 
 
-def _of_stdin() -> Measured:
+def _of_stdin(named: str) -> Measured:
     from harness.base import decoding
     from harness.library import fit as fitting
-    from harness.results.foreign import formats
+    from harness.results import readers
 
     with decoding.reading("stdin", "text", "give a result folder or a file"):
         data = decoding.bounded(sys.stdin.buffer)
-    return fitting.of_foreign(formats.of_bytes(data, "stdin"), "stdin")
+    return fitting.of_foreign(readers.of_bytes(data, "stdin", named), "stdin")

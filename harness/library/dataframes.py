@@ -15,7 +15,7 @@ from harness.analysis.table import Floats, Table
 from harness.data.record import Record, Sample
 from harness.data.summary import Summary
 from harness.results import columns
-from harness.results.exports import rows
+from harness.results.exporters import csv
 from harness.results.result import Result
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ def _latencies(run: Result, records: Sequence[Record]) -> dict[str, Floats]:
 
 
 def levels(summary: Summary) -> pandas.DataFrame:
-    """A row a level in the order of measuring; the columns are those of `results.exports.rows`."""
+    """A row a level in the order of measuring; the columns are those of `results.exporters.csv`."""
     import pandas as pd
 
     kinds = (
-        dict.fromkeys(rows.NAMES, "float64") | dict.fromkeys(_WHOLE, "Int64") | {"verdicts": "str", "simulated": "bool"}
+        dict.fromkeys(csv.NAMES, "float64") | dict.fromkeys(_WHOLE, "Int64") | {"verdicts": "str", "simulated": "bool"}
     )
-    return pd.DataFrame(rows.rows(summary), columns=list(rows.NAMES)).astype(kinds)
+    return pd.DataFrame(csv.rows(summary), columns=list(csv.NAMES)).astype(kinds)
 
 
 def telemetry(samples: Sequence[Sample]) -> pandas.DataFrame:

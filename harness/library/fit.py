@@ -15,8 +15,9 @@ from harness.analysis.points import foreign_point
 from harness.analysis.seats import Occupancy
 from harness.base.errors import HarnessError
 from harness.library.measurement import Measurement, load
-from harness.results.foreign import formats
-from harness.results.foreign.measured import ForeignResult
+from harness.results import readers
+from harness.results.readers import table
+from harness.results.readers.level import ForeignResult
 from harness.spec.work import Unit
 
 
@@ -29,16 +30,17 @@ class Measured(NamedTuple):
     occupancies: Sequence[Occupancy] = ()
 
 
-def fit(source: str | Path | Measurement | Iterable[Sequence[float]], *, seed: int = 0) -> Fit:
+def fit(source: str | Path | Measurement | Iterable[Sequence[float]], *, seed: int = 0, format: str = "") -> Fit:
     """Return the curve and its knees: `.curve` and `.knees`, as in summary.json.
 
     The source is a result folder, a measurement, another tool's file, a CSV, or pairs of concurrency and output tokens
-    per second, with one standard error as a third figure where it is known. `seed` is that of the drawn curves.
+    per second, with one standard error as a third figure where it is known. `seed` is that of the drawn curves, and
+    `format` names the file's format where its content does not say it.
     """
     if isinstance(source, Measurement):
         return fitted(_of_run(source), seed)
     if isinstance(source, str | Path):
-        return fitted(read(str(source)), seed)
+        return fitted(read(str(source), format), seed)
     return curve.fit([_point(row) for row in source], seed=seed)
 
 
@@ -49,18 +51,18 @@ def fitted(measured: Measured, seed: int = 0) -> Fit:
     return msgspec.structs.replace(found, knees=knees)
 
 
-def read(source: str) -> Measured:
-    """The levels of a result folder or of a file."""
+def read(source: str, format: str = "") -> Measured:
+    """Read the levels of a result folder or of a file."""
     if Path(source).is_dir():
         return _of_run(load(source))
-    return of_foreign(formats.read(source), source)
+    return of_foreign(readers.read(source, format), source)
 
 
 def of_foreign(found: ForeignResult, place: str) -> Measured:
     """The levels of another tool's closed loop; HarnessError where it has none."""
-    levels = formats.closed_loop(found, place)
+    levels = readers.closed_loop(found, place)
     rated = sum(1 for level in found.levels if level.rate and level.output_tokens_per_s)
-    about = [] if found.source == formats.TABLE else [f"from {found.source}", *found.lacks]
+    about = [] if found.source == table.PLAIN else [f"from {found.source}", *found.lacks]
     if found.simulated:
         about.insert(1, "simulated: no GPU was measured")
     if rated:

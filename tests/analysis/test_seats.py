@@ -13,7 +13,7 @@ from harness.analysis.seats import Occupancy, Refused, Seats
 from harness.analysis.table import Table
 from harness.data.judgement import Verdict
 from harness.data.summary import Estimate, ServerView, Service
-from harness.results.foreign.measured import ForeignLevel, Latency
+from harness.results.readers.level import ForeignLevel, Latency
 from tests.builders.records import request
 from tests.builders.summaries import level
 

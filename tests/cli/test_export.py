@@ -16,14 +16,13 @@ from harness.base.errors import HarnessError
 from harness.base.files import write_json
 from harness.base.terminal import Guard
 from harness.cli import cli
-from harness.cli import export as verb
 from harness.data.judgement import Verdict
 from harness.data.summary import Estimate
 from harness.library import export as exporting
 from harness.library import fit as fitting
 from harness.library.measurement import load
-from harness.results.exports import table
-from harness.results.foreign import formats
+from harness.results import exporters, readers
+from harness.results.exporters import csv as table
 from harness.spec.work import Unit
 from tests.builders.summaries import full, stored
 
@@ -35,15 +34,15 @@ def folder(tmp_path: Path) -> Path:
     return stored(tmp_path / "run")
 
 
-def test_the_formats_of_the_command_are_those_of_the_library() -> None:
-    assert verb._FORMATS == exporting.FORMATS
+def test_the_exporters_are_named_in_the_order_of_the_help() -> None:
+    assert exporters.names() == ["csv", "vllm", "llm-d", "otel", "mlflow"]
 
 
-@pytest.mark.parametrize("to", [to for to in exporting.FORMATS if to not in (exporting.OTEL, exporting.MLFLOW)])
+@pytest.mark.parametrize("to", ["csv", "vllm", "llm-d"])
 def test_what_stands_on_stdout_is_read_back_by_fit(to: str, folder: Path) -> None:
     done = CliRunner().invoke(cli, ["export", str(folder), "--to", to])
     assert done.exit_code == 0, done.output
-    found = formats.of_bytes(done.stdout.encode(), "stdout")
+    found = readers.of_bytes(done.stdout.encode(), "stdout")
     assert [level.concurrency for level in found.levels] == [level.concurrency for level in full().levels]
 
 
@@ -147,4 +146,4 @@ def test_a_table_that_a_spreadsheet_saved_is_read_as_before(folder: Path, tmp_pa
     for separator in ",;":
         with saved.open("w", encoding="utf-8-sig", newline="") as file:
             csv.writer(file, delimiter=separator).writerows(rows)
-        assert formats.read(saved).levels == formats.of_bytes(plain.encode(), "plain").levels
+        assert readers.read(saved).levels == readers.of_bytes(plain.encode(), "plain").levels

@@ -19,9 +19,10 @@ from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import alternate, by_workload, compare
 from harness.decide.compare.ratio import Difference, Sample
 from harness.decide.compare.runs import Answers, Facts, Load, Run, ceiling, of_files, of_folder
-from harness.results.exports import llm_d, table, vllm
-from harness.results.foreign import formats
-from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
+from harness.results import readers
+from harness.results.exporters import csv as table
+from harness.results.exporters import llm_d, vllm
+from harness.results.readers.level import ForeignLevel, ForeignResult, Latency
 from harness.spec.scenario import Hardware
 from tests.builders import summaries
 
@@ -504,14 +505,14 @@ def test_a_simulation_s_export_is_not_ranked_against_what_was_measured(to: str) 
     def exported(summary: Summary) -> ForeignResult:
         about = summaries.MANIFEST
         if to == "csv":
-            return formats.of_bytes(table.levels(summary).encode(), "x")
+            return readers.of_bytes(table.levels(summary).encode(), "x")
         lines = [
             vllm.of_level(level, about, simulated=summary.simulated)
             if to == "vllm"
             else llm_d.of_level(level, about, index=i, simulated=summary.simulated)
             for i, level in enumerate(summary.levels)
         ]
-        return formats.of_bytes("\n".join(map(json.dumps, lines)).encode(), "x")
+        return readers.of_bytes("\n".join(map(json.dumps, lines)).encode(), "x")
 
     real, simulation = exported(summaries.full()), exported(summaries.simulated())
     found = compare([*of_files("a", [("a", real)]), *of_files("b", [("b", simulation)])])

@@ -21,7 +21,7 @@ from harness.base.files import write_json
 from harness.data.manifest import Manifest
 from harness.data.record import ABANDONED, FORMAT, Header, Level, Record, Sample
 from harness.library import dataframes, html
-from harness.results.exports import rows
+from harness.results.exporters import csv as rows
 from harness.results.result import Result
 from tests.builders.records import WINDOW, request
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, full, hollow, simulated

@@ -16,7 +16,7 @@ from matplotlib import pyplot
 from harness.cli import cli
 from harness.library import dataframes
 from harness.results.columns import PLAIN
-from harness.results.exports.rows import NAMES, SPREADS
+from harness.results.exporters.csv import NAMES, SPREADS
 from tests.builders import pages
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from harness.load import http1, quota
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
-from harness.results import levelmap, points
-from harness.results.foreign import fields, knee_csv
+from harness.results import levelmap
+from harness.results.readers import level, table
 from harness.run import first_requests, unreachable
 from harness.spec import images, reuse, scenario
 from harness.stacks import command
@@ -138,13 +138,13 @@ TABLE = (
     Expression("report/markdown.py", "([", markdown.literal, times("\\_")),
     Expression("report/markdown.py", r"^(\d+", markdown.literal, times("1")),
     Expression(
-        "results/foreign/fields.py", r"\d{1,3}(,\d{3})+", fields._THOUSANDS.fullmatch,
+        "results/readers/level.py", r"\d{1,3}(,\d{3})+", level._THOUSANDS.fullmatch,
         times(",123", before="1", after="!"),
     ),
     Expression(
-        "results/foreign/knee_csv.py", r"-?\d+,\d+(E", knee_csv._DECIMAL.fullmatch, times("1", after="!"),
+        "results/readers/table.py", r"-?\d+,\d+(E", table._DECIMAL.fullmatch, times("1", after="!"),
     ),
-    Expression("results/points.py", r"[1-9]\d{0,2}\.", points._THOUSANDS.fullmatch, times("1", before="12.")),
+    Expression("results/readers/table.py", r"[1-9]\d{0,2}\.", table._THOUSANDS.fullmatch, times("1", before="12.")),
     Expression("spec/images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1")),
     Expression("spec/reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1")),
     Expression("spec/scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" ")),

@@ -32,9 +32,8 @@ from harness.data.manifest import Manifest
 from harness.data.record import Level, Sample
 from harness.predict import question, tune
 from harness.predict.catalog import model_config, models
-from harness.results import columns, frames, levelmap, points
+from harness.results import columns, frames, levelmap, points, readers
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
-from harness.results.foreign import formats
 from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
 from harness.run import hardware
@@ -272,7 +271,7 @@ class Readers:
             "calibration": Reader([_CALIBRATION], True, self._calibration),
             "map": Reader([_MAP], True, self._map),
             "csv": Reader([_CSV], False, lambda data: points.read(data.decode(errors="replace"), "x.csv")),
-            "foreign": Reader(foreign, False, lambda data: formats.of_bytes(data, "x.json")),
+            "foreign": Reader(foreign, False, lambda data: readers.of_bytes(data, "x.json")),
         }
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ from harness.data.summary import Assumptions, Estimate, LevelSummary, Summary
 from harness.decide.levels import of_ramp, opened, valid, weighted, within_reason
 from harness.predict import rules
 from harness.predict.question import short
-from harness.results.foreign import formats
-from harness.results.foreign.measured import SHARED, ForeignResult, in_words
+from harness.results import readers
+from harness.results.readers.level import SHARED, ForeignResult, in_words
 from harness.spec.scenario import workload_digest
 from harness.spec.work import Unit
 
@@ -107,11 +107,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 # ---- of which stack each folder and file is -------------------------------------------------------------------------
 
 
-def labelled(stacks: Sequence[str]) -> list[Run]:
-    """Read every folder and file, and label its runs; several files of one label are one stack's."""
+def labelled(stacks: Sequence[str], format: str = "") -> list[Run]:
+    """Read every folder and file, and label its runs; several files of one label are one stack's.
+
+    `format` is that of the files; without it their content says which.
+    """
     named = [_named(text) for text in stacks]
     folders = {place: read_folder(place) for _, place in named if Path(place).is_dir()}
-    files = {place: formats.read(place) for _, place in named if place not in folders}
+    files = {place: readers.read(place, format) for _, place in named if place not in folders}
     started = {place: own[0].stack or "" for place, own in folders.items() if own}
     engines = {place: (own[0].facts.engine or "").partition(" ")[0] for place, own in folders.items() if own}
     engines |= {place: found.engine or "" for place, found in files.items()}

@@ -17,13 +17,14 @@ from msgspec import UNSET
 from harness.base.version import __version__
 from harness.data.manifest import Manifest
 from harness.data.summary import LevelSummary, Spread
+from harness.results.exporters import Exporter, by_level
 
 VERSION = "0.2"
 _PERCENTILES = ("p50", "p90", "p95", "p99", "max")
 
 
-def of_level(level: LevelSummary, manifest: Manifest, *, index: int, simulated: bool) -> dict[str, Any]:
-    """One level as plain data; `index` is its place in the run."""
+def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated: bool = False) -> dict[str, Any]:
+    """Return one level as plain data; `index` is its place in the run."""
     return {
         "version": VERSION,
         "run": _run(level, manifest, index, simulated=simulated),
@@ -67,14 +68,14 @@ def _load(level: LevelSummary, manifest: Manifest, index: int) -> dict[str, Any]
 
 
 def _length(asked: object, mean: float | None) -> dict[str, Any] | None:
-    """A length as it was asked for; of a distribution the mean of what was sent."""
+    """Return a length as it was asked for; of a distribution the mean of what was sent."""
     if isinstance(asked, int):
         return {"distribution": "fixed", "value": asked}
     return None if mean is None else {"distribution": "other", "value": mean}
 
 
 def _stack(manifest: Manifest) -> list[dict[str, Any]] | None:
-    """The engine, where its model, its GPUs and its name are known."""
+    """Return the engine, where its model, its GPUs and its name are known."""
     server, hardware = manifest.server, manifest.scenario.hardware
     if not (manifest.model and manifest.gpu and manifest.gpus and server.get("name")):
         return None
@@ -126,5 +127,8 @@ def _statistics(spread: Spread, units: str) -> dict[str, Any] | None:
 
 
 def _present(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields that have a value."""
+    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+EXPORTER = Exporter(files=lambda run: by_level(run, "llm-d", of_level))

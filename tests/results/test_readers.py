@@ -11,15 +11,15 @@ import pytest
 
 from harness.analysis.rules.requests import ERROR_RATE
 from harness.base.errors import HarnessError
-from harness.results.foreign import formats, knee, validity
-from harness.results.foreign.fields import number
-from harness.results.foreign.measured import ForeignLevel, ForeignResult
+from harness.results import readers
+from harness.results.readers import level as level_map
+from harness.results.readers.level import ForeignLevel, ForeignResult, number
 
 DATA = Path(__file__).parents[1] / "data" / "foreign"
 
 
 def read(name: str) -> ForeignResult:
-    return formats.read(DATA / name)
+    return readers.read(DATA / name)
 
 
 def only(name: str) -> ForeignLevel:
@@ -39,7 +39,7 @@ def test_vllm_s_milliseconds_are_seconds_and_its_lengths_means_of_totals() -> No
 
 def test_a_finite_rate_of_vllm_is_an_open_loop_whatever_bounds_it() -> None:
     stored = json.loads((DATA / "vllm.json").read_text()) | {"request_rate": 4.0}
-    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    (level,) = readers.of_bytes(json.dumps(stored).encode(), "x").levels
     assert (level.concurrency, level.rate) == (None, 4.0)
 
 
@@ -73,7 +73,7 @@ def test_aiperf_s_gaps_are_itl_and_its_means_of_requests_tpot() -> None:
 def test_a_warm_up_of_aiperf_s_is_not_its_load() -> None:
     phases = [{"name": "warmup", "concurrency": 8, "rate": 3.0}, {"name": "profiling", "concurrency": 32}]
     stored = json.loads((DATA / "aiperf.json").read_text()) | {"input_config": {"phases": phases}}
-    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    (level,) = readers.of_bytes(json.dumps(stored).encode(), "x").levels
     assert (level.concurrency, level.rate) == (32.0, None)
 
 
@@ -120,7 +120,7 @@ def test_a_finite_rate_of_vllm_s_tool_is_an_open_loop_in_llm_d_s_report_too(
 ) -> None:
     stored = json.loads((DATA / file).read_text())
     stored["scenario"]["load"] = load
-    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    (level,) = readers.of_bytes(json.dumps(stored).encode(), "x").levels
     assert (level.concurrency, level.rate) == found
 
 
@@ -134,17 +134,17 @@ def test_a_plain_table_keeps_its_errors() -> None:
 
 def test_every_file_says_its_source_and_what_it_lacks() -> None:
     files = [path for path in sorted(DATA.iterdir()) if path.suffix != ".md"]
-    found = {path.name: formats.read(path) for path in files}
+    found = {path.name: readers.read(path) for path in files}
     assert len({each.source for each in found.values()}) == 7
     assert all(each.lacks for each in found.values())
 
 
 def test_a_curve_needs_requests_in_flight() -> None:
-    assert [load for load, _, _ in formats.closed_loop(read("sglang.jsonl"), "x")] == [8.0, 16.0]
+    assert [load for load, _, _ in readers.closed_loop(read("sglang.jsonl"), "x")] == [8.0, 16.0]
     with pytest.raises(HarnessError, match="measured at fixed rates"):
-        formats.closed_loop(read("inference_perf.json"), "x")
+        readers.closed_loop(read("inference_perf.json"), "x")
     with pytest.raises(HarnessError, match="names no requests in flight"):
-        formats.closed_loop(read("aiperf.csv"), "x")
+        readers.closed_loop(read("aiperf.csv"), "x")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_curve_needs_requests_in_flight() -> None:
 )
 def test_what_is_no_result_is_refused_in_one_line(data: bytes, fact: str) -> None:
     with pytest.raises(HarnessError, match=fact) as caught:
-        formats.of_bytes(data, "x.json")
+        readers.of_bytes(data, "x.json")
     assert "\n" not in str(caught.value)
 
 
@@ -174,7 +174,7 @@ def changed(name: str, *path: str, to: Any) -> ForeignResult:
     for key in path[:-1]:
         tree = tree.setdefault(key, {}) if isinstance(tree, dict) else tree[int(key)]
     tree[path[-1]] = to
-    return formats.of_bytes(json.dumps(stored).encode(), "x")
+    return readers.of_bytes(json.dumps(stored).encode(), "x")
 
 
 @pytest.mark.parametrize(
@@ -193,14 +193,14 @@ def test_a_level_at_which_more_than_1_percent_failed_is_no_point(
 ) -> None:
     good, bad = (changed(name, *path, to=n) for n in (allowed, allowed + 1))
     assert (good.levels[-1].valid, bad.levels[-1].valid) == (True, False)
-    assert good.lacks == formats.read(DATA / name).lacks
+    assert good.lacks == readers.read(DATA / name).lacks
     assert bad.lacks[-1] == f"more than 1% of the requests failed at {load}: not counted"
 
 
 def test_what_vllm_did_not_complete_has_failed_where_it_counts_no_failures() -> None:
     stored = json.loads((DATA / "vllm.json").read_text()) | {"completed": 150}
     del stored["failed"]
-    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    (level,) = readers.of_bytes(json.dumps(stored).encode(), "x").levels
     assert (level.requests, level.failed, level.valid) == (150, 50, False)
 
 
@@ -213,22 +213,22 @@ def test_llm_d_s_requests_are_those_that_were_answered() -> None:
 def test_many_levels_that_failed_are_named_by_the_first() -> None:
     line = json.loads((DATA / "vllm.json").read_text()) | {"failed": 100}
     lines = "\n".join(json.dumps(line | {"max_concurrency": C}) for C in range(1, 12))
-    assert formats.of_bytes(lines.encode(), "x").lacks[-1] == (
+    assert readers.of_bytes(lines.encode(), "x").lacks[-1] == (
         "more than 1% of the requests failed at 1 in flight, 2 in flight, 3 in flight, 4 in flight, 5 in flight, "
         "6 in flight, 7 in flight, 8 in flight and 3 more: not counted"
     )
 
 
 def test_the_limits_and_the_examples_are_those_of_knee_s_own_levels() -> None:
-    assert validity.FAILED == ERROR_RATE
-    assert doctest.testmod(validity).failed == 0
+    assert readers.FAILED == ERROR_RATE
+    assert doctest.testmod(readers).failed == 0
 
 
 def test_no_more_of_vllm_s_requests_were_in_flight_than_it_has_prompts() -> None:
     """500 prompts at 512, 1024 and 2048 are one load, and no plateau."""
     line = json.loads((DATA / "vllm.json").read_text()) | {"num_prompts": 500, "completed": 500}
     lines = "\n".join(json.dumps(line | {"max_concurrency": C}) for C in (256, 500, 512, 2048))
-    found = formats.of_bytes(lines.encode(), "x")
+    found = readers.of_bytes(lines.encode(), "x")
     assert [level.in_flight_ok for level in found.levels] == [True, True, False, False]
     assert [level.in_flight for level in found.levels] == [None, None, 500.0, 500.0]
     assert found.lacks[-1] == "fewer requests were in flight than asked for at 512 in flight, 2048 in flight"
@@ -237,17 +237,17 @@ def test_no_more_of_vllm_s_requests_were_in_flight_than_it_has_prompts() -> None
 def test_a_rate_that_vllm_ramps_up_is_an_open_loop() -> None:
     ramp = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 50}
     stored = json.loads((DATA / "vllm.json").read_text()) | ramp
-    found = formats.of_bytes(json.dumps(stored).encode(), "x")
+    found = readers.of_bytes(json.dumps(stored).encode(), "x")
     assert found.levels[0].concurrency is None
     with pytest.raises(HarnessError, match="names no requests in flight"):
-        formats.closed_loop(found, "x")
+        readers.closed_loop(found, "x")
 
 
 @pytest.mark.parametrize(("in_flight", "ok"), [(512.0, True), (410.0, True), (409.0, False), (150.0, False)])
 def test_a_load_that_sglang_did_not_keep_in_flight_is_not_that_load(in_flight: float, ok: bool) -> None:
     first = json.loads((DATA / "sglang.jsonl").read_text().partition("\n")[0])
     stored = first | {"max_concurrency": 512, "concurrency": in_flight}
-    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    (level,) = readers.of_bytes(json.dumps(stored).encode(), "x").levels
     assert (level.in_flight, level.in_flight_ok) == (in_flight, ok)
 
 
@@ -283,18 +283,18 @@ def test_lines_of_two_models_or_machines_are_no_one_run(
         tree = tree[key]
     tree[path[-1]] = other
     with pytest.raises(HarnessError, match=fact) as refused:
-        formats.of_bytes(f"{json.dumps(first)}\n{json.dumps(second)}".encode(), "x.jsonl")
+        readers.of_bytes(f"{json.dumps(first)}\n{json.dumps(second)}".encode(), "x.jsonl")
     assert (refused.value.place, refused.value.way_out) == ("x.jsonl", "give each a file of its own")
 
 
 def test_of_lines_of_which_one_names_no_model_the_others_do() -> None:
     named = json.loads((DATA / "vllm.json").read_text())
-    found = formats.of_bytes(f"{json.dumps(named | {'model_id': None})}\n{json.dumps(named)}".encode(), "x")
+    found = readers.of_bytes(f"{json.dumps(named | {'model_id': None})}\n{json.dumps(named)}".encode(), "x")
     assert found.model == "meta-llama/Llama-3.1-8B-Instruct"
 
 
 def test_knee_s_own_examples_hold() -> None:
-    assert doctest.testmod(knee).failed == 0
+    assert doctest.testmod(level_map).failed == 0
 
 
 @pytest.mark.parametrize(

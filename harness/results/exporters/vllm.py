@@ -1,7 +1,7 @@
 """A level as the result file of `vllm bench serve --save-result`.
 
 Fields: vLLM, vllm/benchmarks/serve.py. Its ITL are gaps between chunks, ICL here. What that tool has no field for
-stands behind its own, as its `--metadata` would: whether the endpoint was simulated, and the verdicts.
+comes after its own, as its `--metadata` would: whether the endpoint was simulated, and the verdicts.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from datetime import datetime
 from typing import Any
 
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Spread
+from harness.data.summary import LevelSummary
+from harness.results.exporters import Exporter, by_level
 from harness.spec.traffic import parse
 
 _ENDPOINTS = {"chat": "openai-chat", "completions": "openai", "embeddings": "openai-embeddings"}  # vLLM's names
 _STATISTICS = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 
 
-def of_level(level: LevelSummary, manifest: Manifest, *, simulated: bool) -> dict[str, Any]:
-    """One level as plain data; milliseconds, null where Knee has no value."""
+def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated: bool = False) -> dict[str, Any]:
+    """Return one level as plain data; milliseconds, null where Knee has no value."""
     endpoint = _ENDPOINTS.get(manifest.api or "chat", manifest.api)
     done = level.requests - level.errors - level.cancelled - (level.abandoned or 0)
     output, inputs = level.output_tokens_per_s.mean, level.input_tokens_per_s.mean
@@ -44,33 +45,31 @@ def of_level(level: LevelSummary, manifest: Manifest, *, simulated: bool) -> dic
         "output_throughput": output,
         "total_token_throughput": None if output is None or inputs is None else output + inputs,
     }
-    for name, spread in (("ttft", level.ttft_s), ("tpot", level.tpot_s), ("itl", level.icl_s), ("e2el", level.e2e_s)):
-        found |= _milliseconds(name, spread)
+    spreads = {"ttft": level.ttft_s, "tpot": level.tpot_s, "itl": level.icl_s, "e2el": level.e2e_s}
+    for name, spread in spreads.items():
+        for theirs, ours in _STATISTICS.items():
+            value = getattr(spread, ours)
+            found[f"{theirs}_{name}_ms"] = None if value is None else value * 1e3
     verdicts = list(dict.fromkeys(f"{each.level}: {each.code}" for each in level.verdicts))
     return found | {"tool": "knee", "simulated": simulated, "verdicts": verdicts}
 
 
-def _milliseconds(name: str, spread: Spread) -> dict[str, float | None]:
-    seconds = {statistic: getattr(spread, ours) for statistic, ours in _STATISTICS.items()}
-    return {f"{each}_{name}_ms": None if value is None else value * 1e3 for each, value in seconds.items()}
-
-
 def _total(mean: float | None, n: int) -> float | None:
-    """Tokens of all requests, by their mean; whole where they are whole but for rounding."""
+    """Return the tokens of all requests, by their mean; whole where they are whole but for rounding."""
     if mean is None:
         return None
     return round(mean * n) if abs(mean * n - round(mean * n)) < 1e-6 else mean * n
 
 
 def _burstiness(manifest: Manifest) -> float | None:
-    """The shape of the gamma distribution of the gaps: 1 for Poisson; None where arrivals have none."""
+    """Return the shape of the gamma distribution of the gaps: 1 for Poisson; None where arrivals have none."""
     arrivals = parse(manifest.scenario.ramp.arrivals)
     steady = arrivals.own_rate is None and arrivals.speed is None and math.isfinite(arrivals.shape)
     return arrivals.shape if steady else None
 
 
 def _date(created: str | None) -> str | None:
-    """The moment as that tool writes it; None where it is not known.
+    """Return the moment as that tool writes it; None where it is not known.
 
     >>> _date("2026-11-20T22:44:13+00:00")
     '20261120-224413'
@@ -79,3 +78,6 @@ def _date(created: str | None) -> str | None:
         return datetime.fromisoformat(created or "").strftime("%Y%m%d-%H%M%S")
     except ValueError:
         return None
+
+
+EXPORTER = Exporter(files=lambda run: by_level(run, "vllm", of_level))

@@ -10,9 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.library import otlp
-from harness.results.exports import otel
-from tests.results.test_exports import MANIFEST, full
+from harness.results.exporters import otel
+from tests.builders.summaries import MANIFEST, full
 
 
 class Collector(HTTPServer):
@@ -52,7 +51,7 @@ def collector() -> Iterator[Collector]:
 def test_the_metrics_arrive_with_the_headers(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b,tenant=x")
     document = otel.of_run(full(), MANIFEST)
-    assert otlp.post(document, collector.address) == f"{collector.address}/v1/metrics: sent"
+    assert otel.post(document, collector.address) == f"{collector.address}/v1/metrics: sent"
     ((path, headers, body),) = collector.got
     assert (path, headers["api-key"], headers["tenant"]) == ("/v1/metrics", "a b", "x")
     assert headers["content-type"] == "application/json"
@@ -63,27 +62,27 @@ def test_opentelemetrys_own_types_read_what_arrives(collector: Collector) -> Non
     reason = "opentelemetry-proto is not installed"
     service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2", reason=reason)
     json_format = pytest.importorskip("google.protobuf.json_format", reason=reason)
-    otlp.post(otel.of_run(full(), MANIFEST), collector.address)
+    otel.post(otel.of_run(full(), MANIFEST), collector.address)
     found = json_format.Parse(collector.got[0][2], service.ExportMetricsServiceRequest())
     assert "knee.ttft" in {metric.name for metric in found.resource_metrics[0].scope_metrics[0].metrics}
 
 
 def test_refused_points_are_reported(collector: Collector) -> None:
     collector.answer = b'{"partialSuccess": {"rejectedDataPoints": "3", "errorMessage": "too old"}}'
-    assert otlp.post({}, collector.address + "/v1/metrics").endswith("/v1/metrics: sent; points refused: 3 (too old)")
+    assert otel.post({}, collector.address + "/v1/metrics").endswith("/v1/metrics: sent; points refused: 3 (too old)")
 
 
 @pytest.mark.parametrize("status", [401, 503])
 def test_a_refusal_is_one_line(collector: Collector, status: int) -> None:
     collector.status = status
     with pytest.raises(HarnessError, match=f"the collector answered {status}") as caught:
-        otlp.post({}, collector.address)
+        otel.post({}, collector.address)
     assert "\n" not in str(caught.value)
 
 
 def test_no_collector_is_one_line_without_the_password() -> None:
     with pytest.raises(HarnessError, match="was not reached") as caught:
-        otlp.post({}, "http://user:secret@127.0.0.1:1?key=secret")
+        otel.post({}, "http://user:secret@127.0.0.1:1?key=secret")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -91,5 +90,5 @@ def test_no_collector_is_one_line_without_the_password() -> None:
 def test_broken_headers_are_named_without_their_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "secret")
     with pytest.raises(HarnessError, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
-        otlp.post({}, "http://127.0.0.1:1")
+        otel.post({}, "http://127.0.0.1:1")
     assert "secret" not in str(caught.value)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.results.points import CsvPoint, read
+from harness.results.readers.table import CsvPoint, read
 
 
 def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:

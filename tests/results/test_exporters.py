@@ -20,9 +20,11 @@ from harness.data.judgement import Verdict
 from harness.data.manifest import Clock, Manifest
 from harness.data.record import ABANDONED
 from harness.data.summary import LevelSummary, Spread, Summary
-from harness.results.exports import llm_d, mlflow, otel, rows, table, vllm
-from harness.results.foreign import formats
-from harness.results.foreign.measured import WHOLE_RUN, ForeignLevel, ForeignResult, Latency
+from harness.results import readers
+from harness.results.exporters import csv as rows
+from harness.results.exporters import csv as table
+from harness.results.exporters import llm_d, mlflow, otel, vllm
+from harness.results.readers.level import WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 from tests.builders.llm_d import REPORT
 from tests.builders.summaries import MANIFEST, full, hollow, simulated
 
@@ -98,7 +100,7 @@ def leaves(tree: Any, path: str = "") -> dict[str, Any]:
 
 
 def read(data: bytes) -> ForeignResult:
-    return formats.of_bytes(data, "an export")
+    return readers.of_bytes(data, "an export")
 
 
 @pytest.mark.parametrize("summary", [full(), simulated(), open_loop()], ids=["closed", "simulated", "open"])

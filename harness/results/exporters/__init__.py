@@ -1,0 +1,98 @@
+"""A result for other tools: files in the shape of another benchmark's, or a run sent to where a tool keeps its own.
+
+Each tool's exporter is a module here that has EXPORTER. Other packages add exporters by the entry point
+`knee.exporters`; such a one is loaded only where its name is given.
+
+Files have the figures of Knee's own summary, renamed and in the other tool's units; nothing is worked out anew. What
+the other format demands and Knee did not measure is left out or null, never 0. `results.readers` reads the files back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from harness.base import plugins
+from harness.base.errors import HarnessError, nearest
+from harness.base.terminal import json_text
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Summary
+from harness.spec.work import Unit
+
+if TYPE_CHECKING:
+    import pandas
+
+_FIRST = ("csv", "vllm", "llm_d", "otel", "mlflow")  # in this order; others come after them
+
+
+class Run(Protocol):
+    """A measured run as an exporter gets it."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def manifest(self) -> Manifest: ...
+    @property
+    def summary(self) -> Summary: ...
+    @property
+    def has_requests(self) -> bool: ...
+    @property
+    def requests(self) -> pandas.DataFrame: ...
+
+
+class Exporter(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be made of a run for another tool; None: nothing of the kind."""
+
+    files: Callable[[Run], Mapping[str, Any]] | None = None  # by name: text as it is, or plain data for JSON
+    text: Callable[[Run], str] | None = None  # on stdout; None: each file's data as a line of JSON
+    send: Callable[[Run, str], str] | None = None  # to an address, or a folder where there are no files; in a line
+    title: str = ""  # of the tool, where its name is another
+
+    def on_stdout(self, run: Run) -> str:
+        """Return the text of a run for stdout; HarnessError where there is none."""
+        if self.text is not None:
+            return self.text(run)
+        found = self.files(run) if self.files is not None else {}
+        return "".join(f"{json_text(msgspec.json.encode(each).decode())}\n" for each in found.values())
+
+
+def names() -> list[str]:
+    """Return the names of the exporters of this package."""
+    found = [each.name for each in pkgutil.iter_modules(__path__)]
+    found.sort(key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+    return [name.replace("_", "-") for name in found]
+
+
+def find(name: str) -> Exporter:
+    """Return the exporter of that name, of this package or of another; HarnessError where there is none."""
+    if name in names():
+        found: Exporter = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").EXPORTER
+        return found
+    added: Exporter | None = plugins.find(plugins.EXPORTERS, name, Exporter)
+    if added is None:
+        known = [*names(), *plugins.names(plugins.EXPORTERS)]
+        raise HarnessError(f"no format '{name[:40]}'", place="--to", way_out=nearest(name, known))
+    return added
+
+
+def by_level(
+    run: Run, to: str, of_level: Callable[[LevelSummary, Manifest, int, bool], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return a document for each level that has a throughput, by file name; `of_level` gets the level's place too."""
+    summary = run.summary
+    if summary.unit != Unit.OUTPUT_TOKENS:
+        fact = f"{to} counts output tokens, and this run {summary.unit}"
+        raise HarnessError(fact, place=str(run.path), way_out="give --to csv")
+    found = {}
+    for index, level in enumerate(summary.levels):
+        if level.output_tokens_per_s.mean is not None:
+            load = f"c{level.concurrency}" if level.rate is None else f"rate{level.rate:g}"
+            found[f"{to}-{index:02}-{load}.json"] = of_level(level, run.manifest, index, summary.simulated)
+    if not found:
+        raise HarnessError("no level with a throughput", place=str(run.path), way_out="measure one")
+    return found

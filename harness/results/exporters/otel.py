@@ -1,0 +1,166 @@
+"""The levels as OpenTelemetry metrics, in OTLP's JSON: a file that `otlpjsonfile` reads, or sent to a collector.
+
+Encoding: opentelemetry-proto, docs/specification.md (JSON Protobuf Encoding): camel case, 64-bit integers as text. Each
+figure is a gauge with a point a level, of the level's window. A figure that was not measured has no point.
+
+Protocol: opentelemetry.io/docs/specs/otlp (OTLP/HTTP); headers by OTEL_EXPORTER_OTLP_HEADERS, `name=value` with commas
+between, values percent-encoded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import UNSET
+
+from harness.base.errors import HarnessError
+from harness.base.version import __version__
+from harness.data.manifest import Manifest
+from harness.data.summary import LevelSummary, Summary
+from harness.results.exporters import Exporter
+from harness.results.exporters.csv import SPREADS, STATISTICS, Cell, row
+
+_PATH = "/v1/metrics"
+_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+_TIMEOUT_S = 10.0  # OpenTelemetry's own
+_UNITS = {  # UCUM, as OpenTelemetry asks for: what is counted is in braces
+    "in_flight": "{request}", "requests": "{request}", "errors": "{request}", "cancelled": "{request}",
+    "abandoned": "{request}", "error_rate": "1", "input_tokens_mean": "{token}", "output_tokens_mean": "{token}",
+    "output_tokens_per_s": "{token}/s", "input_tokens_per_s": "{token}/s", "requests_per_s": "{request}/s",
+    "documents_per_s": "{document}/s", "output_tokens_per_s_per_gpu": "{token}/s", "tokens_per_s_per_user": "{token}/s",
+    "goodput_requests_per_s": "{request}/s", "slo_met_fraction": "1", "cached_input_fraction": "1",
+}  # fmt: skip
+
+
+def of_run(summary: Summary, manifest: Manifest) -> dict[str, Any]:
+    """Return all levels as one request of OTLP; moments are 0, which is unknown there, where the run's clock is."""
+    about: dict[str, Cell] = {
+        "service.name": "knee",
+        "knee.run": manifest.scenario_digest,
+        "knee.scenario": manifest.name,
+        "knee.model": manifest.model,
+        "knee.gpu": manifest.gpu,
+        "knee.simulated": summary.simulated,
+    }
+    scope = {"name": "knee", "version": manifest.harness_version or __version__}
+    metrics = [_metric(name, unit, summary, manifest) for name, unit in _UNITS.items()]
+    metrics += [_metric(name.removesuffix("_s"), "s", summary, manifest) for name in SPREADS]
+    found = [metric for metric in metrics if metric["gauge"]["dataPoints"]]
+    resource = {"attributes": _attributes(about)}
+    return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": found}]}]}
+
+
+def _metric(name: str, unit: str, summary: Summary, manifest: Manifest) -> dict[str, Any]:
+    """Return a gauge; of a latency each statistic is a point of its own."""
+    points = []
+    for level in summary.levels:
+        figures = row(level)
+        common = {"concurrency": level.concurrency, "rate": level.rate, "repeat": level.repeat}
+        for each in STATISTICS if unit == "s" else (None,):
+            value = figures[name if each is None else f"{name}_{each}_s"]
+            if isinstance(value, int | float):
+                labels = _attributes({**common, "statistic": each})
+                points.append({**_window(level, manifest), "asDouble": value, "attributes": labels})
+    return {"name": f"knee.{name}", "unit": unit, "gauge": {"dataPoints": points}}
+
+
+def _window(level: LevelSummary, manifest: Manifest) -> dict[str, str]:
+    if manifest.clock is UNSET:
+        return {"startTimeUnixNano": "0", "timeUnixNano": "0"}
+    start, end = (str(round((manifest.clock.unix_origin + at) * 1e9)) for at in level.window)
+    return {"startTimeUnixNano": start, "timeUnixNano": end}
+
+
+def _attributes(values: Mapping[str, Cell]) -> list[dict[str, Any]]:
+    """Return OTLP's attributes of those that have a value.
+
+    >>> _attributes({"concurrency": 8, "rate": None, "statistic": "p50"})
+    [{'key': 'concurrency', 'value': {'intValue': '8'}}, {'key': 'statistic', 'value': {'stringValue': 'p50'}}]
+    """
+    return [
+        {"key": name, "value": _value(value)} for name, value in values.items() if value is not None and value != ""
+    ]
+
+
+def _value(value: Cell) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
+
+
+# ---- to a collector -------------------------------------------------------------------------------------------------
+
+
+class _Partial(msgspec.Struct, frozen=True):
+    rejected: int | str = msgspec.field(name="rejectedDataPoints", default=0)
+    message: str = msgspec.field(name="errorMessage", default="")
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    partial: _Partial | None = msgspec.field(name="partialSuccess", default=None)
+
+
+def post(document: dict[str, Any], address: str) -> str:
+    """Send it, and return what became of it in a line; HarnessError where the collector did not take it."""
+    import httpx
+
+    try:
+        url = httpx.URL(address)
+        if not url.path.rstrip("/").endswith(_PATH):
+            url = url.copy_with(path=url.path.rstrip("/") + _PATH)
+        place = str(url.copy_with(userinfo=b"", query=None))  # either may hold a secret
+    except httpx.InvalidURL:
+        raise HarnessError("no address", place="--out", way_out="give http://HOST:4318") from None
+    headers = {**_headers(os.environ.get(_HEADERS, "")), "Content-Type": "application/json"}
+    try:
+        answer = httpx.post(
+            url, content=msgspec.json.encode(document), headers=headers, timeout=_TIMEOUT_S, trust_env=False
+        )
+    except (httpx.HTTPError, UnicodeError) as error:
+        fact = f"the collector was not reached ({type(error).__name__})"
+        raise HarnessError(fact, place=place, way_out="see that it runs and takes OTLP over HTTP") from None
+    if not answer.is_success:
+        fact = f"the collector answered {answer.status_code}"
+        raise HarnessError(fact, place=place, way_out=f"see its log, and {_HEADERS}")
+    return f"{place}: {_outcome(answer.content)}"
+
+
+def _outcome(content: bytes) -> str:
+    try:
+        partial = msgspec.json.decode(content or b"{}", type=_Answer).partial
+    except (msgspec.DecodeError, UnicodeError):
+        return "sent; the answer was not OTLP"
+    if partial is None or (str(partial.rejected) == "0" and not partial.message):
+        return "sent"
+    message = "".join(each if each.isprintable() else " " for each in partial.message[:200])
+    return f"sent; points refused: {str(partial.rejected)[:20]}" + (f" ({message})" if message else "")
+
+
+def _headers(text: str) -> dict[str, str]:
+    """Return the headers of the variable; its values are never shown.
+
+    >>> _headers("api-key=a%20b, tenant=x")
+    {'api-key': 'a b', 'tenant': 'x'}
+    """
+    found = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, sign, value = pair.partition("=")
+        name, value = name.strip(), unquote(value.strip())
+        if not sign or not name or not (name + value).isascii() or not (name + value).isprintable():
+            raise HarnessError(
+                "not name=value with commas between", place=_HEADERS, way_out="percent-encode the values"
+            )
+        found[name] = value
+    return found
+
+
+EXPORTER = Exporter(
+    files=lambda run: {"metrics.otlp.json": of_run(run.summary, run.manifest)},
+    send=lambda run, address: post(of_run(run.summary, run.manifest), address),
+)

@@ -1,0 +1,221 @@
+"""Another tool's result as plain data, and how a reader finds it: a map of our figures to the names in the tool's file.
+
+Figures are in seconds and in tokens per second. A value that is not what it should be counts as absent, and is None.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from harness.base import decoding
+from harness.data.judgement import Gravity
+
+WHOLE_RUN = "throughput is over the whole run, its beginning and end included"
+NO_ERROR = "no error of its own: one figure a level"
+NO_SERVER = "it names no GPU, precision or server setting"
+SHARED = ("source", "simulated", "model", "engine", "gpu", "gpus")  # facts that all levels of one result have alike
+KNEE = "knee"  # the tool of Knee's own exports
+IN_FLIGHT_LOW = "in_flight_low"  # the code of the rule, which is above this room
+MS = 1e-3
+_MOST = 1e15  # of any figure
+_LONGEST = 200  # characters of a name
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")  # commas that are no decimal points
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """A distribution of seconds, as far as it is given."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One load: closed loop by `concurrency`, open loop by `rate`; neither where the file names no load."""
+
+    concurrency: float | None = None
+    rate: float | None = None  # requests per second that were to be sent
+    in_flight: float | None = None  # mean, as the tool counted it, or the most that were possible
+    output_tokens_per_s: float | None = None
+    se: float | None = None  # one standard error of it
+    se_assumed: bool = False  # by the number of requests: a weight
+    valid: bool = True  # as a point of a curve
+    in_flight_ok: bool = True  # as many as were requested
+    requests_per_s: float | None = None
+    requests: int | None = None  # that were answered
+    failed: int | None = None  # not among these
+    input_tokens_mean: float | None = None
+    output_tokens_mean: float | None = None
+    ttft_s: Latency = Latency()
+    itl_s: Latency = Latency()  # gaps between chunks, which are tokens where each chunk carries one
+    tpot_s: Latency = Latency()  # a token after the first, means of requests
+    itl_mean_s: float | None = None  # a token after the first, over all of them
+    e2e_s: Latency = Latency()
+
+
+class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All levels of a file. Texts in it come from outside."""
+
+    source: str  # the tool
+    levels: list[ForeignLevel]
+    simulated: bool = False  # no GPU was measured
+    model: str | None = None
+    engine: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    lacks: tuple[str, ...] = ()  # what the file cannot support
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool's file: how it is recognised, and how its levels are read.
+
+    Both functions get one piece of JSON, as plain data, or with `rows` all rows of a CSV, each a list of cells.
+    """
+
+    name: str  # of the tool, as messages have it
+    matches: Callable[[Any], bool]
+    read: Callable[[Any], ForeignResult]
+    rows: bool = False
+
+
+# ---- a map of names -------------------------------------------------------------------------------------------------
+
+
+class Latencies(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a file keeps the statistics of a latency: dotted paths, in which {name} is the latency's name there."""
+
+    at: str  # of a statistic, like "latency.{name}.{statistic}"
+    names: Mapping[str, tuple[str, ...]] = {}  # of the statistics that have other names than ours, the likeliest first
+    unit_at: str = ""  # where a word says the unit; "": the latency's name ends in `_ms`, or it is seconds
+    units: Mapping[str, float] = {}  # seconds of each word
+
+    def read(self, tree: Any, name: str) -> Latency:
+        """Return the latency that has this name in the file."""
+        unit: float | None = MS if name.endswith("_ms") else 1.0
+        if self.unit_at:
+            unit = self.units.get(text(tree, *self.unit_at.format(name=name).split(".")) or "")
+        if unit is None:
+            return Latency()
+        found: dict[str, float | None] = {}
+        for ours in ("mean", "p50", "p90", "p95", "p99"):
+            paths = (self.at.format(name=name, statistic=each).split(".") for each in self.names.get(ours, (ours,)))
+            values = (number(tree, *path, unit=unit) for path in paths)
+            found[ours] = next((value for value in values if value is not None), None)
+        return Latency(**found)
+
+
+def level(tree: Any, names: Mapping[str, str], latencies: Latencies, **known: Any) -> ForeignLevel:
+    """Return a level by a map of our figures to dotted paths in the tree; `known` are those found in other ways.
+
+    >>> found = level({"done": {"rate": 20.0}}, {"requests_per_s": "done.rate"}, Latencies(at="{name}"), rate=25.0)
+    >>> found.requests_per_s, found.rate
+    (20.0, 25.0)
+    """
+    for ours, theirs in names.items():
+        if ours in _LATENCIES:
+            known[ours] = latencies.read(tree, theirs)
+        else:
+            kind: Callable[..., float | None] = _KINDS.get(ours, number)
+            known[ours] = kind(tree, *theirs.split("."))
+    return ForeignLevel(**known)
+
+
+def plain(data: bytes) -> Any:
+    """Return JSON as plain data; `NaN` and `Infinity`, which Python's writers use, are None. One of decoding.WRONG."""
+    value = json.loads(data, parse_constant=lambda _: None)
+    decoding.check(value, numbers=False)
+    return value
+
+
+def at(tree: Any, *path: str) -> Any:
+    """Return what is at a path of names; None where there is nothing.
+
+    >>> at({"a": {"b": 1}}, "a", "b"), at({"a": 1}, "a", "b")
+    (1, None)
+    """
+    for name in path:
+        if not isinstance(tree, Mapping):
+            return None
+        tree = tree.get(name)
+    return tree
+
+
+def number(tree: Any, *path: str, unit: float = 1.0) -> float | None:
+    """Return a finite number from 0 on, in units of ours; of text too, as a CSV has it, with commas for thousands.
+
+    >>> number({"a": 20}, "a", unit=1e-3), number({"a": "n/a"}, "a"), number({"a": -1}, "a"), number({"a": True}, "a")
+    (0.02, None, None, None)
+    """
+    value = at(tree, *path)
+    if isinstance(value, str):
+        try:
+            value = float(value.replace(",", "") if _THOUSANDS.fullmatch(value.strip()) else value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) * unit if math.isfinite(value) and 0 <= value < _MOST else None
+
+
+def positive(tree: Any, *path: str) -> float | None:
+    """Return a number above 0."""
+    return number(tree, *path) or None
+
+
+def whole(tree: Any, *path: str) -> int | None:
+    """Return a whole number from 0 on."""
+    found = number(tree, *path)
+    return None if found is None else round(found)
+
+
+def count(tree: Any, *path: str) -> int | None:
+    """Return a whole number above 0."""
+    return whole(tree, *path) or None
+
+
+def text(tree: Any, *path: str) -> str | None:
+    """Return a name that is not empty."""
+    value = at(tree, *path)
+    return value[:_LONGEST] if isinstance(value, str) and value else None
+
+
+def mean(total: float | None, n: float | None) -> float | None:
+    """Return a mean by its sum."""
+    return total / n if total is not None and n else None
+
+
+_LATENCIES = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
+_KINDS: Mapping[str, Callable[..., float | None]] = {"in_flight": positive, "requests": count, "failed": whole}
+
+
+def validity(verdicts: Any) -> tuple[bool, bool]:
+    """Return (valid as a point of a curve, as many in flight as were requested), by verdicts of Knee's own exports.
+
+    A verdict is like "invalid: stalled"; other words among them mean nothing.
+
+    >>> validity(["note: fit_error_assumed", "invalid: in_flight_low"]), validity(["invalid:stalled", "knee"])
+    ((True, False), (False, True))
+    """
+    words = [each for each in verdicts if isinstance(each, str)] if isinstance(verdicts, list) else []
+    parts = (each.partition(":") for each in words)
+    invalid = {code.strip() for gravity, _, code in parts if gravity == Gravity.INVALID}
+    return invalid <= {IN_FLIGHT_LOW}, IN_FLIGHT_LOW not in invalid  # as in `analysis.rules.usable`, of a point
+
+
+def in_words(fact: str | int) -> str:
+    """Return one of the facts in SHARED for people.
+
+    >>> in_words(True), in_words(1), in_words("vllm")
+    ('a simulated server', '1 GPU', 'vllm')
+    """
+    if isinstance(fact, bool):
+        return "a simulated server" if fact else "a real one"
+    return f"{fact} GPU{'s' if fact != 1 else ''}" if isinstance(fact, int) else fact

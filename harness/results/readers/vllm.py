@@ -1,0 +1,91 @@
+"""The result file of `vllm bench serve --save-result`: one level, its fields in one table.
+
+Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite, or that is ramped up, is an open loop, with
+`max_concurrency` as its bound only. What was in flight is not in the file; no more were than it has prompts. A file
+that `knee export` wrote is of a steady window, in which fewer requests may begin, and has verdicts instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.results.readers.level import (
+    KNEE,
+    NO_ERROR,
+    NO_SERVER,
+    WHOLE_RUN,
+    ForeignResult,
+    Latencies,
+    Reader,
+    at,
+    count,
+    level,
+    mean,
+    number,
+    positive,
+    text,
+    validity,
+    whole,
+)
+
+_NAME = "vllm bench serve"
+FIGURES = {
+    "output_tokens_per_s": "output_throughput",
+    "requests_per_s": "request_throughput",
+    "requests": "completed",
+    "ttft_s": "ttft_ms",
+    "itl_s": "itl_ms",
+    "tpot_s": "tpot_ms",
+    "e2e_s": "e2el_ms",
+}
+LATENCIES = Latencies(at="{statistic}_{name}", names={"p50": ("p50", "median")})
+
+
+def _matches(found: Any) -> bool:
+    return isinstance(found, dict) and {"output_throughput", "total_token_throughput"} <= found.keys()
+
+
+def _read(found: Any) -> ForeignResult:
+    rate, own = positive(found, "request_rate"), text(found, "tool") == KNEE
+    load = None if rate or text(found, "ramp_up_strategy") else positive(found, "max_concurrency")
+    most = None if own else _most(load, positive(found, "num_prompts"))
+    valid, in_flight_ok = validity(at(found, "verdicts")) if own else (True, most is None)
+    measured = level(
+        found,
+        FIGURES,
+        LATENCIES,
+        concurrency=load,
+        rate=rate,
+        in_flight=most,
+        valid=valid,
+        in_flight_ok=in_flight_ok,
+        failed=_failed(found),
+        **lengths(found),
+    )
+    return ForeignResult(
+        source=KNEE if own else _NAME,
+        levels=[measured],
+        simulated=own and at(found, "simulated") is True,
+        model=text(found, "model_id"),
+        lacks=(NO_ERROR, NO_SERVER) if own else (WHOLE_RUN, NO_ERROR, NO_SERVER),
+    )
+
+
+def lengths(found: Any) -> dict[str, float | None]:
+    """Return the mean tokens of a request, by the sums in the file."""
+    done = count(found, "completed")
+    return {f"{each}_tokens_mean": mean(number(found, f"total_{each}_tokens"), done) for each in ("input", "output")}
+
+
+def _most(load: float | None, prompts: float | None) -> float | None:
+    """Return the requests that can have been in flight, where these are fewer than the load."""
+    return prompts if load and prompts and prompts < load else None
+
+
+def _failed(found: Any) -> int | None:
+    """Return the requests that failed; of a version that does not count them, those that were not completed."""
+    failed, prompts, done = (whole(found, name) for name in ("failed", "num_prompts", "completed"))
+    return failed if failed is not None or prompts is None or done is None else max(0, prompts - done)
+
+
+READERS = (Reader(name=_NAME, matches=_matches, read=_read),)
