@@ -115,7 +115,7 @@ def model(name: str, *, hub: bool) -> tuple[str, str]:
     """(path or name to read, name to show); `hub` looks the name up at the hub."""
     if not hub:
         return name, ""
-    from harness.results import hub as hubs
+    from harness.predict import hub as hubs
 
     return hubs.config(name), name
 

@@ -63,7 +63,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listing(places: Sequence[str], plotted: Subject | None = None) -> Listing:
-    """Every result folder there is in these places, with a figure of each where one is plotted."""
+    """List every result folder in these places, with a figure of each where one is plotted."""
     found: list[Entry] = []
     broken: list[Broken] = []
     for folder in dict.fromkeys(each for place in places for each in folders(place)):
@@ -76,7 +76,7 @@ def listing(places: Sequence[str], plotted: Subject | None = None) -> Listing:
 
 
 def folders(place: str) -> list[Path]:
-    """The result folders in a place, which may be one itself; links in it are not followed."""
+    """Return the result folders in a place, which may be one itself; links in it are not followed."""
     top = Path(place)
     if not top.is_dir():
         raise HarnessError("no such folder", place=place, way_out="give a result folder, or a folder of them")
@@ -105,7 +105,7 @@ def _within(top: Path) -> Iterator[Path]:
 
 
 def entry(folder: Path, plotted: Subject | None = None) -> Entry:
-    """One result folder: by its stored summary, which is not made again here; by its spool where a run is not over."""
+    """Describe a result folder by its stored summary, which is not made again; by its spool where a run is not over."""
     manifest = read_manifest(folder)
     if isinstance(manifest, MapManifest):
         raise HarnessError("a level map, not a run", place=str(folder), way_out="restore its map.json")
@@ -133,7 +133,7 @@ def entry(folder: Path, plotted: Subject | None = None) -> Entry:
 
 
 def moment(text: str | None) -> datetime.datetime | None:
-    """A time as a manifest has it, in UTC; None where it is none.
+    """Return a time as a manifest has it, in UTC; None where it is none.
 
     >>> moment("2026-11-23T13:21:38+00:00"), moment("lately")
     (datetime.datetime(2026, 11, 23, 13, 21, 38, tzinfo=datetime.timezone.utc), None)

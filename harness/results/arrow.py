@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def array(values: Sequence[Any] | np.ndarray, kind: str) -> pa.Array:
-    """The values, shape [n], as `string` or a kind of number; None is a gap."""
+    """Return the values, shape [n], as `string` or a kind of number; None is a gap."""
     import numpy as np
     import pyarrow as pa
 

@@ -57,7 +57,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
-    """The header, the levels and the records of a requests.parquet."""
+    """Read the header, the levels and the records of a requests.parquet."""
     import pyarrow as pa
 
     with _opened(path, _TEXTS, "a requests.parquet of this project", _WAY_OUT, _BYTES_A_REQUEST) as file:
@@ -66,7 +66,7 @@ def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
         header, levels = _about(file.schema_arrow.metadata or {})
         wanted = {name: kind for name, kind in PLAIN if name.rstrip("_") in file.schema_arrow.names}
         missing = [name for name, _ in PLAIN if name not in wanted and name not in optional]  # an older file has fewer
-        _check(file, {name.rstrip("_"): kind for name, kind in wanted.items()} | _LISTS, missing)
+        _must_have(file, {name.rstrip("_"): kind for name, kind in wanted.items()} | _LISTS, missing)
         nullable = {name for name in wanted if type(None) in getattr(known[name], "__args__", ())}
         records: list[Record] = []
         known_levels = {level.index for level in levels}
@@ -81,10 +81,10 @@ def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
 
 
 def telemetry(path: Path) -> list[Sample]:
-    """The samples of a telemetry.parquet."""
+    """Read the samples of a telemetry.parquet."""
     what = "a telemetry.parquet of this project"
     with _opened(path, ("source", "metric"), what, _NO_TELEMETRY, _BYTES_A_SAMPLE) as file:
-        _check(file, _SAMPLES, [])
+        _must_have(file, _SAMPLES, [])
         samples = []
         for rows in file.iter_batches(_ROWS_AT_ONCE, columns=list(_SAMPLES)):
             found = [Sample(*row) for row in zip(*(_values(rows, name, null=False) for name in _SAMPLES), strict=True)]
@@ -96,7 +96,7 @@ def telemetry(path: Path) -> list[Sample]:
 
 @contextlib.contextmanager
 def _opened(path: Path, texts: Collection[str], what: str, way_out: str, least: int) -> Iterator[pq.ParquetFile]:
-    """A parquet file whose metadata is within reason for its size, each row being at least so many bytes of it.
+    """Open a parquet file whose metadata is within reason for its size, each row being at least so many bytes of it.
 
     Its `texts` are read with each text once: a million rows of a long one are small in the file.
     Whatever Arrow finds wrong with it while the block reads becomes one line.
@@ -118,7 +118,7 @@ def _opened(path: Path, texts: Collection[str], what: str, way_out: str, least: 
 
 
 def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
-    """ValueError where there is more in the file than its size allows."""
+    """Refuse a file with more in it than its size allows."""
     _sized(file.metadata, size, least)
     for name in set(_LISTS).intersection(file.schema_arrow.names):
         # Reading the metadata of a damaged column ends the process; scanned first, piece by piece, it is an error.
@@ -127,7 +127,7 @@ def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
 
 
 def _sized(metadata: pq.FileMetaData, size: int, least: int) -> None:
-    """ValueError where the file has more rows or bytes in it than its size allows."""
+    """Refuse a file with more rows or bytes in it than its size allows."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     rows, expanded = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
     if rows != metadata.num_rows or min([group.num_rows for group in groups], default=0) < 0:
@@ -139,7 +139,7 @@ def _sized(metadata: pq.FileMetaData, size: int, least: int) -> None:
 
 
 def _counted(metadata: pq.FileMetaData, size: int) -> None:
-    """ValueError where the file has more arrivals in it than its size allows."""
+    """Refuse a file with more arrivals in it than its size allows."""
     leaves = [i for i, path in enumerate(_paths(metadata)) if path.partition(".")[0] in _LISTS]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     values = sum(group.column(leaf).num_values for group in groups for leaf in leaves)
@@ -148,12 +148,12 @@ def _counted(metadata: pq.FileMetaData, size: int) -> None:
 
 
 def _paths(metadata: pq.FileMetaData) -> list[str]:
-    """The paths of its leaf columns."""
+    """Return the paths of its leaf columns."""
     return [metadata.schema.column(i).path for i in range(len(metadata.schema))]
 
 
-def _check(file: pq.ParquetFile, wanted: Mapping[str, str], missing: list[str]) -> None:
-    """ValueError for a column that is not there, or not of its type."""
+def _must_have(file: pq.ParquetFile, wanted: Mapping[str, str], missing: list[str]) -> None:
+    """Refuse a file without a column, or with one of another type."""
     schema = file.schema_arrow
     missing = missing + [name for name in wanted if name not in schema.names]
     if missing:
@@ -210,7 +210,7 @@ def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iter
 
 
 def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
-    """A column as Python values; equal texts are one. ValueError where one is missing that may not be."""
+    """Return a column as Python values; equal texts are one. ValueError where one is missing that may not be."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -230,17 +230,17 @@ def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
 
 
 def _kept(seconds: Any) -> Any:
-    """Times on the grid of the parquet."""
+    """Return times on the grid of the parquet."""
     return (seconds * _GRID).round() / _GRID
 
 
 def ordered(records: Sequence[Record]) -> list[Record]:
-    """In the order they were sent; those that never were stand last."""
+    """Return records in the order they were sent; those that never were come last."""
     return sorted(records, key=lambda r: (r.sent_s is None, r.sent_s, r.request_id))
 
 
 def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) -> pa.Table:
-    """Some of a run's requests as an Arrow table with the columns of requests.parquet."""
+    """Return some of a run's requests as an Arrow table with the columns of requests.parquet."""
     import numpy as np
     import pyarrow as pa
 
@@ -262,7 +262,7 @@ def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) ->
 
 
 def _groups(rows: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """The rows of each row group, at least one group."""
+    """Yield the rows of each row group, at least one group."""
     first = size = 0
     for i, row in enumerate(rows):
         size += len(row.arrivals)
@@ -274,7 +274,7 @@ def _groups(rows: Sequence[Record]) -> Iterator[Sequence[Record]]:
 
 
 def write_requests(path: Path, header: Header, levels: Sequence[Level], records: Sequence[Record]) -> None:
-    """A new requests.parquet, whole.
+    """Write a new requests.parquet, whole.
 
     Where a server sends long answers at once, all of an answer's arrivals are one time, and shrink so much that a
     reader would not believe the file. Such a one is written without compression.
@@ -293,7 +293,7 @@ def write_requests(path: Path, header: Header, levels: Sequence[Level], records:
 def _write(
     part: BinaryIO, header: Header, levels: Sequence[Level], records: Sequence[Record], compression: str
 ) -> pq.FileMetaData:
-    """The rows, and what the file says of itself."""
+    """Write the rows; return what the file says of itself."""
     import pyarrow.parquet as pq
 
     times = [n for n, k in PLAIN if k == "float64"] + ["arrivals_s.list.element"]
@@ -319,7 +319,7 @@ def _write(
 
 
 def write_telemetry(path: Path, samples: Sequence[Sample]) -> None:
-    """A new telemetry.parquet, whole."""
+    """Write a new telemetry.parquet, whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

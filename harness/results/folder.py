@@ -20,7 +20,7 @@ WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
 
 
 def create(path: str | Path) -> Path:
-    """A new result folder; one that is not empty is the operator's mistake, nothing is overwritten."""
+    """Make a new result folder; one that is not empty is the operator's mistake, nothing is overwritten."""
     folder, way_out = Path(path), "choose another --out"
     files.make_folder(folder, way_out=way_out)
     try:
@@ -34,7 +34,7 @@ def create(path: str | Path) -> Path:
 
 
 def default(name: str) -> Path:
-    """A new folder for a run without `--out`: by that name, with a number where another run begun with it has it."""
+    """Make a new folder for a run without `--out`: by that name, with a number where another run has it."""
     results = Path("results")
     files.make_folder(results, way_out="give --out")
     for number in itertools.count(1):
@@ -45,12 +45,12 @@ def default(name: str) -> Path:
 
 
 def has_requests(folder: Path) -> bool:
-    """Whether the requests of a run lie in it; committed results may be without them."""
+    """Return whether the requests of a run are in it; committed results may be without them."""
     return (folder / REQUESTS).exists() or (folder / SPOOL).exists()
 
 
 def segment(number: int, name: str = SPOOL) -> str:
-    """The file of a spool's segment: the first has the spool's name, later ones have their number too.
+    """Return the file of a spool's segment: the first has the spool's name, later ones have their number too.
 
     >>> segment(0), segment(12)
     ('requests.spool', 'requests.spool.0012')
@@ -59,14 +59,14 @@ def segment(number: int, name: str = SPOOL) -> str:
 
 
 def segments(folder: Path, name: str = SPOOL) -> dict[int, str]:
-    """The files of a spool by their numbers, in order; the first one also where it is not there."""
+    """Return the files of a spool by their numbers, in order; the first one also where it is not there."""
     endings = (each.removeprefix(f"{name}.") for each in os.listdir(folder) if each.startswith(f"{name}."))
     numbers = sorted(int(each) for each in endings if each.isascii() and each.isdecimal() and len(each) < _DIGITS)
     return {number: segment(number, name) for number in (0, *(each for each in numbers if each))}
 
 
 def is_claimed(folder: Path) -> bool:
-    """Whether a run writes into the folder."""
+    """Return whether a run writes into the folder."""
     fd = files.real_folder(folder, way_out="give the --out of a run")
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

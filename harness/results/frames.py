@@ -2,7 +2,7 @@
 
 A frame is `u32 length, u32 crc32, payload`. A payload that is a msgpack array is a batch of records, verbatim as the
 worker sent it; a payload that is a map is a header, a level or a handful of telemetry rows. Reading ends at the first
-frame that is not whole, not ours or beyond reason; every frame before it counts. No frame has a length of 0: a file
+frame that is not whole, not ours or not possible; every frame before it counts. No frame has a length of 0: a file
 that a power cut left may end in zeros.
 
 A spool is one file or several, its segments, which read in order as one. Each later one begins with the header and all
@@ -61,22 +61,22 @@ _decode_batch = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload with its length and checksum in front."""
+    """Return a payload with its length and checksum in front."""
     return HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def batch(records: Sequence[Record]) -> bytes:
-    """The payload of a batch; a worker's message and the file have the same bytes."""
+    """Return the payload of a batch; a worker's message and the file have the same bytes."""
     return encode(list(records))
 
 
 def is_batch(payload: bytes) -> bool:
-    """Whether a payload is a batch of records: msgpack has three heads for an array."""
+    """Return whether a payload is a batch of records: msgpack has three heads for an array."""
     return payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD)
 
 
 def payloads(data: bytes) -> Iterator[bytes]:
-    """Every whole, undamaged payload from the start of the data; stops at the first that is not."""
+    """Yield every whole, undamaged payload from the start of the data; stops at the first that is not."""
     at = 0
     while at + HEAD.size <= len(data):
         length, crc = HEAD.unpack_from(data, at)
@@ -122,7 +122,7 @@ class Spooled(msgspec.Struct, kw_only=True):
 
 
 def read(path: Path) -> Spooled:
-    """A spool as far as its frames are whole and ours; OSError where there is no such file."""
+    """Read a spool as far as its frames are whole and ours; OSError where there is no such file."""
     found, expected = Spooled(), 0
     for number, name in folders.segments(path.parent, path.name).items():
         if number > expected:
@@ -133,7 +133,7 @@ def read(path: Path) -> Spooled:
 
 
 def read_between(path: Path, since: Position, until: Position, levels: Mapping[int, Level]) -> Spooled:
-    """The part of a spool that lies between two positions, with the levels that are known from before it."""
+    """Read the part of a spool between two positions, with the levels that are known from before it."""
     found = Spooled(levels=dict(levels))
     for number, name in folders.segments(path.parent, path.name).items():
         if since.segment <= number <= until.segment:
@@ -143,7 +143,7 @@ def read_between(path: Path, since: Position, until: Position, levels: Mapping[i
 
 
 def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = None) -> int:
-    """Put the frames of one segment to what was found, from a byte to another; the bytes before what cannot be read."""
+    """Add the frames of one segment to what was found; return the bytes before what cannot be read."""
     with files.opened(path) as file:
         size = file.seek(0, 2)
         size = size if end is None else min(size, end)
@@ -167,7 +167,7 @@ def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = N
 
 
 def levels_since(path: Path, since: Position) -> tuple[list[Level], Position]:
-    """The level frames from a position on, and where the first frame begins that is not whole yet.
+    """Return the level frames from a position on, and where the first frame begins that is not whole yet.
 
     Records are passed over unread. A segment after the first repeats the levels before it.
     """
@@ -182,7 +182,7 @@ def levels_since(path: Path, since: Position) -> tuple[list[Level], Position]:
 
 
 def _levels_of(path: Path, at: int) -> tuple[list[Level], int]:
-    """The level frames of one segment from byte `at` on, and where the first frame begins that is not whole yet."""
+    """Return the level frames of one segment from byte `at` on, and where its first frame begins that is not whole."""
     found: list[Level] = []
     with files.opened(path) as file:
         size = file.seek(0, 2)
@@ -204,7 +204,7 @@ def _levels_of(path: Path, at: int) -> tuple[list[Level], int]:
 
 
 def _zeros(file: BinaryIO, at: int) -> bool:
-    """Whether what follows is zeros, as a power cut leaves them; more than it can leave are not read."""
+    """Return whether what follows is zeros, as a power cut leaves them; more than it can leave are not read."""
     file.seek(at)
     for _ in range(_MOST_ZEROS // _PIECE):
         piece = file.read(_PIECE)
@@ -216,7 +216,7 @@ def _zeros(file: BinaryIO, at: int) -> bool:
 
 
 def _payload(file: BinaryIO, length: int, crc: int) -> bytes | None:
-    """The payload, if its checksum is right; a long one is not taken into memory before it does."""
+    """Return the payload, if its checksum is right; a long one is not taken into memory before it does."""
     if length > _PIECE:
         at, checked = file.tell(), 0
         for i in range(0, length, _PIECE):
@@ -229,7 +229,7 @@ def _payload(file: BinaryIO, length: int, crc: int) -> bytes | None:
 
 
 def _take(found: Spooled, payload: bytes) -> str:
-    """Put a frame to the others; why it cannot be, empty where it can."""
+    """Add a frame to the others; return why it cannot be, empty where it can."""
     try:
         if is_batch(payload):
             records = _decode_batch(payload)
@@ -258,7 +258,7 @@ def _take(found: Spooled, payload: bytes) -> str:
 
 
 def unsound_level(level: Level, others: Mapping[int, Level]) -> str:
-    """What no level of a run has; empty where nothing is wrong with it."""
+    """Return what no level of a run has; empty where nothing is wrong with it."""
     moments = [level.begin_s, level.window_start_s, level.window_end_s, level.end_s]
     times = [each for each in moments if each is not None]
     if not all(abs(each) < LATEST_S for each in times) or times != sorted(times):
@@ -277,7 +277,7 @@ def unsound_level(level: Level, others: Mapping[int, Level]) -> str:
 
 
 def all_sound(records: Sequence[Record], levels: Collection[int]) -> bool:
-    """Whether each record can be one of a run with these levels: its times, its counts, its chunks."""
+    """Return whether each record can be one of a run with these levels: its times, its counts, its chunks."""
     import numpy as np
 
     if not all(_sound(record, levels) for record in records):
@@ -290,7 +290,7 @@ def all_sound(records: Sequence[Record], levels: Collection[int]) -> bool:
 
 
 def _sound(record: Record, levels: Collection[int]) -> bool:
-    """The same of one record, but for what its chunks hold."""
+    """Return whether a record can be one of a run, but for its chunks."""
     r = record
     times = (
         r.scheduled_s, r.sent_s, r.connect_s, r.tls_s, r.first_token_s, r.first_content_s, r.last_token_s, r.done_s,
@@ -312,6 +312,6 @@ def _sound(record: Record, levels: Collection[int]) -> bool:
 
 
 def sound_sample(sample: Sample) -> bool:
-    """Whether telemetry can be of a run; a server may publish a figure that is no number."""
+    """Return whether telemetry can be of a run; a server may publish a figure that is no number."""
     of_ours = sample.source.partition(" ")[0] != SERVER
     return -LATEST_S < sample.time_s < LATEST_S and (math.isfinite(sample.value) or not of_ours)

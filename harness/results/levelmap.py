@@ -47,7 +47,7 @@ class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
     left_out: str | None = None  # why it was not to be: the map's bounds
     knee: Value | None = None  # the unqualified one: of the SLO if there is one, else the seats, else the hinge
     hinge: Value | None = None  # of the curve, reached or not
-    plateau_tokens_per_s: Value | None = None  # likewise
+    plateau_tokens_per_s: Value | None = None  # of the curve, reached or not
     plateau_reached: bool | None = None  # None: there is no curve
     verdicts: list[str] = []  # codes, the gravest first, each once
     prediction: Prediction | None = None  # made before the load; its levels are in the cell's own folder
@@ -71,7 +71,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what the plateaus count
     axes: list[Axis]
     cells: list[MeasuredCell]
-    claims: list[Claim] = []  # published ratios, to be shown beside the measured ones
+    claims: list[Claim] = []  # published ratios, shown with the measured ones
 
     @property
     def per_s(self) -> str:
@@ -79,12 +79,12 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
         return Unit.known(self.unit).per_s
 
     def cell(self, at: dict[str, int | str]) -> MeasuredCell | None:
-        """The first cell that lies there, by the axes named; None where the map has not come to it."""
+        """Return the first cell at a place, by the axes named; None where the map has not come to it."""
         return next((cell for cell in self.cells if all(cell.at.get(k) == v for k, v in at.items())), None)
 
 
-def _check(found: Map) -> None:
-    """ValueError where its axes are none."""
+def _must_have_axes(found: Map) -> None:
+    """Refuse a map whose axes are none."""
     axes = {axis.name for axis in found.axes}
     sizes = [len(axis.values) for axis in found.axes]
     known = {INPUT, OUTPUT, INPUTS, SEQS, SERVER, REPEAT}.issuperset(axes)
@@ -93,16 +93,16 @@ def _check(found: Map) -> None:
 
 
 def is_map(path: str | Path) -> bool:
-    """Whether a folder is a level map, and not one run."""
+    """Return whether a folder is a level map, and not one run."""
     return os.path.lexists(Path(path) / MAP)
 
 
 def read(path: str | Path) -> Map:
-    """The map in a folder."""
+    """Read the map in a folder."""
     file = Path(path) / MAP
     with decoding.reading(str(file), "a map.json of this project", "give the --out of a sweep, or restore it"):
         found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Map)
         if found.format != FORMAT:
             raise ValueError(f"it has format {found.format}, this program reads {FORMAT}")
-        _check(found)
+        _must_have_axes(found)
     return found

@@ -1,8 +1,8 @@
 """A result folder read back, finished or dead in the middle: all that reading code ever sees of one.
 
 A run that lives, or died, has `requests.spool`; one that ended has `requests.parquet` and `telemetry.parquet` in its
-place (harness.results.spool). Where both stand, one of the two was cut off in becoming the other: they hold the same,
-and the spool is the whole one.
+place (harness.results.spool). Where both are there, one was cut off in becoming the other: they hold the same, and
+the spool is the whole one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def open(cls, path: str | Path) -> Result:
-        """Any run's folder; HarnessError where it is none, or is damaged beyond reading."""
+        """Read any run's folder; HarnessError where it is none, or is damaged beyond reading."""
         folder, about = Path(path), run_manifest(path)
         if (folder / SPOOL).exists():
             return cls.of_spool(folder, about)
@@ -54,7 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_spool(cls, folder: Path, about: Manifest = Manifest()) -> Result:
-        """The content of the folder's spool, as far as it can be read."""
+        """Read the content of the folder's spool, as far as it can be read."""
         place = str(folder / SPOOL)
         with decoding.reading(place, "a spool", "restore it"):
             found = frames.read(folder / SPOOL)
@@ -84,7 +84,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(path: str | Path) -> Manifest | MapManifest:
-    """A folder's manifest; an empty one where there is none."""
+    """Read a folder's manifest; an empty one where there is none."""
     folder = Path(path)
     if not folder.is_dir():
         raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
@@ -99,7 +99,7 @@ def read_manifest(path: str | Path) -> Manifest | MapManifest:
 
 
 def read_summary(path: str | Path) -> Summary:
-    """A folder's stored summary, for one whose requests were taken out; of any version."""
+    """Read a folder's stored summary, for one whose requests were taken out; of any version."""
     file = Path(path) / SUMMARY
     with decoding.reading(str(file), "a summary of this project", "make it again: knee report"):
         found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Summary)
@@ -114,7 +114,7 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def run_manifest(path: str | Path) -> Manifest:
-    """The manifest of a run; HarnessError where the folder is a level map's."""
+    """Read the manifest of a run; HarnessError where the folder is a level map's."""
     about = read_manifest(path)
     if isinstance(about, MapManifest):
         way_out = "give the folder of one of its cells"
@@ -123,7 +123,7 @@ def run_manifest(path: str | Path) -> Manifest:
 
 
 def without_requests(path: str | Path) -> Result | None:
-    """What a folder holds whose requests were taken out and whose summary was kept: its manifest and its telemetry.
+    """Read the manifest and the telemetry of a folder whose requests were taken out and whose summary was kept.
 
     None for any other folder.
     """

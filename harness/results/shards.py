@@ -34,7 +34,7 @@ _ALIKE: dict[str, Callable[[Result], object]] = {
 
 
 def merge(paths: Iterable[str | Path]) -> Result:
-    """The shards in these folders as one result, in memory; HarnessError where they are not of one run."""
+    """Return the shards in these folders as one result, in memory; HarnessError where they are not of one run."""
     runs = sorted(map(_opened, paths), key=lambda run: _shards(run)[0].number)
     for run in runs[1:]:
         _must_be_alike(runs[0], run)
@@ -56,7 +56,7 @@ def merge(paths: Iterable[str | Path]) -> Result:
 
 
 def write(run: Result, folder: Path) -> Result:
-    """A merged run as a result folder; the result with its place."""
+    """Write a merged run as a result folder; return the result with its place."""
     columns.write_requests(folder / REQUESTS, run.header, run.levels, run.records)
     columns.write_telemetry(folder / TELEMETRY, run.samples)
     files.write_json(folder / MANIFEST, run.manifest)
@@ -71,7 +71,7 @@ def _opened(path: str | Path) -> Result:
 
 
 def _shards(run: Result) -> list[Shard]:
-    """The shards in a folder, one or those of an earlier merge, each with its own host and client."""
+    """Return the shards in a folder, one or those of an earlier merge, each with its own host and client."""
     manifest = run.manifest
     return [
         msgspec.structs.replace(each, host=each.host or manifest.host, client=each.client or manifest.client)
@@ -98,19 +98,19 @@ def _must_be_there_once(runs: Sequence[Result]) -> None:
 
 
 def _kind(sample: Sample) -> str:
-    """The source of a figure; of one of several replicas without its address."""
+    """Return the source of a figure; of one of several replicas without its address."""
     return sample.source.partition(" ")[0]
 
 
 def _levels(runs: Sequence[Result]) -> list[Level]:
-    """The levels of all shards together; one that a shard has not finished has no window."""
+    """Return the levels of all shards together; one that a shard has not finished has no window."""
     of_runs = [{level.index: level for level in run.levels} for run in runs]
     indices = sorted(set().union(*of_runs))
     return [_joined([levels.get(index) for levels in of_runs]) for index in indices]
 
 
 def _joined(parts: Sequence[Level | None]) -> Level:
-    """A level as all shards measured it: its window is what lies in the windows of all of them."""
+    """Return a level as all shards measured it: its window is what lies in the windows of all of them."""
     there = [part for part in parts if part is not None]
     whole = msgspec.structs.replace(
         there[0],
@@ -128,7 +128,7 @@ def _joined(parts: Sequence[Level | None]) -> Level:
 
 
 def _manifest(runs: Sequence[Result], shards: list[Shard]) -> Manifest:
-    """The first machine's, with what is of all of them."""
+    """Return the first machine's manifest, with what is of all of them."""
     all_of = [run.manifest for run in runs]
     notes = [note for run in runs for note in (*run.manifest.notes, *filter(None, [run.damage]))]
     return msgspec.structs.replace(
@@ -143,7 +143,7 @@ def _manifest(runs: Sequence[Result], shards: list[Shard]) -> Manifest:
 
 
 def _client(clients: Sequence[Client]) -> Client:
-    """All machines' load generators as one; their calibrations stay each machine's own."""
+    """Return all machines' load generators as one; their calibrations stay each machine's own."""
     sources = {client.timestamp_source for client in clients}
     return Client(
         workers=sum(map(operator.attrgetter("workers"), clients)),

@@ -4,7 +4,7 @@ A frame (harness.results.frames) is written whole or not at all. Its bytes are w
 returns: it survives the death of every process. A segment that is full is synced to the disk while the next one is
 written, so a power cut takes what the last one has at most, or the last two where the sync was not over. At the end the
 spool becomes `requests.parquet` and `telemetry.parquet` and goes away; a run that is resumed turns them back first.
-Where both stand, one of the two was cut off in doing so: they hold the same, and the spool is the whole one. Later
+Where both are there, one of the two was cut off in doing so: they hold the same, and the spool is the whole one. Later
 segments without the first are left of a spool that became parquet.
 """
 
@@ -183,7 +183,7 @@ def _unpack(folder: Path) -> None:
 
 
 def _set_aside(path: Path, found: Spooled) -> int:
-    """Bytes of a segment's whole frames, put to what was found. What stands behind is kept apart, but no zeros."""
+    """Return the bytes of a segment's whole frames, added to what was found; the rest is kept apart, but no zeros."""
     before = len(found.damages)
     end = frames.read_segment(path, found)
     if len(found.damages) == before or found.damages[-1].why == frames.ZEROS:

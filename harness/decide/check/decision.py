@@ -45,7 +45,7 @@ from harness.decide.compare.comparison import Ratio, alternate
 from harness.spec.work import Unit
 
 FORMAT = 1
-_MAY_VARY = fairness.VARIED.keys() - {"start"}  # how a level starts is of the measurement, not of the stack
+_MAY_VARY = set(fairness.VARIED) - {"start"}  # how a level starts is of the measurement, not of the stack
 _FAILING = ("error_rate", "errors")  # figures that an overloaded level may be judged by
 
 

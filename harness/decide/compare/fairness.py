@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.summary import Estimate
-from harness.decide.compare.runs import Answers, Facts, Run
+from harness.decide.compare.runs import Answers, Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
 EQUAL: Final = "equal"
@@ -35,27 +35,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-_SAME: tuple[tuple[str, Callable[[Facts], str | None]], ...] = (
-    ("workload", lambda facts: facts.workload),
-    ("unit", lambda facts: facts.unit),
-    ("GPU", lambda facts: facts.gpu),
-    ("GPU count", lambda facts: facts.gpus),
-    ("power limit", lambda facts: facts.power_limit),
-    ("measured by", lambda facts: facts.measured_by),
-    ("transport", lambda facts: facts.transport),
-)
-VARIED: Mapping[str, Callable[[Facts], str | None]] = {
-    "engine": lambda facts: facts.engine,
-    "precision": lambda facts: facts.precision,
-    "kv-dtype": lambda facts: facts.kv_dtype,
-    "tp": lambda facts: facts.tp,
-    "max-num-seqs": lambda facts: facts.max_num_seqs,
-    "start": lambda facts: facts.start,
-}
+_SAME = {  # rows, and the fact of each
+    "workload": "workload", "unit": "unit", "GPU": "gpu", "GPU count": "gpus", "power limit": "power_limit",
+    "measured by": "measured_by", "transport": "transport",
+}  # fmt: skip
+VARIED = ("engine", "precision", "kv-dtype", "tp", "max-num-seqs", "start")  # rows, named like their facts
 
 
 def varied(text: str | None) -> frozenset[str]:
-    """The names of --vary; HarnessError for one that cannot vary.
+    """Return the names of --vary; HarnessError for one that cannot vary.
 
     >>> sorted(varied("engine, kv_dtype"))
     ['engine', 'kv-dtype']
@@ -70,23 +58,21 @@ def varied(text: str | None) -> frozenset[str]:
 
 
 def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = (), *, answers: bool = False) -> list[Row]:
-    """The fairness table of stacks, each with its runs; with `answers` they have to be unchanged and alike right."""
-    found = [_row(name, stacks, of) for name, of in _SAME]
+    """Return the fairness table of stacks, each with its runs; with `answers` these must be unchanged and as right."""
+    found = [_row(name, fact, stacks) for name, fact in _SAME.items()]
     found[1:1] = [_lengths(stacks), _model(stacks)]
     found += [_answers(stacks)] if answers else []
-    found += [_row(name, stacks, of, allowed=name in vary) for name, of in VARIED.items()]
+    found += [_row(name, name.replace("-", "_"), stacks, allowed=name in vary) for name in VARIED]
     return [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
 
 
 def fatal(table: Sequence[Row]) -> list[str]:
-    """The names of the rows that refuse a ranking."""
+    """Return the names of the rows that refuse a ranking."""
     return [row.name for row in table if row.state == FATAL]
 
 
-def _row(
-    name: str, stacks: Sequence[Sequence[Run]], of: Callable[[Facts], str | None], *, allowed: bool = False
-) -> Row:
-    each = [[of(run.facts) for run in runs] for runs in stacks]
+def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool = False) -> Row:
+    each: list[list[str | None]] = [[getattr(run.facts, fact) for run in runs] for runs in stacks]
     values = [_joined(found) for found in each]
     known = {value for found in each for value in found if value is not None}
     if any(len({value for value in found if value is not None}) > 1 for found in each):
@@ -99,7 +85,7 @@ def _row(
 
 
 def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
-    """With the seats as they were measured where the setting is unknown; they decide nothing, for they may be KV's."""
+    """Return the row with measured seats where the setting is unknown; they decide nothing, for they may be KV's."""
     measured = [_joined([run.facts.seats for run in runs]) for runs in stacks]
     return msgspec.structs.replace(row, values=[a or b for a, b in zip(row.values, measured, strict=True)])
 
@@ -109,7 +95,7 @@ def _joined(values: Sequence[str | None]) -> str | None:
 
 
 def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
-    """Mean tokens of the requests that were answered."""
+    """Compare the mean tokens of the requests that were answered."""
     every = [run for runs in stacks for run in runs]
     inputs, outputs = [run.input_tokens for run in every], [run.output_tokens for run in every]
     apart = max(_apart(inputs), _apart(outputs))
@@ -122,7 +108,7 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
 
 
 def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Loads that a stack failed at; without them it looks as good as one that held them. None where nothing failed."""
+    """Compare the loads that a stack failed at, without which it would look good; None where nothing failed."""
     if not any(run.lost for runs in stacks for run in runs):
         return None
     each = [{load: how for run in runs for load, how in run.lost.items()} for runs in stacks]
@@ -134,7 +120,7 @@ def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
 
 
 def _answers(stacks: Sequence[Sequence[Run]]) -> Row:
-    """Answers under load and without it, by the canaries; other questions cannot be compared."""
+    """Compare answers under load and without it, by the canaries; other questions cannot be compared."""
     values = [_answer_words([run.answers for run in runs if run.answers]) or None for runs in stacks]
     found = [[run.answers for run in runs if run.answers] for runs in stacks]
     every = [each for runs in found for each in runs]
@@ -152,7 +138,7 @@ def _answers(stacks: Sequence[Sequence[Run]]) -> Row:
 
 
 def _answer_words(found: Sequence[Answers]) -> str:
-    """What a stack's runs say, each once.
+    """Return what a stack's runs say of their answers, each once.
 
     >>> _answer_words([Answers(changed_at=32.0, agreement=1.0, accuracy=None)])
     'changed at 32'
@@ -165,7 +151,7 @@ def _answer_words(found: Sequence[Answers]) -> str:
 
 
 def _less_right(stacks: Sequence[Sequence[Answers]]) -> bool:
-    """Whether the accuracy of one stack's run lies outside the interval of every run of another, and theirs of its."""
+    """Return whether one stack's accuracies lie outside the intervals of all of another, and theirs outside its."""
     intervals = [
         [each.accuracy for each in runs if each.accuracy and each.accuracy.mean is not None and each.accuracy.ci95]
         for runs in stacks
@@ -177,7 +163,7 @@ def _less_right(stacks: Sequence[Sequence[Answers]]) -> bool:
 
 
 def _apart_beyond(a: Estimate, b: Estimate) -> bool:
-    """Whether two accuracies differ by more than their intervals' halves together as errors (Newcombe 1998, method 10).
+    """Return whether two accuracies differ by more than their half intervals together (Newcombe 1998, method 10).
 
     >>> _apart_beyond(Estimate(0.9, (0.82, 0.95)), Estimate(0.7, (0.6, 0.78)))
     True
@@ -189,7 +175,7 @@ def _apart_beyond(a: Estimate, b: Estimate) -> bool:
 
 
 def _words(runs: Sequence[Run]) -> str | None:
-    """Tokens in and out of a stack, the mean of its runs.
+    """Return the tokens in and out of a stack, the mean of its runs.
 
     >>> _words([])
     """
@@ -205,13 +191,13 @@ def _words(runs: Sequence[Run]) -> str | None:
 
 
 def _apart(values: Sequence[float | None]) -> float:
-    """Largest relative difference of the known ones."""
+    """Return the largest relative difference of the known ones."""
     known = [value for value in values if value]
     return max(known) / min(known) - 1 if known else 0.0
 
 
 def _model(stacks: Sequence[Sequence[Run]]) -> Row:
-    """The model by its parameters; by its name where they are not known, which then weakens."""
+    """Compare the models by their parameters; by their names where these are not known, which then weakens."""
     counts = [{run.facts.parameters for run in runs} for runs in stacks]
     names = [_joined([run.facts.model for run in runs]) for runs in stacks]
     values = [_model_words(found, name) for found, name in zip(counts, names, strict=True)]

@@ -149,7 +149,7 @@ def of_summary(
     by: str = "requests",
     bytes_per_request: float | None = None,
 ) -> Capacity:
-    """Of a summary whose levels are judged by `limits`, or are to be."""
+    """Return what a summary says of a replica, whose levels are judged by `limits`, or are to be."""
     levels = planned(summary)
     if not levels:
         raise HarnessError("no level of it is valid", place=place, way_out="measure it anew")
@@ -231,7 +231,7 @@ def _load(
 
 
 def _limits(manifest: Manifest, limits: Mapping[str, float] | None) -> list[ClassLimit]:
-    """Every limit that a load has to meet; where all classes have limits of their own, nobody has the run's."""
+    """Return every limit that a load has to meet; where all classes have limits of their own, nobody has the run's."""
     if limits is not None:
         return [(UNSET, limit) for limit in slo.limits(limits)]
     spec = manifest.scenario
@@ -256,7 +256,7 @@ def _words(of_class: str | UnsetType, limit: slo.SloLimit) -> str:
 
 
 def _outcome(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], by: str) -> str | None:
-    """How a load stands to the SLO: by its requests, or by the percentiles that were stored of them."""
+    """Return whether a load meets the SLO: by its requests, or by the percentiles that were stored of them."""
     if not wanted:
         return None
     if by == "requests":
@@ -266,7 +266,7 @@ def _outcome(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], by: s
 
 
 def _boundary(summary: Summary, outcomes: Mapping[float, str | None], by: str) -> tuple[float | None, float | None]:
-    """The highest load that meets the SLO, and the lowest that misses it."""
+    """Return the highest load that meets the SLO, and the lowest that misses it."""
     missed = min((load for load, outcome in outcomes.items() if outcome == Outcome.MISSED), default=None)
     if by == "requests":
         knee = summary.knees.slo or summary.knees.slo_rate
@@ -279,14 +279,14 @@ def _boundary(summary: Summary, outcomes: Mapping[float, str | None], by: str) -
 
 
 def _work_per_request(levels: Sequence[LevelSummary], unit: Unit) -> float | None:
-    """Of the run's unit, what a request is on average."""
+    """Return the mean work of a request, in the run's unit."""
     if unit is Unit.DOCUMENTS:
         return _ratio(levels, "documents_per_s")
     return _mean(levels, "output_tokens_mean" if unit.decodes else "input_tokens_mean")
 
 
 def _ratio(levels: Sequence[LevelSummary], name: str) -> float | None:
-    """A rate over that of requests, of all levels."""
+    """Return a rate over that of requests, of all levels."""
     pairs = [(getattr(level, name) or None, level.requests_per_s.mean) for level in levels]
     known = [(rate.mean, requests) for rate, requests in pairs if rate is not None and rate.mean and requests]
     return sum(rate for rate, _ in known) / sum(requests for _, requests in known) if known else None

@@ -14,7 +14,7 @@ from harness.spec.work import Unit
 
 
 class Benchmark(msgspec.Struct, frozen=True):
-    """One row: what it is said to be at percentiles of the industry, and for which setups."""
+    """One row: a figure at percentiles of the industry, as the table has it, and for which setups."""
 
     name: str
     figure: str  # throughput | usd_per_million | batch_utilization
