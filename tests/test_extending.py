@@ -16,11 +16,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from harness.base import plugins
 from harness.base.errors import HarnessError
+from harness.cli import cli
 from harness.data.manifest import Scenario as Begun
 from harness.dialects import DIALECTS, _plugin
+from harness.library.export import export, send
+from harness.results import exporters, readers
 from harness.run.resume import must_be_named
 from harness.spec.reading import build
 from harness.workload.dataset.dataset import open_dataset
@@ -29,6 +33,7 @@ from tests.builders.outside import install
 from tests.builders.servers import Request as Asked
 from tests.builders.servers import serving
 from tests.builders.stacks import models
+from tests.builders.summaries import full, stored
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 MODULES = dict(re.findall(r"```python\n# (knee_acme/\S+\.py)\n(.*?)```", PAGE, re.DOTALL))
@@ -163,3 +168,77 @@ def test_an_api_of_another_package_is_measured(acme: Path, tmp_path: Path) -> No
     wrong = knee("run", "--api", "acne", "--url", url, site=acme)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: --api: 'acne' is not one of 'chat', 'completions', ")
+
+
+# ---- files of another tool, and results for another -----------------------------------------------------------------
+
+
+@pytest.fixture
+def loads(tmp_path: Path) -> Path:
+    """A file of Acme's load test."""
+    line = {"acme": 2, "answered": 300, "wait_ms": {"average": 60, "p99": 118}}
+    file = tmp_path / "log.json"
+    file.write_text("".join(json.dumps(line | {"users": n, "rate": 80.0 * n}) + "\n" for n in (1, 2, 4, 8)))
+    return file
+
+
+def test_a_reader_of_another_package_maps_its_names(acme: Path, loads: Path) -> None:
+    found = readers.read(loads, "acme")
+    assert [(each.concurrency, each.output_tokens_per_s) for each in found.levels] == [
+        (1.0, 80.0), (2.0, 160.0), (4.0, 320.0), (8.0, 640.0),
+    ]  # fmt: skip
+    assert found.levels[0].ttft_s.mean == pytest.approx(0.06)
+    assert (found.levels[0].ttft_s.p99, found.levels[0].requests) == (pytest.approx(0.118), 300)
+
+
+def test_the_content_of_a_file_loads_no_package(acme: Path, loads: Path) -> None:
+    with pytest.raises(HarnessError, match="a JSON of no known tool"):
+        readers.read(loads)
+    assert "knee_acme" not in sys.modules
+    with pytest.raises(HarnessError, match="no format 'acne'; did you mean 'acme'"):
+        readers.read(loads, "acne")
+    assert "knee_acme" not in sys.modules
+
+
+def test_a_file_of_another_format_than_the_one_named_is_refused(acme: Path, loads: Path, tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="no file of the format vllm; leave --format out"):
+        readers.read(loads, "vllm")
+    table = tmp_path / "table.csv"
+    table.write_text("concurrency,output_tokens_per_s\n1,100\n2,190\n")
+    assert len(readers.read(table, "csv").levels) == 2
+    with pytest.raises(HarnessError, match="no file of the format acme"):
+        readers.read(table, "acme")
+
+
+def test_fit_and_compare_take_the_format_by_its_name(acme: Path, loads: Path) -> None:
+    for stdin, arguments in (
+        ("", ["fit", str(loads), "--format", "acme", "--json"]),
+        (loads.read_text(), ["fit", "-", "--format", "acme", "--json"]),
+        ("", ["compare", f"a={loads}", f"b={loads}", "--format", "acme", "--json"]),
+    ):
+        done = CliRunner().invoke(cli, arguments, input=stdin)
+        assert done.exit_code in (0, 3), done.output
+        assert json.loads(done.stdout)
+
+
+def test_an_exporter_of_another_package_writes_and_sends(acme: Path, tmp_path: Path) -> None:
+    folder, out = stored(tmp_path / "run"), tmp_path / "out"
+    assert [path.name for path in export(folder, "acme", out)] == ["acme.json"]
+    users = [level.concurrency for level in full().levels]
+    assert json.loads((out / "acme.json").read_text()) == {"users": users, "simulated": False}
+    assert send(folder, "acme", "http://127.0.0.1:1") == "http://127.0.0.1:1: 1 file"
+    printed = CliRunner().invoke(cli, ["export", str(folder), "--to", "acme"])
+    assert json.loads(printed.stdout) == {"users": users, "simulated": False}
+    sent = CliRunner().invoke(cli, ["export", str(folder), "--to", "acme", "--out", "http://127.0.0.1:1"])
+    assert (sent.exit_code, sent.stderr) == (0, "http://127.0.0.1:1: 1 file\n")
+
+
+def test_an_unknown_exporter_is_a_usage_error_and_loads_no_package(acme: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["export", str(stored(tmp_path / "run")), "--to", "acne"])
+    assert (done.exit_code, "'acne' is not one of 'csv', 'vllm', 'llm-d', 'otel', 'mlflow'" in done.output) == (2, True)
+    assert "knee_acme" not in sys.modules
+
+
+def test_each_module_of_the_packages_is_registered() -> None:
+    assert list(readers.built_in()) == ["sglang", "vllm", "guidellm", "aiperf", "inference-perf", "llm-d"]
+    assert all(exporters.find(name).text or exporters.find(name).files for name in exporters.names())

@@ -10,8 +10,8 @@ import msgspec
 
 from harness.analysis import slo
 from harness.analysis.points import Point
-from harness.analysis.summarise import summarise
 from harness.analysis.rules import Purpose, usable
+from harness.analysis.summarise import summarise
 from harness.data.judgement import Outcome
 from harness.data.manifest import Manifest
 from harness.data.summary import LevelSummary, Spread, Summary

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from harness.analysis import at_load, curve, headline, seats, slo, summarise
-from harness.analysis.stats import FLOOR, Z95, between, t_quantile
 from harness.analysis.rules import Purpose, invalid_by, usable
+from harness.analysis.stats import FLOOR, Z95, between, t_quantile
 from harness.data.judgement import Gravity
 from harness.data.manifest import Manifest
 from harness.data.roles import Role, role_of
