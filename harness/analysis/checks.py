@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from harness.analysis.at_load import knee_load
-from harness.analysis.cap import KV_FULL
+from harness.analysis.explanation import KV_FULL
 from harness.analysis.rules import Purpose, usable
 from harness.data.summary import Check, LevelSummary, WorkloadSummary
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import classes, drift, interference, metrics, recovery, replicas, seats, sessions, slo, telemetry
+from harness.analysis import classes, drift, metrics, patterns, replicas, seats, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.rules import findings
@@ -148,7 +148,7 @@ def summarise_level(
 ) -> LevelSummary:
     """A level whose window is closed, with every verdict; `table` holds the `records`."""
     # A dataset's rows that are sent one by one are no sessions, though each names its own.
-    of_sessions = sessions.of_level(table, level, facts.session_requests) if facts.tasks else None
+    of_sessions = patterns.sessions(table, level, facts.session_requests) if facts.tasks else None
     level = all_requests(table, level) if LevelNote.COUNTED in level.notes else level
     table = table.around(level.window[0] - REST_S, level.window[1])  # with the failures that slots rest after in it
     level = level if LevelNote.COUNTED in level.notes else whole_requests(table, level)
@@ -185,8 +185,8 @@ def summarise_level(
             facts.limits, facts.class_limits, _without_canaries(table), level, replicas=facts.replicas
         ),
         sessions=of_sessions or UNSET,
-        interference=interference.of_level(table, level) or UNSET,
-        recoveries_s=recovery.of_level(table, level, facts.traffic) or UNSET,
+        interference=patterns.interference(table, level) or UNSET,
+        recoveries_s=patterns.recoveries(table, level, facts.traffic) or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
         drift=moved or UNSET,
         service=seats.service(table, *window, made.e2e_s.mean) or UNSET,

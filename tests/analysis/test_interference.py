@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.analysis import interference
+from harness.analysis import patterns
 from harness.analysis.table import Table
 from harness.data.record import Level, Record
 from harness.data.summary import Interference
@@ -14,7 +14,7 @@ LEVEL = Level(0, 2, 0, 0.0, 0.0, 10.0, 10.0)
 
 
 def found(records: list[Record]) -> Interference | None:
-    return interference.of_level(Table.of(records), LEVEL)
+    return patterns.interference(Table.of(records), LEVEL)
 
 
 def victim(stall_s: float = 0.0, tokens: int = 100) -> Record:
@@ -45,7 +45,7 @@ def test_answers_that_do_not_stop_have_ten_gaps_a_second_all_along() -> None:
 def test_a_prompt_that_is_read_across_the_beginning_of_the_window_is_no_calm() -> None:
     """Of the nine gaps before the prompt at 1 s, three lie in the reading of the one before the window."""
     level = Level(0, 2, 0, 0.0, 0.05, 10.0, 10.0)
-    cost = interference.of_level(Table.of([victim(), long(0.0, 0.35), long(1.0, 2.0)]), level)
+    cost = patterns.interference(Table.of([victim(), long(0.0, 0.35), long(1.0, 2.0)]), level)
     assert cost is not None
     assert (cost.prompts, cost.before_s.n, cost.during_s.n) == (2, 6, 13)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.analysis import recovery
+from harness.analysis import patterns
 from harness.analysis.table import Table
 from harness.data.record import Level, Record
 from harness.spec import traffic
@@ -21,7 +21,7 @@ def served(slow: list[tuple[float, float]]) -> list[Record]:
 
 
 def recoveries(slow: list[tuple[float, float]], arrivals: str = SPIKE, level: Level = LEVEL) -> list[float | None]:
-    return recovery.of_level(Table.of(served(slow)), level, traffic.parse(arrivals))
+    return patterns.recoveries(Table.of(served(slow)), level, traffic.parse(arrivals))
 
 
 def test_the_last_request_that_waits_ends_the_recovery() -> None:
@@ -39,7 +39,7 @@ def test_a_server_that_stays_slow_after_a_spike_never_recovers() -> None:
 
 def test_a_request_that_fails_in_place_of_a_first_token_is_late() -> None:
     failed = request(5.25, error="timeout")
-    found = recovery.of_level(Table.of([*served([]), failed]), LEVEL, traffic.parse(SPIKE))
+    found = patterns.recoveries(Table.of([*served([]), failed]), LEVEL, traffic.parse(SPIKE))
     assert found == pytest.approx([1.25, 0.0])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.analysis import sessions
+from harness.analysis import patterns
 from harness.analysis.table import Table
 from harness.data.record import Level, Record
 from tests.builders.records import WINDOW, request
@@ -19,7 +19,7 @@ def turns(session: str, *times: tuple[float, float], error: str = "") -> list[Re
 
 def test_a_session_lasts_from_its_first_send_to_its_last_byte_pauses_included() -> None:
     # Two turns from 1 s to 4.1 s with a pause of a second, and one turn from 5 s to 6.1 s.
-    found = sessions.of_level(Table.of(turns("a", (1.0, 2.0), (3.1, 4.0)) + turns("b", (5.0, 6.0))), WINDOW)
+    found = patterns.sessions(Table.of(turns("a", (1.0, 2.0), (3.1, 4.0)) + turns("b", (5.0, 6.0))), WINDOW)
     assert found is not None
     assert (found.sessions, found.completed, found.failed, found.requests_mean) == (2, 2, 0, 1.5)
     assert found.latency_s.mean == pytest.approx((3.1 + 1.1) / 2)
@@ -31,7 +31,7 @@ def test_a_session_lasts_from_its_first_send_to_its_last_byte_pauses_included() 
 
 def test_a_tasks_last_token_is_the_last_of_all_its_branches() -> None:
     # A root, two branches at once of which the first sent ends last, no join.
-    found = sessions.of_level(Table.of(turns("t", (0.0, 1.0), (1.1, 6.0), (1.2, 3.0))), WINDOW)
+    found = patterns.sessions(Table.of(turns("t", (0.0, 1.0), (1.1, 6.0), (1.2, 3.0))), WINDOW)
     assert found is not None
     assert (found.latency_s.mean, found.last_token_s.mean) == (pytest.approx(6.1), pytest.approx(6.0))
 
@@ -42,7 +42,7 @@ def test_a_session_that_failed_or_was_cut_has_no_latency() -> None:
         *turns("failed", (1.0, 2.0), (3.0, 9.0), error="http_5xx"),
         *turns("cut", (1.0, 2.0), (3.0, 9.0), error="cancelled"),
     ]
-    found = sessions.of_level(Table.of(records), WINDOW)
+    found = patterns.sessions(Table.of(records), WINDOW)
     assert found is not None
     assert (found.sessions, found.completed, found.failed) == (3, 1, 1)
     assert found.latency_s.mean == pytest.approx(3.1)
@@ -50,14 +50,14 @@ def test_a_session_that_failed_or_was_cut_has_no_latency() -> None:
 
 def test_a_session_with_fewer_requests_than_it_should_have_is_not_whole() -> None:
     table = Table.of(turns("two", (1.0, 2.0), (3.0, 4.0)) + turns("one", (1.0, 2.0)))
-    found = sessions.of_level(table, WINDOW, requests=2)
+    found = patterns.sessions(table, WINDOW, requests=2)
     assert found is not None
     assert (found.sessions, found.completed, found.requests_mean) == (2, 1, 2.0)
 
 
 def test_a_session_is_of_the_window_that_it_began_in_and_may_end_after_it() -> None:
     records = turns("before", (-1.0, 2.0), (3.0, 4.0)) + turns("after", (9.0, 9.5), (11.0, 12.0))
-    found = sessions.of_level(Table.of(records), WINDOW)
+    found = patterns.sessions(Table.of(records), WINDOW)
     assert found is not None
     assert (found.sessions, found.latency_s.mean) == (1, pytest.approx(3.1))
     assert found.in_flight == pytest.approx((4.1 + 1.0) / 10)
@@ -66,11 +66,11 @@ def test_a_session_is_of_the_window_that_it_began_in_and_may_end_after_it() -> N
 
 def test_in_open_loop_a_session_begins_when_it_was_due() -> None:
     late = [request(1.5, [2.0], scheduled_s=1.0, session_id="a")]
-    found = sessions.of_level(Table.of(late), Level(0, None, 0, 0.0, 0.0, 10.0, 10.0, rate=1.0))
+    found = patterns.sessions(Table.of(late), Level(0, None, 0, 0.0, 0.0, 10.0, 10.0, rate=1.0))
     assert found is not None
     assert found.latency_s.mean == pytest.approx(1.0)
 
 
 def test_requests_without_a_session_or_of_another_level_make_none() -> None:
     records = [request(1.0, [2.0]), request(1.0, [2.0], session_id="x", level=1)]
-    assert sessions.of_level(Table.of(records), WINDOW) is None
+    assert patterns.sessions(Table.of(records), WINDOW) is None

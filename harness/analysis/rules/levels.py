@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from harness.analysis import explanation
-from harness.analysis.cap import KV_FULL
 from harness.analysis.change import Shift
 from harness.analysis.conclusion import LEVELS, PAST
+from harness.analysis.explanation import KV_FULL
 from harness.analysis.phases import Probed
 from harness.analysis.points import PooledLevels
 from harness.analysis.quality import PHRASES, Quality

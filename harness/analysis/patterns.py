@@ -1,0 +1,179 @@
+"""What a level's requests show besides its figures: sessions, recovery from spikes, the cost of long prompts. Pure.
+
+A session are requests that belong together, of a user's turns or of an agent's task. It begins with the first send of
+its requests (in open loop when that was due), lasts to the last byte of them all, pauses included, and is of the level
+that it began in.
+
+Before a spike requests wait for their first token up to some time. After it, the last request that waits half as long
+again ends the recovery; one that fails without a first token waits forever. Waits count from when a request was due.
+Left out: waves, and series that have not one spike and one rate without it, which have no calm.
+
+A long prompt is read from its send to its first token. A gap between tokens of the other requests that overlaps a
+reading is during it; one that does not, but overlaps the time before or after it of the same length, is before or
+after it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.analysis.classes import rows
+from harness.analysis.stats import spread
+from harness.analysis.table import Bools, Floats, Ints, Table, follows
+from harness.data.record import Level
+from harness.data.summary import Interference, SessionSummary
+from harness.spec.traffic import Series, Traffic
+
+# ---- sessions ----------------------------------------------------------------------------------------------------
+
+
+def sessions(table: Table, level: Level, requests: int | None = None) -> SessionSummary | None:
+    """The sessions of a level whose window is closed; None where it has none.
+
+    `table` holds all of the level's requests, `requests` is how many a whole session has. Where that varies (None), a
+    session is whole if none of its requests was cut.
+    """
+    start, end = level.window
+    named = table.level == level.index
+    named[[row for row in np.flatnonzero(named) if not table.session[row]]] = False
+    if not named.any():
+        return None
+    table = table.only(named)
+    codes: dict[str, int] = {}
+    of = np.fromiter((codes.setdefault(name, len(codes)) for name in table.session), np.int64, len(table.session))
+    n = len(codes)
+
+    def count(rows: Bools) -> Ints:
+        return np.bincount(of[rows], minlength=n)
+
+    def latest(times: Floats) -> Floats:
+        found = np.full(n, -np.inf)
+        np.fmax.at(found, of, times)
+        return found
+
+    began = -latest(-(table.began if level.rate is None else table.scheduled))
+    done, last = latest(table.done), latest(table.last)
+    sent = np.bincount(of, minlength=n)
+    whole = (count(table.ok) == sent) & (sent >= (requests or 1))
+    counted = (began >= start) & (began < end)
+    ended = whole & (done >= start) & (done < end)
+    inside = np.minimum(np.where(np.isfinite(done), done, end), end) - np.maximum(began, start)
+    return SessionSummary(
+        sessions=int(counted.sum()),
+        completed=int((counted & whole).sum()),
+        failed=int((counted & (count(table.failed) > 0)).sum()),
+        in_flight=float(np.maximum(inside, 0.0).sum()) / (end - start),
+        sessions_per_s=float(ended.sum()) / (end - start),
+        requests_mean=float(sent[counted & whole].mean()) if (counted & whole).any() else None,
+        latency_s=spread((done - began)[counted & whole]),
+        last_token_s=spread((last - began)[counted & whole]),
+    )
+
+
+# ---- recovery ----------------------------------------------------------------------------------------------------
+
+
+WAITS = 1.5  # times the longest wait before the spike, above which a request still feels it
+
+
+def recoveries(table: Table, level: Level, traffic: Traffic) -> list[float | None]:
+    """Seconds from the end of each spike in the window to the recovery; None: there was none before the next spike."""
+    profile = traffic.profile
+    if level.rate is None or not isinstance(profile, Series) or not _spike_and_calm(profile):
+        return []
+    own = (table.level == level.index) & (table.failed | ~np.isnan(table.first))
+    due, wait = table.scheduled[own] - level.begin_s, (table.first - table.scheduled)[own]
+    longest = np.inf  # of the waits in the calmest time so far: a server that never recovers is not calm
+    window = level.window[0] - level.begin_s, level.window[1] - level.begin_s
+    begins, ends = spikes(profile, window[1])
+    found: list[float | None] = []
+    for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        calm_from = (ends[i - 1] + begin) / 2 if i else window[0]
+        until = begin + profile.period_s
+        before = wait[(due >= calm_from) & (due < begin) & ~np.isnan(wait)]
+        if calm_from < window[0] or until > window[1] or not len(before):
+            continue
+        longest = min(longest, before.max())
+        late = due[(due >= end) & (due < until) & ~(wait <= WAITS * longest)]
+        last = float(late.max()) if len(late) else end
+        back = due[(due > last) & (due < until)]
+        found.append(last - end if len(back) else None)
+    return found
+
+
+def _spike_and_calm(profile: Series) -> bool:
+    """Whether the rate is the same but for one spike in a period."""
+    return len(set(profile.rates)) == 2 and profile.rates.count(profile.peak) == 1
+
+
+def spikes(profile: Series, until_s: float) -> tuple[Floats, Floats]:
+    """When each spike begins and ends, seconds since the level began, shape [spikes], those that end before `until_s`.
+
+    >>> spikes(Series((0.0, 55.0, 65.0), (5.0, 50.0, 5.0), 120.0), 200.0)
+    (array([ 55., 175.]), array([ 65., 185.]))
+    """
+    at = profile.rates.index(profile.peak)
+    over = (*profile.starts, profile.period_s)[at + 1]
+    periods = np.arange(until_s // profile.period_s + 1, dtype=np.float64) * profile.period_s
+    begins, ends = np.asarray(periods + profile.starts[at]), np.asarray(periods + over)
+    return begins[ends <= until_s], ends[ends <= until_s]
+
+
+# ---- interference ------------------------------------------------------------------------------------------------
+
+
+LONGER = 8.0  # times the mean prompt of all others, from which on a class has long prompts
+
+
+def interference(table: Table, level: Level) -> Interference | None:
+    """The cost of the class with the longest prompts; None where none is much longer, or none was read."""
+    classes = {name: of_class for name, of_class in rows(table).items() if of_class.any()}
+    if len(classes) < 2:
+        return None
+    means = {name: _mean(table.input_tokens[of_class]) for name, of_class in classes.items()}
+    name = max(means, key=lambda each: means[each])
+    if not means[name] >= LONGER * _mean(table.input_tokens[~classes[name]]):
+        return None
+    start, end = level.window
+    read = classes[name] & (table.sent < end) & (table.first > start)  # also in part, also of answers that failed later
+    if not read.any():
+        return None
+    starts, ends = _gaps_between(table, ~classes[name] & table.ok, start, end)
+    sent, first = table.sent[read], table.first[read]
+    length = first - sent
+    during = overlaps(starts, ends, sent, first)
+    before = ~during & overlaps(starts, ends, sent - length, sent)
+    after = ~during & ~before & overlaps(starts, ends, first, first + length)
+    gaps = ends - starts
+    return Interference(
+        class_=name,
+        prompts=int(read.sum()),
+        before_s=spread(gaps[before]),
+        during_s=spread(gaps[during]),
+        after_s=spread(gaps[after]),
+    )
+
+
+def overlaps(starts: Floats, ends: Floats, begin: Floats, over: Floats) -> Bools:
+    """Whether each span, shape [spans], has more than a point in common with any of the intervals, shape [intervals].
+
+    >>> overlaps(np.array([0.0, 2.0, 4.0]), np.array([1.0, 3.0, 5.0]), np.array([0.5, 3.0]), np.array([0.7, 3.5]))
+    array([ True, False, False])
+    """
+    order = np.argsort(begin, kind="stable")
+    begin, reached = begin[order], np.maximum.accumulate(over[order])
+    last = np.searchsorted(begin, ends, side="left") - 1  # the last interval that begins before the span ends
+    return np.asarray((last >= 0) & (reached[np.maximum(last, 0)] > starts))
+
+
+def _gaps_between(table: Table, chosen: Bools, start: float, end: float) -> tuple[Floats, Floats]:
+    """When each gap between two chunks of one of the requests began and ended, inside the window."""
+    later = np.flatnonzero(follows(table, chosen))
+    starts, ends = table.arrival[later - 1], table.arrival[later]
+    inside = (starts >= start) & (ends <= end)
+    return starts[inside], ends[inside]
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
