@@ -27,7 +27,7 @@ import numpy as np
 from knee_table import Bench, Line, Outcome, Sharp, judged, share
 from knee_truths import Floats, TrueCurve
 
-from harness.analysis import change, headline, seats, stats
+from harness.analysis import answer, change, seats, stats
 from harness.analysis.curve import Point, fit
 from harness.data.summary import Value
 from harness.library.prediction import Deployment, predict
@@ -54,7 +54,7 @@ def headed(
     """Return the knee that heads a run of these points, and of what they show of the seats."""
     found = fit(points, seed=seed)
     knees = msgspec.structs.replace(found.knees, seats=seats.as_value(seats.find(crowd)))
-    knee = headline.of(knees, found.curve)
+    knee = answer.headline(knees, found.curve)
     return Outcome(truth, knee.state, Value(knee.value, knee.ci95), highest, levels)
 
 

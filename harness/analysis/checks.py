@@ -6,8 +6,8 @@
     long_context_tail  the cache holds although a few requests are much longer than the mean
     node_loss          the replicas that are left carry the load
 
-A check is of the valid level at the knee (`at_load`), else of the largest valid one. What the run did not measure is
-"not measured", with what would. docs/definitions.md, Checks, has the thresholds.
+A check is of the valid level at the knee (`answer.knee_load`), else of the largest valid one. What the run did not
+measure is "not measured", with what would. docs/definitions.md, Checks, has the thresholds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from harness.analysis.at_load import knee_load
+from harness.analysis.answer import knee_load
 from harness.analysis.explanation import KV_FULL
 from harness.analysis.rules import Purpose, usable
 from harness.data.summary import Check, LevelSummary, WorkloadSummary

@@ -1,6 +1,6 @@
 """The replicas of a level: the figures of each, by a level's formulas, from its own requests in the window. Pure.
 
-Left out: when one of them is lost (`node_loss`).
+Left out: when one of them is lost (`patterns`).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ import numpy as np
 
 from harness.analysis import metrics
 from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.figures import LUMPED, TOKENS_PER_CHUNK
 from harness.analysis.rules.requests import errors_above_1_percent, unstable
-from harness.analysis.rules.tokens import LUMPED, TOKENS_PER_CHUNK
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
 from harness.analysis.table import Bools, Floats, Table, follows, placed_tokens
 from harness.analysis.table import gaps as gaps_of

@@ -11,14 +11,14 @@ import numpy as np
 from msgspec import UNSET
 
 from harness.analysis import (
+    answer,
     change,
     checks,
     classes,
     curve,
     gap,
-    headline,
     lengths,
-    node_loss,
+    patterns,
     phases,
     quality,
     seats,
@@ -77,7 +77,7 @@ def summarise(run: Result) -> Summary:
     )
     probed = _probed(run, levels, fitted)
     workload = lengths.compared(run.manifest.scenario, table, finished)
-    losses = node_loss.of_run(table, finished, facts.urls, fitted)
+    losses = patterns.losses(table, finished, facts.urls, fitted)
     prediction = _with_gap(run, of_ramp, fitted, probed)
     recorded = Recorded(
         manifest=run.manifest,
@@ -100,7 +100,7 @@ def summarise(run: Result) -> Summary:
         gap=prediction.gap if prediction else None,
     )
     has_slo = bool(facts.limits) or any(facts.class_limits.values())
-    unqualified = headline.of(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))
+    unqualified = answer.headline(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))
     knee = unqualified.value
     if answers is not None:
         knees = msgspec.structs.replace(knees, quality=quality.knee(knee, of_ramp, answers.changed_at))

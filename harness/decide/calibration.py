@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from harness.analysis import gap, slo
-from harness.analysis.at_load import throughput
+from harness.analysis.answer import throughput
 from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome

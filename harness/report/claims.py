@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis import at_load
+from harness.analysis import answer
 from harness.data.manifest import Manifest
 from harness.data.summary import Summary
 from harness.predict import claims
@@ -46,7 +46,7 @@ def of_run(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
     reached = prediction.gap.mbu if prediction.gap else None
     probed = phases.decode.mbu if phases and phases.decode else None
     mbu = probed.value if probed else reached.value if reached else None
-    highest = f"{number(at_load.throughput(curve, [top]).value)} tok/s at {load_of(top)}"
+    highest = f"{number(answer.throughput(curve, [top]).value)} tok/s at {load_of(top)}"
     figures = {
         "throughput": highest if plateau is None else f"{number(plateau)} tok/s at the plateau",
         "single_stream": "" if single is None else f"{number(single)} tok/s",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis import headline as unqualified
+from harness.analysis.answer import headline
 from harness.data.summary import PROVISIONAL, Curve, Knees, Value
 from harness.report import document as doc
 from harness.report.format import confidence, joined, number, plain
@@ -28,7 +28,7 @@ def fit(
 
     `loads` are the concurrencies that it was made of; `about` says what they lack.
     """
-    own = unqualified.of(knees, curve)
+    own = headline(knees, curve)
     corner = [of_curve(curve, knees, loads, label="Hinge")] if own.kind == "seats" else []
     answer = [of_knee(own, curve, knees, loads), *corner, *unsettled(curve, loads)]
     found = [doc.Fact(fact.label.lower(), fact.value, fact.detail) for fact in answer]

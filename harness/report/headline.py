@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.analysis import at_load, slo
-from harness.analysis import headline as unqualified
+from harness.analysis import answer, slo
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import knee_not_identifiable, plateau_not_reached
 from harness.analysis.rules.requests import unstable
@@ -108,7 +107,7 @@ def sentence(summary: Summary) -> str:
 
 def own_knee(summary: Summary) -> Headline:
     """Return the server's own knee, whatever limits a run has: its seats where they are known, else the curve's."""
-    return unqualified.of(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
+    return answer.headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
 
 
 def by_curve(summary: Summary) -> bool:
@@ -342,7 +341,7 @@ def _plateau(summary: Summary) -> Fact:
         return Fact("Plateau", f"not measurable: no level has {'output' if unit.decodes else 'answers'}")
     if _invalid(top):
         return Fact("Plateau", "not measurable: no valid level")
-    most = at_load.throughput(curve, [top]).value
+    most = answer.throughput(curve, [top]).value
     return Fact("Plateau", f"at least {number(most)} {unit.per_s}, served at {load_of(top)}", detail)
 
 

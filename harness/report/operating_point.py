@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis import at_load
+from harness.analysis import answer
 from harness.data.summary import Curve, LevelSummary, Phases, Spread, Value
 from harness.report.document import Fact
 from harness.report.format import MISSING, confidence, interval, joined, load_of, number, time
@@ -16,13 +16,13 @@ from harness.spec.work import Unit
 
 def highest_up_to(levels: Sequence[LevelSummary], knee: float | None) -> LevelSummary | None:
     """Return the level at a knee: the highest up to it; None without a knee or such a level."""
-    at = at_load.knee_load(knee, [level.load or 0.0 for level in levels])
+    at = answer.knee_load(knee, [level.load or 0.0 for level in levels])
     return next((level for level in levels if (level.load or 0.0) == at), None)
 
 
 def most_served(levels: Sequence[LevelSummary], curve: Curve | None) -> LevelSummary | None:
     """Return the level at which most is served, by the curve where there is one; None without a level."""
-    return max(levels, key=lambda level: at_load.throughput(curve, [level]).value or 0.0, default=None)
+    return max(levels, key=lambda level: answer.throughput(curve, [level]).value or 0.0, default=None)
 
 
 def at_the_knee(levels: Sequence[LevelSummary], knee: float | None, curve: Curve | None) -> list[Fact]:

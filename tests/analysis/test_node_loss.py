@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.analysis.node_loss import SLOWED, STOPPED, of_run
+from harness.analysis.patterns import SLOWED, STOPPED, losses
 from harness.analysis.rules.run import Recorded, node_loss
 from harness.analysis.table import Table
 from harness.data.judgement import CurveState
@@ -31,7 +31,7 @@ def failed(url: str, sent: float, done: float, error: str = "reset") -> Record:
 
 
 def lost(records: list[Record], curve: Curve | None = None) -> list[NodeLoss]:
-    return of_run(Table.of(records), [LEVEL], [A, B], curve)
+    return losses(Table.of(records), [LEVEL], [A, B], curve)
 
 
 def outage(back: float | None = 7.0) -> list[Record]:
@@ -117,7 +117,7 @@ def test_what_is_no_loss_of_one_replica_is_not_found(records: list[Record]) -> N
 
 
 def test_one_server_has_no_node_to_lose() -> None:
-    assert of_run(Table.of(outage()), [LEVEL], [B]) == []
+    assert losses(Table.of(outage()), [LEVEL], [B]) == []
 
 
 def test_survivors_that_slow_down_under_the_load_of_a_lost_replica_are_not_called_slow() -> None:

@@ -19,7 +19,7 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.lengths import Law
 from harness.analysis.points import Point, pool
-from harness.analysis.rules import Finding, Purpose, Rule, findings, requests, steady, tokens, usable
+from harness.analysis.rules import Finding, Purpose, Rule, figures, findings, requests, usable
 from harness.analysis.rules import levels as of_levels
 from harness.analysis.rules import run as of_run
 from harness.analysis.rules.levels import Concluded, Fitted
@@ -89,24 +89,24 @@ def test_a_sound_level_has_nothing_but_its_sample_counts_to_say() -> None:
 
 def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> None:
     none = Estimate(36.0, None)
-    short = one(steady.window_too_short, with_(output_tokens_per_s=none, window_s=5.0))
+    short = one(figures.window_too_short, with_(output_tokens_per_s=none, window_s=5.0))
     expect(short, "window_too_short", "note", "5 s is 5.0 times as long as a request of 1 s", "20 times")
-    correlated = one(steady.window_too_short, with_(output_tokens_per_s=none))
+    correlated = one(figures.window_too_short, with_(output_tokens_per_s=none))
     expect(correlated, "window_too_short", "doubt", "varies too slowly for an interval")
     e2e = msgspec.structs.replace(GOOD.e2e_s, mean=None)
     expect(
-        one(steady.window_too_short, with_(output_tokens_per_s=none, e2e_s=e2e)),
+        one(figures.window_too_short, with_(output_tokens_per_s=none, e2e_s=e2e)),
         "window_too_short",
         "doubt",
         "succeeded",
     )
-    assert one(steady.window_too_short, GOOD) is None
+    assert one(figures.window_too_short, GOOD) is None
 
 
 def test_an_assumed_error_names_its_size() -> None:
     s = with_(output_tokens_per_s_se=0.72, output_tokens_per_s_se_assumed=True)
-    expect(one(steady.fit_error_assumed, s), "fit_error_assumed", "note", "2.0%", "scatter of the levels")
-    assert one(steady.fit_error_assumed, with_(output_tokens_per_s_se=0.72)) is None
+    expect(one(figures.fit_error_assumed, s), "fit_error_assumed", "note", "2.0%", "scatter of the levels")
+    assert one(figures.fit_error_assumed, with_(output_tokens_per_s_se=0.72)) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_assumed_error_names_its_size() -> None:
     ],
 )
 def test_a_level_that_was_cut_short_says_by_what(notes: tuple[str, ...], what: str, advice: str) -> None:
-    verdict = one(steady.cut_short, notes=notes)
+    verdict = one(figures.cut_short, notes=notes)
     expect(verdict, "cut_short", "doubt", what)
     assert verdict is not None
     assert advice in verdict.advice
@@ -132,7 +132,7 @@ def test_a_level_that_was_cut_short_says_by_what(notes: tuple[str, ...], what: s
 
 @pytest.mark.parametrize("notes", [(), ("failing",), ("stalled",), ("not_precise",)])
 def test_a_level_whose_last_requests_were_waited_for_is_not_cut_short(notes: tuple[str, ...]) -> None:
-    assert one(steady.cut_short, notes=notes) is None
+    assert one(figures.cut_short, notes=notes) is None
 
 
 def test_errors_are_invalid_above_one_percent() -> None:
@@ -215,38 +215,38 @@ def test_the_remedy_follows_the_cause(figures: dict[str, float], cause: str, rem
 
 def test_events_that_the_server_sends_together_are_a_note_on_the_server() -> None:
     expect(
-        one(tokens.server_lumps, events_at_once=4.0),
+        one(figures.server_lumps, events_at_once=4.0),
         "server_lumps",
         "note",
         "sends 4 events at a time",
         "throughput stands",
     )
-    assert one(tokens.server_lumps, events_at_once=None) is None
+    assert one(figures.server_lumps, events_at_once=None) is None
 
 
 def test_a_p99_that_is_left_out_says_which_window_gives_it() -> None:
     few = with_(window_s=8.0, icl_s=msgspec.structs.replace(GOOD.icl_s, n=320))
-    found = one(tokens.too_few_steps, few, gaps=150_000)
+    found = one(figures.too_few_steps, few, gaps=150_000)
     expect(found, "too_few_steps", "note", "ITL p99 left out", "150,000 gaps", "320 engine steps", "662")
     assert found is not None
     assert found.advice == "hold the level for 16.6 s: --level-seconds 17"
-    assert one(tokens.too_few_steps, few, gaps=600) is None, "then it is the gaps that are few"
-    assert one(tokens.too_few_steps, with_(icl_s=msgspec.structs.replace(GOOD.icl_s, n=662)), gaps=150_000) is None
+    assert one(figures.too_few_steps, few, gaps=600) is None, "then it is the gaps that are few"
+    assert one(figures.too_few_steps, with_(icl_s=msgspec.structs.replace(GOOD.icl_s, n=662)), gaps=150_000) is None
 
 
 def test_chunks_of_several_tokens_are_a_note() -> None:
-    expect(one(tokens.itl_chunked, with_(tokens_per_chunk=1.06)), "itl_chunked", "note", "1.06")
-    assert one(tokens.itl_chunked, with_(tokens_per_chunk=1.05)) is None
+    expect(one(figures.itl_chunked, with_(tokens_per_chunk=1.06)), "itl_chunked", "note", "1.06")
+    assert one(figures.itl_chunked, with_(tokens_per_chunk=1.05)) is None
 
 
 @pytest.mark.parametrize(("unplaced", "doubted"), [(10, False), (11, True), (-11, True)])
 def test_unplaced_tokens_are_a_doubt_above_one_percent_of_usage(unplaced: int, doubted: bool) -> None:
-    assert (one(tokens.unplaced_tokens, with_(unplaced_tokens=unplaced), usage_tokens=1000.0) is not None) is doubted
+    assert (one(figures.unplaced_tokens, with_(unplaced_tokens=unplaced), usage_tokens=1000.0) is not None) is doubted
 
 
 @pytest.mark.parametrize(("requested", "off"), [(9, False), (10, False), (10.1, True), (8.1, True), (None, False)])
 def test_output_lengths_may_be_ten_percent_off(requested: float | None, off: bool) -> None:
-    found = one(tokens.output_length_off, conditions=Conditions(output_tokens=requested))  # 9 tokens a request
+    found = one(figures.output_length_off, conditions=Conditions(output_tokens=requested))  # 9 tokens a request
     assert (found is not None) is off
     if found is not None:
         assert found.level == "doubt"
@@ -254,14 +254,18 @@ def test_output_lengths_may_be_ten_percent_off(requested: float | None, off: boo
 
 def test_input_lengths_that_are_off_are_only_a_note() -> None:
     expect(
-        one(tokens.input_length_off, conditions=Conditions(input_tokens=8.0)), "input_length_off", "note", "10.0", "8.0"
+        one(figures.input_length_off, conditions=Conditions(input_tokens=8.0)),
+        "input_length_off",
+        "note",
+        "10.0",
+        "8.0",
     )
-    assert one(tokens.input_length_off, conditions=Conditions(input_tokens=10.0)) is None
+    assert one(figures.input_length_off, conditions=Conditions(input_tokens=10.0)) is None
 
 
 def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
     def hits(s: LevelSummary, **asked: float) -> Verdict | None:
-        return one(tokens.prefix_cache_hits, s, conditions=msgspec.structs.replace(Conditions(), **asked))
+        return one(figures.prefix_cache_hits, s, conditions=msgspec.structs.replace(Conditions(), **asked))
 
     expect(hits(with_(cached_input_fraction=0.01)), "prefix_cache_hits", "doubt", "1.0%")
     assert hits(with_(cached_input_fraction=0.009)) is None
@@ -276,13 +280,13 @@ def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
 
 def test_token_counters_may_differ_by_one_percent() -> None:
     off = with_(in_flight=4.0, requests=200, server=ServerView(generation_tokens_ratio=1.011, prompt_tokens_ratio=0.96))
-    expect(one(tokens.token_counts_disagree, off), "token_counts_disagree", "doubt", "output 1.011", "input 0.960")
+    expect(one(figures.token_counts_disagree, off), "token_counts_disagree", "doubt", "output 1.011", "input 0.960")
     transit = with_(in_flight=4.0, requests=200, server=ServerView(prompt_tokens_ratio=0.975))
-    assert one(tokens.token_counts_disagree, transit) is None, "four prompts of 200 are counted there and not here yet"
+    assert one(figures.token_counts_disagree, transit) is None, "four prompts of 200 are counted there and not here yet"
     near = with_(server=ServerView(generation_tokens_ratio=1.009, prompt_tokens_ratio=None))
-    assert one(tokens.token_counts_disagree, near) is None
-    assert one(tokens.token_counts_disagree, with_(server=None)) is None
-    assert one(tokens.token_counts_disagree, msgspec.structs.replace(off, abandoned=3)) is None, (
+    assert one(figures.token_counts_disagree, near) is None
+    assert one(figures.token_counts_disagree, with_(server=None)) is None
+    assert one(figures.token_counts_disagree, msgspec.structs.replace(off, abandoned=3)) is None, (
         "their prompts have no count"
     )
 
@@ -294,13 +298,13 @@ def throttled(share: float, **reasons: float) -> LevelSummary:
 
 def test_a_gpu_slowed_by_heat_or_a_power_brake_is_a_doubt_above_a_tenth_of_the_window() -> None:
     hot = throttled(0.4, sw_power_cap=0.9, hw_slowdown=0.3, hw_thermal=0.4)
-    found = one(steady.gpu_throttled, hot)
+    found = one(figures.gpu_throttled, hot)
     expect(found, "gpu_throttled", "doubt", "40% of the window", "hw_slowdown 30%, hw_thermal 40%", "1200 MHz", "900")
     assert found is not None
     assert "sw_power_cap" not in found.message
-    assert one(steady.gpu_throttled, throttled(0.1, hw_thermal=0.1)) is None
-    assert one(steady.gpu_throttled, with_(gpu=GpuView(gpus=1))) is None
-    assert one(steady.gpu_throttled, with_(gpu=None)) is None
+    assert one(figures.gpu_throttled, throttled(0.1, hw_thermal=0.1)) is None
+    assert one(figures.gpu_throttled, with_(gpu=GpuView(gpus=1))) is None
+    assert one(figures.gpu_throttled, with_(gpu=None)) is None
 
 
 def test_engines_of_which_one_has_clearly_more_to_do_are_a_doubt() -> None:
@@ -309,39 +313,39 @@ def test_engines_of_which_one_has_clearly_more_to_do_are_a_doubt() -> None:
         view = ServerView(engines=engines, running_imbalance=2 * abs(a - b) / (a + b), kv_usage_imbalance=kv)
         return with_(server=view)
 
-    found = one(steady.engines_imbalanced, two(16.0, 8.0, 0.1))
+    found = one(figures.engines_imbalanced, two(16.0, 8.0, 0.1))
     expect(found, "engines_imbalanced", "doubt", "2 engines ran 8 to 16 requests", "0.10 apart")
-    expect(one(steady.engines_imbalanced, two(8.0, 8.0, 0.3)), "engines_imbalanced", "doubt", "0.30 apart")
-    assert one(steady.engines_imbalanced, two(9.0, 8.0, 0.2)) is None
-    assert one(steady.engines_imbalanced, two(1.0, 0.0, 0.0)) is None, "one request has to be on one of them"
-    assert one(steady.engines_imbalanced, with_(server=ServerView(running=3.0))) is None
-    assert one(steady.engines_imbalanced, with_(server=None)) is None
+    expect(one(figures.engines_imbalanced, two(8.0, 8.0, 0.3)), "engines_imbalanced", "doubt", "0.30 apart")
+    assert one(figures.engines_imbalanced, two(9.0, 8.0, 0.2)) is None
+    assert one(figures.engines_imbalanced, two(1.0, 0.0, 0.0)) is None, "one request has to be on one of them"
+    assert one(figures.engines_imbalanced, with_(server=ServerView(running=3.0))) is None
+    assert one(figures.engines_imbalanced, with_(server=None)) is None
 
 
 def test_a_gpu_at_its_power_limit_is_only_a_note() -> None:
     capped = throttled(0.0, sw_power_cap=0.8)
-    assert one(steady.gpu_throttled, capped) is None
-    expect(one(tokens.gpu_power_capped, capped), "gpu_power_capped", "note", "80% of the window", "1200 MHz")
-    assert one(tokens.gpu_power_capped, throttled(0.4, hw_thermal=0.4)) is None
-    assert one(tokens.gpu_power_capped, throttled(0.0, sw_power_cap=0.1)) is None
-    bare = one(tokens.gpu_power_capped, with_(gpu=GpuView(gpus=1, throttle={"sw_power_cap": 1.0})))
+    assert one(figures.gpu_throttled, capped) is None
+    expect(one(figures.gpu_power_capped, capped), "gpu_power_capped", "note", "80% of the window", "1200 MHz")
+    assert one(figures.gpu_power_capped, throttled(0.4, hw_thermal=0.4)) is None
+    assert one(figures.gpu_power_capped, throttled(0.0, sw_power_cap=0.1)) is None
+    bare = one(figures.gpu_power_capped, with_(gpu=GpuView(gpus=1, throttle={"sw_power_cap": 1.0})))
     assert bare is not None
     assert "MHz" not in bare.message
-    assert one(tokens.gpu_power_capped, with_(gpu=None)) is None
+    assert one(figures.gpu_power_capped, with_(gpu=None)) is None
 
 
 def test_too_few_samples_says_how_far_the_percentiles_go() -> None:
-    expect(one(tokens.too_few_samples, GOOD), "too_few_samples", "note", "160 requests", "p95", "662")
+    expect(one(figures.too_few_samples, GOOD), "too_few_samples", "note", "160 requests", "p95", "662")
     few = with_(ttft_s=msgspec.structs.replace(GOOD.ttft_s, n=10))
-    expect(one(tokens.too_few_samples, few), "too_few_samples", "note", "no percentile")
-    assert one(tokens.too_few_samples, with_(ttft_s=msgspec.structs.replace(GOOD.ttft_s, n=662))) is None
+    expect(one(figures.too_few_samples, few), "too_few_samples", "note", "no percentile")
+    assert one(figures.too_few_samples, with_(ttft_s=msgspec.structs.replace(GOOD.ttft_s, n=662))) is None
 
 
 def test_what_the_ramp_noted_becomes_a_verdict() -> None:
-    expect(one(steady.not_settled, notes=["not_settled"]), "not_settled", "doubt")
-    expect(one(tokens.transient_unchecked, notes=["transient_unchecked"]), "transient_unchecked", "note")
-    assert one(steady.not_settled, notes=["transient_unchecked"]) is None
-    assert one(tokens.transient_unchecked, notes=[]) is None
+    expect(one(figures.not_settled, notes=["not_settled"]), "not_settled", "doubt")
+    expect(one(figures.transient_unchecked, notes=["transient_unchecked"]), "transient_unchecked", "note")
+    assert one(figures.not_settled, notes=["transient_unchecked"]) is None
+    assert one(figures.transient_unchecked, notes=[]) is None
 
 
 def test_the_gravest_verdict_comes_first() -> None:
@@ -457,11 +461,11 @@ def test_every_rule_has_what_docs_and_the_first_screen_need() -> None:
 
 def test_the_rooms_below_know_the_codes_that_they_decide_by() -> None:
     assert requests.in_flight_low.code == foreign.IN_FLIGHT_LOW
-    assert steady.fit_error_assumed.code == table.FIT_ERROR_ASSUMED
+    assert figures.fit_error_assumed.code == table.FIT_ERROR_ASSUMED
 
 
 def test_a_severity_that_a_rule_does_not_declare_is_a_bug() -> None:
-    grave = msgspec.structs.replace(tokens.by_count, judge=lambda _: Finding("m", severity=Gravity.INVALID))
+    grave = msgspec.structs.replace(figures.by_count, judge=lambda _: Finding("m", severity=Gravity.INVALID))
     with pytest.raises(AssertionError, match="by_count may not be invalid"):
         grave.findings(measured())
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.analysis import node_loss
+from harness.analysis import patterns
 from harness.analysis.table import Table
 from harness.data.record import Record
 from harness.load.balance import Balancer
@@ -84,7 +84,7 @@ def test_a_replica_that_is_lost_costs_the_requests_it_has_and_is_back_after_its_
     done = [record for record in records if record.url == "http://b:1" and not record.error]
     between = [record for record in done if record.sent_s is not None and 3.0 <= record.sent_s < 5.0]
     assert between == []
-    (loss,) = node_loss.stops(Table.of(records), "http://b:1")
+    (loss,) = patterns.stops(Table.of(records), "http://b:1")
     assert loss.start_s == pytest.approx(3.0, abs=0.05)
     assert loss.end_s == pytest.approx(5.0, abs=0.2)
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from harness.analysis.node_loss import STOPPED
+from harness.analysis.patterns import STOPPED
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.summary import Summary

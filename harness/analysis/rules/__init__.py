@@ -23,7 +23,7 @@ from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Verdict
 from harness.data.summary import LevelSummary
 
-_MODULES = ("observed", "requests", "steady", "tokens", "levels", "run")
+_MODULES = ("observed", "requests", "figures", "levels", "run")
 
 
 class Context(Protocol):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET
 
-from harness.analysis.node_loss import STOPPED
+from harness.analysis.patterns import STOPPED
 from harness.analysis.rules import Finding, rule
 from harness.base.terminal import few
 from harness.data.judgement import Gravity

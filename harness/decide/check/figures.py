@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from harness.analysis import headline, slo
+from harness.analysis import answer, slo
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import phase_plateau_not_reached
 from harness.analysis.stats import SAMPLES, t_quantile, wilson
@@ -155,7 +155,7 @@ def knee(summary: Summary) -> Quantity:
         return _by_limits(summary.knees.slo_rate if open_loop else summary.knees.slo, summary, rates=open_loop)
     if open_loop:
         return Quantity(None, None, "requests were sent at fixed rates", "give the run limits: --slo")
-    if headline.of(summary.knees, summary.curve, sessions=summary.load_unit == "sessions").kind == "seats":
+    if answer.headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions").kind == "seats":
         return _seats(summary)
     least = summary.curve.at_least_concurrency if summary.curve and summary.curve.state == BEYOND else None
     return _fitted(summary, _hinge, least)

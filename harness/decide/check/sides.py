@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import at_load, curve, headline, seats, slo, summarise
+from harness.analysis import answer, curve, seats, slo, summarise
 from harness.analysis.rules import Purpose, invalid_by, usable
 from harness.analysis.stats import FLOOR, Z95, between, t_quantile
 from harness.data.judgement import Gravity
@@ -71,7 +71,7 @@ def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:
     fitted = fit.curve if fit else None
     usd = summarise.cost(manifest, fitted, of_ramp, Unit(summary.unit))
     sessions = any(level.sessions for level in levels)
-    knee = headline.of(knees, fitted, has_slo=any(level.slo for level in of_ramp), sessions=sessions)
+    knee = answer.headline(knees, fitted, has_slo=any(level.slo for level in of_ramp), sessions=sessions)
     return msgspec.structs.replace(
         summary, levels=levels, curve=fitted, knee=knee, knee_concurrency=knee.value, knees=knees, cost=usd, phases=None
     )
@@ -90,7 +90,7 @@ def _of_ramp(of: CheckedRun, *, open_loop: bool) -> list[LevelSummary]:
 def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[float, bool] | Quantity:
     """Return the load of a figure's level, and whether it is a rate; what is missing where a run does not have it.
 
-    The knee's level is the one that the screen reads the answer at (`at_load.knee_load`), of those that are valid in
+    The knee's level is the one that the screen reads the answer at (`answer.knee_load`), of those that are valid in
     every run. Several runs are all read at one load, by the median of their knees; of two sides, by that of the last.
     """
     every = [each for side in sides for each in side]
@@ -107,7 +107,7 @@ def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[flo
     loads, open_loop = common(every)
     if not loads:
         return NOTHING_IN_COMMON
-    at = at_load.knee_load(middle, loads)
+    at = answer.knee_load(middle, loads)
     if at is None:
         way_out = f"measure {max(1, math.floor(middle))} in flight" if not open_loop else "measure a lower rate"
         return Quantity(None, None, f"no valid level of every run lies at the knee, {middle:.3g}, or below it", way_out)

@@ -1,6 +1,6 @@
 """What one replica was measured to do at each load, which is all that a plan knows of a server.
 
-Throughput at a load is the curve's (`analysis.at_load`), latencies are those of its level. Invalid levels are left out.
+Throughput at a load is the curve's (`analysis.answer`), latencies are those of its level. Invalid levels are left out.
 A run on several replicas is divided by their number. Where a folder has no requests, the stored percentiles decide an
 SLO; limits of classes are then decided by the attainments that were stored.
 
@@ -23,7 +23,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.analysis import at_load, slo
+from harness.analysis import answer, slo
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.manifest import Manifest
@@ -168,7 +168,7 @@ def of_summary(
     same = {load: [s for s in levels if s.load == load] for load in sorted({float(s.load or 0) for s in levels})}
     outcomes = {load: _outcome(of_load, wanted, judged) for load, of_load in same.items()}
     loads = [
-        _load(of_load, at_load.throughput(curve, of_load), work, replicas, outcomes[load])
+        _load(of_load, answer.throughput(curve, of_load), work, replicas, outcomes[load])
         for load, of_load in same.items()
     ]
     met, missed = _boundary(summary, outcomes, by) if wanted else (None, None)
@@ -204,7 +204,7 @@ def of_summary(
 def planned(summary: Summary) -> list[LevelSummary]:
     """Return the levels that a plan may rest on."""
     found = [level for level in valid(summary.levels) if level.load and level.throughput.mean]
-    return [level for level in found if within_reason(at_load.point(level))]
+    return [level for level in found if within_reason(answer.point(level))]
 
 
 def _load(

@@ -1,6 +1,7 @@
-"""What a run says of one load: which load "at the knee" means, and what is served there.
+"""The answer of a run: its knee unqualified, which load "at the knee" means, and what is served there.
 
-Everything that reads a run takes its operating points from here: its screen, its checks, thresholds and plans.
+The knee is that of its limits, else the seats, else that of the curve. Everything that reads a run takes its operating
+points from here: its screen, its checks, thresholds and plans.
 """
 
 from __future__ import annotations
@@ -8,10 +9,39 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
+from harness.analysis.conclusion import NARROW
 from harness.analysis.curve import operating_point
 from harness.analysis.points import Point, pool
 from harness.analysis.stats import Z95
-from harness.data.summary import Curve, LevelSummary, Value
+from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, LevelSummary, Value
+
+
+def headline(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessions: bool = False) -> Headline:
+    """Return the knee unqualified (docs/definitions.md, The answer), in the levels' own unit.
+
+    Seats are requests, so that they are no knee of levels that count sessions.
+    """
+    if has_slo:
+        return _of_value("slo", knees.slo)
+    if knees.seats and not sessions:
+        return _of_value("seats", knees.seats)
+    state = fitted.state if fitted else NONE
+    if fitted is None or state not in (FOUND, PROVISIONAL):
+        return Headline("hinge", state)
+    found = _of_value("hinge", fitted.hinge_concurrency)
+    return msgspec.structs.replace(found, state=PROVISIONAL) if state == PROVISIONAL else found
+
+
+def _of_value(kind: str, value: Value | None) -> Headline:
+    """Return a knee with its state by its interval alone."""
+    if value is None or value.value is None:
+        return Headline(kind, NONE)
+    low, high = value.ci95 or (None, None)
+    narrow = low is not None and high is not None and high <= NARROW * low
+    return Headline(kind, FOUND if narrow else PROVISIONAL, value.value, value.ci95)
+
 
 _AT = 1.05  # of a knee: a load up to there counts as at the knee
 
