@@ -20,6 +20,9 @@ class Gravity(enum.StrEnum):
     NOTE = enum.auto()  # information about the figures
 
 
+INVALID, DOUBT, NOTE = Gravity
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """A note, a doubt or an invalid: what was seen, where, and what to do about it."""
 

@@ -7,7 +7,7 @@ import math
 from harness.analysis.rules import Finding, rule
 from harness.analysis.rules.requests import MERGED, Measured, answered, remedy_for, too_many_fail
 from harness.analysis.stats import SAMPLES, half_width
-from harness.data.judgement import Gravity
+from harness.data.judgement import DOUBT, NOTE
 from harness.data.record import LevelNote
 from harness.data.summary import GpuView, LevelSummary
 
@@ -24,7 +24,7 @@ STAMPS_OFF = 0.05  # of a latency, by which the clock's stamps may be late
 PERCENTILES = (50, 90, 95, 99)
 
 
-@rule(Measured, Gravity.DOUBT, brief="throughput was still changing{}: measure for longer")
+@rule(Measured, DOUBT, brief="throughput was still changing{}: measure for longer")
 def not_settled(level: Measured) -> Finding | None:
     """Throughput was still changing half-way through warm-up and window."""
     if LevelNote.NOT_SETTLED not in level.notes:
@@ -32,7 +32,7 @@ def not_settled(level: Measured) -> Finding | None:
     return Finding("throughput was still changing half-way through warm-up and window", "hold the level longer")
 
 
-@rule(Measured, Gravity.DOUBT, brief="throughput is less precise than asked{}")
+@rule(Measured, DOUBT, brief="throughput is less precise than asked{}")
 def not_precise(level: Measured) -> Finding | None:
     """The window ended before its throughput was as precise as asked."""
     s, precision, notes = level.s, level.conditions.precision, level.notes
@@ -57,7 +57,7 @@ def not_precise(level: Measured) -> Finding | None:
     return Finding(f"throughput {known}, ±{precision:.1%} was requested: {why}", advice)
 
 
-@rule(Measured, Gravity.DOUBT, brief="the measurement was cut short{}")
+@rule(Measured, DOUBT, brief="the measurement was cut short{}")
 def cut_short(level: Measured) -> Finding | None:
     """A budget, an interrupt, failures, a stall or a shard's timetable ended the window early, or the level before the
     last request of its window.
@@ -84,7 +84,7 @@ def cut_short(level: Measured) -> Finding | None:
     return Finding(message, advice)
 
 
-@rule(Measured, Gravity.DOUBT, brief="a GPU was slowed down by heat or power{}")
+@rule(Measured, DOUBT, brief="a GPU was slowed down by heat or power{}")
 def gpu_throttled(level: Measured) -> Finding | None:
     """Heat or a power brake slowed a GPU down; the ordinary power cap only has a note."""
     gpu = level.s.gpu
@@ -103,7 +103,7 @@ def clock(gpu: GpuView) -> str:
     return f"; SM clock {gpu.sm_clock_hz / 1e6:.0f} MHz on average, {gpu.sm_clock_min_hz / 1e6:.0f} at least"
 
 
-@rule(Measured, Gravity.DOUBT, brief="one engine had more requests than another{}")
+@rule(Measured, DOUBT, brief="one engine had more requests than another{}")
 def engines_imbalanced(level: Measured) -> Finding | None:
     """One of several engines ran a quarter more requests than another, by the mean of all, or its KV use was 0.2
     higher.
@@ -124,7 +124,7 @@ def engines_imbalanced(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.DOUBT, Gravity.NOTE, brief="no interval{}: measure for longer")
+@rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer")
 def window_too_short(level: Measured) -> Finding | None:
     """Throughput has no interval; a note where a longer window gives one."""
     s, request = level.s, level.s.e2e_s.mean
@@ -138,7 +138,7 @@ def window_too_short(level: Measured) -> Finding | None:
             f"the window of {s.window_s:.3g} s is {s.window_s / request:.1f} times as long as a request of "
             f"{request:.3g} s; an interval needs {_REQUEST_TIMES} times",
             f"hold each level for at least {_REQUEST_TIMES * request:.3g} s",
-            Gravity.NOTE,
+            NOTE,
         )
     return Finding(
         f"throughput varies too slowly for an interval from a window of {s.window_s:.3g} s", "hold each level longer"
@@ -146,7 +146,7 @@ def window_too_short(level: Measured) -> Finding | None:
 
 
 # Where a level has no interval, this says no more on the first screen.
-@rule(Measured, Gravity.NOTE, on_first_screen=False)
+@rule(Measured, NOTE, on_first_screen=False)
 def fit_error_assumed(level: Measured) -> Finding | None:
     """The window is too short for an error of its throughput; the fit takes it from the scatter of the levels."""
     s = level.s
@@ -163,7 +163,7 @@ def fit_error_assumed(level: Measured) -> Finding | None:
 # ---- the tokens ---------------------------------------------------------------------------------------------
 
 
-@rule(Measured, Gravity.DOUBT, brief="tokens that were counted were not seen to arrive{}")
+@rule(Measured, DOUBT, brief="tokens that were counted were not seen to arrive{}")
 def unplaced_tokens(level: Measured) -> Finding | None:
     """More than 1 % of the tokens that the server counted have no arrival."""
     missing, usage = level.s.unplaced_tokens, level.usage_tokens
@@ -175,7 +175,7 @@ def unplaced_tokens(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.DOUBT, brief="answers have other lengths than asked{}")
+@rule(Measured, DOUBT, brief="answers have other lengths than asked{}")
 def output_length_off(level: Measured) -> Finding | None:
     """Answers have 10 % more or fewer tokens than asked."""
     mean, requested = level.s.output_tokens_mean, level.conditions.output_tokens
@@ -187,7 +187,7 @@ def output_length_off(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.NOTE, brief="prompts have other lengths than asked{}: --tokenizer")
+@rule(Measured, NOTE, brief="prompts have other lengths than asked{}: --tokenizer")
 def input_length_off(level: Measured) -> Finding | None:
     """Prompts have 10 % more or fewer tokens than asked."""
     mean, requested = level.s.input_tokens_mean, level.level.input_tokens or level.conditions.input_tokens
@@ -199,7 +199,7 @@ def input_length_off(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.DOUBT, brief="prompts came from the prefix cache{}")
+@rule(Measured, DOUBT, brief="prompts came from the prefix cache{}")
 def prefix_cache_hits(level: Measured) -> Finding | None:
     """The prefix cache served more of the prompts than their common template and the hits that were asked for."""
     s, asked = level.s, level.conditions
@@ -212,7 +212,7 @@ def prefix_cache_hits(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.DOUBT, brief="server and client count other tokens{}: other users?")
+@rule(Measured, DOUBT, brief="server and client count other tokens{}: other users?")
 def token_counts_disagree(level: Measured) -> Finding | None:
     """The server counts 1 % more or fewer tokens than Knee."""
     s = level.s
@@ -237,7 +237,7 @@ def token_counts_disagree(level: Measured) -> Finding | None:
 # ---- latencies and their percentiles ------------------------------------------------------------------------
 
 
-@rule(Measured, Gravity.NOTE, brief="several tokens come in a chunk{}: no ITL percentiles")
+@rule(Measured, NOTE, brief="several tokens come in a chunk{}: no ITL percentiles")
 def itl_chunked(level: Measured) -> Finding | None:
     """ITL has no percentiles, because chunks have several tokens."""
     per_chunk = level.s.tokens_per_chunk
@@ -249,7 +249,7 @@ def itl_chunked(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.NOTE, brief="several tokens come at once{}: no ITL percentiles")
+@rule(Measured, NOTE, brief="several tokens come at once{}: no ITL percentiles")
 def server_lumps(level: Measured) -> Finding | None:
     """ITL has no percentiles, because the server, or a proxy before it, sends several events at once."""
     if level.events_at_once is None:
@@ -261,7 +261,7 @@ def server_lumps(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.NOTE, brief="answers end long after their last token{}")
+@rule(Measured, NOTE, brief="answers end long after their last token{}")
 def late_end(level: Measured) -> Finding | None:
     """Answers end long after their last token: by 10 % of the time of a request, or more."""
     tail, e2e = level.s.tail_s.mean if level.s.tail_s else None, level.s.e2e_s.mean
@@ -292,7 +292,7 @@ def spoilt(s: LevelSummary) -> dict[str, tuple[int, ...]]:
     return out
 
 
-@rule(Measured, Gravity.NOTE, brief="percentiles are left out{}: the client read late")
+@rule(Measured, NOTE, brief="percentiles are left out{}: the client read late")
 def late_reads(level: Measured) -> Finding | None:
     """Percentiles are left out, because Knee read the answers late."""
     s = level.late
@@ -315,7 +315,7 @@ def late_reads(level: Measured) -> Finding | None:
     return Finding(f"{names} {which} left out: {why}", remedy_for(s.client)[1])
 
 
-@rule(Measured, Gravity.NOTE, brief="too few engine steps for p99 of ITL{}")
+@rule(Measured, NOTE, brief="too few engine steps for p99 of ITL{}")
 def too_few_steps(level: Measured) -> Finding | None:
     """The window is too short for p99 of gaps: many gaps come from few steps of the engine."""
     s, n = level.s, level.s.icl_s.n
@@ -329,7 +329,7 @@ def too_few_steps(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.NOTE, brief="a GPU was at its power limit{}")
+@rule(Measured, NOTE, brief="a GPU was at its power limit{}")
 def gpu_power_capped(level: Measured) -> Finding | None:
     """A GPU was at its power limit."""
     gpu = level.s.gpu
@@ -342,7 +342,7 @@ def gpu_power_capped(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.NOTE, brief="too few requests for p99{}: measure for longer")
+@rule(Measured, NOTE, brief="too few requests for p99{}: measure for longer")
 def too_few_samples(level: Measured) -> Finding | None:
     """The window has too few requests for p99."""
     n = level.s.first_s.n
@@ -356,7 +356,7 @@ def too_few_samples(level: Measured) -> Finding | None:
 
 
 # Where a level has no interval, this says no more on the first screen.
-@rule(Measured, Gravity.NOTE, on_first_screen=False)
+@rule(Measured, NOTE, on_first_screen=False)
 def transient_unchecked(level: Measured) -> Finding | None:
     """The window is too short to tell whether the server was still warming up."""
     if LevelNote.TRANSIENT_UNCHECKED not in level.notes:
@@ -366,7 +366,7 @@ def transient_unchecked(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.NOTE, brief="all requests count{}, to the end of the last")
+@rule(Measured, NOTE, brief="all requests count{}, to the end of the last")
 def by_count(level: Measured) -> Finding | None:
     """A level with a given number of requests, fewer than 8 a slot, has all of them in its window, from the first to
     the end of the last.

@@ -17,7 +17,7 @@ from harness.analysis.points import PooledLevels
 from harness.analysis.quality import PHRASES, Quality
 from harness.analysis.rules import Finding, rule
 from harness.analysis.rules.observed import quota_limited
-from harness.data.judgement import Gravity
+from harness.data.judgement import DOUBT, NOTE
 from harness.data.summary import FOUND, PROVISIONAL, Curve, Gap, LevelSummary
 
 GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
@@ -50,7 +50,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The first screen has it in the headline, as why the knee is not found.
-@rule(Fitted, Gravity.NOTE, on_first_screen=False)
+@rule(Fitted, NOTE, on_first_screen=False)
 def knee_not_identifiable(fit: Fitted) -> Finding | None:
     """There are fewer valid levels than a knee needs."""
     n = len(fit.levels.N)
@@ -62,7 +62,7 @@ def knee_not_identifiable(fit: Fitted) -> Finding | None:
     )
 
 
-@rule(Fitted, Gravity.DOUBT, brief="throughput collapses past the knee: keep the load below it")
+@rule(Fitted, DOUBT, brief="throughput collapses past the knee: keep the load below it")
 def throughput_collapses(fit: Fitted) -> Finding | None:
     """Throughput falls to less than 55 % of its second highest and stays there; the curve is that of the levels below.
 
@@ -79,7 +79,7 @@ def throughput_collapses(fit: Fitted) -> Finding | None:
     )
 
 
-@rule(Fitted, Gravity.NOTE, on_first_screen=False)  # the headline has it, too
+@rule(Fitted, NOTE, on_first_screen=False)  # the headline has it, too
 def plateau_not_reached(fit: Fitted) -> Finding | None:
     """The levels do not show where throughput stops rising."""
     if not fit.reasons or fit.upright < len(fit.levels.X):
@@ -90,7 +90,7 @@ def plateau_not_reached(fit: Fitted) -> Finding | None:
     )
 
 
-@rule(Concluded, Gravity.NOTE, brief="throughput falls past the knee{}")
+@rule(Concluded, NOTE, brief="throughput falls past the knee{}")
 def dip_confirmed(run: Concluded) -> Finding | None:
     """Throughput falls past the knee, and a repeat confirms it.
 
@@ -129,7 +129,7 @@ def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
     return max(found, default=None)
 
 
-@rule(Concluded, Gravity.DOUBT, brief="the host, not the GPU, is the limit{}")
+@rule(Concluded, DOUBT, brief="the host, not the GPU, is the limit{}")
 def host_bound(run: Concluded) -> Finding | None:
     """The server decodes nothing, throughput is flat, and this machine's GPUs compute for less than 70 % of the time:
     tokenising or the host binds.
@@ -153,7 +153,7 @@ def host_bound(run: Concluded) -> Finding | None:
 # ---- answers and phases -------------------------------------------------------------------------------------
 
 
-@rule(Concluded, Gravity.DOUBT)
+@rule(Concluded, DOUBT)
 def answers_changed(run: Concluded) -> Iterator[Finding]:
     """More canaries than unloaded have other words, a flaw, another finish reason or a wrong answer."""
     found = run.quality.found if run.quality else []
@@ -171,7 +171,7 @@ def answers_changed(run: Concluded) -> Iterator[Finding]:
         )
 
 
-@rule(Concluded, Gravity.NOTE)
+@rule(Concluded, NOTE)
 def prefill_slope_unknown(run: Concluded) -> Finding | None:
     """The probe measured too few lengths of prompts for the slope of TTFT."""
     prefill = run.probed.phases.prefill if run.probed else None
@@ -184,7 +184,7 @@ def prefill_slope_unknown(run: Concluded) -> Finding | None:
     )
 
 
-@rule(Concluded, Gravity.NOTE)
+@rule(Concluded, NOTE)
 def prefill_flat(run: Concluded) -> Finding | None:
     """TTFT does not rise with the prompt at the length that was asked for."""
     if run.probed is None or run.probed.flat_below is None:
@@ -195,7 +195,7 @@ def prefill_flat(run: Concluded) -> Finding | None:
     )
 
 
-@rule(Concluded, Gravity.NOTE, brief="the phase's plateau is not reached")
+@rule(Concluded, NOTE, brief="the phase's plateau is not reached")
 def phase_plateau_not_reached(run: Concluded) -> Finding | None:
     """The throughput of a probed phase still rises at its last level."""
     best = run.probed.best if run.probed else None
@@ -212,7 +212,7 @@ def phase_plateau_not_reached(run: Concluded) -> Finding | None:
 # ---- the server ---------------------------------------------------------------------------------------------
 
 
-@rule(Concluded, Gravity.DOUBT, brief="the server changed during the run: --verbose says when")
+@rule(Concluded, DOUBT, brief="the server changed during the run: --verbose says when")
 def drift(run: Concluded) -> Finding | None:
     """The server changed during the run; the answer rests on the levels before that, or since."""
     shift = run.shift
@@ -236,7 +236,7 @@ def drift(run: Concluded) -> Finding | None:
     )
 
 
-@rule(Concluded, Gravity.DOUBT, brief="a figure of the hardware is wrong: MBU or MFU is above 1")
+@rule(Concluded, DOUBT, brief="a figure of the hardware is wrong: MBU or MFU is above 1")
 def above_peak(run: Concluded) -> Finding | None:
     """MBU or MFU is above 1, at one request alone or by a probe: a figure of the hardware is too low, or it is another
     card.
@@ -249,7 +249,7 @@ def above_peak(run: Concluded) -> Finding | None:
     return Finding(found, "check --gpu and --dtype: the prediction rests on these figures") if found else None
 
 
-@rule(Concluded, Gravity.DOUBT, code=quota_limited.code, brief=quota_limited.brief)
+@rule(Concluded, DOUBT, code=quota_limited.code, brief=quota_limited.brief)
 def quota_plateau(run: Concluded) -> Finding | None:
     """A level of the plateau is limited by the quota: the plateau is not the server's."""
     curve = run.curve

@@ -9,7 +9,7 @@ import msgspec
 
 from harness.analysis.rules import Finding, Purpose, rule
 from harness.base.units import span
-from harness.data.judgement import Gravity
+from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.record import NOT_FAILED, Level, Record
 from harness.data.summary import Drift, LevelSummary, Trend, Value
 from harness.spec.fleet import LEAST_IN_FLIGHT
@@ -40,11 +40,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @rule(
-    Observed,
-    Gravity.DOUBT,
-    Gravity.INVALID,
-    brief="the load generator stood still{}: what else runs here?",
-    excused_for=(Purpose.TOP,),
+    Observed, DOUBT, INVALID, brief="the load generator stood still{}: what else runs here?", excused_for=(Purpose.TOP,)
 )
 def worker_paused(seen: Observed) -> Iterator[Finding]:
     """A worker stood still in the window; invalid where that made requests late, or moved the clock's stamps."""
@@ -56,11 +52,11 @@ def worker_paused(seen: Observed) -> Iterator[Finding]:
             yield Finding(
                 f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s",
                 "give it a processor of its own, hold the level again",
-                Gravity.INVALID if harm and seconds > PAUSED * window else Gravity.DOUBT,
+                INVALID if harm and seconds > PAUSED * window else DOUBT,
             )
 
 
-@rule(Observed, Gravity.NOTE, brief="Knee's main process stood still{}")
+@rule(Observed, NOTE, brief="Knee's main process stood still{}")
 def parent_paused(seen: Observed) -> Finding | None:
     """Knee's main process stood still in the window; load went on."""
     if "parent_paused_s" not in seen.pauses:
@@ -71,7 +67,7 @@ def parent_paused(seen: Observed) -> Finding | None:
     )
 
 
-@rule(Observed, Gravity.INVALID)
+@rule(Observed, INVALID)
 def machine_slept(seen: Observed) -> Finding | None:
     """This machine slept in the window, and the server did not."""
     if "slept_s" not in seen.pauses:
@@ -85,7 +81,7 @@ def machine_slept(seen: Observed) -> Finding | None:
 # ---- replicas and quota -------------------------------------------------------------------------------------
 
 
-@rule(Observed, Gravity.DOUBT, brief="one replica had more than its share{}")
+@rule(Observed, DOUBT, brief="one replica had more than its share{}")
 def replicas_uneven(seen: Observed) -> Finding | None:
     """One replica had a quarter more than an equal share of the requests, with `least-in-flight` of what was in flight.
 
@@ -110,7 +106,7 @@ def replicas_uneven(seen: Observed) -> Finding | None:
     )
 
 
-@rule(Observed, Gravity.DOUBT, brief="a quota, not the server, sets the throughput{}")
+@rule(Observed, DOUBT, brief="a quota, not the server, sets the throughput{}")
 def quota_limited(seen: Observed) -> Finding | None:
     """The server refused requests with 429, or its quota was used up: that, not its speed, sets the throughput."""
     s = seen.s
@@ -136,7 +132,7 @@ _CAUSES = {
 }
 
 
-@rule(Observed, Gravity.DOUBT, Gravity.NOTE)
+@rule(Observed, DOUBT, NOTE)
 def changepoint(seen: Observed) -> Finding | None:
     """Throughput, or else TTFT p99, changed at once inside the window; a note where it got better."""
     drift = seen.drift
@@ -154,12 +150,12 @@ def changepoint(seen: Observed) -> Finding | None:
             f"{_interval(change.share, 100, '.1f')}, {span(moment - seen.s.window[0])} into the window, "
             f"{moment:,.0f} s into the run{_interval(change.at_s, 1, ',.0f')}; {why}",
             "see the server's log, the GPUs' cooling and what else ran at that time",
-            Gravity.DOUBT if worse else Gravity.NOTE,
+            DOUBT if worse else NOTE,
         )
     return None
 
 
-@rule(Observed, Gravity.DOUBT, brief="throughput falls over the window{}: --verbose")
+@rule(Observed, DOUBT, brief="throughput falls over the window{}: --verbose")
 def throughput_decays(seen: Observed) -> Finding | None:
     """Throughput falls by 2 % or more over a window of five minutes or more."""
     return _moved(
@@ -172,7 +168,7 @@ def throughput_decays(seen: Observed) -> Finding | None:
     )
 
 
-@rule(Observed, Gravity.DOUBT, brief="TTFT p99 rises over the window{}: --verbose")
+@rule(Observed, DOUBT, brief="TTFT p99 rises over the window{}: --verbose")
 def latency_creeps(seen: Observed) -> Finding | None:
     """TTFT p99 rises by 10 % or more over a window of five minutes or more."""
     return _moved(
@@ -185,7 +181,7 @@ def latency_creeps(seen: Observed) -> Finding | None:
     )
 
 
-@rule(Observed, Gravity.DOUBT, brief="the server's memory grows over the window{}: --verbose")
+@rule(Observed, DOUBT, brief="the server's memory grows over the window{}: --verbose")
 def memory_grows(seen: Observed) -> Iterator[Finding]:
     """The memory of the server, or of its GPUs, grows by 2 % or more over a window of five minutes or more."""
     advice = "soak for longer: a cache ends growing, a leak does not"
@@ -245,7 +241,7 @@ class Answered(msgspec.Struct, frozen=True):
         return [record for record in self.records if record.level == self.level.index]
 
 
-@rule(Answered, Gravity.NOTE, kinds=True, on_first_screen=False)  # it is printed under the table
+@rule(Answered, NOTE, kinds=True, on_first_screen=False)  # it is printed under the table
 def said(level: Answered) -> Iterator[Finding]:
     """The server or the system said this of the first error of that name."""
     words: dict[str, str] = {}
@@ -274,7 +270,7 @@ _WORDS = {
 _DETAILS = {"think": "<think>"}
 
 
-@rule(Answered, Gravity.NOTE, kinds=True)
+@rule(Answered, NOTE, kinds=True)
 def read(level: Answered) -> Iterator[Finding]:
     """Answers could be read, with something left out or assumed."""
     counts: dict[str, int] = defaultdict(int)

@@ -10,7 +10,7 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.rules import Finding, Purpose, rule
 from harness.analysis.stats import wilson
 from harness.analysis.window import REQUESTS_A_SLOT, Backlog, Little
-from harness.data.judgement import Gravity
+from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.record import Level, LevelNote
 from harness.data.summary import ClientView, LevelSummary
 
@@ -72,7 +72,7 @@ def answered(s: LevelSummary) -> int | None:
     return round(s.errors / s.error_rate) if s.error_rate else None
 
 
-@rule(Measured, Gravity.INVALID, brief="more than 1 % of the requests failed{}", excused_for=_OVERLOAD)
+@rule(Measured, INVALID, brief="more than 1 % of the requests failed{}", excused_for=_OVERLOAD)
 def errors_above_1_percent(level: Measured) -> Finding | None:
     """More than 1 % of the requests failed, by the lower end of the 95 % interval."""
     s, whole = level.s, answered(level.s)
@@ -97,12 +97,7 @@ def sent_late(client: ClientView) -> bool:
     return client.late_fraction is not None and client.late_fraction > HARM
 
 
-@rule(
-    Measured,
-    Gravity.INVALID,
-    brief="the load generator sent late{}: what else runs here?",
-    excused_for=(Purpose.TOP,),
-)
+@rule(Measured, INVALID, brief="the load generator sent late{}: what else runs here?", excused_for=(Purpose.TOP,))
 def client_limited(level: Measured) -> Finding | None:
     """The load generator sent late, and lowered throughput by more than 2 %."""
     client = level.s.client
@@ -117,7 +112,7 @@ def client_limited(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.DOUBT, brief="the load generator was short of time{}")
+@rule(Measured, DOUBT, brief="the load generator was short of time{}")
 def client_busy(level: Measured) -> Finding | None:
     """The load generator was short of time; throughput stands.
 
@@ -166,7 +161,7 @@ def remedy_for(client: ClientView) -> tuple[str, str]:
 
 @rule(
     Measured,
-    Gravity.INVALID,
+    INVALID,
     brief="fewer requests in flight than asked for{}",
     excused_for=(Purpose.POINT, Purpose.TOP, Purpose.MISS),
 )
@@ -190,7 +185,7 @@ def in_flight_low(level: Measured) -> Finding | None:
 
 @rule(
     Measured,
-    Gravity.INVALID,
+    INVALID,
     brief="requests left too late{}: raise --max-concurrency",
     follows="unstable",  # requests that could not be sent would wait as well
 )
@@ -216,20 +211,14 @@ def schedule_not_kept(level: Measured) -> Finding | None:
     if not reasons:
         return None
     return Finding(
-        "the schedule was not kept: " + "; ".join(reasons),
-        "raise --max-concurrency or --workers, or lower the rate",
+        "the schedule was not kept: " + "; ".join(reasons), "raise --max-concurrency or --workers, or lower the rate"
     )
 
 
 # ---- the server ---------------------------------------------------------------------------------------------
 
 
-@rule(
-    Measured,
-    Gravity.INVALID,
-    brief="the rate is above what the server sustains{}",
-    excused_for=_OVERLOAD,
-)
+@rule(Measured, INVALID, brief="the rate is above what the server sustains{}", excused_for=_OVERLOAD)
 def unstable(level: Measured) -> Finding | None:
     """Requests of an open loop come faster than the server answers them."""
     if level.backlog is None or not level.backlog.rising:
@@ -241,7 +230,7 @@ def unstable(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.INVALID, Gravity.NOTE, brief="in flight and Little's law differ{}")
+@rule(Measured, INVALID, NOTE, brief="in flight and Little's law differ{}")
 def little_mismatch(level: Measured) -> Finding | None:
     """Requests in flight as counted and by Little's law differ; a note where a slot had too few requests."""
     little = level.little
@@ -253,13 +242,13 @@ def little_mismatch(level: Measured) -> Finding | None:
     )
     if not little.enough:
         few = f", with fewer than {REQUESTS_A_SLOT} requests a slot"
-        return Finding(message + few, "hold the level longer before reading much into it", Gravity.NOTE)
+        return Finding(message + few, "hold the level longer before reading much into it", NOTE)
     return Finding(
         message, "the level was not in steady state, or times were lost: hold it longer and look at the records"
     )
 
 
-@rule(Measured, Gravity.INVALID, brief="nobody answered{}: see the server's log")
+@rule(Measured, INVALID, brief="nobody answered{}: see the server's log")
 def stalled(level: Measured) -> Finding | None:
     """The server refused connections, or requests waited and no token came for long
     ([Nobody answers](method.md#nobody-answers)).
@@ -274,7 +263,7 @@ def stalled(level: Measured) -> Finding | None:
     return Finding(message, "see the server's log; measure again once it answers")
 
 
-@rule(Measured, Gravity.DOUBT, brief="requests hung{}: their slots did no work")
+@rule(Measured, DOUBT, brief="requests hung{}: their slots did no work")
 def hung(level: Measured) -> Finding | None:
     """Requests were in flight for half of the window or more and got no token; in flight and the rates are those of the
     others.
@@ -288,7 +277,7 @@ def hung(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, Gravity.DOUBT, brief="no token came for seconds{}: --verbose says how long")
+@rule(Measured, DOUBT, brief="no token came for seconds{}: --verbose says how long")
 def silence(level: Measured) -> Finding | None:
     """An answer streamed, and no token came for more than a second and five times what is usual."""
     if level.silence_s is None:

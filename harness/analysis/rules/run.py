@@ -11,7 +11,7 @@ from msgspec import UNSET
 from harness.analysis.patterns import STOPPED
 from harness.analysis.rules import Finding, rule
 from harness.base.terminal import few
-from harness.data.judgement import Gravity
+from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.manifest import Manifest, Shard
 from harness.data.record import Level, LevelNote
 from harness.data.roles import stopped
@@ -41,7 +41,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 # ---- its records --------------------------------------------------------------------------------------------
 
 
-@rule(Recorded, Gravity.DOUBT)
+@rule(Recorded, DOUBT)
 def incomplete(run: Recorded) -> Finding | None:
     """The run ended early."""
     if run.complete:
@@ -54,18 +54,17 @@ def incomplete(run: Recorded) -> Finding | None:
     return Finding(f"{message} ({why})" if why else message, f"the finished levels stand; {on}")
 
 
-@rule(Recorded, Gravity.DOUBT)
+@rule(Recorded, DOUBT)
 def spool_damaged(run: Recorded) -> Finding | None:
     """The file of the run is damaged."""
     if not run.damage:
         return None
     return Finding(
-        run.damage,
-        "every level that is finished before it stands; `knee run --resume` holds the others again",
+        run.damage, "every level that is finished before it stands; `knee run --resume` holds the others again"
     )
 
 
-@rule(Recorded, Gravity.NOTE)
+@rule(Recorded, NOTE)
 def resumed(run: Recorded) -> Finding | None:
     """The run was measured in several sessions; levels that an earlier one did not finish are void."""
     void = [level for level in run.levels if LevelNote.VOID in level.notes]
@@ -77,7 +76,7 @@ def resumed(run: Recorded) -> Finding | None:
     )
 
 
-@rule(Recorded, Gravity.DOUBT)
+@rule(Recorded, DOUBT)
 def server_changed(run: Recorded) -> Finding | None:
     """The server was another one in a later session."""
     servers = [session.server for session in run.manifest.sessions if session.server is not UNSET]
@@ -85,12 +84,11 @@ def server_changed(run: Recorded) -> Finding | None:
     if not changed:
         return None
     return Finding(
-        f"the server was another one in a later session: {', '.join(changed)}",
-        "measure all levels anew on one of them",
+        f"the server was another one in a later session: {', '.join(changed)}", "measure all levels anew on one of them"
     )
 
 
-@rule(Recorded, Gravity.DOUBT, Gravity.NOTE)
+@rule(Recorded, DOUBT, NOTE)
 def requests_lost(run: Recorded) -> Finding | None:
     """Requests that were sent have no record; a note where the run is complete."""
     if not run.lost:
@@ -98,11 +96,11 @@ def requests_lost(run: Recorded) -> Finding | None:
     return Finding(
         f"{run.lost} requests that were sent have no record",
         "they were in flight, or not yet written, when a process was lost; no finished level counts on them",
-        Gravity.NOTE if run.complete else Gravity.DOUBT,
+        NOTE if run.complete else DOUBT,
     )
 
 
-@rule(Recorded, Gravity.DOUBT)
+@rule(Recorded, DOUBT)
 def shard_missing(run: Recorded) -> Finding | None:
     """Not all machines' shares of a run are here ([scale.md](scale.md))."""
     shards = run.manifest.shards
@@ -119,7 +117,7 @@ def shard_missing(run: Recorded) -> Finding | None:
     )
 
 
-@rule(Recorded, Gravity.DOUBT)
+@rule(Recorded, DOUBT)
 def clocks_apart(run: Recorded) -> Finding | None:
     """A machine's clock may be off by more than 1 % of the shortest window ([scale.md](scale.md)).
 
@@ -152,7 +150,7 @@ def _off(shard: Shard, limit_s: float) -> str:
     return f"has a clock that is off by up to {clock.error_s:.3g} s" if clock.error_s > limit_s else ""
 
 
-@rule(Recorded, Gravity.INVALID)
+@rule(Recorded, INVALID)
 def nothing_measured(run: Recorded) -> Finding | None:
     """No level is finished."""
     if any(level.finished for level in run.levels):
@@ -160,7 +158,7 @@ def nothing_measured(run: Recorded) -> Finding | None:
     return Finding("no level is finished: there is no answer", "give the run more time")
 
 
-@rule(Recorded, Gravity.NOTE)
+@rule(Recorded, NOTE)
 def run_note(run: Recorded) -> Iterator[Finding]:
     """The run has any other remark."""
     stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
@@ -171,7 +169,7 @@ def run_note(run: Recorded) -> Iterator[Finding]:
 # ---- its workload -------------------------------------------------------------------------------------------
 
 
-@rule(Recorded, Gravity.DOUBT, brief="mean lengths are not those asked{}")
+@rule(Recorded, DOUBT, brief="mean lengths are not those asked{}")
 def lengths_off(run: Recorded) -> Finding | None:
     """The mean of a class's prompts or answers is 2 % off the one asked, and by more than three standard errors."""
     off = [text for each in (run.workload.classes if run.workload else ()) for text in _lengths_off(each)]
@@ -196,7 +194,7 @@ def _is_off(lengths: Lengths, asked: float | None) -> bool:
     return abs(lengths.realised.mean - asked) > max(LENGTHS_OFF * asked, _BY_CHANCE * (lengths.mean_se or 0.0))
 
 
-@rule(Recorded, Gravity.DOUBT, brief="prompts are random words: use a --dataset of real ones")
+@rule(Recorded, DOUBT, brief="prompts are random words: use a --dataset of real ones")
 def synthetic_text(run: Recorded) -> Finding | None:
     """Prompts are random words, and the server drafts tokens or has experts: acceptance and routing do not carry over.
 
@@ -222,7 +220,7 @@ def synthetic_text(run: Recorded) -> Finding | None:
 # ---- its replicas -------------------------------------------------------------------------------------------
 
 
-@rule(Recorded, Gravity.DOUBT, brief="a replica was lost{}: see Lost replicas, --verbose")
+@rule(Recorded, DOUBT, brief="a replica was lost{}: see Lost replicas, --verbose")
 def node_loss(run: Recorded) -> Iterator[Finding]:
     """A replica stopped answering or slowed down."""
     for loss in run.losses:
