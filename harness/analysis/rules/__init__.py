@@ -45,11 +45,18 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Purpose(enum.Enum):
-    """What a level is wanted for; `usable` says what each excuses."""
+    """What a level is wanted for; rules name those for which they are excused.
 
+    Cost at the fastest level, drift between repeats and the signs of a dip are read off all levels, usable or not.
+    """
+
+    # Its own figures: exit status 0, the headline, an SLO that is met, to compare with, to calibrate by.
     ANSWER = enum.auto()
+    # A point of the curve, in the ramp and in the fit; a probe; the single stream against its prediction.
     POINT = enum.auto()
+    # The highest level against its prediction: where the client ended the ramp, the gap has to name it.
     TOP = enum.auto()
+    # A load at which the SLO is missed: overload is a miss, too.
     MISS = enum.auto()
 
 
@@ -168,25 +175,7 @@ def invalid_by(level: LevelSummary) -> set[str]:
 
 
 def usable(level: LevelSummary, for_: Purpose) -> bool:
-    """Return whether a level may be used for a purpose: every rule that makes it invalid is excused.
-
-    ======  ==========================================================  ============================================
-    for_    what the level is wanted for                                excused
-    ======  ==========================================================  ============================================
-    ANSWER  its own figures: exit status 0, the headline, an SLO that    nothing
-            is met, to compare with, calibrate or replace a prediction
-    POINT   a point of the curve, in the ramp and in the fit; a probe;  in_flight_low: the point is at as many as were
-            the single stream against its prediction                    in flight
-    TOP     the highest level against its prediction                    in_flight_low, client_limited,
-                                                                        worker_paused: the client ended the ramp,
-                                                                        and the gap has to name it
-    MISS    a load at which the SLO is missed                           in_flight_low, errors_above_1_percent,
-                                                                        unstable: overload is a miss too; with
-                                                                        unstable, schedule_not_kept
-    ======  ==========================================================  ============================================
-
-    Cost at the fastest level, drift between repeats and the signs of a dip are read off all levels, usable or not.
-    """
+    """Return whether a level may be used for a purpose: every rule that makes it invalid is excused."""
     found = invalid_by(level)
     return all(_excused(code, for_, found) for code in found)
 
