@@ -47,7 +47,10 @@ def remarks(summary: Summary) -> list[Remark]:
 
 
 def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Remark]:
-    """The first remarks in one line each, without those that repeat the headline; what would settle it among them."""
+    """Return the first remarks in a line each, without those that repeat the headline, and what would settle the knee.
+
+    Of a run with nothing but notes there is one line: what is on every result says nothing of this one.
+    """
     loads = [level.concurrency for level in of_ramp(summary.levels) if level.concurrency is not None]
     asked = len(set(loads)) > 1 and by_curve(summary)  # one level shows no knee, and limits and seats make their own
     curve = unsettled(summary.curve, loads) if asked else []
@@ -59,19 +62,24 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
         if each.code in _OF_THE_RECORDS or (each.gravity == Gravity.INVALID and each.code not in repeated)
     ]
     others = [each for each in found if each not in invalid and _is_news(each)]
-    others.sort(key=lambda each: each.gravity == Gravity.INVALID)
+    others.sort(key=lambda each: (each.gravity == Gravity.INVALID, _is_usual(each)))
     lines = [
         *(Remark(each.gravity, "", "", each.brief, "") for each in invalid),
         *(Remark(Gravity.NOTE, "", "", f"to settle the knee: {fact.text}", "") for fact in settle),
         *(Remark(each.gravity, "", "", each.brief, "") for each in others),
     ]
-    return lines[:most]
+    return lines[: most if any(each.gravity != Gravity.NOTE for each in lines) else 1]
 
 
 def _is_news(remark: Remark) -> bool:
     """Return whether the rest of the first screen does not say it."""
     rule = by_code(remark.code)
     return rule is None or rule.on_first_screen
+
+
+def _is_usual(remark: Remark) -> bool:
+    rule = by_code(remark.code)
+    return remark.gravity == Gravity.NOTE and rule is not None and rule.usual
 
 
 def _repeated(summary: Summary) -> set[str]:

@@ -140,6 +140,28 @@ def test_a_level_that_is_void_but_was_repeated_does_not_come_first() -> None:
     assert gravities(msgspec.structs.replace(summary, levels=[void, doubtful])) == ["invalid", "doubt"]
 
 
+def test_a_calm_run_has_one_note_on_the_first_screen_and_the_usual_one_only_where_there_is_no_other() -> None:
+    notes = [Verdict(code, "note", code) for code in ("window_too_short", "too_few_samples", "server_lumps")]
+    run = Verdict("run_note", "note", "this client was never calibrated")
+
+    def first(*verdicts: Verdict) -> list[str]:
+        levels = [level(4, verdicts=list(verdicts))]
+        summary = msgspec.structs.replace(full(), levels=levels, verdicts=[run], curve=None)
+        every = remarks.remarks(summary)
+        assert len(every) == len(verdicts) + 1, "--verbose and report.md have them all"
+        return [each.message for each in remarks.first_lines(summary, every, 3)]
+
+    assert first(*notes) == ["several tokens come at once at C = 4: no ITL percentiles"]
+    assert first(*notes[:2]) == ["no interval at C = 4: measure for longer"]
+    assert first() == ["this client was never calibrated"]
+    late = Verdict("client_busy", "doubt", "the load generator was busy")
+    assert first(*notes[:2], late) == [
+        "the load generator was short of time at C = 4",
+        "no interval at C = 4: measure for longer",
+        "too few requests for p99 at C = 4: measure for longer",
+    ]
+
+
 @pytest.mark.parametrize("code", dict.fromkeys(rule.code for rule in registered()))
 def test_a_first_remark_fits_a_line_of_80_columns(code: str) -> None:
     summary = msgspec.structs.replace(full(), levels=[], verdicts=[])

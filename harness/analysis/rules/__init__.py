@@ -72,7 +72,8 @@ class Rule(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     of: type[T]
     severities: tuple[Gravity, ...]
     brief: str  # its line on the first screen, {} is where; "": its message
-    on_first_screen: bool  # False: what it says stands there already
+    on_first_screen: bool  # False: what it says is there already
+    usual: bool  # most results have its note, so that others come before it
     kinds: bool  # a kind follows the code
     excused_for: tuple[Purpose, ...]  # for which an invalid level is still good
     follows: str  # code of the rule with which it is excused: its cause
@@ -112,6 +113,7 @@ def rule(
     brief: str = "",
     code: str = "",
     on_first_screen: bool = True,
+    usual: bool = False,
     kinds: bool = False,
     excused_for: tuple[Purpose, ...] = (),
     follows: str = "",
@@ -126,6 +128,7 @@ def rule(
             severities=severities,
             brief=brief,
             on_first_screen=on_first_screen,
+            usual=usual,
             kinds=kinds,
             excused_for=excused_for,
             follows=follows,

@@ -124,7 +124,7 @@ def engines_imbalanced(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer")
+@rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer", usual=True)
 def window_too_short(level: Measured) -> Finding | None:
     """Throughput has no interval; a note where a longer window gives one."""
     s, request = level.s, level.s.e2e_s.mean
@@ -342,7 +342,7 @@ def gpu_power_capped(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, NOTE, brief="too few requests for p99{}: measure for longer")
+@rule(Measured, NOTE, brief="too few requests for p99{}: measure for longer", usual=True)
 def too_few_samples(level: Measured) -> Finding | None:
     """The window has too few requests for p99."""
     n = level.s.first_s.n

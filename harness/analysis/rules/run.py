@@ -158,7 +158,7 @@ def nothing_measured(run: Recorded) -> Finding | None:
     return Finding("no level is finished: there is no answer", "give the run more time")
 
 
-@rule(Recorded, NOTE)
+@rule(Recorded, NOTE, usual=True)
 def run_note(run: Recorded) -> Iterator[Finding]:
     """The run has any other remark."""
     stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
