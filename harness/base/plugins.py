@@ -6,6 +6,10 @@ come first, so that no package replaces them; that is for the caller to see to.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.base.errors import HarnessError
@@ -43,6 +47,12 @@ def find(group: str, name: str, kind: type = object) -> Any:
         fact = f"{found[0].value} is {type(loaded).__name__}, not {kind.__name__}"
         raise HarnessError(fact, place=place, way_out=way_out)
     return loaded
+
+
+def modules(package: str, folders: Iterable[str]) -> list[ModuleType]:
+    """Import the modules of one of Knee's own packages, which register what it has; in the order of their names."""
+    found = sorted(path.stem for folder in folders for path in Path(folder).glob("[a-z]*.py"))
+    return [importlib.import_module(f"{package}.{name}") for name in found]
 
 
 def _points(group: str) -> list[EntryPoint]:

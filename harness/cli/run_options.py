@@ -106,8 +106,8 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         "Workload",
         option(
             "--dataset",
-            metavar="[FORMAT:]FILE",
-            help="Requests or lengths from a file, a trace or a result folder.",
+            metavar="FILE",
+            help="Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format.",
             with_resume=True,
         ),
         option("--skip-broken", is_flag=True, help="Leave out what of the dataset cannot be read, and count it."),

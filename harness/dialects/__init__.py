@@ -6,8 +6,6 @@ adds one by an entry point of `knee.dialects`.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import cache
 
 from harness.base import plugins
@@ -36,7 +34,7 @@ def _plugin(name: str) -> Dialect:
 
 def _own() -> dict[str, Dialect]:
     """Return the dialects of this package's modules, in the order of their names in `APIS`."""
-    modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
+    modules = plugins.modules(__name__, __path__)
     every = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]
     every.sort(key=lambda dialect: APIS.index(dialect.name))  # a path that ends like another's stands before it
     return {dialect.name: dialect for dialect in every}

@@ -22,7 +22,6 @@ from harness.base.errors import HarnessError
 from harness.spec.quality import QualitySpec
 from harness.workload import answers
 from harness.workload.answers import Choice, Exact, Expected, Pattern, Schema
-from harness.workload.dataset import files
 from harness.workload.request import Message, Request
 
 PROMPTS = (
@@ -94,6 +93,8 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def read(spec: QualitySpec) -> tuple[Canary, ...]:
     """Return the canaries of a scenario; HarnessError for a line that is none, with its place."""
+    from harness.workload.dataset import files  # of no use to a worker
+
     if spec.file is None:
         return tuple(Canary(prompt=prompt, output_tokens=spec.output_tokens) for prompt in PROMPTS)
     found: list[Canary] = []

@@ -7,8 +7,6 @@ package adds (`plugins.DATASETS`).
 from __future__ import annotations
 
 import contextlib
-import importlib
-import pkgutil
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -29,9 +27,7 @@ _FIRST = 100  # objects of a file of which one must be whole, and whose fields a
 @cache
 def readers() -> dict[str, Reader]:
     """Return Knee's own readers by their names: `READERS` of each module here."""
-    modules = (
-        importlib.import_module(f"{dataset.__name__}.{each.name}") for each in pkgutil.iter_modules(dataset.__path__)
-    )
+    modules = plugins.modules(dataset.__name__, dataset.__path__)
     return {reader.name: reader for module in modules for reader in getattr(module, "READERS", ())}
 
 
