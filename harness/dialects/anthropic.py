@@ -80,7 +80,7 @@ def _usage(usage: _Usage, output_tokens: int | None) -> Usage:
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
-    """What systems say stands apart, and what tools say is the user's; a blank answer, which the API refuses, goes."""
+    """Part what systems say from the messages; tools' words are the user's; a blank answer, which is refused, goes."""
     system = "\n\n".join(message.content for message in messages if message.role in _SYSTEMS)
     rest = [
         {"role": "assistant" if message.role == "assistant" else "user", "content": _content(message, tools)}
@@ -101,7 +101,7 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
 
 
 def _content(message: Message, tools: Tools) -> str | list[dict[str, Any]]:
-    """A message's text, or its blocks where it calls tools that are defined, or has the result of one."""
+    """Return a message's text, or its blocks where it calls tools that are defined, or has the result of one."""
     if tools and (of := (message.more or {}).get("tool_call_id")):
         return [{"type": "tool_result", "tool_use_id": of, "content": message.content}]
     if not tools or not (called := calls(message)):

@@ -53,7 +53,7 @@ class PromptEncoder:
         self._around: dict[tuple[str, int], tuple[bytes, bytes]] = {}  # by class and output tokens
 
     def encode(self, request: Request) -> bytes:
-        """The request's body."""
+        """Return the request's body."""
         prompt = request.prompt
         if type(prompt) is not str or request.tools is not None or request.images:
             messages = _messages(prompt) if isinstance(prompt, str) else prompt
@@ -73,14 +73,14 @@ class PromptEncoder:
         return b"".join((around[0], _json(prompt), around[1]))
 
     def _shared(self, class_: str, output_tokens: int) -> tuple[bytes, bytes]:
-        """What stands before the prompt's JSON string, and after it."""
+        """Return what stands before the prompt's JSON string, and after it."""
         mark = "\x00prompt\x00"
         fields = self._fields(class_, output_tokens) | self._prompt(_messages(mark), ())
         before, after = json.dumps(msgspec.to_builtins(fields)).split(json.dumps(mark))
         return before.encode(), after.encode()
 
     def _fields(self, class_: str, output_tokens: int) -> dict[str, Any]:
-        """All that a body holds but its prompt."""
+        """Return all that a body holds but its prompt."""
         fields = without(self._settings(Settings(self._model, output_tokens, self._stream)), self._drop)
         fields.update(self._classes.get(class_, {}))
         for name, value in self._extra.items():
@@ -90,7 +90,7 @@ class PromptEncoder:
 
 
 def without(fields: dict[str, Any], drop: frozenset[str]) -> dict[str, Any]:
-    """The fields but for those to leave out, each by its path; max_tokens goes by its newer name.
+    """Return the fields but for those to leave out, each by its path; max_tokens goes by its newer name.
 
     >>> without({"max_tokens": 8, "options": {"seed": 1, "top_k": 1}}, frozenset({"max_tokens", "options.seed"}))
     {'max_completion_tokens': 8, 'options': {'top_k': 1}}
@@ -107,7 +107,7 @@ def without(fields: dict[str, Any], drop: frozenset[str]) -> dict[str, Any]:
 
 
 def _natural(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an answer that ends where the model ends it, at temperature 0, whatever the operator's are."""
+    """Return the fields of an answer that ends where the model ends it, at temperature 0."""
     found = {name: value for name, value in fields.items() if name not in _UNNATURAL}
     if "temperature" in found:
         found["temperature"] = 0.0
@@ -120,14 +120,14 @@ def _natural(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_images(message: Message, images: Sequence[str]) -> dict[str, Any]:
-    """A message with image parts behind its text, as OpenAI's chat has them."""
+    """Return a message with image parts behind its text, as OpenAI's chat has them."""
     parts: list[dict[str, Any]] = [*message.parts] or [{"type": "text", "text": message.content}]
     parts += [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{each}"}} for each in images]
     return {"role": message.role, "content": parts}
 
 
 def openai_fields(settings: Settings) -> dict[str, Any]:
-    """The fields of OpenAI's chat and completions, with vLLM's `ignore_eos` and running usage."""
+    """Return the fields of OpenAI's chat and completions, with vLLM's `ignore_eos` and running usage."""
     fields: dict[str, Any] = {"model": settings.model, "max_tokens": settings.output_tokens, "stream": settings.stream}
     fields["temperature"] = 0.0
     fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
@@ -137,13 +137,13 @@ def openai_fields(settings: Settings) -> dict[str, Any]:
 
 
 def one_text(messages: Sequence[Message], tools: Tools) -> str:
-    """A prompt for an API without messages: the tools' definitions and each message, with a blank line between."""
+    """Return a prompt for an API without messages: definitions of tools and each message, a blank line between."""
     definitions = [_json(tools).decode()] if tools else []
     return "\n\n".join([*definitions, *(message.text for message in messages)])
 
 
 def openai_messages(messages: Sequence[Message]) -> list[Message | dict[str, Any]]:
-    """Messages as OpenAI's chat has them: calls of tools, the results of these and parts beside the text.
+    """Return messages as OpenAI's chat has them: calls of tools, the results of these and parts beside the text.
 
     >>> openai_messages([Message("tool", "12 C", {"tool_call_id": "c1"})])
     [{'role': 'tool', 'content': '12 C', 'tool_call_id': 'c1'}]
@@ -157,7 +157,7 @@ def openai_messages(messages: Sequence[Message]) -> list[Message | dict[str, Any
 
 
 def calls(message: Message) -> list[tuple[str, str, str]]:
-    """(id, name, arguments as JSON) of each call of a tool in a message that can be answered."""
+    """Return (id, name, arguments as JSON) of each call of a tool in a message that can be answered."""
     found = [(call.get("id"), call.get("function") or {}) for call in message.calls]
     texts = [(id_, of.get("name"), of.get("arguments") or "{}") for id_, of in found]
     return [(i, n, a if isinstance(a, str) else _json(a).decode()) for i, n, a in texts if i and n]
@@ -200,7 +200,7 @@ read_body = msgspec.json.Decoder(Body).decode
 
 
 def message_texts(body: Body) -> list[str]:
-    """The texts of a body's messages; ValueError where it has none."""
+    """Return the texts of a body's messages; ValueError where it has none."""
     if not body.messages:
         raise ValueError("messages must be a list with at least one message")
     texts = []
@@ -211,7 +211,7 @@ def message_texts(body: Body) -> list[str]:
 
 
 def prompt_texts(body: Body) -> list[str]:
-    """A body's prompt, or as many words as it has token ids; ValueError where it has none."""
+    """Return a body's prompt, or as many words as it has token ids; ValueError where it has none."""
     prompt, texts = body.prompt, list[str]()
     if isinstance(prompt, list) and all(isinstance(each, int) for each in prompt):
         texts = [str(token) for token in prompt]

@@ -40,7 +40,7 @@ _whole = msgspec.json.Decoder(_Whole).decode
 
 
 def _read_whole(data: bytes) -> Chunk:
-    """The chunk of an answer that did not stream."""
+    """Return the chunk of an answer that did not stream."""
     found = _whole(data)
     choices = [Choice(each.message or Delta(), finish_reason=each.finish_reason) for each in found.choices]
     return Chunk(choices, found.usage, found.error, found.timings)

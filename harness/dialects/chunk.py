@@ -82,7 +82,7 @@ _timings = msgspec.json.Decoder(_Timings).decode
 
 
 def join_parts(choice: Choice) -> str:
-    """The answer's text of a content in parts; what else they have of text is reasoning, and becomes its delta's.
+    """Return the answer's text of a content in parts; their other text is reasoning, and becomes the delta's.
 
     >>> choice = Choice(Delta([{"thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}]))
     >>> join_parts(choice), choice.delta.reasoning
@@ -97,7 +97,7 @@ def join_parts(choice: Choice) -> str:
 
 
 def output_tokens(usage: Usage, reasoning: int) -> int | None:
-    """Output tokens by usage with those of its reasoning, which xAI leaves out of `completion_tokens`; by the total.
+    """Return the output tokens with those of reasoning, which xAI leaves out of `completion_tokens`; by the total.
 
     >>> output_tokens(Usage(12, 2, total_tokens=331), 317), output_tokens(Usage(12, 319, total_tokens=331), 317)
     (319, 319)
@@ -109,7 +109,7 @@ def output_tokens(usage: Usage, reasoning: int) -> int | None:
 
 
 def cached_tokens(timings: msgspec.Raw) -> int | None:
-    """Prompt tokens that were not computed, by llama-server's timings; None where they have no such count."""
+    """Return the prompt tokens that were not computed, by llama-server's timings; None where these do not say."""
     try:
         return _timings(timings).cache_n
     except UNREADABLE:
@@ -117,7 +117,7 @@ def cached_tokens(timings: msgspec.Raw) -> int | None:
 
 
 def call_text(call: msgspec.Raw) -> str:
-    """The text of a tool call's delta as the model writes it; none where it only announces the call.
+    """Return the text of a tool call's delta as the model writes it; none where it only announces the call.
 
     Its JSON stands for a function of another form.
 
@@ -139,7 +139,7 @@ def call_text(call: msgspec.Raw) -> str:
 def usage_of(
     prompt: int | None, completion: int | None, cached: int | None = None, reasoning: int | None = None
 ) -> Usage:
-    """Usage from an API that names its counts otherwise, or in parts; None where it gives none."""
+    """Return the usage from an API that names its counts otherwise, or in parts; None where it gives none."""
     return Usage(
         None if prompt is None else min(prompt, _MOST),
         None if completion is None else min(completion, _MOST),

@@ -91,7 +91,7 @@ class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return array("i", [1]) * len(self.arrivals) if self.token_counts is None else self.token_counts
 
     def packed_tokens(self) -> bytes:
-        """Tokens as a record keeps them: int32 a chunk, empty where each chunk has one."""
+        """Return the tokens as a record keeps them: int32 a chunk, empty where each chunk has one."""
         return b"" if self.token_counts is None else self.token_counts.tobytes()
 
 
@@ -137,7 +137,7 @@ class StreamDecoder(Shown):
         self._cached_tokens: int | None = None
 
     def feed(self, data: bytes | None, stamp_ns: int) -> int:
-        """Account for one body piece, None at the end; returns the token-carrying chunks in it."""
+        """Account for one body piece, None at the end; return the token-carrying chunks in it."""
         carried, events, read = 0, self._events, self._read
         for event in events.end() if data is None else events.feed(data):
             try:
@@ -151,7 +151,7 @@ class StreamDecoder(Shown):
         return carried
 
     def _account(self, chunk: Chunk, stamp_ns: int, event: bytes) -> int:
-        """Account for one chunk; returns 1 if it carried tokens, else 0. It makes few calls, since these cost time."""
+        """Account for one chunk; return 1 if it carried tokens, else 0. It makes few calls, since these cost time."""
         if chunk.error is not ABSENT and (error := bytes(chunk.error)) not in NO_ERROR:
             self._fail("stream_error", error[:200].decode("utf-8", "replace"))
             return 0
@@ -246,7 +246,7 @@ class StreamDecoder(Shown):
         return reason
 
     def _look_again(self, event: bytes) -> tuple[str, bool]:
-        """(text in unlisted fields of an event that has none in those that are known, whether it only names a role)."""
+        """Return (text in unlisted fields of an event without any in known ones, whether it only names a role)."""
         found, self._silent = look(event), False
         if found.text:
             self._unlisted.append(len(self._arrivals))
@@ -300,12 +300,12 @@ class StreamDecoder(Shown):
         return 0
 
     def _marks(self) -> int:
-        """How many marks of an end have come in the body."""
+        """Return how many marks of an end have come in the body."""
         usage = 0 < self._final == len(self._arrivals)
         return bool(self._finish_reason) + usage + (self._done is not None)
 
     def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse:
-        """The body is over: the last unfinished event, then the verdict on the stream and its token counts.
+        """End the body: account for the last unfinished event, then judge the stream and settle its counts.
 
         `ended`: it came to its own end, not to that of its connection.
         """
@@ -340,7 +340,7 @@ class StreamDecoder(Shown):
         )
 
     def _judge_end(self, ended: bool) -> None:
-        """Whether the answer came whole."""
+        """Say whether the answer came whole."""
         if self._words and not self._finish_reason:
             self._fail("stream_error", self._words)
         elif self._marks() + ended < 2:
@@ -349,7 +349,7 @@ class StreamDecoder(Shown):
             self._note("no_finish")
 
     def _instead(self, fact: str) -> str:
-        """What is said of an answer that is none, with the server's words."""
+        """Return what is said of an answer that is none, with the server's words."""
         if self._silent and not self._arrivals:
             fact = "the stream held no event" + (" but [DONE]" if self._done is not None else "")
         return ": ".join(filter(None, (fact, self._words or self._aside)))

@@ -128,5 +128,5 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     server: Server | None = None
 
     def decoders(self, *, stream: bool) -> Decoders:
-        """What reads the answers."""
+        """Return what reads the answers."""
         return self.decoder if stream or self.whole is None else self.whole

@@ -49,7 +49,7 @@ class InputsEncoder:
         self._extra, self._classes = extra or {}, classes or {}
 
     def encode(self, request: Request) -> bytes:
-        """The request's body."""
+        """Return the request's body."""
         query, texts = _parts(request.prompt)
         own = self._classes.get(request.class_, {})
         fields = without({"model": self._model} | self._fields(query, texts), self._drop)
@@ -57,7 +57,7 @@ class InputsEncoder:
 
 
 def _parts(prompt: str | Sequence[Message]) -> tuple[str, list[str]]:
-    """The query, "" without one, and the texts."""
+    """Return the query, "" without one, and the texts."""
     if isinstance(prompt, str):
         return "", [prompt]
     query = "".join(message.content for message in prompt if message.role == "query")
@@ -103,7 +103,7 @@ class AnswerDecoder:
         return int(first)
 
     def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse:
-        """What the answer says of its request."""
+        """Return what the answer says of its request."""
         found, error, message = _read(self._document.end())
         usage = found.usage or _Usage()
         return DecodedResponse(
@@ -124,7 +124,7 @@ class AnswerDecoder:
 
 
 def _read(data: bytes) -> tuple[_Answer, str, str]:
-    """(the answer, its error's name, its message)."""
+    """Return (the answer, its error's name, its message)."""
     try:
         found = _answer(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

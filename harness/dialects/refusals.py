@@ -25,7 +25,7 @@ _FEW = 2  # fields that one error may be about
 
 
 def refused_field(message: str, sent: list[str]) -> str | None:
-    """Which of the optional fields that were sent an error names, in whatever words; None where it names none.
+    """Return which of the optional fields that were sent an error names, in whatever words; None where it names none.
 
     An error that names all of them repeats the request.
 
@@ -42,7 +42,7 @@ def refused_field(message: str, sent: list[str]) -> str | None:
 
 
 def http_error(status: int, message: str) -> str:
-    """The error name of an answer that is no stream: http_429, http_4xx, http_5xx, or oom where it says so."""
+    """Return the error name of an answer that is no stream: http_429, http_4xx, http_5xx, or oom where it says so."""
     if "out of memory" in message.lower():
         return "oom"
     return "http_429" if status == 429 else f"http_{min(status // 100, 5)}xx"  # RFC 9110, 15: beyond 599 is a 5xx

@@ -91,7 +91,7 @@ def _read(data: bytes) -> Chunk:
 
 
 def _read_whole(data: bytes) -> Chunk:
-    """The chunk of a response that did not stream."""
+    """Return the chunk of a response that did not stream."""
     found = _response(data)
     reasoning, answer = "", ""
     for item in found.output or ():
@@ -121,7 +121,7 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
-    """The items of a message; what tools say is the user's where it does not name the call."""
+    """Return the items of a message; what tools say is the user's where it does not name the call."""
     if of := (message.more or {}).get("tool_call_id"):
         return [{"type": "function_call_output", "call_id": of, "output": message.content}]
     called = [

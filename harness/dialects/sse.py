@@ -40,7 +40,7 @@ class EventParser:
         self._counted = 0  # this stream's share of `buffered`
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Data of the events completed by this piece, in order; comments and empty events give nothing."""
+        """Return the data of the events that this piece completes, in order; comments and empty events give nothing."""
         line, _, rest = piece.partition(b"\n")
         if rest == b"\n" and line[:6] == b"data: " and 13 not in line and not self._tail:
             return [line[6:]]  # one whole event with LF line ends: nearly every piece of every server
@@ -66,11 +66,11 @@ class EventParser:
         return out
 
     def end(self) -> list[bytes]:
-        """The stream is over: an event without its blank line still counts, several servers leave it out."""
+        """End the stream: an event without its blank line still counts, several servers leave it out."""
         return self.feed(b"\n\n")
 
     def _whole(self, piece: bytes) -> bytes:
-        """The events that are whole with these bytes; the rest is kept. Line ends are LF."""
+        """Return the events that are whole with these bytes; the rest is kept. Line ends are LF."""
         tail, cut = self._tail, piece.rfind(b"\n\n") + 2
         if cut == 1:  # none in the piece: its first LF may be the second of two
             cut = int(piece.startswith(b"\n") and tail.endswith(b"\n"))
@@ -90,7 +90,7 @@ class EventParser:
         return whole
 
     def _short(self, whole: bytes) -> bytes:
-        """The events before the first that is too long."""
+        """Return the events before the first that is too long."""
         at = 0
         for block in whole.split(b"\n\n"):
             if len(block) > LONGEST:
@@ -110,7 +110,7 @@ class EventParser:
 
 
 def event(data: object, name: str = "") -> bytes:
-    """The bytes of an event, as a server writes it.
+    """Return the bytes of an event, as a server writes it.
 
     >>> event({"a": 1}, "delta")
     b'event: delta\\ndata: {"a":1}\\n\\n'
@@ -119,7 +119,7 @@ def event(data: object, name: str = "") -> bytes:
 
 
 def _data(block: bytes) -> bytes | None:
-    """The data of one event, from all of its lines; None if it has none."""
+    """Return the data of one event, from all of its lines; None if it has none."""
     data, name, error = [], b"", None
     for line in block.split(b"\n"):
         field, _, value = line.partition(b":")

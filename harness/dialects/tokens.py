@@ -36,7 +36,7 @@ class TokenPlacer:
         self._tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)  # a blank ends where it stands
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """Tokens that each chunk completes, by the cumulative text; shape [chunks]."""
+        """Return the tokens that each chunk completes, by the cumulative text; shape [chunks]."""
         offsets = self._tokenizer.encode("".join(texts), add_special_tokens=False).offsets
         ends = sorted(end for _, end in offsets)
         upto = [0, *(bisect_right(ends, seen) for seen in accumulate(map(len, texts)))]
@@ -145,7 +145,7 @@ class Shown:
             self._keep_chunks([each not in unlisted for each in range(chunks)])
 
     def _shown_tokens(self) -> int | None:
-        """Output tokens that the stream showed, by the server's count; None where it gave none.
+        """Return the output tokens that the stream showed, by the server's count; None where it gave none.
 
         Without those of a reasoning that was not streamed: they have no arrival. 0 for a text that came is a
         placeholder.
@@ -156,7 +156,7 @@ class Shown:
         return max(usage - self._reasoning_tokens, min(usage, len(self._arrivals)))
 
     def _keep_chunks(self, marks: Iterable[int]) -> None:
-        """Only the chunks whose mark is not 0."""
+        """Return only the chunks whose mark is not 0."""
         marks = bytes(map(bool, marks))
         if 0 in marks:
             if self._unlisted:
@@ -173,7 +173,7 @@ class Shown:
                 self._tokens = array("i", compress(self._tokens, marks))
 
     def _trusted(self) -> bool:
-        """Whether the running count ran: until the end some servers send 0, each chunk's own, or a first one only."""
+        """Say whether the running count ran: some servers send 0 until the end, each chunk's own, or a first one."""
         few, tokens = max(1, len(self._arrivals) // 10), self._tokens
         if tokens is None:
             return (self._shown_tokens() or 0) - len(self._arrivals) <= few
@@ -183,7 +183,7 @@ class Shown:
         return silent <= few
 
     def _placed(self, usage: int | None) -> array[int] | None:
-        """Tokens of each chunk by the tokenizer; None without one, or where it finds more than the server counts."""
+        """Return each chunk's tokens by the tokenizer; None without one, or where it finds more than the server."""
         if self._placer is None or self._text is None:
             return None
         ends = accumulate(self._lengths, initial=0)
@@ -210,7 +210,7 @@ class Shown:
 
 
 def _shared(total: int, lengths: array[int]) -> array[int]:
-    """A total shared out by length: whole numbers that add up to it, none of them 0 where there is enough for all.
+    """Share a total out by length: whole numbers that add up to it, none of them 0 where there is enough for all.
 
     >>> _shared(6, array("H", [4, 2])), _shared(3, array("H", [100, 1, 1])), _shared(1, array("H", [2, 2]))
     (array('i', [4, 2]), array('i', [1, 1, 1]), array('i', [1, 0]))

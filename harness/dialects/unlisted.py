@@ -59,7 +59,7 @@ def look(event: bytes) -> Look:
 
 
 def printable(name: str) -> str:
-    """A server's name for something as a note has it: short, without what notes are parted by.
+    """Return a server's name for something as a note has it: short, without what notes are parted by.
 
     >>> printable("a,b\\n" + "c" * 99)
     'a_b_cccccccccccccccccccccccccccccccccccc'
@@ -68,7 +68,7 @@ def printable(name: str) -> str:
 
 
 def texts(value: Any) -> str:
-    """All text in a value, however deep; without the strings that no model writes.
+    """Return all text in a value, however deep; without the strings that no model writes.
 
     >>> texts([{"type": "reasoning.text", "text": " hm", "index": 0}])
     ' hm'
@@ -81,7 +81,7 @@ def texts(value: Any) -> str:
 
 
 def error_words(found: Any) -> str:
-    """The words of an error in place of an answer, whoever made its envelope; "": it is none.
+    """Return the words of an error in place of an answer, whoever made its envelope; "": it is none.
 
     >>> error_words({"success": False, "code": 1004, "msg": "the key has expired"})
     'the key has expired'
@@ -100,7 +100,7 @@ def error_words(found: Any) -> str:
 
 
 def _words(value: Any) -> str:
-    """The first words in a value, by the names that words have."""
+    """Return the first words in a value, by the names that words have."""
     if isinstance(value, dict):
         value = [value[name] for name in _WORDS if name in value]
     if isinstance(value, list):

@@ -31,7 +31,7 @@ _AGAIN, _TIMES = 12, 3  # words, and times, that it has to for an answer to coun
 
 
 def digests(text: str) -> str:
-    """The digest of an answer's words, then one of each of its beginnings, in hex.
+    """Return the digest of an answer's words, then one of each of its beginnings, in hex.
 
     >>> len(digests("to be")), digests("to be")[:20] == digests("to  be\\n")[:20]
     (24, True)
@@ -47,7 +47,7 @@ def digests(text: str) -> str:
 
 
 def differs_at(one: str, other: str) -> int | None:
-    """Words that two answers begin with alike, by their digests; None where they are alike to the end.
+    """Return the words that two answers begin with alike, by their digests; None where they are alike to the end.
 
     >>> differs_at(digests("to be or"), digests("to be and")), differs_at(digests("to be"), digests("to be"))
     (2, None)
@@ -66,7 +66,7 @@ def differs_at(one: str, other: str) -> int | None:
 
 
 def flaw(text: str) -> str:
-    """What makes a text no answer at all, "" where nothing does.
+    """Return what makes a text no answer at all, "" where nothing does.
 
     An answer that is cut may end inside a character: that is no flaw.
 
@@ -82,7 +82,7 @@ def flaw(text: str) -> str:
 
 
 def _repeats(words: Sequence[str]) -> bool:
-    """Whether the last words are one phrase, at least three times and twelve words."""
+    """Say whether the last words are one phrase, at least three times and twelve words."""
     for period in range(1, min(_PERIOD, len(words) // _TIMES) + 1):
         alike = period
         while alike < len(words) and words[-alike - 1] == words[-alike - 1 + period]:
@@ -125,7 +125,7 @@ Expected: TypeAlias = Exact | Pattern | Choice | Schema
 
 
 def score(expected: Expected, text: str) -> float:
-    """1.0 for an answer that is as expected, else 0.0.
+    """Return 1.0 for an answer that is as expected, else 0.0.
 
     >>> score(Choice("B", ("A", "B")), "The answer is (B), not A."), score(Exact("Paris"), " Paris\\n")
     (1.0, 1.0)
@@ -144,7 +144,7 @@ def score(expected: Expected, text: str) -> float:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether an RE2 pattern is found in a text; ValueError where it is none.
+    """Say whether an RE2 pattern is found in a text; ValueError where it is none.
 
     >>> matches(r"\\b4[0-9]\\b", "it is 42"), matches("(a+)+$", "a" * 10_000 + "b")
     (True, False)
@@ -157,7 +157,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def _named(text: str, choices: tuple[str, ...]) -> str | None:
-    """The first of the choices that a text names; None where it names none."""
+    """Return the first of the choices that a text names; None where it names none."""
     return next((word for word in (each.strip(_AROUND) for each in text.split()) if word in choices), None)
 
 
@@ -195,7 +195,7 @@ KNOWN = ("type", "enum", "const", *_OF_TYPE)
 
 
 def check_schema(schema: Any, path: str = "$") -> None:
-    """ValueError, with its path, for what is no schema or one that is not understood here.
+    """Raise ValueError, with its path, for what is no schema or one that is not understood here.
 
     >>> check_schema({"type": "object", "properties": {"a": {"pattern": "x"}}})
     Traceback (most recent call last):
@@ -229,7 +229,7 @@ def _names(kind: Any) -> list[str]:
 
 
 def holds(schema: dict[str, Any], value: Any) -> bool:
-    """Whether a value is as a checked schema says.
+    """Say whether a value is as a checked schema says.
 
     >>> holds({"type": "object", "required": ["n"], "properties": {"n": {"minimum": 1}}}, {"n": 0})
     False
@@ -238,7 +238,7 @@ def holds(schema: dict[str, Any], value: Any) -> bool:
 
 
 def _one_holds(key: str, schema: dict[str, Any], value: Any) -> bool:
-    """Whether one of a schema's keywords allows a value; one for another type than the value's allows all."""
+    """Say whether one of a schema's keywords allows a value; one for another type than the value's allows all."""
     asked = schema[key]
     if key in _OF_TYPE and not _TYPES[_OF_TYPE[key]](value):
         return True
@@ -266,5 +266,5 @@ def _one_holds(key: str, schema: dict[str, Any], value: Any) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """As JSON has it: true is not 1."""
+    """Say whether two values are equal as JSON has it: true is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -16,7 +16,7 @@ from harness.spec.traffic import Traffic
 
 
 def stagger(slots: int, over_s: float, start: str, *, worker: int = 0, workers: int = 1) -> list[float]:
-    """Delay of each new slot's first request, seconds, shape [slots].
+    """Return the delay of each new slot's first request, seconds, shape [slots].
 
     Spread evenly over one request time, so that fixed lengths do not march in step, and the slots of several
     workers between each other; a burst starts at once.
@@ -41,7 +41,7 @@ def due_times(
     workers: int = 1,
     trace: Sequence[float] = (),
 ) -> Iterator[float]:
-    """Due times of an open loop's requests, seconds since the level began, rising; without end.
+    """Return the due times of an open loop's requests, seconds since the level began, rising; without end.
 
     An absolute schedule: no time depends on when an answer came. `rate` is the mean of all workers together. The times
     follow from (seed, level) alone; each worker works the schedule out and takes its turn of it, so that they are the
@@ -60,7 +60,7 @@ def due_times(
 
 
 def _process(shape: float, seed: str) -> Iterator[float]:
-    """Times of a process with one request a second, whose gaps have a gamma distribution of this shape."""
+    """Return the times of a process with one request a second, whose gaps have a gamma distribution of this shape."""
     if math.isinf(shape):
         return map(float, itertools.count())
     gaps = map(random.Random(seed).gammavariate, itertools.repeat(shape), itertools.repeat(1 / shape))
@@ -68,7 +68,7 @@ def _process(shape: float, seed: str) -> Iterator[float]:
 
 
 def replay(times: Sequence[float], rate: float, *, worker: int = 0, workers: int = 1) -> Iterator[float]:
-    """The times of a trace from its first request on, faster or slower, so that they come at a mean rate.
+    """Return the times of a trace from its first request on, faster or slower, so that they come at a mean rate.
 
     After the last request it begins anew, behind a gap of the mean length; without end.
 
@@ -81,7 +81,7 @@ def replay(times: Sequence[float], rate: float, *, worker: int = 0, workers: int
 
 
 def trace_rate(times: Sequence[float]) -> float:
-    """Mean requests per second of a trace's times: gaps over the time that they take.
+    """Return the mean requests per second of a trace's times: gaps over the time that they take.
 
     >>> trace_rate([100.0, 100.5, 104.0])
     0.5
@@ -94,7 +94,7 @@ def trace_rate(times: Sequence[float]) -> float:
 
 
 def quota(per_s: float) -> tuple[int, float]:
-    """Requests, and the seconds in which there may be no more, of a quota per second, whole or not.
+    """Return the requests, and the seconds in which there may be no more, of a quota per second, whole or not.
 
     >>> quota(40.0), quota(1.5)
     ((40, 1.0), (1, 0.6666666666666666))

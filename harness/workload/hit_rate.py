@@ -34,7 +34,7 @@ class _Numbers:
 
 
 def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> float | None:
-    """The hit rate to expect, by tokens of a block and of the template before every prompt; None: no reuse is asked.
+    """Return the hit rate to expect, by tokens of a block and of the template; None where no reuse is asked.
 
     `rows` is the path of the table of its dataset.
 
@@ -65,7 +65,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
 
 
 def _first(system: Prefixes | None, number: int, numbers: _Numbers, common: _Tokens) -> _Tokens:
-    """What a request or task begins with."""
+    """Return what a request or task begins with."""
     index = None if system is None else system.index(number)
     return common if system is None or index is None else [*common, *numbers.of(("prefix", index), system.tokens)]
 
@@ -73,7 +73,7 @@ def _first(system: Prefixes | None, number: int, numbers: _Numbers, common: _Tok
 def _of_task(
     source: tasks.Tasks, number: int, numbers: _Numbers, common: _Tokens
 ) -> Iterator[tuple[_Tokens, _Tokens, range]]:
-    """(shared beginning, prompt, answer) of each request of a task."""
+    """Yield (shared beginning, prompt, answer) of each request of a task."""
     task, prompts, answers = source.task(number), list[_Tokens](), list[range]()
     first = _first(source.system, number, numbers, common)
     for place, node in enumerate(task.nodes):
@@ -88,7 +88,7 @@ def _of_task(
 def _single(
     scenario: Scenario, system: Prefixes, numbers: _Numbers, common: _Tokens
 ) -> Iterator[tuple[_Tokens, _Tokens, range]]:
-    """The same of each single request."""
+    """Yield the same of each single request."""
     mix = shape.of(scenario)
     for number in range(_SAMPLE):
         first, asked = _first(system, number, numbers, common), mix.shape(number)

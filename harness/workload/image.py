@@ -39,12 +39,12 @@ class Images:
         self._head = _SIGNATURE + _chunk(b"IHDR", header)
 
     def of(self, number: int) -> tuple[str, ...]:
-        """The images of the request with this number."""
+        """Return the images of the request with this number."""
         rng = random.Random(f"{self._seed} {number}")
         return tuple(base64.b64encode(self.png(rng.randbytes(self._row))).decode() for _ in range(self._count))
 
     def png(self, last: bytes) -> bytes:
-        """An image with these colours in its last row."""
+        """Return an image with these colours in its last row."""
         row = b"\0" + last
         stored = struct.pack("<BHH", 1, len(row), len(row) ^ 0xFFFF) + row  # 1: the last block
         checksum = struct.pack(">I", zlib.adler32(row, self._checksum))
@@ -52,14 +52,14 @@ class Images:
 
 
 def plan(workload: WorkloadSpec) -> tuple[int, int, int] | None:
-    """How many images each request has, their width and their height; None: it has none."""
+    """Return how many images each request has, their width and their height; None: it has none."""
     if not workload.images:
         return None
     return workload.images, *images.size(workload.image_size or images.DEFAULT, "$.workload.image_size")
 
 
 def request_bytes(workload: WorkloadSpec) -> int:
-    """Bytes of the images of each request, as PNG; 0 without any."""
+    """Return the bytes of the images of each request, as PNG; 0 without any."""
     planned = plan(workload)
     return sum(len(base64.b64decode(each)) for each in Images(*planned, 0).of(0)) if planned else 0
 

@@ -23,7 +23,7 @@ _TOO_NEAR = 1.1  # a length within 10 % of the asked one would tell the same aga
 
 
 def scenario_for(scenario: Scenario, max_context: int | None = None, input_tokens: int | None = None) -> Scenario:
-    """The scenario with the probe's workload; itself where it asks for none, and unchanged a second time.
+    """Return the scenario with the probe's workload; itself where it asks for none, and unchanged a second time.
 
     Prefill: one output token. Decode: prompts of 32 tokens, answers of 256 tokens or of as many as are asked, if that
     is more. `max_context` is what prompt and answer may come to, `input_tokens` what prompts do come to; None: not
@@ -46,7 +46,7 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
 
 
 def lengths(asked: int, fewest: int, most: int | None) -> list[int]:
-    """Prompt lengths that a prefill probe holds at one request in flight, in tokens, rising.
+    """Return the prompt lengths that a prefill probe holds at one request in flight, in tokens, rising.
 
     Eight in equal ratios from 64 tokens to the larger of 4,096 and four times what is asked, as far as `fewest` and
     `most` leave room, and the asked length among them.
@@ -66,5 +66,5 @@ def lengths(asked: int, fewest: int, most: int | None) -> list[int]:
 
 
 def reason(tokens: int) -> str:
-    """Why a level of these lengths is held."""
+    """Return why a level of these lengths is held."""
     return f"prefill probe: prompts of {tokens:,} tokens, one request in flight"

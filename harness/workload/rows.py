@@ -48,7 +48,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return Table(Path(self.path))
 
     def request(self, number: int) -> Request:
-        """The n-th request."""
+        """Return the n-th request."""
         at = number % len(self.table)
         row = self.table.row(at)
         if row.prompt is None:
@@ -67,11 +67,11 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         )
 
     def of_session(self, number: int) -> list[int]:
-        """The numbers of the rows of the n-th session, and again from the first."""
+        """Return the numbers of the rows of the n-th session, and again from the first."""
         return self.table.of_session(number % self.table.sessions)
 
     def own(self, session: int, turn: int, tokens: int) -> tuple[Message, ...]:
-        """What a turn of a session adds to its conversation; words for so many tokens where it has no text."""
+        """Return what a turn of a session adds to its conversation; words for so many tokens where it has no text."""
         row = self._of(session, turn)
         if row.prompt is None:
             whole = tokens == row.input_tokens  # then nothing stands before it
@@ -79,18 +79,18 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return _added(row, self._of(session, 0) if turn else None)
 
     def tools(self, session: int, turn: int) -> tuple[dict[str, Any], ...] | None:
-        """The tools of a turn of a session."""
+        """Return the tools of a turn of a session."""
         return self._of(session, turn).tools
 
     def answer(self, session: int, turn: int) -> str | None:
-        """The recorded answer of a turn of a session; None where the file has none."""
+        """Return the recorded answer of a turn of a session; None where the file has none."""
         return self._of(session, turn).answer
 
     def _of(self, session: int, turn: int) -> Row:
         return self.table.row(self.of_session(session)[turn])
 
     def _texts(self, at: int, row: Row) -> str | tuple[Message, ...]:
-        """The row's text, behind the rest of its session."""
+        """Return the row's text, behind the rest of its session."""
         if not row.session or row.whole:
             return row.prompt or ""
         messages: list[Message] = []
@@ -106,7 +106,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return tuple(messages)
 
     def _words(self, tokens: int, key: str, hashes: Sequence[int] | None) -> str:
-        """Words for a prompt's tokens: a text for each whole block that has a hash, and one for the rest."""
+        """Return the words for a prompt's tokens: a text for each whole block that has a hash, and one for the rest."""
         left = max(1, tokens - self.added_tokens)
         texts = []
         for block in hashes or ():
@@ -128,7 +128,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
 
 
 def _added(row: Row, first: Row | None) -> tuple[Message, ...]:
-    """What a row adds to its session, without the system prompts that the session's first row has already."""
+    """Return what a row adds to its session, without the system prompts that the session's first row has already."""
     if isinstance(row.prompt, str):
         return (Message("user", row.prompt),)
     known = first.prompt if first is not None and not row.whole and isinstance(first.prompt, tuple) else ()
@@ -136,19 +136,19 @@ def _added(row: Row, first: Row | None) -> tuple[Message, ...]:
 
 
 def answer_tokens(row: Row) -> int | None:
-    """Tokens that a row's answer should have: as it says, or by its recorded answer; None where it has neither."""
+    """Return the tokens of a row's answer: as it says, or by its recorded answer; None where it has neither."""
     if row.output_tokens is not None:
         return row.output_tokens
     return max(1, round(len(row.answer) / CHARACTERS_A_TOKEN)) if row.answer else None
 
 
 def prompt_tokens(row: Row) -> int:
-    """Tokens of a row's own prompt: as it says, or by its characters."""
+    """Return the tokens of a row's own prompt: as it says, or by its characters."""
     return text_tokens(row.prompt or "", row.tools) if row.input_tokens is None else row.input_tokens
 
 
 def text_tokens(prompt: str | Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> int:
-    """Tokens of a text and of definitions of tools, by their characters."""
+    """Return the tokens of a text and of definitions of tools, by their characters."""
     texts = [prompt] if isinstance(prompt, str) else [each.text for each in prompt]
     if tools:
         texts.append(msgspec.json.encode(tools).decode())
@@ -166,7 +166,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
         return self.rows.seed
 
     def task(self, number: int) -> Task:
-        """The n-th session, at most MOST_NODES rows of it; its first request is due at once."""
+        """Return the n-th session, at most MOST_NODES rows of it; its first request is due at once."""
         rng = random.Random(f"{self.seed}:recorded:{number}")
         members = self.rows.of_session(number)[:MOST_NODES]
         nodes: list[Node] = []
@@ -195,14 +195,14 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
 
 
 def _parents(row: Row, place: int, members: list[int]) -> tuple[int, ...]:
-    """The places in the session of the rows that a row waits for."""
+    """Return the places in the session of the rows that a row waits for."""
     if row.after is None:
         return (place - 1,) if place else ()
     return tuple(before for before, at in enumerate(members[:place]) if at in row.after)
 
 
 def _own_tokens(row: Row, history: int) -> int:
-    """Tokens that a row adds to so many of its history; below 1 where its whole prompt is no longer than that."""
+    """Return the tokens that a row adds to its history's; below 1 where its whole prompt is no longer than that."""
     if row.prompt is None and row.input_tokens is not None:
         return row.input_tokens - history
     return prompt_tokens(msgspec.structs.replace(row, input_tokens=None, tools=None) if history else row)

@@ -50,13 +50,13 @@ class Class(msgspec.Struct, frozen=True, kw_only=True):
     structured: bool = False
 
     def lengths(self, rng: random.Random) -> tuple[int, int]:
-        """Tokens of one prompt and of its answer."""
+        """Return the tokens of one prompt and of its answer."""
         if self.pairs:
             return self.pairs[int(rng.random() * len(self.pairs))]
         return self.input.draw(rng), self.output.draw(rng)
 
     def stratified(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
-        """So many lengths of prompt and answer: one of every equal share of the draws, shape [count]."""
+        """Return so many lengths of prompt and answer: one of every equal share of the draws, shape [count]."""
         middles = [(i + 0.5) / count for i in range(count)]
         if self.pairs:
             return [self.pairs[int(p * len(self.pairs))] for p in middles]
@@ -87,7 +87,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
     prefix_tokens: float = 0  # that a prompt begins with, beside its own; the mean of all requests
 
     def shape(self, number: int) -> Shape:
-        """The n-th request's."""
+        """Return the n-th request's shape."""
         rng = random.Random(f"{self.seed}:shape:{number}")  # not the numbers that its words are drawn by
         last = len(self.classes) - 1
         of = self.classes[bisect_right(self._upto, rng.random() * self._upto[-1], hi=last)]
@@ -96,7 +96,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         return Shape(input_tokens, output_tokens, of.name, of.cancel if given_up else None)
 
     def mean(self) -> Mean:
-        """Mean lengths of all requests, in tokens."""
+        """Return the mean lengths of all requests, in tokens."""
         if len(self.classes) == 1:
             answer = self.classes[0].output.mean() if self.decodes else 0
             return Mean(self.prefix_tokens + self.classes[0].input.mean(), answer)
@@ -105,7 +105,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         return Mean(self.prefix_tokens + own, answer)
 
     def spread(self) -> float:
-        """How many times the mean the longest of a thousand prompts is, or of answers; at least 1."""
+        """Return how many times the mean the longest of a thousand prompts is, or of answers; at least 1."""
         mean, longest = self.mean(), 1.0
         for each in self.classes:
             prompt, answer = (law.quantile(0.999) for law in (each.input, each.output))
@@ -113,7 +113,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         return longest
 
     def stratified(self, count: int) -> list[tuple[int, int]]:
-        """Lengths of prompt and answer that stand for all requests, in an order of the seed's, shape [count].
+        """Return lengths of prompt and answer that stand for all requests, in an order of the seed's, shape [count].
 
         A stratified sample: each class has its share of it, and each law is kept by its quantiles, so that the means
         are those of the mix and not of what happened to be drawn. A class of less than one request may be missing.
@@ -137,7 +137,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
 
 
 def of(scenario: Scenario) -> Mix:
-    """The mix that a scenario asks for: its classes, or one without a name that has the workload's lengths.
+    """Return the mix that a scenario asks for: its classes, or one without a name that has the workload's lengths.
 
     Of tasks: the lengths of all their requests, one drawn apart from the next.
 
@@ -174,7 +174,7 @@ def _class(spec: ClassSpec) -> Class:
 
 
 def joint(pairs: Sequence[tuple[int, int]], *, name: str = "", share: float = 1.0, place: str = "") -> Class:
-    """A class whose prompts and answers are as long as those of a trace, each answer with its own prompt.
+    """Return a class whose prompts and answers are as long as those of a trace, each answer with its own prompt.
 
     >>> both = joint([(100, 10), (900, 90)])
     >>> str(both.input), both.lengths(random.Random(0)) in both.pairs

@@ -68,7 +68,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="uniform
             )
 
     def request(self, number: int) -> Request:
-        """The n-th request."""
+        """Return the n-th request."""
         return Request(number=number, prompt=self._prompt(number), output_tokens=self.output_tokens)
 
     def _prompt(self, number: int) -> str:
@@ -115,7 +115,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", t
         return self._words_for(self.mix.mean().input_tokens)
 
     def request(self, number: int) -> Request:
-        """The n-th request."""
+        """Return the n-th request."""
         shape = self.mix.shape(number)
         request = Request(
             number=number,
@@ -161,7 +161,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="inputs",
         return self.inputs * self.texts.prompt_words
 
     def request(self, number: int) -> Request:
-        """The n-th request."""
+        """Return the n-th request."""
         found = [self.texts.request(number * self.inputs + i) for i in range(self.inputs)]
         query = [Message(QUERY, text(self._spaced, QUERY_WORDS, self.seed, f"query:{number}"))]
         known = [each.input_tokens for each in found if each.input_tokens is not None]
@@ -201,7 +201,7 @@ class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_fi
         return self.source.prompt_words
 
     def request(self, number: int) -> Request:
-        """The n-th request."""
+        """Return the n-th request."""
         block, place = divmod(number, self.every)
         if place != _place(self.seed, block, self.every):
             return self.source.request(number)

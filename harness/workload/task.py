@@ -42,7 +42,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     class_: str = ""
 
     def request_number(self, node: int) -> int:
-        """The number of a node's request, each once in a run.
+        """Return the number of a node's request, each once in a run.
 
         >>> Task(number=3, nodes=()).request_number(2)
         3002
@@ -83,7 +83,7 @@ class Progress:
         return self._due[0][0] if self._due else None
 
     def ready(self, now_s: float) -> list[tuple[int, float]]:
-        """(node, when it is due) of all that are due by now, each once, the earliest first.
+        """Return (node, when it is due) of all that are due by now, each once, the earliest first.
 
         Asked for a time to come, it gives what can be built ahead.
         """
@@ -95,7 +95,7 @@ class Progress:
         return found
 
     def ended(self, node: int, at_s: float, text: str | None) -> None:
-        """A node that was ready has ended with this answer; None: it failed."""
+        """Account for a node that was ready and has ended with this answer; None: it failed."""
         self._in_flight.remove(node)
         if text is None:
             self.failed = True

@@ -29,7 +29,7 @@ _REMEMBERED = 32 << 20  # characters of texts that a worker keeps because they c
 
 
 def spaced(words: Sequence[str]) -> tuple[str, ...]:
-    """Each word with its blank.
+    """Return each word with its blank.
 
     >>> spaced(["time", "year"])
     (' time', ' year')
@@ -38,7 +38,7 @@ def spaced(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def text(words: Sequence[str], count: int, seed: int, number: int | str) -> str:
-    """So many words, drawn at random: no two texts share a beginning worth caching.
+    """Return so many words, drawn at random: no two texts share a beginning worth caching.
 
     >>> text((" a",), 3, 0, 7)
     ' a a a'
@@ -47,12 +47,12 @@ def text(words: Sequence[str], count: int, seed: int, number: int | str) -> str:
 
 
 def mixed(words: Sequence[str], seed: int) -> list[str]:
-    """All the words in an order of the seed's, from which `reordered` takes them."""
+    """Return all the words in an order of the seed's, from which `reordered` takes them."""
     return random.Random(f"{seed}:words").sample(words, len(words))
 
 
 def reordered(words: list[str], count: int, seed: int, number: int | str) -> str:
-    """The first words, over again where they are too few: the same in all texts of a length, in another order each.
+    """Return the first words, over again where they are too few: the same in all texts of a length, reordered.
 
     >>> sorted(reordered([" a", " b"], 20, 0, 1).split()) == ["a"] * 10 + ["b"] * 10
     True
@@ -78,7 +78,7 @@ class Passages(msgspec.Struct, frozen=True, dict=True):
     seed: int
 
     def text(self, count: int, number: int | str) -> str:
-        """So many words."""
+        """Return so many words."""
         rng = random.Random(f"{self.seed}:{number}")
         front = "".join(rng.choices(self.words, k=min(count, _FRONT)))
         rest = count - _FRONT
@@ -112,7 +112,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tokens_per_word: float = 1.0
 
     def text(self, tokens: int, key: str) -> str:
-        """As many words as come to the tokens, at least one; another text for another key."""
+        """Return as many words as come to the tokens, at least one; another text for another key."""
         if (known := self._remembered.get((tokens, key))) is not None:
             return known
         made = text(self._spaced, max(1, round(tokens / self.tokens_per_word)), self.seed, key)
@@ -157,7 +157,7 @@ COMMON = tuple(
 
 
 def single_token_words(tokens_of: Callable[[str], int], candidates: Sequence[str]) -> tuple[str, ...]:
-    """The candidates that are one token each when words follow each other, by the tokenizer's own count."""
+    """Return the candidates that are one token each when words follow each other, by the tokenizer's own count."""
     # Measured between other words, because the first word of a text often counts differently.
     base = tokens_of(" the the")
     return tuple(word for word in candidates if tokens_of(f" the {word} the") == base + 1)
@@ -191,7 +191,7 @@ class Counted(NamedTuple):
 
 
 def tokens_per_word(counts: Sequence[Counted]) -> float:
-    """Tokens that a word more comes to.
+    """Return the tokens that a word more comes to.
 
     >>> tokens_per_word([Counted(64, 136), Counted(30, 68)]), tokens_per_word([Counted(64, 72)])
     (2.0, 1.0)
@@ -205,7 +205,7 @@ def tokens_per_word(counts: Sequence[Counted]) -> float:
 
 
 def next_words(counts: Sequence[Counted], tokens: int, *, one_token: bool = True) -> int:
-    """Words of the next prompt to try for so many tokens; less than 1 where the template alone is more.
+    """Return the words of the next prompt to try for so many tokens; less than 1 where the template alone is more.
 
     By one count alone the length goes by a token a word, or in proportion where that leaves no word, or where it is
     known (not `one_token`) that a word must be more.
@@ -239,19 +239,19 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.pool * self.tokens
 
     def index(self, number: int) -> int | None:
-        """Which prefix of the pool a request begins with, from 0; None where it has none."""
+        """Return which prefix of the pool a request begins with, from 0; None where it has none."""
         drawn = random.Random(f"{self.vocabulary.seed}:prefix of:{number}")
         if drawn.random() >= self.share:
             return None
         return bisect(self._upto, drawn.random() * self._upto[-1], hi=self.pool - 1)
 
     def text(self, number: int) -> str:
-        """The prefix of a request; "" where it has none."""
+        """Return the prefix of a request; "" where it has none."""
         found = self.index(number)
         return "" if found is None else self.vocabulary.text(self.tokens, f"prefix:{found}")
 
     def before(self, request: Request) -> Request:
-        """The request with its prefix: before a prompt's first word, or as the first message of a conversation."""
+        """Put the prefix before a prompt's first word, or as the first message of a conversation."""
         if not (prefix := self.text(request.number)):
             return request
         prompt = request.prompt

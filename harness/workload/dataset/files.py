@@ -72,7 +72,7 @@ def place(line: int, byte: int) -> str:
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes, line: int, byte: int) -> tuple[str, T | Exception]:
-    """The object that begins at this line and byte of its file.
+    """Return the object that begins at this line and byte of its file.
 
     >>> import msgspec
     >>> decoded(msgspec.json.decode, b'{"a": x}', 3, 100)
@@ -127,7 +127,7 @@ class _Window:
         self.line = 1  # in which that is
 
     def move(self, index: int) -> None:
-        """Nothing before this index is needed any more."""
+        """Forget what is before this index."""
         self.line += self.data.count(b"\n", self.begin, index)
         self.begin = index
 
@@ -144,7 +144,7 @@ class _Window:
 
 
 def _objects(window: _Window) -> Iterator[tuple[int, int, bytes | ValueError]]:
-    """Each object's bytes, behind the line and the byte where it begins."""
+    """Yield each object's bytes, behind the line and the byte where it begins."""
     depth = at = 0  # of brackets, within an object; index up to which they are counted
     array = over = False  # its first bracket, and its last one, have come
     while True:
@@ -176,14 +176,14 @@ def _objects(window: _Window) -> Iterator[tuple[int, int, bytes | ValueError]]:
 
 
 def _no_bracket(data: bytes, at: int) -> int:
-    """Index of the next bracket outside of a string; that of a string that does not end, or of the data's end."""
+    """Return the index of the next bracket outside of a string, of a string without an end, or of the data's end."""
     found = _NO_BRACKET.match(data, at)
     assert found is not None, "it matches nothing at all too"
     return found.end()
 
 
 def _end(window: _Window, at: int, depth: int, unfinished: bool) -> Iterator[tuple[int, int, ValueError]]:
-    """What is wrong where the file ends, if anything is."""
+    """Yield what is wrong where the file ends, if anything is."""
     if not depth and not unfinished:
         if window.data.strip():
             yield window.line, window.byte, ValueError(_NO_OBJECT)
@@ -244,7 +244,7 @@ def _converted(named: dict[str, Any], kind: type[T]) -> T | Exception:
 
 
 def _header(lines: Lines, place: str) -> tuple[list[str], str]:
-    """The names of the columns, which are the first line, and what stands between them."""
+    """Return the names of the columns, which are the first line, and what stands between them."""
     with decoding.reading(place, "delimited text", "give a file that begins with the names of its columns"):
         line = next(iter(lines), b"")
         if len(line) > LONGEST:
@@ -304,7 +304,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _bounded(metadata: pq.FileMetaData, size: int) -> None:
-    """ValueError where there is more in the file than its size can hold."""
+    """Raise ValueError where there is more in the file than its size can hold."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     if sum(group.num_rows for group in groups) != metadata.num_rows or any(group.num_rows < 0 for group in groups):
         raise ValueError("its row groups are not its rows")
@@ -314,14 +314,14 @@ def _bounded(metadata: pq.FileMetaData, size: int) -> None:
 
 
 def _wrong() -> tuple[type[Exception], ...]:
-    """What Arrow raises for a damaged file."""
+    """Return what Arrow raises for a damaged file."""
     import pyarrow as pa
 
     return (pa.ArrowException, MemoryError, KeyError, TypeError, IndexError, ValueError, OSError)
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """A column as Python values; equal texts are one."""
+    """Return a column as Python values; equal texts are one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -179,7 +179,7 @@ def rows(record: msgspec.Struct, place: str) -> Iterator[Row]:
 
 
 def _session(name: str | int | None) -> str:
-    """A session's name; "" for a row that has none, 0 is one."""
+    """Return a session's name; "" for a row that has none, 0 is one."""
     return "" if name is None else str(name)
 
 
@@ -247,7 +247,7 @@ def _not_sent(found: Values) -> Iterator[str]:
 
 
 def _prompt(found: Values, notes: list[str]) -> str | tuple[Message, ...] | None:
-    """The text or the messages of a row; None where it has a length alone."""
+    """Return the text or the messages of a row; None where it has a length alone."""
     listed = found.input if found.messages is None and isinstance(found.input, list) else found.messages
     if listed is not None:
         read = messages(listed)

@@ -55,14 +55,14 @@ def rows(record: Record, place: str) -> Iterator[Row]:
 
 
 def _sent(message: Message) -> Message:
-    """A message as it stands in the conversation: of the assistant and of tools the text."""
+    """Return a message as it stands in the conversation: of the assistant and of tools the text."""
     if message.role not in (_ASSISTANT, _TOOL):
         return message
     return Message(_USER if message.role == _TOOL else _ASSISTANT, message.text)
 
 
 def _turns(messages: Iterable[Message]) -> Iterator[tuple[tuple[Message, ...], str | None]]:
-    """What is sent in each turn, and what it was answered; None where nothing follows."""
+    """Yield what is sent in each turn, and what it was answered; None where nothing follows."""
     prompt: list[Message] = []
     answers: list[str] = []
     for message in messages:

@@ -76,7 +76,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def gather(records: Iterable[tuple[str, Record | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
-    """The requests of all spans in the order they began, behind what is broken."""
+    """Yield the requests of all spans in the order they began, behind what is broken."""
     traces: dict[str, dict[str, _Kept]] = {}
     count = 0
     for place, record in records:
@@ -104,7 +104,7 @@ def gather(records: Iterable[tuple[str, Record | Exception]]) -> Iterator[tuple[
 
 
 def _kept(span: Span, place: str) -> _Kept:
-    """A span without what is not needed; ValueError where it is a request that does not say how long it was."""
+    """Return a span without what is not needed; ValueError where it is a request that does not say how long it was."""
     if span.ended < span.began:
         raise ValueError(f"the span {span.id[:40]!r} ended before it began")
     values = {attribute.key: attribute.value for attribute in span.attributes}
@@ -122,7 +122,7 @@ def _kept(span: Span, place: str) -> _Kept:
 
 
 def _tokens(values: dict[str, _Value], names: tuple[str, ...]) -> int:
-    """The first of the attributes that is there."""
+    """Return the first of the attributes that is there."""
     for name in names:
         value = values.get(name, _NO_VALUE).integer
         if value is not None:
@@ -131,7 +131,7 @@ def _tokens(values: dict[str, _Value], names: tuple[str, ...]) -> int:
 
 
 def _rows(traces: list[tuple[dict[str, _Kept], dict[str, tuple[str, ...]]]]) -> Iterator[tuple[str, Row]]:
-    """The requests of all traces, each with the rows that it waits for."""
+    """Yield the requests of all traces, each with the rows that it waits for."""
     requests = [
         (each.span.began, each.span.ended, trace, name, each.row)
         for trace, (kept, _) in enumerate(traces)
@@ -168,7 +168,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 def waits(spans: Mapping[str, Waiting]) -> dict[str, tuple[str, ...]]:
-    """The requests whose ends each span waits for, by names; ValueError where spans are parents of each other.
+    """Return the requests whose ends each span waits for, by names; ValueError where spans are parents of each other.
 
     >>> calls = {"plan": Waiting("agent", 0, 3, True), "answer": Waiting("agent", 5, 9, True)}
     >>> waits({"agent": Waiting("", 0, 9, False), **calls})["answer"]
@@ -197,7 +197,7 @@ def waits(spans: Mapping[str, Waiting]) -> dict[str, tuple[str, ...]]:
 
 
 def _downwards(children: Mapping[str | None, Sequence[str]]) -> list[str]:
-    """All that hangs on the roots, each behind its parent."""
+    """Return all that hangs on the roots, each behind its parent."""
     order = list(children.get(None, ()))
     for name in order:  # which grows meanwhile
         order += children.get(name, ())
@@ -222,7 +222,7 @@ class _Siblings:
         self._latest = list(accumulate((spans[name].began for name in among), max))  # beginning up to each
 
     def before(self, moment: int | None) -> tuple[str, ...]:
-        """The last requests of those that had ended by then, or at all, and that none of these came after."""
+        """Return the last requests of those that had ended by then, or at all, and that none of these came after."""
         many = len(self._ends) if moment is None else bisect_right(self._ends, moment)
         if not many:
             return ()

@@ -68,11 +68,11 @@ class Table:
         return len(self._starts) - 1
 
     def row(self, number: int) -> Row:
-        """A row, as its dataset has it."""
+        """Return a row, as its dataset has it."""
         return self._decode(self._bytes[self._begins[number] : self._ends[number]])
 
     def of_session(self, session: int) -> list[int]:
-        """The numbers of a session's rows, in their order."""
+        """Return the numbers of a session's rows, in their order."""
         return list(self._members[self._starts[session] : self._starts[session + 1]])
 
 
@@ -102,7 +102,7 @@ def write(rows: Iterable[Row], path: Path) -> Table:
 
 
 def _in_time(at_s: array[float], sessions: array[int], columns: dict[str, array[int]]) -> dict[str, Any]:
-    """All columns in the order of the rows' times, which begin with 0, and the sessions of the rows in that order."""
+    """Return all columns in the order of the rows' times, which begin with 0, and the sessions in that order."""
     import numpy as np
 
     times = np.frombuffer(at_s)
@@ -113,7 +113,7 @@ def _in_time(at_s: array[float], sessions: array[int], columns: dict[str, array[
 
 
 def _grouped(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each row's session, numbered as they come, shape [rows]; the rows by sessions, and where each one's begin.
+    """Return each row's session, numbered as they come, shape [rows]; the rows by sessions, and where each one's begin.
 
     Sessions are told apart by 64 bits that nobody can foresee: of a million, two are one in 10⁻⁷ of all runs.
     """
