@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -74,25 +74,13 @@ class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] = ()  # what the file cannot support
 
 
-class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool's file: how it is recognised, and how its levels are read.
-
-    Both functions get one piece of JSON, as plain data, or with `rows` all rows of a CSV, each a list of cells.
-    """
-
-    name: str  # of the tool, as messages have it
-    matches: Callable[[Any], bool]
-    read: Callable[[Any], ForeignResult]
-    rows: bool = False
-
-
 # ---- a map of names -------------------------------------------------------------------------------------------------
 
 
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     """Where a file keeps the statistics of a latency: dotted paths, in which {name} is the latency's name there."""
 
-    at: str  # of a statistic, like "latency.{name}.{statistic}"
+    at: str = "{name}.{statistic}"  # of a statistic
     names: Mapping[str, tuple[str, ...]] = {}  # of the statistics that have other names than ours, the likeliest first
     unit_at: str = ""  # where a word says the unit; "": the latency's name ends in `_ms`, or it is seconds
     units: Mapping[str, float] = {}  # seconds of each word
@@ -126,6 +114,28 @@ def level(tree: Any, names: Mapping[str, str], latencies: Latencies, **known: An
             kind: Callable[..., float | None] = _KINDS.get(ours, number)
             known[ours] = kind(tree, *theirs.split("."))
     return ForeignLevel(**known)
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool's file as a map: how it is recognised, and where our figures are in it.
+
+    Its functions get one piece of JSON, as plain data, or with `rows` all rows of a CSV, each a list of cells.
+    """
+
+    name: str  # of the tool, as messages have it
+    matches: Callable[[Any], bool]
+    figures: Mapping[str, str]  # our names, like "ttft_s", and dotted paths in a level
+    latencies: Latencies = Latencies()
+    levels: Callable[[Any], Sequence[Any]] = lambda found: [found]  # each the tree of one load
+    more: Callable[[Any], dict[str, Any]] = lambda _: {}  # figures of a level found in other ways, as its load
+    facts: Callable[[Any], dict[str, Any]] = lambda _: {}  # of the whole: the model and others in SHARED
+    lacks: tuple[str, ...] = (WHOLE_RUN, NO_ERROR, NO_SERVER)  # what no file of the tool supports
+    rows: bool = False
+
+    def read(self, found: Any) -> ForeignResult:
+        """Return the levels of a piece that matches."""
+        levels = [level(tree, self.figures, self.latencies, **self.more(tree)) for tree in self.levels(found)]
+        return ForeignResult(levels=levels, **({"source": self.name, "lacks": self.lacks} | self.facts(found)))
 
 
 def plain(data: bytes) -> Any:

@@ -13,36 +13,19 @@ from harness.results.readers.level import (
     MS,
     NO_ERROR,
     WHOLE_RUN,
-    ForeignResult,
     Latencies,
     Reader,
     at,
     count,
-    level,
     number,
     positive,
     text,
     validity,
     whole,
-)
+)  # fmt: skip
 
-_NAME = "llm-d benchmark report"
 _OLD, _NEW = ("metrics",), ("results", "request_performance", "aggregate")
 _SIMULATED = "simulated"  # a keyword of Knee's own export
-_FIGURES = {
-    "failed": "requests.failures",
-    "input_tokens_mean": "requests.input_length.mean",
-    "output_tokens_mean": "requests.output_length.mean",
-    "ttft_s": "time_to_first_token",
-    "itl_s": "inter_token_latency",
-    "tpot_s": "time_per_output_token",
-    "e2e_s": "request_latency",
-}
-_LATENCIES = Latencies(
-    at="latency.{name}.{statistic}",
-    unit_at="latency.{name}.units",
-    units={"s": 1.0, "s/token": 1.0, "ms": MS, "ms/token": MS},
-)
 
 
 def _matches(found: Any) -> bool:
@@ -51,37 +34,45 @@ def _matches(found: Any) -> bool:
     )
 
 
-def _read(found: Any) -> ForeignResult:
-    done = at(found, *_NEW) or at(found, *_OLD)
-    concurrency, rate = _load(at(found, "scenario", "load"))
+def _levels(found: Any) -> list[Any]:
+    """Return the level's figures, which the versions keep in two places, with the report that has its load."""
+    return [{"done": at(found, *_NEW) or at(found, *_OLD), "report": found}]
+
+
+def _words(found: Any) -> Any:
+    """Return the keywords of a report that Knee wrote; None of any other."""
     own = text(found, "scenario", "load", "standardized", "tool") == KNEE
-    words = at(found, "run", "keywords") if own else None
-    valid, in_flight_ok = validity(words)
-    measured = level(
-        done,
-        _FIGURES,
-        _LATENCIES,
-        concurrency=concurrency,
-        rate=rate,
-        output_tokens_per_s=_rate(done, "output_tokens_per_sec", "output_token_rate"),
-        requests_per_s=_rate(done, "requests_per_sec", "request_rate"),
-        requests=_answered(at(done, "requests")),
-        valid=valid,
-        in_flight_ok=in_flight_ok,
-    )
+    return at(found, "run", "keywords") or [] if own else None
+
+
+def _more(found: Any) -> dict[str, Any]:
+    done, report = found["done"], found["report"]
+    concurrency, rate = _load(at(report, "scenario", "load"))
+    valid, in_flight_ok = validity(_words(report))
+    return {
+        "concurrency": concurrency,
+        "rate": rate,
+        "output_tokens_per_s": _rate(done, "output_tokens_per_sec", "output_token_rate"),
+        "requests_per_s": _rate(done, "requests_per_sec", "request_rate"),
+        "requests": _answered(at(done, "requests")),
+        "valid": valid,
+        "in_flight_ok": in_flight_ok,
+    }
+
+
+def _facts(found: Any) -> dict[str, Any]:
     cards, engine, model = _stack(at(found, "scenario"))
-    names = {text(card, "model") for card in cards}
-    counts = [count(card, "count") for card in cards]
-    return ForeignResult(
-        source=KNEE if own else _NAME,
-        levels=[measured],
-        simulated=isinstance(words, list) and _SIMULATED in words,
-        model=model,
-        engine=engine,
-        gpu=names.pop() if len(names) == 1 else None,
-        gpus=sum(n or 0 for n in counts) if counts and None not in counts else None,
-        lacks=(NO_ERROR,) if own else (WHOLE_RUN, NO_ERROR),
-    )
+    names, counts = {text(card, "model") for card in cards}, [count(card, "count") for card in cards]
+    known = {
+        "model": model,
+        "engine": engine,
+        "gpu": names.pop() if len(names) == 1 else None,
+        "gpus": sum(n or 0 for n in counts) if counts and None not in counts else None,
+    }
+    words = _words(found)
+    if words is None:
+        return known
+    return known | {"source": KNEE, "simulated": isinstance(words, list) and _SIMULATED in words, "lacks": (NO_ERROR,)}
 
 
 def _load(load: Any) -> tuple[float | None, float | None]:
@@ -118,4 +109,27 @@ def _rate(done: Any, old: str, new: str) -> float | None:
     return number(done, "throughput", new, "mean") if found is None else found
 
 
-READERS = (Reader(name=_NAME, matches=_matches, read=_read),)
+READERS = (
+    Reader(
+        name="llm-d benchmark report",
+        matches=_matches,
+        levels=_levels,
+        figures={
+            "failed": "done.requests.failures",
+            "input_tokens_mean": "done.requests.input_length.mean",
+            "output_tokens_mean": "done.requests.output_length.mean",
+            "ttft_s": "time_to_first_token",
+            "itl_s": "inter_token_latency",
+            "tpot_s": "time_per_output_token",
+            "e2e_s": "request_latency",
+        },
+        latencies=Latencies(
+            at="done.latency.{name}.{statistic}",
+            unit_at="done.latency.{name}.units",
+            units={"s": 1.0, "s/token": 1.0, "ms": MS, "ms/token": MS},
+        ),
+        more=_more,
+        facts=_facts,
+        lacks=(WHOLE_RUN, NO_ERROR),
+    ),
+)

@@ -13,22 +13,18 @@ from harness.results.readers.level import (
     KNEE,
     NO_ERROR,
     NO_SERVER,
-    WHOLE_RUN,
-    ForeignResult,
     Latencies,
     Reader,
     at,
     count,
-    level,
     mean,
     number,
     positive,
     text,
     validity,
     whole,
-)
+)  # fmt: skip
 
-_NAME = "vllm bench serve"
 FIGURES = {
     "output_tokens_per_s": "output_throughput",
     "requests_per_s": "request_throughput",
@@ -45,30 +41,27 @@ def _matches(found: Any) -> bool:
     return isinstance(found, dict) and {"output_throughput", "total_token_throughput"} <= found.keys()
 
 
-def _read(found: Any) -> ForeignResult:
-    rate, own = positive(found, "request_rate"), text(found, "tool") == KNEE
+def _is_own(found: Any) -> bool:
+    return text(found, "tool") == KNEE
+
+
+def _more(found: Any) -> dict[str, Any]:
+    rate, prompts = positive(found, "request_rate"), positive(found, "num_prompts")
     load = None if rate or text(found, "ramp_up_strategy") else positive(found, "max_concurrency")
-    most = None if own else _most(load, positive(found, "num_prompts"))
-    valid, in_flight_ok = validity(at(found, "verdicts")) if own else (True, most is None)
-    measured = level(
-        found,
-        FIGURES,
-        LATENCIES,
-        concurrency=load,
-        rate=rate,
-        in_flight=most,
-        valid=valid,
-        in_flight_ok=in_flight_ok,
-        failed=_failed(found),
-        **lengths(found),
-    )
-    return ForeignResult(
-        source=KNEE if own else _NAME,
-        levels=[measured],
-        simulated=own and at(found, "simulated") is True,
-        model=text(found, "model_id"),
-        lacks=(NO_ERROR, NO_SERVER) if own else (WHOLE_RUN, NO_ERROR, NO_SERVER),
-    )
+    known = {"concurrency": load, "rate": rate, "failed": _failed(found), **lengths(found)}
+    if _is_own(found):
+        valid, in_flight_ok = validity(at(found, "verdicts"))
+        return known | {"valid": valid, "in_flight_ok": in_flight_ok}
+    most = prompts if load and prompts and prompts < load else None  # more cannot have been in flight
+    return known | {"in_flight": most, "in_flight_ok": most is None}
+
+
+def _facts(found: Any) -> dict[str, Any]:
+    model = text(found, "model_id")
+    if not _is_own(found):
+        return {"model": model}
+    simulated = at(found, "simulated") is True
+    return {"model": model, "source": KNEE, "simulated": simulated, "lacks": (NO_ERROR, NO_SERVER)}
 
 
 def lengths(found: Any) -> dict[str, float | None]:
@@ -77,15 +70,12 @@ def lengths(found: Any) -> dict[str, float | None]:
     return {f"{each}_tokens_mean": mean(number(found, f"total_{each}_tokens"), done) for each in ("input", "output")}
 
 
-def _most(load: float | None, prompts: float | None) -> float | None:
-    """Return the requests that can have been in flight, where these are fewer than the load."""
-    return prompts if load and prompts and prompts < load else None
-
-
 def _failed(found: Any) -> int | None:
     """Return the requests that failed; of a version that does not count them, those that were not completed."""
     failed, prompts, done = (whole(found, name) for name in ("failed", "num_prompts", "completed"))
     return failed if failed is not None or prompts is None or done is None else max(0, prompts - done)
 
 
-READERS = (Reader(name=_NAME, matches=_matches, read=_read),)
+READERS = (
+    Reader(name="vllm bench serve", matches=_matches, figures=FIGURES, latencies=LATENCIES, more=_more, facts=_facts),
+)
