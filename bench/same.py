@@ -234,11 +234,9 @@ def content(path: Path) -> str:
 
 
 def shape(path: Path) -> str:
-    """Return the keys and types of a JSON file, the columns of a Parquet file, the headings of a Markdown file."""
+    """Return the keys and types of a JSON file, or the columns of a Parquet file."""
     if path.suffix == ".parquet":
         return "\n".join(f"{field.name}: {field.type}" for field in pq.read_schema(path))
-    if path.suffix == ".md":
-        return "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
     if path.suffix == ".json":
         value = json.loads(path.read_text())
         if path.name.endswith(".schema.json"):

@@ -45,7 +45,7 @@ FILES = {  # that the commands name, beside results, scenarios and tests
     "broken.toml": "[ramp\n",
     "notes.txt": "hello\n",
     "thresholds.txt": "# of a release\nplateau >= 100\nttft_p99@8 < 2s\nerror_rate < 1%\nknee >= 20\n",
-    "day.csv": "time_s,rate\n0,5\n3600,20\n7200,50\n10800,10\n",
+    "day.csv": "time,requests_per_s\n0,5\n3600,20\n7200,50\n10800,10\n",
     "points.csv": "concurrency,output_tokens_per_s\n1,50\n2,95\n4,180\n8,320\n16,470\n32,520\n64,525\n",
     "timed.csv": "concurrency,output_tokens_per_s,itl_s,ttft_s\n1,50,0.02,0.05\n8,320,0.024,0.09\n64,525,0.1,0.9\n",
     "trace.csv": "at_s,input_tokens,output_tokens\n" + TRACE,
@@ -167,25 +167,27 @@ def requests(printed: Printed, inputs: Path) -> list[Case]:
     )
 
 
-MODELS = (
-    "llama-3.1-8b", "llama-3.1-70b", "llama-3.2-1b", "mixtral-8x7b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-next-80b-a3b",
-    "gemma-3-12b", "deepseek-v3", "gpt-oss-20b", "nemotron-3-nano-30b-a3b", "llama-4-scout", "bge-m3",
-)  # fmt: skip
+MODELS = {  # with what most cards need to hold them
+    "llama-3.1-8b": "", "llama-3.1-70b": "--tp 4", "llama-3.2-1b": "", "mixtral-8x7b": "--tp 4", "qwen3-8b": "",
+    "qwen3-30b-a3b": "--ep 4 --tp 4", "qwen3-next-80b-a3b": "--tp 8", "gemma-3-12b": "--tp 2", "gpt-oss-20b": "",
+    "deepseek-v3": "--tp 16 --dtype fp8", "nemotron-3-nano-30b-a3b": "--dtype fp8", "llama-4-scout": "--tp 8",
+    "bge-m3": "",
+}  # fmt: skip
 CARDS = ("h100-sxm", "a100-80-sxm", "l4", "b200-sxm", "mi300x", "tpu-v5e", "rtx4090")
 
 
 def predict(printed: Printed, inputs: Path) -> list[Case]:
     """Predict a grid of models and cards, and the options one by one."""
-    grid = [f"predict --model {model} --gpu {card} --json" for model in MODELS for card in CARDS]
+    grid = [f"predict --model {model} --gpu {card} {more} --json" for model, more in MODELS.items() for card in CARDS]
     some = [f"predict {words}{end}" for words in COMMANDS["predictions"] for end in ("", " --json")]
     lists = ["predict --list models", "predict --list gpus", "predict --golden"]
-    plots = "predict --model llama-3.1-8b --gpu h100-sxm,l4 --plot plots"
+    plots = "predict --model llama-3.1-8b --gpu h100-sxm --plot plots"
     return [*texts(*grid, *some, *lists), Case(plots, plots, ("plots/*",))]
 
 
 FOREIGN = ("aiperf.json", "aiperf.csv", "guidellm.json", "inference_perf.json", "llm_d.json", "llm_d_0.1.json",
            "sglang.jsonl", "table.csv", "vllm.json")  # fmt: skip
-THRESHOLDS = "-t 'plateau >= 100' -t 'ttft_p99@8 < 2s' -t 'error_rate < 1%' -t 'knee >= 20' -t 'itl_p95 < 50ms'"
+THRESHOLDS = "-t 'plateau >= 100' -t 'ttft_p99@8 < 2s' -t 'error_rate < 1%' -t 'knee >= 20' -t 'itl_p95@8 < 50ms'"
 FORMATS = [f"check results/live-vllm {THRESHOLDS} --format {kind}" for kind in ("markdown", "junit", "github")]
 
 
@@ -197,12 +199,11 @@ def verbs(printed: Printed, inputs: Path) -> list[Case]:
     checked = f"check results/live-vllm {THRESHOLDS} --junit made.xml --markdown made.md --quiet"
     listed = "list results --figure plateau --html made.html"
     read = [
-        Case(words, words, ("folder/calibration.json", "made.json"), {"folder": "results/live-h100-bf16"})
-        for words in ("calibrate model folder", "calibrate model folder --on 1,32 --json")
+        Case(words, words, ("folder/calibration.json", "made.json"), {"folder": "results/live-vllm"})
+        for words in ("calibrate model folder", "calibrate model folder --model smollm2-135m --gpu l4 --on 1,8 --json")
     ]
-    points = (
-        "calibrate model timed.csv --model llama-3.1-8b --gpu l4 --input-tokens 512 --output-tokens 99 --out made.json"
-    )
+    points = "calibrate model timed.csv --model llama-3.1-8b --gpu l4 --input-tokens 512 --output-tokens 99 --on 1,8"
+    points += " --out made.json"
     reports = [
         Case(words, words, copies={"folder": f"results/{name}"})
         for name in ("live-vllm", "live-h100-bf16", "live-litellm", "live-embeddings", "live-answers/vllm-1")
@@ -281,7 +282,7 @@ def folders(printed: Printed, inputs: Path) -> list[Case]:
 
 def sim(printed: Printed, inputs: Path) -> list[Case]:
     """Measure the simulated endpoint for a second a level: which files there are, and their keys."""
-    kept = ("out/*.json", "out/*.parquet", "out/report.md")
+    kept = ("out/*.json", "out/*.parquet")  # a report has the sections that the figures call for
     fixed = "--url sim: --level-seconds 1 --seed 1 --out out --quiet"
     return [Case(words, f"run {words} {fixed}", kept, shapes=True, forked=False) for words in COMMANDS["runs"]]
 
