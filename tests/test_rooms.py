@@ -295,7 +295,7 @@ def test_to_import_the_library_takes_no_heavy_package_and_none_of_the_rooms() ->
 @pytest.mark.slow
 def test_to_ask_the_endpoint_takes_no_heavy_package() -> None:
     """The rest is imported while it answers."""
-    needed = "harness.cli.run", "harness.run.consent", "harness.run.experiment", "harness.report.live"
+    needed = "harness.cli.run", "harness.run.launch.consent", "harness.run.experiment", "harness.report.live"
     assert imported_by("-c", f"import {', '.join(needed)}") & (HEAVY | {"numpy", "scipy"}) == set()
 
 

@@ -22,8 +22,8 @@ from harness.cli.run_options import options
 from harness.spec import ready
 
 if TYPE_CHECKING:
-    from harness.run.consent import Agreed
     from harness.run.experiment import Outcome
+    from harness.run.launch.consent import Agreed
     from harness.run.sweep import Planner, Swept
     from harness.spec.scenario import Scenario
     from harness.spec.shard import Shard
@@ -61,7 +61,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     if flags["list_ready"]:
         _list_ready()
         return
-    from harness.run import consent
+    from harness.run.launch import consent
     from harness.spec import scenario as scenarios
 
     resume = flags["resume"]

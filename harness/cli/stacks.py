@@ -75,7 +75,8 @@ def run(scenario: str | None, **flags: Any) -> None:
     SCENARIO is a TOML file or the name of a ready scenario; one with [[stack]] tables brings its stacks along.
     --repeat N measures every stack N times, the stacks taking turns.
     """
-    from harness.run import consent, stacked
+    from harness.run import stacked
+    from harness.run.launch import consent
     from harness.spec import scenario as scenarios
     from harness.stacks.command import to_agree
 

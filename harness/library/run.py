@@ -128,7 +128,8 @@ def _prepared(
     """The run as a function for its thread, and what interrupts it; HarnessError for what cannot be measured."""
     from harness.report.live import LiveView
     from harness.results.folder import SUMMARY
-    from harness.run import consent, experiment
+    from harness.run import experiment
+    from harness.run.launch import consent
     from harness.run.signals import Signals
 
     resolved = laid_over(scenario, url, options)

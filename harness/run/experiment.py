@@ -36,11 +36,12 @@ from harness.observe.cards import Cards
 from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
-from harness.run import consent, datasets, limits, links, replicas, silence, waiting
-from harness.run import launch as launching
-from harness.run.consent import Agreed
-from harness.run.endpoint import Address, Launch, address, probe_lengths
+from harness.run import datasets
 from harness.run.executor import DaemonExecutor
+from harness.run.launch import checks as launching
+from harness.run.launch import consent, limits, links, replicas, silence, waiting
+from harness.run.launch.consent import Agreed
+from harness.run.launch.endpoint import Address, Launch, address, probe_lengths
 from harness.run.resume import as_before, origin
 from harness.run.session import Ended, RunEnd, load
 from harness.run.signals import Signals
@@ -283,7 +284,7 @@ async def _with_canaries(setup: _Setup, launch: Launch) -> Launch:
     spec = setup.scenario.quality
     if not spec:
         return launch
-    from harness.run import canaries
+    from harness.run.launch import canaries
 
     if setup.manifest is not None and setup.manifest.quality:
         return canaries.resumed(spec, launch, setup.manifest.quality)

@@ -27,10 +27,11 @@ from harness.load.workers import Workers
 from harness.observe.cards import Cards
 from harness.results.frames import Position
 from harness.results.spool import Spool
-from harness.run import telemetry, waiting
-from harness.run.class_fields import class_fields
+from harness.run import telemetry
 from harness.run.earlier import Earlier, end_step, level_step, void
-from harness.run.endpoint import Launch, source, words_for
+from harness.run.launch import waiting
+from harness.run.launch.class_fields import class_fields
+from harness.run.launch.endpoint import Launch, source, words_for
 from harness.run.live_state import LiveState
 from harness.run.lower_rate import LowerRate
 from harness.run.view import View

@@ -19,8 +19,9 @@ from harness.load.workers import Workers
 from harness.observe import clock, host
 from harness.observe.cards import Cards
 from harness.predict import served
-from harness.run import calibrate, hardware, published
-from harness.run.endpoint import Launch, probe_lengths
+from harness.run import calibrate, hardware
+from harness.run.launch import published
+from harness.run.launch.endpoint import Launch, probe_lengths
 from harness.run.levels import Levels
 from harness.run.prediction import predict
 from harness.run.session import Ended, RunEnd, timestamp_source

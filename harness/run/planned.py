@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from harness.run import limits
+from harness.run.launch import limits
 from harness.spec import traffic
 from harness.spec.load import Rates
 from harness.spec.scenario import Scenario

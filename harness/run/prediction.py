@@ -11,7 +11,7 @@ from harness.predict import claims, mixture, model, roofline
 from harness.predict.calibrated import calibrated
 from harness.predict.step import MeanLengths, Mixture, means
 from harness.run import hardware
-from harness.run.endpoint import Launch
+from harness.run.launch.endpoint import Launch
 from harness.spec.scenario import Scenario
 from harness.workload import shape
 

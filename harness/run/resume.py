@@ -14,7 +14,7 @@ from harness.data.manifest import Manifest
 from harness.observe import host
 from harness.results import result
 from harness.results.folder import MANIFEST
-from harness.run.endpoint import Launch
+from harness.run.launch.endpoint import Launch
 from harness.spec import reading
 from harness.spec import scenario as scenarios
 from harness.spec.dataset import DatasetSpec

@@ -33,8 +33,8 @@ from harness.results.levelmap import Map, MeasuredCell
 from harness.results.result import Result
 from harness.run import cells, experiment
 from harness.run.cells import Cell, Plan
-from harness.run.consent import Agreed
 from harness.run.experiment import Outcome
+from harness.run.launch.consent import Agreed
 from harness.run.signals import Signals
 from harness.run.view import View
 from harness.search.budget import Budget, Spent

@@ -16,7 +16,7 @@ from harness.load.transport import Target
 from harness.observe import exporters, server
 from harness.observe.cards import Cards
 from harness.observe.gpu import EVERY_S
-from harness.run.endpoint import Launch
+from harness.run.launch.endpoint import Launch
 from harness.run.live_state import LiveState
 from harness.spec.scenario import Scenario
 

@@ -36,11 +36,12 @@ from harness.predict.simulate import closed_loop
 from harness.predict.step import MeanLengths
 from harness.results import spool
 from harness.results.result import Result
-from harness.run import canaries, live_state
+from harness.run import live_state
 from harness.run import manifest as describing
-from harness.run.canaries import Reply
 from harness.run.earlier import Earlier
-from harness.run.endpoint import Address, Launch
+from harness.run.launch import canaries
+from harness.run.launch.canaries import Reply
+from harness.run.launch.endpoint import Address, Launch
 from harness.run.levels import Levels, RampInputs
 from harness.run.session import Ended
 from harness.sim.api import CHAT_OVERHEAD, Generation, read, writer

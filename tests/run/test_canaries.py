@@ -14,8 +14,8 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.load.transport import Target
-from harness.run.canaries import Reply, measured, resumed, with_answers
-from harness.run.endpoint import Address, Launch
+from harness.run.launch.canaries import Reply, measured, resumed, with_answers
+from harness.run.launch.endpoint import Address, Launch
 from harness.sim import profile as profiles
 from harness.sim.api import WORDS, read
 from harness.sim.corruption import corrupted

@@ -12,8 +12,8 @@ from harness.base.errors import HarnessError
 from harness.data.manifest import Sampling
 from harness.dialects import DIALECTS
 from harness.load.transport import Target
-from harness.run import launch
-from harness.run.endpoint import Address, Launch
+from harness.run.launch import checks
+from harness.run.launch.endpoint import Address, Launch
 from harness.run.manifest import sampling
 from harness.sim.process import serving as simulated
 from harness.sim.profile import reference
@@ -31,7 +31,7 @@ def spec(**target: object) -> scenario.Scenario:
 
 def check(script: Callable[[Request], None], wanted: scenario.Scenario, path: str = "") -> Launch:
     with serving(script) as port:
-        return asyncio.run(launch.check(wanted, f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(checks.check(wanted, f"http://127.0.0.1:{port}{path}"))
 
 
 def refusal(script: Callable[[Request], None], wanted: scenario.Scenario, path: str = "") -> str:
@@ -44,7 +44,7 @@ def refusal(script: Callable[[Request], None], wanted: scenario.Scenario, path: 
 @pytest.mark.parametrize("api", SERVED)
 def test_the_simulated_endpoint_is_checked_in_every_dialect_that_it_speaks(api: str) -> None:
     with simulated(reference()) as served:
-        found = asyncio.run(launch.check(spec(api=api), served.url))
+        found = asyncio.run(checks.check(spec(api=api), served.url))
     assert (found.api, found.input_tokens, found.drop) == (api, 20, frozenset())
     assert found.path == DIALECTS[api].root + DIALECTS[api].path
 
@@ -53,7 +53,7 @@ def test_the_simulated_endpoint_is_checked_in_every_dialect_that_it_speaks(api: 
 @pytest.mark.parametrize("api", [name for name in SERVED if DIALECTS[name].whole is not None])
 def test_an_answer_need_not_stream(api: str) -> None:
     with simulated(reference()) as served:
-        found = asyncio.run(launch.check(spec(api=api, stream=False), served.url))
+        found = asyncio.run(checks.check(spec(api=api, stream=False), served.url))
     assert (found.input_tokens, found.stream, found.target.media) == (20, False, "application/json")
     assert "--no-stream" in found.notes[0]
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.dialects.document import Document
-from harness.run import first_answers
+from harness.run.launch import first_answers
 from harness.spec import reading, scenario
 from tests.builders.servers import Request
 from tests.builders.streams import delta, event, usage

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.run import launch, unreachable
-from harness.run.endpoint import Launch, address, words_for
+from harness.run.launch import checks, unreachable
+from harness.run.launch.endpoint import Launch, address, words_for
 from harness.spec import reading, scenario
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, reached, serving, tunnel
@@ -32,7 +32,7 @@ def spec(**target: Any) -> scenario.Scenario:
 
 def check(script: Callable[[Request], None], *, path: str = "", wanted: scenario.Scenario | None = None) -> Launch:
     with serving(script) as port:
-        return asyncio.run(launch.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(checks.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
 
 
 def endpoint(r: Request, overhead: int = 8) -> None:
@@ -205,7 +205,7 @@ def test_a_tokenizer_counts_the_output_of_a_server_without_usage(monkeypatch: py
     async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
         return COMMON, "{}"
 
-    monkeypatch.setattr(launch.vocabulary, "words", words)
+    monkeypatch.setattr(checks.vocabulary, "words", words)
     wanted = reading.read({"workload": SHORT | {"tokenizer": "here"}}, place="test")
     got = check(on_chat(lambda r: r.stream(delta(content=" x"), delta("stop", content=" y"))), wanted=wanted)
     assert got.notes[0] == "the server gives no usage: input tokens are words, output tokens are the tokenizer's"
@@ -308,7 +308,7 @@ def test_nobody_there_and_no_such_host_say_so() -> None:
         ("http://no-such-host.invalid", "no host of that name"),
     ):
         with pytest.raises(HarnessError, match=fact):
-            asyncio.run(launch.check(spec(), url))
+            asyncio.run(checks.check(spec(), url))
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_the_checks_reach_whatever_the_load_will(wire: str) -> None:
     with reached(wire, endpoint) as there:
         host = f"[{there.host}]" if ":" in there.host else there.host
         url = f"unix:{there.uds}" if there.uds else f"{there.scheme}://{host}:{there.port}"
-        got = asyncio.run(launch.check(spec(ca_file=there.ca_file or None, transport=there.transport), url))
+        got = asyncio.run(checks.check(spec(ca_file=there.ca_file or None, transport=there.transport), url))
     assert (got.model, got.input_tokens) == ("toy", 20)
     assert (got.target.uds or got.target.port) == (there.uds or there.port)
     assert [note.split(":")[0] for note in got.notes] == (
@@ -371,10 +371,10 @@ def test_a_certificate_that_is_not_trusted_is_one_line_and_insecure_is_noted() -
     with reached("tls", endpoint) as there:
         url = f"https://127.0.0.1:{there.port}"
         with pytest.raises(HarnessError) as caught:
-            asyncio.run(launch.check(spec(), url))
-        got = asyncio.run(launch.check(spec(insecure=True), url))
+            asyncio.run(checks.check(spec(), url))
+        got = asyncio.run(checks.check(spec(insecure=True), url))
         with pytest.raises(HarnessError, match="is not valid for 'localhost'; give the host"):
-            asyncio.run(launch.check(spec(ca_file=there.ca_file), url.replace("127.0.0.1", "localhost")))
+            asyncio.run(checks.check(spec(ca_file=there.ca_file), url.replace("127.0.0.1", "localhost")))
     assert str(caught.value) == (
         f"{url}: its certificate comes from an authority that is not trusted here; give --ca-file PEM"
     )
@@ -392,20 +392,20 @@ def test_plain_http_where_tls_was_asked_says_so() -> None:
 
         threading.Thread(target=plain, daemon=True).start()
         with pytest.raises(HarnessError, match="it does not speak TLS; is it http://"):
-            asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{listener.getsockname()[1]}"))
+            asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{listener.getsockname()[1]}"))
 
 
 def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_CONNECT_S", 0.1)
+    monkeypatch.setattr(checks, "_CONNECT_S", 0.1)
     monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
     monkeypatch.setattr(unreachable, "_LATE_S", 0.02)
     with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
-        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"),
     ):
-        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{silent.getsockname()[1]}"))
+        asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{silent.getsockname()[1]}"))
 
 
 def test_plain_http_where_tls_was_asked_is_found_long_before_connecting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +414,7 @@ def test_plain_http_where_tls_was_asked_is_found_long_before_connecting_ends(mon
     monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
     began = time.monotonic()
     with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
-        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
     assert time.monotonic() - began < 2.0
 
 
@@ -427,7 +427,7 @@ def test_a_tls_server_that_is_late_is_waited_for(monkeypatch: pytest.MonkeyPatch
         endpoint(r)
 
     with reached("tls", slow) as there:
-        got = asyncio.run(launch.check(spec(ca_file=there.ca_file), f"https://127.0.0.1:{there.port}"))
+        got = asyncio.run(checks.check(spec(ca_file=there.ca_file), f"https://127.0.0.1:{there.port}"))
     assert got.model == "toy"
 
 
@@ -440,7 +440,7 @@ def test_an_api_without_v1_is_named_by_its_whole_address(model: str | None) -> N
             r.answer(404, b'{"detail":"Not Found"}')
 
     with serving(bare) as port, pytest.raises(HarnessError) as caught:
-        asyncio.run(launch.check(spec(model=model), f"http://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(model=model), f"http://127.0.0.1:{port}"))
     assert caught.value.way_out == f"give http://127.0.0.1:{port}/chat/completions"
 
 
@@ -451,10 +451,10 @@ def test_a_name_with_several_addresses_is_noted(monkeypatch: pytest.MonkeyPatch)
     async def one_of_each(_: Any) -> list[str]:
         return ["127.0.0.1", "::1"]
 
-    monkeypatch.setattr(launch, "addresses", two)
+    monkeypatch.setattr(checks, "addresses", two)
     assert check(endpoint).notes == ("127.0.0.1 has 2 addresses: connections are spread over them",)
     assert "--transport httpx takes one of them" in check(endpoint, wanted=spec(transport="httpx")).notes[-1]
-    monkeypatch.setattr(launch, "addresses", one_of_each)
+    monkeypatch.setattr(checks, "addresses", one_of_each)
     assert check(endpoint).notes == ()
 
 
@@ -488,15 +488,15 @@ def test_only_httpx_goes_through_the_environment_s_proxy(monkeypatch: pytest.Mon
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
         url = f"https://127.0.0.1:{there.port}"
-        asyncio.run(launch.check(spec(ca_file=there.ca_file), url))
+        asyncio.run(checks.check(spec(ca_file=there.ca_file), url))
         assert tunnels == []
-        asyncio.run(launch.check(spec(ca_file=there.ca_file, transport="httpx"), url))
+        asyncio.run(checks.check(spec(ca_file=there.ca_file, transport="httpx"), url))
     assert set(tunnels) == {f"127.0.0.1:{there.port}"}
 
 
 def test_a_socket_that_is_not_there_says_how_to_look() -> None:
     with pytest.raises(HarnessError, match=r"nothing answers there .*curl --unix-socket /no/such"):
-        asyncio.run(launch.check(spec(), "unix:/no/such"))
+        asyncio.run(checks.check(spec(), "unix:/no/such"))
 
 
 def test_a_run_begins_after_two_requests() -> None:
@@ -526,7 +526,7 @@ def test_a_request_is_timed_when_nothing_else_is_done_here() -> None:
         over = True
 
     with serving(script) as port:
-        asyncio.run(launch.check(spec(), f"http://127.0.0.1:{port}", busy=busy()))
+        asyncio.run(checks.check(spec(), f"http://127.0.0.1:{port}", busy=busy()))
     assert sent == [(1, False), (4, True)]
 
 

@@ -25,7 +25,7 @@ from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
 from harness.run import live_state
 from harness.run.earlier import Earlier
-from harness.run.endpoint import Address, Launch
+from harness.run.launch.endpoint import Address, Launch
 from harness.run.levels import Levels, RampInputs
 from harness.search.budget import Budget, Spent
 from harness.search.measured import MeasuredLevel, measured

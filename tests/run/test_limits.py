@@ -11,7 +11,7 @@ import pytest
 
 import harness
 from harness.base.errors import HarnessError
-from harness.run import limits
+from harness.run.launch import limits
 from harness.spec import reading, scenario
 
 

@@ -10,7 +10,7 @@ import pytest
 from harness.data.summary import Prediction
 from harness.load.transport import Target
 from harness.predict import mixture, roofline
-from harness.run.endpoint import Launch, address
+from harness.run.launch.endpoint import Launch, address
 from harness.run.prediction import predict
 from harness.sim.profile import profile
 from harness.spec import reading

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.load.transport import Target
-from harness.run.endpoint import Launch, address, probe_lengths, words_for
+from harness.run.launch.endpoint import Launch, address, probe_lengths, words_for
 from harness.spec import scenario
 from harness.workload import probe
 from harness.workload.text import COMMON

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.run import replicas
-from harness.run.endpoint import Launch
+from harness.run.launch import replicas
+from harness.run.launch.endpoint import Launch
 from tests.builders.servers import Request, serving
 from tests.run.test_launch import endpoint, spec
 

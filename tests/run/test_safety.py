@@ -19,8 +19,9 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.results.folder import REQUESTS
 from harness.results.result import Result
-from harness.run import consent, estimate
-from harness.run.endpoint import address as taken_apart
+from harness.run import estimate
+from harness.run.launch import consent
+from harness.run.launch.endpoint import address as taken_apart
 from harness.search.budget import Usage, dollars
 from harness.search.timing import failing
 from harness.sim.process import running

@@ -13,7 +13,7 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.manifest import Manifest
 from harness.results.result import Result
-from harness.run import unreachable
+from harness.run.launch import unreachable
 from harness.run.resume import as_before
 from harness.spec import reading
 from tests.builders.servers import Request, serving

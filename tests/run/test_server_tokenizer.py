@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.run import launch as launching
-from harness.run.endpoint import Launch
-from harness.run.server_tokenizer import single_tokens
+from harness.run.launch import checks as launching
+from harness.run.launch.endpoint import Launch
+from harness.run.launch.server_tokenizer import single_tokens
 from harness.spec import reading
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.run import launch, silence
+from harness.run.launch import checks, silence
 from harness.spec import reading
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving
@@ -28,7 +28,7 @@ def noted(slow: str, monkeypatch: pytest.MonkeyPatch, **workload: Any) -> list[s
     wanted = reading.build({"workload": SHORT | workload}, place="test")
     with serving(script) as port:
         place = f"http://127.0.0.1:{port}"
-        asyncio.run(launch.check(wanted, place, note=notes.append))
+        asyncio.run(checks.check(wanted, place, note=notes.append))
     return [each.replace(place, "PLACE") for each in notes]
 
 
@@ -51,7 +51,7 @@ def test_a_tokenizer_whose_hub_cannot_be_reached_is_named(monkeypatch: pytest.Mo
         await asyncio.sleep(0.25)
         return COMMON, "{}"
 
-    monkeypatch.setattr(launch.vocabulary, "words", words)
+    monkeypatch.setattr(checks.vocabulary, "words", words)
     assert noted("", monkeypatch, tokenizer="org/model") == [
         "waiting for the tokenizer org/model, or the hub that has it"
     ]

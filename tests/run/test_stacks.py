@@ -19,8 +19,9 @@ from harness.data import manifest
 from harness.data.summary import Summary
 from harness.results.folder import SUMMARY
 from harness.results.result import Result
-from harness.run import launch, levels
-from harness.run.endpoint import Launch, words_for
+from harness.run import levels
+from harness.run.launch import checks
+from harness.run.launch.endpoint import Launch, words_for
 from harness.spec import reading, scenario
 from harness.workload import text
 from tests.builders import stacks
@@ -33,7 +34,7 @@ def spec(tokens: int = 20, **tables: dict[str, Any]) -> scenario.Scenario:
 
 def check(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> Launch:
     with serving(script) as port:
-        return asyncio.run(launch.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(checks.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
 
 
 def refusal(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> str:
@@ -250,7 +251,7 @@ def test_a_server_that_always_compresses_is_refused_by_the_coding_s_name() -> No
 
 def test_http_to_a_port_that_speaks_tls_is_one_line() -> None:
     with serving(stacks.llama, tls=certified("127.0.0.1")) as port, pytest.raises(HarnessError) as caught:
-        asyncio.run(launch.check(spec(), f"http://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(), f"http://127.0.0.1:{port}"))
     assert str(caught.value) == f"http://127.0.0.1:{port}: it speaks TLS; give the address as https://"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.load.messages import Progress
 from harness.load.workers import together
-from harness.run.limits import placement
+from harness.run.launch.limits import placement
 from harness.run.trial import Load, errors, run_trial
 from harness.sim.profile import StreamPace
 from harness.spec.scenario import Ramp, Scenario, Target

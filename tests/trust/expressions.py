@@ -24,7 +24,7 @@ from harness.predict import catalog, quantisation
 from harness.report import markdown
 from harness.results import levelmap
 from harness.results.readers import level, table
-from harness.run import first_requests, unreachable
+from harness.run.launch import first_requests, unreachable
 from harness.spec import images, reuse, scenario
 from harness.stacks import command
 from harness.workload.dataset import files

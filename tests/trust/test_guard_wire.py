@@ -20,7 +20,7 @@ from harness.load import control
 from harness.load.client import client
 from harness.observe import server
 from harness.predict import quantisation
-from harness.run import published
+from harness.run.launch import published
 from tests.builders.servers import Request, reached, serving
 from tests.builders.stacks import models
 from tests.load.test_transport import exchanges_with_script

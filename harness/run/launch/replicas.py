@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Sequence
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.run import launch as launching
-from harness.run import silence
-from harness.run.endpoint import Launch
+from harness.run.launch import checks as launching
+from harness.run.launch import silence
+from harness.run.launch.endpoint import Launch
 from harness.spec.scenario import Scenario
 
 _WAY_OUT = "serve the same on all replicas, or add --allow-different-replicas"

@@ -18,11 +18,11 @@ import msgspec
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS, decoder, refusals
 from harness.load import control
-from harness.run import first_answers
-from harness.run.class_fields import class_fields
-from harness.run.first_answers import LONGEST_BODY
-from harness.run.spoken import NotSpokenError
-from harness.run.unreachable import not_served, redirected, server_words, way_out_of
+from harness.run.launch import first_answers
+from harness.run.launch.class_fields import class_fields
+from harness.run.launch.first_answers import LONGEST_BODY
+from harness.run.launch.spoken import NotSpokenError
+from harness.run.launch.unreachable import not_served, redirected, server_words, way_out_of
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
 from harness.workload import image, probe, shape, text

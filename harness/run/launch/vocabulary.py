@@ -35,7 +35,7 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
 
 async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
     """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
-    command = interpreter.module("harness.run.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
+    command = interpreter.module("harness.run.launch.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
     # In a process session of its own: Ctrl-C reaches the run alone, which ends it.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True

@@ -10,7 +10,7 @@ from harness.base.errors import HarnessError
 from harness.data.manifest import WorkerClock
 from harness.load.link import Link
 from harness.load.local import LocalWorker
-from harness.run.endpoint import Address
+from harness.run.launch.endpoint import Address
 from harness.spec.scenario import Scenario
 
 

@@ -20,8 +20,8 @@ from harness.dialects.document import JSON
 from harness.dialects.sse import EVENTS, NDJSON
 from harness.load import control
 from harness.load.http1 import ResponseParser, is_readable, media_type
-from harness.run.spoken import NotSpokenError
-from harness.run.unreachable import server_words
+from harness.run.launch.spoken import NotSpokenError
+from harness.run.launch.unreachable import server_words
 from harness.spec import scenario
 
 LONGEST_BODY = 65_536  # bytes of an error's body that are searched

@@ -13,10 +13,10 @@ from harness.base.terminal import few
 from harness.load import control
 from harness.load.control import Client, Page
 from harness.load.transport import Target
-from harness.run import published, spoken
-from harness.run.endpoint import Address
-from harness.run.first_answers import LONGEST_BODY
-from harness.run.unreachable import is_https, not_served, redirected, server_words, speaks_tls, way_out_of
+from harness.run.launch import published, spoken
+from harness.run.launch.endpoint import Address
+from harness.run.launch.first_answers import LONGEST_BODY
+from harness.run.launch.unreachable import is_https, not_served, redirected, server_words, speaks_tls, way_out_of
 from harness.spec.scenario import Scenario
 
 LIST_S = 60.0  # for the list of models, and for what tells the tokenizer, from connecting to the last byte

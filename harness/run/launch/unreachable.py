@@ -19,7 +19,7 @@ from harness.base.secrecy import plain
 from harness.dialects import DIALECTS
 from harness.load import control, tls
 from harness.load.transport import Target
-from harness.run.endpoint import Address
+from harness.run.launch.endpoint import Address
 from harness.spec import scenario
 
 T = TypeVar("T")

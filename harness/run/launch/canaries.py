@@ -19,7 +19,7 @@ from harness.data.manifest import CanaryAnswer, UnloadedAnswers
 from harness.dialects import DIALECTS, refusals
 from harness.load import control
 from harness.load.client import client
-from harness.run.endpoint import Launch
+from harness.run.launch.endpoint import Launch
 from harness.spec.quality import QualitySpec
 from harness.spec.scenario import Target
 from harness.workload import answers, canaries

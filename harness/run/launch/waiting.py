@@ -11,7 +11,7 @@ from harness.load.client import client
 from harness.load.fleet import answers
 from harness.load.messages import Replica
 from harness.load.transport import Target
-from harness.run.endpoint import Address
+from harness.run.launch.endpoint import Address
 from harness.spec.scenario import Target as TargetSpec
 
 AGAIN_S = 5.0  # that a run waits for a server which has stopped answering, unless --wait says otherwise

@@ -16,7 +16,7 @@ from harness.load import control
 from harness.load.control import Client, Page
 from harness.load.transport import Target
 from harness.observe import exporters, server
-from harness.run.endpoint import Address
+from harness.run.launch.endpoint import Address
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
 _LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models

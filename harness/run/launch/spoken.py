@@ -7,7 +7,7 @@ import msgspec
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.load import control
-from harness.run.endpoint import Address
+from harness.run.launch.endpoint import Address
 
 # The APIs to look for, in this order: a handful, since each is a request.
 _LIKELY = ("chat", "completions", "ollama", "tgi", "llama-cpp", "anthropic")

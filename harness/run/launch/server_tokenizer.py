@@ -13,8 +13,8 @@ import msgspec
 
 from harness.load import control
 from harness.load.control import Client, Page
-from harness.run.endpoint import Address
-from harness.run.vocabulary import FEWEST
+from harness.run.launch.endpoint import Address
+from harness.run.launch.vocabulary import FEWEST
 from harness.workload.text import COMMON, spaced
 
 _MOST_S = 10.0  # for a page that need not be there

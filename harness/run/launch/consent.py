@@ -20,7 +20,7 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.base.terminal import clean
-from harness.run.endpoint import Address
+from harness.run.launch.endpoint import Address
 from harness.spec import fleet
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario

@@ -22,12 +22,12 @@ from harness.dialects import DIALECTS
 from harness.load.client import client
 from harness.load.http1 import replaced
 from harness.load.transport import Target
-from harness.run import published, server_tokenizer, silence, spoken, unreachable, vocabulary
-from harness.run.consent import addresses
-from harness.run.endpoint import Address, Launch, address
-from harness.run.first_requests import Findings, RequestPlan, first_requests
-from harness.run.served_model import LIST_S, ServedModel, served_model
-from harness.run.spoken import NotSpokenError
+from harness.run.launch import published, server_tokenizer, silence, spoken, unreachable, vocabulary
+from harness.run.launch.consent import addresses
+from harness.run.launch.endpoint import Address, Launch, address
+from harness.run.launch.first_requests import Findings, RequestPlan, first_requests
+from harness.run.launch.served_model import LIST_S, ServedModel, served_model
+from harness.run.launch.spoken import NotSpokenError
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
 from harness.workload import probe, shape, tasks
