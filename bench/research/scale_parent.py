@@ -27,7 +27,7 @@ from harness.load import clock
 from harness.load.clock import Offset
 from harness.load.local import received
 from harness.load.loop import LATE_BINS
-from harness.load.messages import PROGRESS_EVERY_S, Command, Done, Plan, Progress, encode
+from harness.load.messages import PROGRESS_EVERY_S, Codec, Command, Done, Plan, Progress, Replica, encode
 from harness.load.transport import Target
 from harness.load.workers import Workers
 from harness.results import frames
@@ -146,7 +146,8 @@ def plan(worker: int, workers: int) -> Plan:
     where = Target(scheme="http", host="127.0.0.1", port=1, path="/", headers={}, transport="socket")
     source = Uniform(words=("a",), prompt_words=1, output_tokens=1, seed=0)
     return Plan(
-        worker=worker, workers=workers, run_id="0123456789ab", target=where, url="", model="", source=source,
+        worker=worker, workers=workers, run_id="0123456789ab", replicas=(Replica("", where),),
+        codec=Codec(model=""), source=source,
         first_request=0, request_timeout_s=1.0, max_rps=None, start="staggered", max_in_flight=1, tick_ns=1,
         origin_ns=0,
     )  # fmt: skip

@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from harness.data.record import ABANDONED, NOT_FAILED, Record
-from harness.dialects import DIALECTS
 from harness.dialects.tokens import TokenPlacer
 from harness.load import quota, tasks
 from harness.load.loop import HotSelector, now
@@ -75,7 +74,7 @@ class Driver:
         self._send = send
         self._selector = selector
         self._clock = clock
-        self._decoder = DIALECTS[plan.api].decoders(stream=plan.stream)
+        self._decoder = plan.codec.decoders
         self._requests = Prepared(plan, transport)
         self._tasks = plan.source if isinstance(plan.source, Tasks) else None
         self._origin_ns = plan.origin_ns
@@ -95,7 +94,8 @@ class Driver:
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
         self._quota: dict[str, float] = {}  # as the latest answer that tells has it
-        self._refused: dict[str, int] = {replica.url: 0 for replica in plan.replicas} or {"": 0}  # in a row, by server
+        several = plan.replicas if len(plan.replicas) > 1 else ()
+        self._refused = {replica.url: 0 for replica in several} or {"": 0}  # connections in a row, by server
         self._throttler: Any = None
         self._placer: TokenPlacer | None = None
         if plan.tokenizer_json:

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from harness.dialects import DIALECTS
+from harness.dialects.dialect import Decoders, Encoder
 from harness.load.transport import Target
 from harness.spec import fleet
 from harness.spec.distribution import Distribution
@@ -23,11 +25,33 @@ UNREAD_S = 30.0  # a worker whose messages are not read for so long stops its lo
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """One of several servers that share the load."""
+    """A server that the load goes to, or one of several that share it."""
 
     url: str  # as its records have it
     target: Target
-    probe_path: str  # a page that tells whether it answers
+    probe_path: str = ""  # a page that tells whether it answers, where several share the load
+
+
+class Codec(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests are written and their answers read: an API, and what the server takes of it. It may hold secrets."""
+
+    api: str = "chat"
+    model: str  # as requests name it
+    stream: bool = True
+    drop: frozenset[str] = frozenset()  # optional fields that the server refuses, or that are to be left out
+    extra_body: dict[str, Any] = {}  # fields that the operator adds
+    classes: dict[str, dict[str, Any]] = {}  # fields that the bodies of a class have of their own
+
+    @property
+    def encoder(self) -> Encoder:
+        """What makes the bodies of requests."""
+        make = DIALECTS[self.api].encoder
+        return make(self.model, drop=self.drop, extra=self.extra_body, classes=self.classes, stream=self.stream)
+
+    @property
+    def decoders(self) -> Decoders:
+        """What makes the decoder of one answer."""
+        return DIALECTS[self.api].decoders(stream=self.stream)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,16 +60,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     worker: int
     workers: int
     run_id: str
-    target: Target
-    url: str
-    replicas: tuple[Replica, ...] = ()  # where there are several; `target` and `url` are the first one's
-    balance: fleet.Balance = fleet.ROUND_ROBIN
-    api: str = "chat"
-    stream: bool = True
-    model: str
-    drop: frozenset[str] = frozenset()  # optional fields that the server refuses
-    extra_body: dict[str, Any] = {}  # may hold secrets
-    classes: dict[str, dict[str, Any]] = {}  # fields that the bodies of a class have of their own
+    replicas: tuple[Replica, ...]  # one, or several that share the load
+    balance: fleet.Balance = fleet.ROUND_ROBIN  # over several
+    codec: Codec
     source: Source | Tasks
     first_request: int  # numbers below were used by the launch checks
     images: tuple[int, int, int] | None = None  # in each request: how many, their width and height in pixels

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects import DIALECTS
 from harness.load.messages import BeginLevel, Plan
 from harness.load.transport import Transport
 from harness.spec.classes import Cancel
@@ -47,11 +46,7 @@ class Prepared:
     def __init__(self, plan: Plan, transport: Transport) -> None:
         self._plan = plan
         self._transport = transport
-        self._encode = (
-            DIALECTS[plan.api]
-            .encoder(plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes, stream=plan.stream)
-            .encode
-        )
+        self._encode = plan.codec.encoder.encode
         self._images = Images(*plan.images, plan.source.seed) if plan.images else None
         self._number = plan.first_request + plan.worker
         self._ready: collections.deque[Built] = collections.deque()
@@ -105,7 +100,7 @@ class Prepared:
             request = msgspec.structs.replace(request, images=self._images.of(request.number))
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
         data = self._transport.request(request_id, self._encode(request), request.session)
-        own = plan.extra_body.keys() | plan.classes.get(request.class_, {}).keys()
+        own = plan.codec.extra_body.keys() | plan.codec.classes.get(request.class_, {}).keys()
         return Built(
             request_id, request.number, data, request.class_, request.cancel, request.session, request.turn,
             request.canary, None if own & _LENGTHS else request.output_tokens,

@@ -43,7 +43,7 @@ def record(running: Running, plan: Plan) -> Record:
         repeat=running.level.repeat,
         concurrency=running.level.concurrency,
         worker=plan.worker,
-        url=exchange.url or plan.url,
+        url=exchange.url or plan.replicas[0].url,
         scheduled_s=(running.scheduled_ns - origin) * 1e-9,
         sent_s=since(exchange.sent_ns),
         connect_s=exchange.connect_ns * 1e-9 if exchange.connect_ns else None,

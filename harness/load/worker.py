@@ -58,8 +58,8 @@ def transport_for(target: Target, selector: HotSelector) -> Transport:
 
 def _transport(plan: Plan, selector: HotSelector) -> Transport:
     """The transport of the plan's server, or of its replicas together."""
-    if not plan.replicas:
-        return transport_for(plan.target, selector)
+    if len(plan.replicas) == 1:
+        return transport_for(plan.replicas[0].target, selector)
     from harness.load.balance import Balancer
     from harness.load.fleet import FleetTransport
 

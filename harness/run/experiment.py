@@ -38,10 +38,9 @@ from harness.results import result, spool
 from harness.results.result import Result
 from harness.run import datasets
 from harness.run.executor import DaemonExecutor
-from harness.run.launch import checks as launching
-from harness.run.launch import consent, limits, links, replicas, silence, waiting
+from harness.run.launch import checks, consent, limits, reach
 from harness.run.launch.consent import Agreed
-from harness.run.launch.endpoint import Address, Launch, address, probe_lengths
+from harness.run.launch.endpoint import Address, Endpoint, address, probe_lengths
 from harness.run.resume import as_before, origin
 from harness.run.session import Ended, RunEnd, load
 from harness.run.signals import Signals
@@ -112,7 +111,7 @@ def run(
         seed = secrets.randbelow(2**31) if share is None else share.seed
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
     if url != "sim:":
-        scenario = launching.with_api(scenario, address(url))
+        scenario = checks.with_api(scenario, address(url))
     limits.check(scenario, share.of if share else 1)
     if share is not None:
         shard.must_lie_ahead(share.start_s, time.time())
@@ -207,46 +206,52 @@ async def _run(
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
     sessions_before = len(setup.manifest.sessions) - 1 if setup.manifest else 0
     servers = [address(url) for url in urls]
-    known: list[str] = []  # IP addresses that a server has alone, apart from the workers
+    ips: dict[str, list[str]] = {}  # of each URL's host
     foreign = []  # addresses that are not the operator's own
-    for where in servers:
-        with silence.broken(setup.view.note, f"the addresses of {where.host}"):
-            found, ours = await consent.addresses(where), profile is not None
-        notes = await consent.before_the_first_byte(setup.scenario, where, found, ours=ours, agreed=setup.agreed)
+    for url, where in zip(urls, servers, strict=True):
+        with reach.noted(setup.view.note, f"the addresses of {where.host}"):
+            found = ips[url] = await consent.addresses(where)
+        notes = await consent.before_the_first_byte(
+            setup.scenario, where, found, ours=profile is not None, agreed=setup.agreed
+        )
         for line in notes:
             setup.view.note(line)
         foreign += [where] * consent.is_foreign(where, found)
-        known += [] if ours else found
+    apart = [] if profile is not None else [ip for found in ips.values() for ip in found]  # no worker is on them
     async with contextlib.AsyncExitStack() as stack:
-        linked = stack.enter_context(links.to_workers(setup.scenario, len(placed), servers, known, rows=setup.rows))
+        linked = stack.enter_context(limits.links(setup.scenario, len(placed), servers, apart, rows=setup.rows))
         if setup.scenario.ramp.ray:
             placed = [()] * len(linked)
         workers = await stack.enter_async_context(Workers(linked))  # they start while the endpoint is checked
-        for note in links.described(workers.clocks):
+        for note in limits.described_clocks(workers.clocks):
             setup.view.note(note)
         # A server on this machine has its GPUs here; opening them may take the driver a second.
         here = asyncio.to_thread(cards.opened) if profile is None and any(map(consent.is_here, urls)) else None
         opening = asyncio.create_task(here) if here is not None else None
-        first_prompt = sessions_before * _PROMPTS
         # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
         over = threading.Event()
         importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest, over)
         if (wait := setup.scenario.target.wait) is not UNSET:
-            await waiting.until_ready(servers, setup.scenario.target, wait, setup.view.note)
+            await reach.until_ready(servers, setup.scenario.target, wait, setup.view.note)
         try:
-            launch = await replicas.check(
-                setup.scenario, urls, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing,
+            how = checks.How(
+                first_prompt=sessions_before * _PROMPTS,
+                trust_remote_code=setup.agreed.trust_remote_code,
+                busy=importing,
+                ips=ips,
                 note=setup.view.note,
-            )  # fmt: skip
-            first = launch.prompts_used if setup.shard is None else shard.FIRST_REQUEST
-            launch = msgspec.structs.replace(launch, rows=setup.rows, prompts_used=first)
+            )
+            endpoint = await checks.check(setup.scenario, urls, how)
+            first = endpoint.prompts.used if setup.shard is None else shard.FIRST_REQUEST
+            prompts = msgspec.structs.replace(endpoint.prompts, rows=setup.rows, used=first)
+            endpoint = msgspec.structs.replace(endpoint, prompts=prompts)
         finally:
             over.set()
         gpus = await opening if opening is not None else None
         try:
-            await _planned(setup, launch, foreign)
-            launch = await _with_canaries(setup, launch)
-            return await _measure(setup, launch, profile, workers, placed, gpus, signals)
+            await _planned(setup, endpoint, foreign)
+            endpoint = await _with_canaries(setup, endpoint)
+            return await _measure(setup, endpoint, profile, workers, placed, gpus, signals)
         finally:
             if gpus is not None:
                 gpus.close()
@@ -260,18 +265,18 @@ def _import_the_rest(over: threading.Event) -> None:
         importlib.import_module(name)
 
 
-async def _planned(setup: _Setup, launch: Launch, foreign: Sequence[Address]) -> None:
+async def _planned(setup: _Setup, endpoint: Endpoint, foreign: Sequence[Address]) -> None:
     """Show the estimate of the load; on hosts that are `foreign` it has to be confirmed."""
     from harness.run import estimate
 
-    scenario = probe.scenario_for(setup.scenario, launch.max_context, launch.input_tokens)
-    probes = probe_lengths(scenario, launch)
-    made = await asyncio.to_thread(estimate.estimate, scenario, launch.e2e_s, probes, launch.rows)
+    scenario = probe.scenario_for(setup.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
+    probes = probe_lengths(scenario, endpoint)
+    made = await asyncio.to_thread(estimate.estimate, scenario, endpoint.alone.e2e_s, probes, endpoint.prompts.rows)
     if not foreign:
-        setup.view.note(estimate.outlook(made, scenario, launch.e2e_s, launch.rows))
+        setup.view.note(estimate.outlook(made, scenario, endpoint.alone.e2e_s, endpoint.prompts.rows))
         return
     hosts = ", ".join(dict.fromkeys(each.base for each in foreign))
-    plan = estimate.plan(made, scenario, launch.e2e_s, hosts)
+    plan = estimate.plan(made, scenario, endpoint.alone.e2e_s, hosts)
     if not setup.agreed.yes:
         await consent.ask(plan, hosts)
         return
@@ -279,22 +284,22 @@ async def _planned(setup: _Setup, launch: Launch, foreign: Sequence[Address]) ->
         setup.view.note(line)
 
 
-async def _with_canaries(setup: _Setup, launch: Launch) -> Launch:
-    """The launch with the canaries' answers before the load: measured now, or by the session before."""
+async def _with_canaries(setup: _Setup, endpoint: Endpoint) -> Endpoint:
+    """The endpoint with the canaries' answers before the load: measured now, or by the session before."""
     spec = setup.scenario.quality
     if not spec:
-        return launch
+        return endpoint
     from harness.run.launch import canaries
 
     if setup.manifest is not None and setup.manifest.quality:
-        return canaries.resumed(spec, launch, setup.manifest.quality)
-    return await canaries.measured(spec, setup.scenario.target, launch, setup.view.note)
+        return canaries.resumed(spec, endpoint, setup.manifest.quality)
+    return await canaries.measured(spec, setup.scenario.target, endpoint, setup.view.note)
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):
     """Where a session begins: what is known by then, its spool and its clock."""
 
-    launch: Launch
+    endpoint: Endpoint
     manifest: Manifest
     earlier: Earlier
     records: spool.Spool
@@ -303,12 +308,12 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float = 0.0  # of this session, since then
 
 
-async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, gpus: Cards | None) -> _Start:
+async def _first_start(setup: _Setup, endpoint: Endpoint, profile: Profile | None, gpus: Cards | None) -> _Start:
     """The first session: a manifest, a spool and a clock of its own."""
     from harness.run import manifest as describing
     from harness.run.earlier import Earlier
 
-    manifest = await describing.first(setup.scenario, launch, profile, gpus, setup.command, setup.view.note)
+    manifest = await describing.first(setup.scenario, endpoint, profile, gpus, setup.command, setup.view.note)
     origin_ns, unix_origin = time.monotonic_ns(), time.time()
     if (share := setup.shard) is not None:
         shard.must_lie_ahead(share.start_s, unix_origin)
@@ -317,7 +322,7 @@ async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, g
         manifest = msgspec.structs.replace(manifest, shards=[describing.shard(share)])
     origin = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
     return _Start(
-        launch=launch,
+        endpoint=endpoint,
         manifest=msgspec.structs.replace(manifest, clock=origin, stack=setup.stack or UNSET),
         earlier=Earlier(),
         records=spool.Spool(setup.folder, spool.header(origin_ns, unix_origin)),
@@ -326,17 +331,17 @@ async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, g
     )
 
 
-async def _resumed_start(setup: _Setup, launch: Launch, manifest: Manifest) -> _Start:
+async def _resumed_start(setup: _Setup, endpoint: Endpoint, manifest: Manifest) -> _Start:
     """A later session: the folder's manifest, spool and clock go on."""
     from harness.run.earlier import Earlier
 
-    launch, manifest = as_before(launch, manifest)
+    endpoint, manifest = as_before(endpoint, manifest)
     run = await asyncio.to_thread(Result.open, setup.folder)
     origin_ns, unix_origin = origin(manifest, run.last_s)
     began_s = (time.monotonic_ns() - origin_ns) * 1e-9
     loaded_s = sum(session.seconds for session in manifest.loaded)
     return _Start(
-        launch=launch,
+        endpoint=endpoint,
         manifest=manifest,
         earlier=await asyncio.to_thread(Earlier.of, run, loaded_s),
         records=spool.Spool(setup.folder),
@@ -348,7 +353,7 @@ async def _resumed_start(setup: _Setup, launch: Launch, manifest: Manifest) -> _
 
 async def _measure(
     setup: _Setup,
-    launch: Launch,
+    endpoint: Endpoint,
     profile: Profile | None,
     workers: Workers,
     placed: list[tuple[int, ...]],
@@ -360,21 +365,21 @@ async def _measure(
     from harness.run.levels import Levels, RampInputs
 
     folder, view = setup.folder, setup.view
-    scenario = probe.scenario_for(setup.scenario, launch.max_context, launch.input_tokens)
+    scenario = probe.scenario_for(setup.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
     setup = msgspec.structs.replace(setup, scenario=scenario)
-    for note in launch.notes:
+    for note in endpoint.notes:
         view.note(note)
     if setup.manifest is None:
-        start = await _first_start(setup, launch, profile, gpus)
+        start = await _first_start(setup, endpoint, profile, gpus)
     else:
-        start = await _resumed_start(setup, launch, setup.manifest)
-    launch, records, origin_ns = start.launch, start.records, start.origin_ns
+        start = await _resumed_start(setup, endpoint, setup.manifest)
+    endpoint, records, origin_ns = start.endpoint, start.records, start.origin_ns
     # The client's ceiling is that of all its workers.
     client = msgspec.structs.replace(start.manifest.client, workers=len(workers), clocks=workers.clocks or UNSET)
     manifest = msgspec.structs.replace(start.manifest, client=client)
     inputs = RampInputs.of(manifest)
     levels = signals.levels = Levels(
-        scenario, launch, records, view, origin_ns, start.earlier, inputs, setup.shard
+        scenario, endpoint, records, view, origin_ns, start.earlier, inputs, setup.shard
     )  # fmt: skip
     manifest = describing.with_session(
         manifest,
@@ -385,7 +390,7 @@ async def _measure(
         boot=host.boot(),
         workers=len(workers),
         harness_version=__version__,
-        server=launch.server | scenarios.shown(scenario, launch.secrets).target.server_meta,
+        server=endpoint.published.facts | scenarios.shown(scenario, endpoint.wire.secrets).target.server_meta,
     )
     files.write_json(folder / folders.MANIFEST, manifest)  # before any load
     try:

@@ -21,7 +21,7 @@ from harness.data.progress import LevelProgress
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
 from harness.data.summary import LevelSummary, RampStep
-from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress, Replica
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
 from harness.observe.cards import Cards
@@ -29,9 +29,8 @@ from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.run import telemetry
 from harness.run.earlier import Earlier, end_step, level_step, void
-from harness.run.launch import waiting
-from harness.run.launch.class_fields import class_fields
-from harness.run.launch.endpoint import Launch, source, words_for
+from harness.run.launch import reach
+from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
 from harness.run.lower_rate import LowerRate
 from harness.run.view import View
@@ -81,7 +80,7 @@ class Levels:
     def __init__(
         self,
         scenario: Scenario,
-        launch: Launch,
+        endpoint: Endpoint,
         spool: Spool,
         view: View,
         origin_ns: int,
@@ -90,20 +89,20 @@ class Levels:
         shard: Shard | None = None,
     ) -> None:
         self._scenario = scenario
-        self._launch = launch
+        self._endpoint = endpoint
         self._spool = spool
         self._view = view
         self._origin_ns = origin_ns
         self._earlier = earlier
         self._mean = shape.of(scenario).mean()
         self._inputs = inputs
-        self._rest_s = tasks.rest_s(scenario, launch.rows)
+        self._rest_s = tasks.rest_s(scenario, endpoint.prompts.rows)
         self._shard = shard
         # Begins the id of every request of this session.
         self.run_id = shard.run_id if shard else uuid.uuid4().hex[:12]
         machine = str(shard.number) if shard else ""
         self.live = LiveState(
-            spool, origin_ns, self.run_id, e2e_s=launch.e2e_s, itl_s=launch.itl_s, machine=machine
+            spool, origin_ns, self.run_id, e2e_s=endpoint.alone.e2e_s, itl_s=endpoint.alone.itl_s, machine=machine
         )  # fmt: skip
         self.over = False  # nothing is in flight any more
         self.steps: list[RampStep] = []  # every decision of the ramp
@@ -116,12 +115,15 @@ class Levels:
         self._took = earlier.took  # seconds of each level so far
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
-        self._spread = _UNKNOWN_SPREAD if launch.rows else shape.of(scenario).spread()
+        self._spread = _UNKNOWN_SPREAD if endpoint.prompts.rows else shape.of(scenario).spread()
         self._last_answer_s = 0.0  # when anything last came from the server
         self.missing = ""  # of what was asked for, and why; "": nothing is
-        self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
+        self._tick_ns = tick_ns(endpoint.alone.itl_s, endpoint.alone.e2e_s)
         unit, texts = inputs.facts.unit, inputs.facts.inputs
-        amounts = {Unit.INPUT_TOKENS: texts * (launch.input_tokens or launch.prompt_words), Unit.DOCUMENTS: texts}
+        amounts = {
+            Unit.INPUT_TOKENS: texts * (endpoint.prompts.tokens or endpoint.prompts.count or 1),
+            Unit.DOCUMENTS: texts,
+        }
         self._amount = amounts.get(unit, 1)  # of work in one event
         if not unit.decodes:
             view.unit = unit.per_s
@@ -141,7 +143,7 @@ class Levels:
         await workers.begin(plans, self.live.batch, self._on_progress)
         watching = [
             asyncio.create_task(scraping)
-            for scraping in telemetry.scrapes(self._launch, self.live, self._scenario, self._view.note)
+            for scraping in telemetry.scrapes(self._endpoint, self.live, self._scenario, self._view.note)
         ]
         if gpus is not None:
             watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live)))
@@ -201,20 +203,11 @@ class Levels:
 
     async def _answers_again(self) -> bool:
         """Whether any server answers again within --wait."""
-        launch, wait = self._launch, self._scenario.target.wait
-        wait_s = waiting.AGAIN_S if wait is UNSET else wait
-        models = launch.address.path(f"{launch.address.root}/models")
-        servers = self._replicas() or (Replica(launch.address.place, launch.target, models),)
+        wait = self._scenario.target.wait
+        wait_s = reach.AGAIN_S if wait is UNSET else wait
         since = f"nothing has come from the server since {self._last_answer_s:.1f} s into the run"
         self._view.note(f"{since}; asking whether it is there, for up to {wait_s:g} s")
-        return await waiting.answers_again(servers, wait_s)
-
-    def _replicas(self) -> tuple[Replica, ...]:
-        """The servers behind which the load is spread; none where there is one."""
-        return tuple(
-            Replica(each.address.place, each.target, each.address.path(f"{each.address.root}/models"))
-            for each in self._launch.replicas
-        )
+        return await reach.answers_again(self._endpoint.servers, wait_s)
 
     async def _on_timetable(self, workers: Workers, repeat: int) -> None:
         """One repeat of a shard's levels, each at its time; a share of a level decides nothing."""
@@ -233,7 +226,7 @@ class Levels:
         budget = self._budget()
         search = Search.of(
             self._scenario, budget,
-            predicted_hinge=self._inputs.predicted_hinge, e2e_s=self._launch.e2e_s, rest_s=self._rest_s,
+            predicted_hinge=self._inputs.predicted_hinge, e2e_s=self._endpoint.alone.e2e_s, rest_s=self._rest_s,
         )  # fmt: skip
         step = await asyncio.to_thread(ramp.next_level, tuple(known), search)
         bound = None if step.over else budget.over()
@@ -271,25 +264,18 @@ class Levels:
         return summarise_level(found.records, facts.table(found.records), found.samples, level, facts)
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
-        scenario, launch = self._scenario, self._launch
+        scenario, endpoint = self._scenario, self._endpoint
         quota = scenario.target.max_rps
         return Plan(
             worker=worker,
             workers=workers,
             run_id=self.run_id,
-            target=launch.target,
-            url=launch.address.base,
-            replicas=self._replicas(),
+            replicas=endpoint.servers,
             balance=scenario.target.balance or ROUND_ROBIN,
-            api=launch.api,
-            stream=launch.stream,
+            codec=endpoint.wire.codec,
+            source=source(scenario, endpoint.prompts),
+            first_request=endpoint.prompts.used,
             images=image.plan(scenario.workload),
-            model=launch.requested_model,
-            drop=launch.drop,
-            extra_body=launch.extra_body,
-            classes=class_fields(scenario),
-            source=source(scenario, launch),
-            first_request=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
             start=scenario.ramp.start,
@@ -297,8 +283,8 @@ class Levels:
             max_in_flight=shares(scenario.ramp.max_concurrency, workers)[worker],
             tick_ns=self._tick_ns,
             origin_ns=self._origin_ns,
-            tokenizer_json=launch.tokenizer_json,
-            secrets=launch.secrets,
+            tokenizer_json=endpoint.prompts.tokenizer_json,
+            secrets=endpoint.wire.secrets,
             cpus=cpus,
         )
 
@@ -315,7 +301,7 @@ class Levels:
 
         None: a budget ended it before the window began; the next decision ends the ramp.
         """
-        live, e2e, ramp, launch = self.live, self.live.e2e_s, self._scenario.ramp, self._launch
+        live, e2e, ramp, prompts = self.live, self.live.e2e_s, self._scenario.ramp, self._endpoint.prompts
         self._tick_ns = tick_ns(live.icl_s or None, e2e)
         live.begin(level, level.concurrency or (level.rate or 0) * e2e)
         timing = LevelTiming(self._task(level, role), e2e, self._budget().seconds_left)
@@ -332,8 +318,8 @@ class Levels:
             tick_ns=self._tick_ns,
             rate=level.rate,
             arrivals=ramp.arrivals,
-            prompt_words=None if level.input_tokens is None else words_for(launch, level.input_tokens),
-            first_request=first_row(self._scenario, launch.prompts_used + level.index * _LONGEST_LEVEL),
+            prompt_words=None if level.input_tokens is None else prompts.words_for(level.input_tokens),
+            first_request=first_row(self._scenario, prompts.used + level.index * _LONGEST_LEVEL),
             requests=timing.requests,
         )
         await workers.begin_level(begin, connections)
@@ -379,7 +365,7 @@ class Levels:
         """
         if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
             return spread_s
-        whole, left = tasks.seconds(self._scenario, e2e_s, self._launch.rows), self._budget().seconds_left
+        whole, left = tasks.seconds(self._scenario, e2e_s, self._endpoint.prompts.rows), self._budget().seconds_left
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _requests(self, level: Level) -> int | None:
@@ -400,7 +386,7 @@ class Levels:
             scenario=self._scenario,
             level=level,
             role=role,
-            alone_s=self._launch.e2e_s,
+            alone_s=self._endpoint.alone.e2e_s,
             settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
             rest_s=self._rest_s,
             levels_left=None if total is None else total - len(self._took),

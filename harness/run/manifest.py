@@ -14,14 +14,14 @@ from harness.analysis import phases
 from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
-from harness.dialects import DIALECTS
+from harness.load.messages import Codec
 from harness.load.workers import Workers
 from harness.observe import clock, host
 from harness.observe.cards import Cards
 from harness.predict import served
 from harness.run import calibrate, hardware
 from harness.run.launch import published
-from harness.run.launch.endpoint import Launch, probe_lengths
+from harness.run.launch.endpoint import Endpoint, probe_lengths
 from harness.run.levels import Levels
 from harness.run.prediction import predict
 from harness.run.session import Ended, RunEnd, timestamp_source
@@ -42,14 +42,14 @@ def now_iso() -> str:
 
 async def first(
     scenario: Scenario,
-    launch: Launch,
+    endpoint: Endpoint,
     profile: Profile | None,
     gpus: Cards | None,
     command: str,
     note: Callable[[str], None],
 ) -> Manifest:
     """The manifest before any load, with the prediction; `note` shows a person what is missing."""
-    created, here, notes = now_iso(), host.facts(), list(launch.notes)
+    created, here, notes = now_iso(), host.facts(), list(endpoint.notes)
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
     # Cores of this machine are measured now, before any load.
@@ -57,18 +57,18 @@ async def first(
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)
-    of_card = None if profile else served.deployed(scenario.hardware, found.card, launch.cache_config)
+    of_card = None if profile else served.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
     deployed = (profile.model, profile.deployment) if profile else of_card
     if deployed is None:
         notes.append("no prediction: it needs --gpu and --model-config")
     made = None
     if deployed and not shape.predictable(scenario):
         notes.append("no prediction: the prompts of sessions and graphs grow with every answer")
-    elif deployed and launch.unit is Unit.DOCUMENTS:
+    elif deployed and endpoint.unit is Unit.DOCUMENTS:
         notes.append("no prediction: it is of tokens, which nobody counts here")
     elif deployed:
-        made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile))
-    shown, spec = scenarios.shown(scenario, launch.secrets), scenario.hardware
+        made = await asyncio.to_thread(predict, scenario, endpoint, *deployed, simulated=bool(profile))
+    shown, spec = scenarios.shown(scenario, endpoint.wire.secrets), scenario.hardware
     card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
     return Manifest(
         name=scenario.name,
@@ -77,17 +77,17 @@ async def first(
         harness_version=__version__,
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
-        workload=_workload(scenario, launch),
-        url="sim:" if profile else launch.address.place,
-        urls=[each.address.place for each in launch.replicas] or UNSET,
-        model=launch.model,
-        api=launch.api,
-        unit=UNSET if launch.unit.decodes else launch.unit.value,  # type: ignore[arg-type]  # it is one of the two
-        server=launch.server | shown.target.server_meta,
-        cache_config=launch.cache_config,
-        model_listed=launch.listed,
-        dropped_fields=sorted(launch.drop),
-        simulated=_simulated(scenario, launch, profile),
+        workload=_workload(scenario, endpoint),
+        url="sim:" if profile else endpoint.address.place,
+        urls=[each.address.place for each in endpoint.replicas] or UNSET,
+        model=endpoint.model.name,
+        api=endpoint.api,
+        unit=UNSET if endpoint.unit.decodes else endpoint.unit.value,  # type: ignore[arg-type]  # it is one of the two
+        server=endpoint.published.facts | shown.target.server_meta,
+        cache_config=endpoint.published.cache_config,
+        model_listed=endpoint.model.listed,
+        dropped_fields=sorted(endpoint.wire.codec.drop),
+        simulated=_simulated(scenario, endpoint, profile),
         gpu=card,
         gpus=spec.gpus if card else None,
         price=spec.price,
@@ -98,46 +98,49 @@ async def first(
         machine=found.machine,
         prediction=made,
         roof=phases.roof(*deployed) if deployed else None,
-        quality=launch.unloaded or UNSET,
+        quality=endpoint.alone.canaries or UNSET,
         sessions=[Session(created=created, command=command)],
     )
 
 
-def _workload(scenario: Scenario, launch: Launch) -> Workload:
-    mean, published = shape.of(scenario).mean(), launch.cache_config.get("block_size", "")
+def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:
+    mean, published = shape.of(scenario).mean(), endpoint.published.cache_config.get("block_size", "")
     block = int(published) if published.isdecimal() and 0 < len(published) < 7 else 0
-    template = max(0, launch.added_tokens)
+    prompts = endpoint.prompts
+    template = max(0, prompts.added_tokens)
     return Workload(
         input_tokens=mean.input_tokens,
         output_tokens=mean.output_tokens,
         seed=scenario.workload.seed or 0,
-        prompt_words=launch.prompt_words,
-        prompt_tokens=launch.input_tokens,
-        template_tokens=launch.added_tokens,
-        tokens_per_word=launch.tokens_per_word,
-        probe_lengths=probe_lengths(scenario, launch),
+        prompt_words=UNSET if prompts.count is None else prompts.count,
+        prompt_tokens=prompts.tokens,
+        template_tokens=prompts.added_tokens,
+        tokens_per_word=prompts.tokens_per_word,
+        probe_lengths=probe_lengths(scenario, endpoint),
         expected_hit_rate=hit_rate.expected(
-            scenario, block=block or _BLOCK, template_tokens=template, rows=launch.rows
+            scenario, block=block or _BLOCK, template_tokens=template, rows=prompts.rows
         ),
         images=scenario.workload.images,
         image_bytes=image.request_bytes(scenario.workload) or UNSET,
-        sampling=sampling(launch),
+        sampling=sampling(endpoint.wire.codec),
     )
 
 
-def sampling(launch: Launch) -> Sampling:
+def sampling(codec: Codec) -> Sampling:
     """What the requests' bodies ask for; some APIs have no word for it."""
     request = Request(number=0, prompt="", output_tokens=1)
-    body = msgspec.json.decode(DIALECTS[launch.api].encoder(launch.model, drop=launch.drop).encode(request))
+    body = msgspec.json.decode(Codec(api=codec.api, model=codec.model, drop=codec.drop).encoder.encode(request))
     fields = body | body.get("options", {}) | body.get("parameters", {})
     return Sampling(temperature=fields.get("temperature"), ignore_eos=fields.get("ignore_eos", False))
 
 
-def _simulated(scenario: Scenario, launch: Launch, profile: Profile | None) -> Simulated | None:
+def _simulated(scenario: Scenario, endpoint: Endpoint, profile: Profile | None) -> Simulated | None:
     """What makes a result SIMULATED: the simulated endpoint, or a server with its name."""
     if profile is not None:
         return Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
-    return Simulated(profile=launch.model) if launch.server.get("name") == published.SIMULATED else None
+    return (
+        Simulated(profile=endpoint.model.name) if endpoint.published.facts.get("name") == published.SIMULATED else None
+    )
 
 
 def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:

@@ -11,17 +11,17 @@ from harness.predict import claims, mixture, model, roofline
 from harness.predict.calibrated import calibrated
 from harness.predict.step import MeanLengths, Mixture, means
 from harness.run import hardware
-from harness.run.launch.endpoint import Launch
+from harness.run.launch.endpoint import Endpoint, Prompts
 from harness.spec.scenario import Scenario
 from harness.workload import shape
 
 
 def predict(
-    scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
+    scenario: Scenario, endpoint: Endpoint, of: model.Model, where: roofline.Deployment, *, simulated: bool
 ) -> Prediction:
     """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
-    lengths, cached = _as_counted(scenario, launch), where.prefix_hit or shape.cached_share(scenario)
+    lengths, cached = _as_counted(scenario, endpoint.prompts), where.prefix_hit or shape.cached_share(scenario)
     where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
     notes = claims.notes(of, where, means(lengths), levels)
@@ -32,14 +32,14 @@ def predict(
     return msgspec.structs.replace(made, calibrated=both)
 
 
-def _as_counted(scenario: Scenario, launch: Launch) -> MeanLengths | Mixture:
+def _as_counted(scenario: Scenario, prompts: Prompts) -> MeanLengths | Mixture:
     """The requests' lengths as the checks say that the server counts them."""
     lengths = shape.representative(scenario)
     if isinstance(lengths, MeanLengths):
         wanted = shape.of(scenario).mean().input_tokens
-        missed = 0 if launch.input_tokens is None else launch.input_tokens - wanted
+        missed = 0 if prompts.tokens is None else prompts.tokens - wanted
         return msgspec.structs.replace(lengths, input_tokens=lengths.input_tokens + missed)
-    fewest = launch.added_tokens + math.ceil(launch.tokens_per_word)  # the template, and one word
+    fewest = prompts.added_tokens + math.ceil(prompts.tokens_per_word)  # the template, and one word
     return [(max(P, fewest), G) for P, G in lengths]
 
 

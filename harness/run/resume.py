@@ -14,7 +14,7 @@ from harness.data.manifest import Manifest
 from harness.observe import host
 from harness.results import result
 from harness.results.folder import MANIFEST
-from harness.run.launch.endpoint import Launch
+from harness.run.launch.endpoint import Endpoint
 from harness.spec import reading
 from harness.spec import scenario as scenarios
 from harness.spec.dataset import DatasetSpec
@@ -84,21 +84,19 @@ def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
     return now_ns - round(now_s * 1e9), time.time() - now_s
 
 
-def as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
-    """The checks with the prompt length of the first session; HarnessError if another model is served now."""
-    if launch.model != manifest.model:
-        raise HarnessError(
-            f"it serves '{launch.model}' now, the run began with '{manifest.model}'",
-            place=launch.address.base,
-            way_out="start a new run",
-        )
-    if manifest.model_listed and not launch.listed:  # a server that answers to any name may have another model now
-        fact = f"its list of models no longer has '{launch.model}'"
-        raise HarnessError(fact, place=launch.address.base, way_out="start a new run")
-    notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
+def as_before(endpoint: Endpoint, manifest: Manifest) -> tuple[Endpoint, Manifest]:
+    """The endpoint with the prompt length of the first session; HarnessError if another model is served now."""
+    model, place = endpoint.model, endpoint.address.base
+    if model.name != manifest.model:
+        fact = f"it serves '{model.name}' now, the run began with '{manifest.model}'"
+        raise HarnessError(fact, place=place, way_out="start a new run")
+    if manifest.model_listed and not model.listed:  # a server that answers to any name may have another model now
+        fact = f"its list of models no longer has '{model.name}'"
+        raise HarnessError(fact, place=place, way_out="start a new run")
+    notes = [*manifest.notes, *(note for note in endpoint.notes if note not in manifest.notes)]
     before = manifest.workload
-    launch = msgspec.structs.replace(launch, prompt_words=before.prompt_words or launch.prompt_words)
+    prompts = msgspec.structs.replace(endpoint.prompts, count=before.prompt_words or endpoint.prompts.count)
     if before.prompt_tokens and before.tokens_per_word:  # what the words of any other length are worked out from
         counted, per_word = round(before.prompt_tokens), before.tokens_per_word
-        launch = msgspec.structs.replace(launch, input_tokens=counted, tokens_per_word=per_word)
-    return launch, msgspec.structs.replace(manifest, notes=notes)
+        prompts = msgspec.structs.replace(prompts, tokens=counted, tokens_per_word=per_word)
+    return msgspec.structs.replace(endpoint, prompts=prompts), msgspec.structs.replace(manifest, notes=notes)

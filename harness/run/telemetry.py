@@ -6,8 +6,6 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-import msgspec
-
 from harness.base.secrecy import plain, redact
 from harness.data.record import SERVER, Sample
 from harness.load import control
@@ -16,7 +14,7 @@ from harness.load.transport import Target
 from harness.observe import exporters, server
 from harness.observe.cards import Cards
 from harness.observe.gpu import EVERY_S
-from harness.run.launch.endpoint import Launch
+from harness.run.launch.endpoint import Endpoint
 from harness.run.live_state import LiveState
 from harness.spec.scenario import Scenario
 
@@ -35,22 +33,21 @@ def scrape_every_s(level_seconds: float | None) -> float:
 
 
 def scrapes(
-    launch: Launch, live: LiveState, scenario: Scenario, note: Callable[[str], None]
+    endpoint: Endpoint, live: LiveState, scenario: Scenario, note: Callable[[str], None]
 ) -> Iterator[Coroutine[None, None, None]]:
     """The pages of the server, or of each replica, and those of the exporters, each read over and over."""
     ramp = scenario.ramp
     lasts = ramp.duration if ramp.load.is_given else None  # of a soak's one level
     every_s = scrape_every_s(ramp.level_seconds or lasts or None)
     pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
-    for replica in launch.replicas or (launch,):
-        if replica.metrics:
-            source = f"{SERVER} {replica.address.place}" if launch.replicas else SERVER
-            where = replica.figures or msgspec.structs.replace(replica.target, path="/metrics")
-            pages.append((f"the {source}'s own", where, server.Pages(source).samples))
-    for number, where in enumerate(launch.exporters):
+    for replica in endpoint.replicas or (endpoint,):
+        if replica.wire.figures is not None:
+            source = f"{SERVER} {replica.address.place}" if endpoint.replicas else SERVER
+            pages.append((f"the {source}'s own", replica.wire.figures, server.Pages(source).samples))
+    for number, where in enumerate(endpoint.wire.exporters):
         pages.append(("an exporter's", where, functools.partial(exporters.samples, number)))
     for whose, where, read in pages:
-        yield scrape(whose, where, read, live, every_s, note, launch.secrets)
+        yield scrape(whose, where, read, live, every_s, note, endpoint.wire.secrets)
 
 
 async def scrape(

@@ -27,7 +27,7 @@ from harness.base.errors import HarnessError
 from harness.data.record import Record, arrivals_of
 from harness.dialects import DIALECTS
 from harness.load.local import LocalWorker
-from harness.load.messages import BeginLevel, Done, Plan, Progress
+from harness.load.messages import BeginLevel, Codec, Done, Plan, Progress, Replica
 from harness.load.schedule import tick_ns
 from harness.load.transport import Target
 from harness.load.workers import Workers
@@ -207,17 +207,16 @@ def _plan(load: Load, served: Served, run_id: str, worker: int, cpus: tuple[int,
     assert where.port is not None
     drop = frozenset() if load.running_usage else frozenset({"stream_options.continuous_usage_stats"})
     path = "/v1" + DIALECTS["chat"].path
+    target = Target(
+        scheme="http", host=where.hostname, port=where.port, path=path, headers={}, transport=load.transport
+    )
     whole = pace.ttft_s + pace.itl_s * load.output_tokens
     return Plan(
         worker=worker,
         workers=load.workers,
         run_id=run_id,
-        target=Target(
-            scheme="http", host=where.hostname, port=where.port, path=path, headers={}, transport=load.transport
-        ),
-        url=served.url,
-        model="reference",
-        drop=drop,
+        replicas=(Replica(served.url, target),),
+        codec=Codec(model="reference", drop=drop),
         source=Uniform(words=COMMON, prompt_words=load.prompt_words, output_tokens=load.output_tokens, seed=0),
         first_request=0,
         request_timeout_s=600.0,

@@ -23,11 +23,10 @@ from harness.data.manifest import Clock
 from harness.data.progress import LevelProgress
 from harness.data.record import arrivals_of
 from harness.data.summary import Summary
-from harness.dialects import DIALECTS
 from harness.load import driver
 from harness.load.driver import Driver
 from harness.load.messages import Command, Done, Plan, encode
-from harness.load.transport import Exchange, Target
+from harness.load.transport import Exchange
 from harness.load.workers import Workers
 from harness.observe import host
 from harness.predict.batching import Step, StepMachine
@@ -41,7 +40,7 @@ from harness.run import manifest as describing
 from harness.run.earlier import Earlier
 from harness.run.launch import canaries
 from harness.run.launch.canaries import Reply
-from harness.run.launch.endpoint import Address, Launch
+from harness.run.launch.endpoint import Alone, Endpoint, Prompts
 from harness.run.levels import Levels, RampInputs
 from harness.run.session import Ended
 from harness.sim.api import CHAT_OVERHEAD, Generation, read, writer
@@ -56,11 +55,10 @@ from harness.spec.scenario import Scenario
 from harness.workload import probe, shape
 from harness.workload.canaries import read as read_canaries
 from harness.workload.request import Request
-from harness.workload.text import COMMON
 from tests.builders import virtual
+from tests.builders.endpoints import PATH, checked
 from tests.builders.fit import p_value
 
-PATH = "/v1/chat/completions"
 _ROUNDED_NS = 1_000  # a file holds seconds
 
 
@@ -298,15 +296,15 @@ def run(
 
 async def _run(spec: Scenario, server: Server, folder: Path, workers: int, earlier: Earlier, began_s: float) -> None:
     await asyncio.sleep(began_s)
-    checked = launch(spec, server.profile)
+    endpoint = launch(spec, server.profile)
     if spec.quality:
-        ask = functools.partial(_ask, server, checked)
-        checked = await canaries.with_answers(spec.quality, read_canaries(spec.quality), checked, ask)
-    spec = probe.scenario_for(spec, checked.max_context, checked.input_tokens)
+        ask = functools.partial(_ask, server, endpoint)
+        endpoint = await canaries.with_answers(spec.quality, read_canaries(spec.quality), endpoint, ask)
+    spec = probe.scenario_for(spec, endpoint.model.max_context, endpoint.prompts.tokens)
     view, records = _Quiet(), spool.Spool(folder, spool.header(0, 0.0))
-    manifest = await describing.first(spec, checked, None, None, "knee run", view.note)
+    manifest = await describing.first(spec, endpoint, None, None, "knee run", view.note)
     manifest = msgspec.structs.replace(manifest, clock=Clock(monotonic_ns_origin=0, unix_origin=0.0))
-    levels = Levels(spec, checked, records, view, 0, earlier, RampInputs.of(manifest))
+    levels = Levels(spec, endpoint, records, view, 0, earlier, RampInputs.of(manifest))
     manifest = describing.with_session(manifest, run_id=levels.run_id, began_s=0.0)
     placed: list[tuple[int, ...]] = [()] * workers
     async with Workers([_Link(server) for _ in placed], clock=virtual.clock_ns) as all_workers:
@@ -317,16 +315,16 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int, earli
     (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
 
 
-async def _ask(server: Server, checked: Launch, request: Request) -> Reply:
+async def _ask(server: Server, endpoint: Endpoint, request: Request) -> Reply:
     """A canary's answer before the load."""
-    dialect = DIALECTS[checked.api]
-    exchange = Exchange("knee-canary", dialect.decoders(stream=True)(keep_text=True))
-    body = dialect.encoder(checked.model, drop=checked.drop).encode(request)
+    codec = endpoint.wire.codec
+    exchange = Exchange("knee-canary", codec.decoders(keep_text=True))
+    body = codec.encoder.encode(request)
     await _Wire(server).send(exchange, body, 600.0)
     return Reply(exchange.decoded.text, exchange.decoded.finish_reason, exchange.error)
 
 
-def launch(spec: Scenario, profile: Profile) -> Launch:
+def launch(spec: Scenario, profile: Profile) -> Endpoint:
     """What the checks before a run find out about that endpoint."""
     spec = probe.scenario_for(spec, profile.max_model_len)
     mean = shape.of(spec).mean()
@@ -334,24 +332,11 @@ def launch(spec: Scenario, profile: Profile) -> Launch:
     lengths = MeanLengths(words + CHAT_OVERHEAD, max(1, round(mean.output_tokens)))
     alone = closed_loop(StepMachine(profile.model, profile.deployment), lengths, 1, requests=3)
     assert alone.e2e is not None
-    return Launch(
-        address=Address("http://h:1", "h", 1, ""),
-        target=Target(scheme="http", host="h", port=1, path=PATH, headers={}),
-        model=profile.model_name,
-        path=PATH,
-        drop=frozenset(),
-        words=COMMON,
-        tokenizer_json="",
-        prompt_words=words,
-        prompts_used=0,
-        input_tokens=words + CHAT_OVERHEAD,
+    return checked(
+        profile.model_name,
         max_context=profile.max_model_len,
-        e2e_s=alone.e2e.mean or 0.0,
-        itl_s=alone.itl.mean if alone.itl else None,
-        server={},
-        cache_config={},
-        metrics=False,
-        notes=(),
+        prompts=Prompts(count=words, tokens=words + CHAT_OVERHEAD),
+        alone=Alone(e2e_s=alone.e2e.mean or 0.0, itl_s=alone.itl.mean if alone.itl else None),
     )
 
 

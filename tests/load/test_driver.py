@@ -19,7 +19,7 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.record import Record, arrivals_of
 from harness.load.driver import Driver
-from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, Rest, Stop
+from harness.load.messages import BeginLevel, Codec, Command, Plan, Prepare, Progress, Replica, Rest, Stop
 from harness.load.transport import Exchange, Target
 from harness.predict import stepped
 from harness.spec.classes import Cancel
@@ -38,11 +38,13 @@ SOURCE = Uniform(words=COMMON, prompt_words=5, output_tokens=4, seed=0)
 
 def plan(**changes: Any) -> Plan:
     fields: dict[str, Any] = {
-        "worker": 0, "workers": 1, "run_id": "run", "target": TARGET, "url": "http://h:1", "model": "toy",
+        "worker": 0, "workers": 1, "run_id": "run", "replicas": (Replica("http://h:1", TARGET),),
         "source": SOURCE, "first_request": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered",
         "tick_ns": 1_000_000, "origin_ns": 0, "max_in_flight": 1024,
     }  # fmt: skip
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(Plan(**fields | changes)), type=Plan)  # as a worker gets it
+    spoken = {name: changes.pop(name) for name in list(changes) if name in Codec.__struct_fields__}
+    made = Plan(**fields | changes, codec=Codec(**{"model": "toy"} | spoken))
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=Plan)  # as a worker gets it
 
 
 class FakeServer:

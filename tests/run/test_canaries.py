@@ -15,7 +15,7 @@ from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.load.transport import Target
 from harness.run.launch.canaries import Reply, measured, resumed, with_answers
-from harness.run.launch.endpoint import Address, Launch
+from harness.run.launch.endpoint import Address, Endpoint, Model
 from harness.sim import profile as profiles
 from harness.sim.api import WORDS, read
 from harness.sim.corruption import corrupted
@@ -26,20 +26,22 @@ from harness.workload.answers import Exact
 from harness.workload.canaries import PROMPTS, Canary
 from harness.workload.request import Request
 from tests.builders import servers, virtual_run
+from tests.builders.endpoints import PATH
 from tests.builders.streams import DONE, END, delta
 
 TWO = (Canary(prompt="one", output_tokens=5, expected=Exact("a b")), Canary(prompt="two", output_tokens=5))
 TWICE = QualitySpec(repeats=2)
 
 
-def launch(port: int = 1) -> Launch:
+def launch(port: int = 1) -> Endpoint:
     profile = profiles.embedded(scenario.Sim())
     found = virtual_run.launch(scenario.Scenario(), profile)
-    target = Target(scheme="http", host="127.0.0.1", port=port, path=virtual_run.PATH, headers={})
-    return msgspec.structs.replace(found, target=target, address=Address(f"http://h:{port}", "h", port, ""))
+    target = Target(scheme="http", host="127.0.0.1", port=port, path=PATH, headers={})
+    wire = msgspec.structs.replace(found.wire, target=target)
+    return msgspec.structs.replace(found, wire=wire, address=Address(f"http://h:{port}", "h", port, ""))
 
 
-def with_replies(*replies: Reply) -> tuple[Launch, list[Request]]:
+def with_replies(*replies: Reply) -> tuple[Endpoint, list[Request]]:
     """What two canaries asked twice are answered, and what was asked."""
     sent: list[Request] = []
 
@@ -53,18 +55,18 @@ def with_replies(*replies: Reply) -> tuple[Launch, list[Request]]:
 def test_every_prompt_is_asked_before_any_is_asked_again() -> None:
     found, sent = with_replies(Reply("a b", "stop"), Reply("c", "stop"), Reply("a d", "length"), Reply("c", "stop"))
     assert [each.canary for each in sent] == [0, 1, 0, 1]
-    assert found.unloaded
-    kept = [(each.canary, each.differs_at, each.score, each.finish_reason) for each in found.unloaded.answers]
+    assert found.alone.canaries
+    kept = [(each.canary, each.differs_at, each.score, each.finish_reason) for each in found.alone.canaries.answers]
     assert kept == [(0, None, 1.0, "stop"), (1, None, None, "stop"), (0, 1, 0.0, "length"), (1, None, None, "stop")]
-    assert found.unloaded.digests == [answers.digests("a b"), answers.digests("c")]
-    assert [each.first for each in found.canaries] == found.unloaded.digests
+    assert found.alone.canaries.digests == [answers.digests("a b"), answers.digests("c")]
+    assert [each.first for each in found.prompts.canaries] == found.alone.canaries.digests
 
 
 def test_a_prompt_whose_first_answer_fails_is_compared_with_nothing() -> None:
     found, _ = with_replies(Reply(error="timeout"), Reply("c", "stop"), Reply("a b", "stop"), Reply("c", "stop"))
-    assert found.unloaded
-    assert found.unloaded.digests[0] == ""
-    assert [each.error for each in found.unloaded.answers] == ["timeout", "", "", ""]
+    assert found.alone.canaries
+    assert found.alone.canaries.digests[0] == ""
+    assert [each.error for each in found.alone.canaries.answers] == ["timeout", "", "", ""]
 
 
 def test_where_all_fail_nothing_is_loaded() -> None:
@@ -76,11 +78,11 @@ def test_a_resumed_run_goes_on_with_the_first_answers_and_with_no_other_prompts(
     spec = QualitySpec(file=str(tmp_path / "questions.jsonl"), output_tokens=5)
     Path(spec.file or "").write_text('{"prompt": "one", "exact": "a b"}\n{"prompt": "two"}\n')
     begun, _ = with_replies(Reply("a b"), Reply("c"), Reply("a b"), Reply("c"))
-    assert begun.unloaded
-    assert resumed(spec, launch(), begun.unloaded).canaries == begun.canaries
+    assert begun.alone.canaries
+    assert resumed(spec, launch(), begun.alone.canaries).prompts.canaries == begun.prompts.canaries
     Path(spec.file or "").write_text('{"prompt": "one", "exact": "a c"}\n{"prompt": "two"}\n')
     with pytest.raises(HarnessError, match="its prompts are not those that the run began with"):
-        resumed(spec, launch(), begun.unloaded)
+        resumed(spec, launch(), begun.alone.canaries)
 
 
 def test_answers_of_a_server_are_read_and_its_errors_are_kept() -> None:
@@ -98,10 +100,10 @@ def test_answers_of_a_server_are_read_and_its_errors_are_kept() -> None:
     target = scenario.Target(request_timeout=5.0)
     with servers.serving(script) as port:
         found = asyncio.run(measured(TWICE, target, launch(port), lambda text: None))
-    assert found.unloaded
-    seen = {(each.error, each.finish_reason) for each in found.unloaded.answers}
+    assert found.alone.canaries
+    seen = {(each.error, each.finish_reason) for each in found.alone.canaries.answers}
     assert seen == {("", "stop"), ("http_5xx", ""), ("truncated", "")}
-    assert len(found.unloaded.answers) == 2 * len(PROMPTS)
+    assert len(found.alone.canaries.answers) == 2 * len(PROMPTS)
 
 
 def test_canaries_name_the_model_as_the_load_does() -> None:
@@ -112,7 +114,10 @@ def test_canaries_name_the_model_as_the_load_does() -> None:
         request.stream(delta("stop", content=" to"), END, DONE)
 
     with servers.serving(script) as port:
-        hidden = msgspec.structs.replace(launch(port), model="(hidden)", wire_model="Qwen3-8B")
+        found = launch(port)
+        codec = msgspec.structs.replace(found.wire.codec, model="Qwen3-8B")
+        wire = msgspec.structs.replace(found.wire, codec=codec)
+        hidden = msgspec.structs.replace(found, wire=wire, model=Model(name="(hidden)"))
         asyncio.run(measured(TWICE, scenario.Target(request_timeout=5.0), hidden, lambda text: None))
     assert seen == {"Qwen3-8B"}
 
@@ -161,7 +166,7 @@ def _answers_of(found: virtual_run.Run) -> list[bytes]:
     """The first two words of the canaries' answers."""
     encoder, served = DIALECTS["chat"].encoder(found.server.profile.model_name), found.server.profile
     prompts = [Canary(prompt=prompt, output_tokens=3) for prompt in ("zyzzyva quixotic", "xylophone")]
-    salts = [read(virtual_run.PATH, encoder.encode(each.request(0, 0)), served).salt for each in prompts]
+    salts = [read(PATH, encoder.encode(each.request(0, 0)), served).salt for each in prompts]
     return [WORDS[salt & 63] + WORDS[(salt + (salt | 1)) & 63] for salt in salts]
 
 
@@ -184,7 +189,7 @@ def test_a_clean_run_is_silent_and_as_fast_as_one_without_canaries(tmp_path: Pat
 def test_the_simulated_endpoint_corrupts_its_share_above_a_load() -> None:
     served = msgspec.structs.replace(profiles.embedded(scenario.Sim()), corrupt_share=0.25, corrupt_above=4)
     body = b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}'
-    right = read(virtual_run.PATH, body, served)
+    right = read(PATH, body, served)
     wrong = [corrupted(right, served, number, 5) != right for number in range(400)]
     assert sum(wrong) == pytest.approx(100, abs=30)
     assert wrong == [corrupted(right, served, number, 5) != right for number in range(400)]

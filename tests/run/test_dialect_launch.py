@@ -11,9 +11,9 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.data.manifest import Sampling
 from harness.dialects import DIALECTS
-from harness.load.transport import Target
+from harness.load.messages import Codec
 from harness.run.launch import checks
-from harness.run.launch.endpoint import Address, Launch
+from harness.run.launch.endpoint import Endpoint
 from harness.run.manifest import sampling
 from harness.sim.process import serving as simulated
 from harness.sim.profile import reference
@@ -29,9 +29,9 @@ def spec(**target: object) -> scenario.Scenario:
     return reading.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
 
 
-def check(script: Callable[[Request], None], wanted: scenario.Scenario, path: str = "") -> Launch:
+def check(script: Callable[[Request], None], wanted: scenario.Scenario, path: str = "") -> Endpoint:
     with serving(script) as port:
-        return asyncio.run(checks.check(wanted, f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(checks.check(wanted, [f"http://127.0.0.1:{port}{path}"]))
 
 
 def refusal(script: Callable[[Request], None], wanted: scenario.Scenario, path: str = "") -> str:
@@ -44,17 +44,17 @@ def refusal(script: Callable[[Request], None], wanted: scenario.Scenario, path: 
 @pytest.mark.parametrize("api", SERVED)
 def test_the_simulated_endpoint_is_checked_in_every_dialect_that_it_speaks(api: str) -> None:
     with simulated(reference()) as served:
-        found = asyncio.run(checks.check(spec(api=api), served.url))
-    assert (found.api, found.input_tokens, found.drop) == (api, 20, frozenset())
-    assert found.path == DIALECTS[api].root + DIALECTS[api].path
+        found = asyncio.run(checks.check(spec(api=api), [served.url]))
+    assert (found.api, found.prompts.tokens, found.wire.codec.drop) == (api, 20, frozenset())
+    assert found.wire.target.path == DIALECTS[api].root + DIALECTS[api].path
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", [name for name in SERVED if DIALECTS[name].whole is not None])
 def test_an_answer_need_not_stream(api: str) -> None:
     with simulated(reference()) as served:
-        found = asyncio.run(checks.check(spec(api=api, stream=False), served.url))
-    assert (found.input_tokens, found.stream, found.target.media) == (20, False, "application/json")
+        found = asyncio.run(checks.check(spec(api=api, stream=False), [served.url]))
+    assert (found.prompts.tokens, found.wire.codec.stream, found.wire.target.media) == (20, False, "application/json")
     assert "--no-stream" in found.notes[0]
 
 
@@ -136,10 +136,11 @@ def test_a_model_stands_in_the_path_where_the_api_has_it_there() -> None:
             r.answer(404, b"{}")
 
     found = check(script, spec(api="triton", model="a/b c"))
-    assert (found.path, found.input_tokens) == ("/v2/models/a/b%20c/generate_stream", None)
-    assert found.path in seen
+    assert (found.wire.target.path, found.prompts.tokens) == ("/v2/models/a/b%20c/generate_stream", None)
+    assert found.wire.target.path in seen
     named = check(script, spec(), "/v2/models/ensemble/generate_stream")
-    assert (named.api, named.model, named.path) == ("triton", "ensemble", "/v2/models/ensemble/generate_stream")
+    assert (named.api, named.model.name) == ("triton", "ensemble")
+    assert named.wire.target.path == "/v2/models/ensemble/generate_stream"
     assert "its path names the model; give --model" in refusal(script, spec(api="triton"))
     other = refusal(script, spec(model="toy"), "/v2/models/ensemble/generate_stream")
     assert "the address names ensemble; leave one of them out" in other
@@ -189,8 +190,8 @@ def test_images_are_sent_before_load_too_and_their_tokens_count_as_the_server_s(
 
     wanted = reading.build({"workload": {"input_tokens": 20, "output_tokens": 4, "images": 2}}, place="test")
     found = check(script, wanted)
-    assert (found.input_tokens, found.prompt_words) == (20, 10)
-    wanted = reading.build({"workload": {"images": 2}, "target": {"api": "tgi"}}, place="test")
+    assert (found.prompts.tokens, found.prompts.count) == (20, 10)
+    wanted = reading.read({"workload": {"images": 2}, "target": {"api": "tgi"}}, place="test")
     assert "images are for chat" in refusal(script, wanted)
 
 
@@ -203,9 +204,4 @@ def test_the_manifest_says_what_the_bodies_ask_for() -> None:
 
 
 def check_sampling(api: str, drop: frozenset[str]) -> Sampling:
-    launched = Launch(
-        address=Address("http://h", "h", 80, ""), target=Target(scheme="http", host="h", port=80, path="/", headers={}),
-        api=api, model="m", path="/", drop=drop, words=(), tokenizer_json="", prompt_words=1, prompts_used=0,
-        input_tokens=None, e2e_s=1.0, itl_s=None, server={}, cache_config={}, metrics=False, notes=(),
-    )  # fmt: skip
-    return sampling(launched)
+    return sampling(Codec(api=api, model="m", drop=drop))

@@ -11,7 +11,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.dialects.document import Document
-from harness.run.launch import first_answers
+from harness.run.launch import answers
 from harness.spec import reading, scenario
 from tests.builders.servers import Request
 from tests.builders.streams import delta, event, usage
@@ -51,7 +51,7 @@ def test_a_server_that_refuses_short_answers_is_asked_for_longer_ones(words: byt
     """A check's answer is shorter than the load's."""
     sent: list[int] = []
     got = check(refusing(16, words, sent), wanted=asking(24))
-    assert (got.prompt_words, got.input_tokens, got.notes) == (12, 20, ())
+    assert (got.prompts.count, got.prompts.tokens, got.notes) == (12, 20, ())
     assert sent == [1, 16, 16]
 
 
@@ -76,7 +76,7 @@ def test_a_class_or_a_probe_with_too_short_answers_is_named() -> None:
 def test_a_server_whose_bound_is_lower_gets_the_load_s_own_answers() -> None:
     sent: list[int] = []
     got = check(refusing(2, sent=sent), wanted=asking(4))
-    assert (got.input_tokens, got.prompts_used) == (20, 3)
+    assert (got.prompts.tokens, got.prompts.used) == (20, 3)
     assert sent == [1, 16, 16, 4]
 
 
@@ -123,7 +123,7 @@ def without(*fields: str, status: int = 400, words: str = "Request contains an i
 )
 def test_a_field_is_left_out_by_whatever_words_and_status_name_it(status: int, words: str, field: str) -> None:
     got = check(without(field, status=status, words=words), wanted=asking(4))
-    assert (got.drop, got.input_tokens) == ({field}, 20)
+    assert (got.wire.codec.drop, got.prompts.tokens) == ({field}, 20)
     assert [note.split(":")[0] for note in got.notes] == [f"the server refuses {field}"]
 
 
@@ -140,7 +140,7 @@ def test_a_field_is_left_out_by_whatever_words_and_status_name_it(status: int, w
 )
 def test_where_no_field_is_named_as_few_are_left_out_as_the_server_allows(fields: set[str]) -> None:
     got = check(without(*fields), wanted=asking(4))
-    assert got.drop == fields
+    assert got.wire.codec.drop == fields
     assert len(got.notes) == len(fields)  # once noted each, though each was tried several times
 
 
@@ -150,7 +150,7 @@ def test_a_refusal_that_repeats_the_request_names_no_field() -> None:
     def echoes(body: dict[str, Any]) -> tuple[int, str] | None:
         return (422, json.dumps({"detail": "too few tokens", "input": body})) if body["max_tokens"] < 16 else None
 
-    assert check(taking(echoes, sent), wanted=asking(24)).drop == frozenset()
+    assert check(taking(echoes, sent), wanted=asking(24)).wire.codec.drop == frozenset()
     assert [body["max_tokens"] for body in sent] == [1, 16, 16]
 
 
@@ -179,7 +179,7 @@ def test_fields_that_are_to_be_left_out_are_in_no_request_and_no_refusal_is_note
     sent: list[Any] = []
     wanted = asking(4, target={"omit": ["ignore_eos", "stream_options.continuous_usage_stats"]})
     got = check(taking(lambda _: None, sent), wanted=wanted)
-    assert (got.drop, got.notes) == ({"ignore_eos", "stream_options.continuous_usage_stats"}, ())
+    assert (got.wire.codec.drop, got.notes) == ({"ignore_eos", "stream_options.continuous_usage_stats"}, ())
     assert all("ignore_eos" not in body for body in sent)
     assert all(body["stream_options"] == {"include_usage": True} for body in sent)
 
@@ -199,7 +199,7 @@ def test_the_shortest_answer_that_the_load_allows_is_kept_by_the_checks() -> Non
         return (400, words) if body.get("min_tokens", 0) > body["max_tokens"] else None
 
     got = check(taking(refuses, sent), wanted=asking(24, target={"extra_body": {"min_tokens": 12}}))
-    assert (got.drop, got.notes) == (frozenset(), ())
+    assert (got.wire.codec.drop, got.notes) == (frozenset(), ())
     assert [body["max_tokens"] for body in sent] == [12, 12]
     says(
         "--output-tokens: the server refuses answers of 8 tokens (400: min_tokens must be",
@@ -213,7 +213,7 @@ def test_short_answers_are_refused_in_any_words_and_the_load_s_own_length_is_tak
     sent: list[Any] = []
     refuses = taking(lambda body: (400, words) if body["max_tokens"] < 32 else None, sent)
     got = check(refuses, wanted=asking(40))
-    assert (got.drop, got.notes) == (frozenset(), ())
+    assert (got.wire.codec.drop, got.notes) == (frozenset(), ())
     assert [body["max_tokens"] for body in sent] == [1, 16, 40, 40]
 
 
@@ -229,7 +229,7 @@ def test_a_token_without_text_is_no_answer_yet() -> None:
                 return
         endpoint(r)
 
-    assert check(script, wanted=asking(24)).input_tokens == 20
+    assert check(script, wanted=asking(24)).prompts.tokens == 20
     assert sent == [1, 16, 16]
 
 
@@ -254,13 +254,13 @@ WHOLE = (
 
 
 def test_an_answer_that_came_whole_and_does_not_end_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_answers, "_QUIET_S", 0.05)
+    monkeypatch.setattr(answers, "_QUIET_S", 0.05)
     silent = answering(*WHOLE, end=False, after=lambda r: r.sock.recv(1))
     says("its answer came whole, but 0.05 s later the response has not ended; let the server", silent)
 
 
 def test_a_whole_document_that_does_not_end_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_answers, "_QUIET_S", 0.05)
+    monkeypatch.setattr(answers, "_QUIET_S", 0.05)
     message = {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}], "usage": usage(20, 1)}
 
     def script(r: Request) -> None:
@@ -280,7 +280,7 @@ def test_a_whole_document_that_does_not_end_is_said_soon(monkeypatch: pytest.Mon
 
 
 def test_a_long_prefill_is_no_response_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_answers, "_QUIET_S", 0.02)
+    monkeypatch.setattr(answers, "_QUIET_S", 0.02)
 
     def script(r: Request) -> None:
         if r.path == "/v1/chat/completions":
@@ -291,7 +291,7 @@ def test_a_long_prefill_is_no_response_that_does_not_end(monkeypatch: pytest.Mon
         else:
             endpoint(r)
 
-    assert check(script).input_tokens == 20
+    assert check(script).prompts.tokens == 20
 
 
 def test_a_connection_that_closes_behind_a_whole_answer_is_noted() -> None:
@@ -345,7 +345,7 @@ EMBEDDINGS = {"workload": {"input_tokens": 20}, "target": {"api": "embeddings"}}
 def test_a_document_may_be_as_long_as_in_the_load() -> None:
     """64 vectors of 4,096 numbers are more than the pages of a server may be."""
     wanted = reading.read(EMBEDDINGS, place="test")
-    assert check(embedding(5 << 20), wanted=wanted).input_tokens == 20
+    assert check(embedding(5 << 20), wanted=wanted).prompts.tokens == 20
 
 
 @pytest.mark.slow

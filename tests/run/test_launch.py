@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.run.launch import checks, unreachable
-from harness.run.launch.endpoint import Launch, address, words_for
+from harness.run.launch import checks, reach
+from harness.run.launch.endpoint import Endpoint, address
 from harness.spec import reading, scenario
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, reached, serving, tunnel
@@ -30,9 +30,9 @@ def spec(**target: Any) -> scenario.Scenario:
     return reading.read({"workload": SHORT, "target": target}, place="test")
 
 
-def check(script: Callable[[Request], None], *, path: str = "", wanted: scenario.Scenario | None = None) -> Launch:
+def check(script: Callable[[Request], None], *, path: str = "", wanted: scenario.Scenario | None = None) -> Endpoint:
     with serving(script) as port:
-        return asyncio.run(checks.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(checks.check(wanted or spec(), [f"http://127.0.0.1:{port}{path}"]))
 
 
 def endpoint(r: Request, overhead: int = 8) -> None:
@@ -51,15 +51,15 @@ def endpoint(r: Request, overhead: int = 8) -> None:
 
 def test_a_good_server_tells_its_model_and_the_prompt_is_made_exact() -> None:
     got = check(endpoint)
-    assert (got.model, got.prompt_words, got.input_tokens) == ("toy", 12, 20)
-    assert (got.path, got.drop, got.notes) == ("/v1/chat/completions", frozenset(), ())
-    assert got.e2e_s > 0
+    assert (got.model.name, got.prompts.count, got.prompts.tokens) == ("toy", 12, 20)
+    assert (got.wire.target.path, got.wire.codec.drop, got.notes) == ("/v1/chat/completions", frozenset(), ())
+    assert got.alone.e2e_s > 0
 
 
 def test_what_a_probe_needs_to_make_other_lengths_is_known() -> None:
     got = check(endpoint)
-    assert (got.max_context, got.added_tokens, words_for(got, 100)) == (512, 8, 92)
-    assert not got.exact_words
+    assert (got.model.max_context, got.prompts.added_tokens, got.prompts.words_for(100)) == (512, 8, 92)
+    assert not got.prompts.exact
 
 
 def probing(kind: str, **workload: int) -> scenario.Scenario:
@@ -75,23 +75,23 @@ def test_a_prefill_probe_is_checked_with_answers_of_one_token() -> None:
         endpoint(r)
 
     got = check(script, wanted=probing("prefill", input_tokens=500, output_tokens=100))
-    assert (got.input_tokens, got.itl_s, got.notes) == (500, None, ())
+    assert (got.prompts.tokens, got.alone.itl_s, got.notes) == (500, None, ())
     assert sent == [1, 1]
 
 
 def test_a_decode_probe_takes_the_shortest_prompts_that_never_repeat() -> None:
     wanted = probing("decode", input_tokens=500, output_tokens=400)
     exact = check(endpoint, wanted=wanted)
-    assert (exact.prompt_words, exact.input_tokens, exact.notes) == (24, 32, ())
+    assert (exact.prompts.count, exact.prompts.tokens, exact.notes) == (24, 32, ())
 
     long_template = check(lambda r: endpoint(r, overhead=40), wanted=wanted)
-    assert (long_template.prompt_words, long_template.input_tokens) == (16, 56)
-    assert long_template.prompts_used == 2
+    assert (long_template.prompts.count, long_template.prompts.tokens) == (16, 56)
+    assert long_template.prompts.used == 2
     assert long_template.notes == ("prompts come to 56 tokens by the server's count, not 32",)
 
 
 def test_a_url_with_v1_at_its_end_is_understood() -> None:
-    assert check(endpoint, path="/v1").path == "/v1/chat/completions"
+    assert check(endpoint, path="/v1").wire.target.path == "/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_only_some_requests_of_the_load_have_is_tried_before_it(
     refuses = False
     got, plain = check(script, wanted=wanted), check(endpoint)
     assert len(sent) == 2  # one of each kind and check
-    assert got.added_tokens == plain.added_tokens
+    assert got.prompts.added_tokens == plain.prompts.added_tokens
 
 
 def test_a_prompt_of_0_tokens_is_no_count() -> None:
@@ -163,7 +163,7 @@ def test_a_prompt_of_0_tokens_is_no_count() -> None:
                  event({"choices": [], "usage": usage(0, n)}), b"data: [DONE]\n\n")  # fmt: skip
 
     got = check(script)
-    assert (got.prompt_words, got.input_tokens) == (20, None)
+    assert (got.prompts.count, got.prompts.tokens) == (20, None)
 
 
 def test_a_refused_optional_field_is_dropped_and_noted() -> None:
@@ -174,7 +174,7 @@ def test_a_refused_optional_field_is_dropped_and_noted() -> None:
             endpoint(r)
 
     got = check(script)
-    assert got.drop == {"ignore_eos"}
+    assert got.wire.codec.drop == {"ignore_eos"}
     assert got.notes == ("the server refuses ignore_eos: left out",)
 
 
@@ -185,8 +185,8 @@ def test_the_simulated_endpoint_is_known_wherever_it_runs() -> None:
         else:
             endpoint(r)
 
-    assert check(script).server == {"name": "knee-sim", "version": "9.9"}
-    assert check(endpoint).server == {}
+    assert check(script).published.facts == {"name": "knee-sim", "version": "9.9"}
+    assert check(endpoint).published.facts == {}
 
 
 def test_a_server_without_usage_is_measured_and_noted() -> None:
@@ -197,7 +197,7 @@ def test_a_server_without_usage_is_measured_and_noted() -> None:
             r.stream(delta(content=" x"), delta("stop", content=" y"))
 
     got = check(script)
-    assert got.input_tokens is None
+    assert got.prompts.tokens is None
     assert got.notes[0] == "the server gives no usage: input tokens are words, output tokens are chunks"
 
 
@@ -205,7 +205,7 @@ def test_a_tokenizer_counts_the_output_of_a_server_without_usage(monkeypatch: py
     async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
         return COMMON, "{}"
 
-    monkeypatch.setattr(checks.vocabulary, "words", words)
+    monkeypatch.setattr(checks.words, "of_tokenizer", words)
     wanted = reading.read({"workload": SHORT | {"tokenizer": "here"}}, place="test")
     got = check(on_chat(lambda r: r.stream(delta(content=" x"), delta("stop", content=" y"))), wanted=wanted)
     assert got.notes[0] == "the server gives no usage: input tokens are words, output tokens are the tokenizer's"
@@ -270,8 +270,8 @@ def test_a_model_that_is_named_needs_no_list_of_all() -> None:
     def goes_on(r: Request) -> None:
         r.answer(200, b'{"data":[{"id":"a"}],"has_more":true}') if r.path == "/v1/models" else endpoint(r)
 
-    assert check(goes_on, wanted=spec(model="toy")).model == "toy"
-    assert check(forbids, wanted=spec(model="toy")).model == "toy"
+    assert check(goes_on, wanted=spec(model="toy")).model.name == "toy"
+    assert check(forbids, wanted=spec(model="toy")).model.name == "toy"
 
 
 def test_a_wrong_model_is_answered_with_the_nearest() -> None:
@@ -287,7 +287,7 @@ def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:
 def test_a_prompt_shorter_than_what_the_server_adds_is_one_word_and_noted() -> None:
     wanted = reading.read({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
     got = check(endpoint, wanted=wanted)
-    assert (got.prompt_words, got.input_tokens) == (1, 9)
+    assert (got.prompts.count, got.prompts.tokens) == (1, 9)
     assert got.notes == ("the server adds tokens: a prompt of 1 word comes to 9 by its count, not 5",)
 
 
@@ -308,7 +308,7 @@ def test_nobody_there_and_no_such_host_say_so() -> None:
         ("http://no-such-host.invalid", "no host of that name"),
     ):
         with pytest.raises(HarnessError, match=fact):
-            asyncio.run(checks.check(spec(), url))
+            asyncio.run(checks.check(spec(), [url]))
 
 
 @pytest.mark.parametrize(
@@ -359,9 +359,9 @@ def test_the_checks_reach_whatever_the_load_will(wire: str) -> None:
     with reached(wire, endpoint) as there:
         host = f"[{there.host}]" if ":" in there.host else there.host
         url = f"unix:{there.uds}" if there.uds else f"{there.scheme}://{host}:{there.port}"
-        got = asyncio.run(checks.check(spec(ca_file=there.ca_file or None, transport=there.transport), url))
-    assert (got.model, got.input_tokens) == ("toy", 20)
-    assert (got.target.uds or got.target.port) == (there.uds or there.port)
+        got = asyncio.run(checks.check(spec(ca_file=there.ca_file or None, transport=there.transport), [url]))
+    assert (got.model.name, got.prompts.tokens) == ("toy", 20)
+    assert (got.wire.target.uds or got.wire.target.port) == (there.uds or there.port)
     assert [note.split(":")[0] for note in got.notes] == (
         ["--transport httpx (HTTP/1.1)"] if there.transport == "httpx" else []
     )
@@ -371,10 +371,10 @@ def test_a_certificate_that_is_not_trusted_is_one_line_and_insecure_is_noted() -
     with reached("tls", endpoint) as there:
         url = f"https://127.0.0.1:{there.port}"
         with pytest.raises(HarnessError) as caught:
-            asyncio.run(checks.check(spec(), url))
-        got = asyncio.run(checks.check(spec(insecure=True), url))
+            asyncio.run(checks.check(spec(), [url]))
+        got = asyncio.run(checks.check(spec(insecure=True), [url]))
         with pytest.raises(HarnessError, match="is not valid for 'localhost'; give the host"):
-            asyncio.run(checks.check(spec(ca_file=there.ca_file), url.replace("127.0.0.1", "localhost")))
+            asyncio.run(checks.check(spec(ca_file=there.ca_file), [url.replace("127.0.0.1", "localhost")]))
     assert str(caught.value) == (
         f"{url}: its certificate comes from an authority that is not trusted here; give --ca-file PEM"
     )
@@ -392,34 +392,34 @@ def test_plain_http_where_tls_was_asked_says_so() -> None:
 
         threading.Thread(target=plain, daemon=True).start()
         with pytest.raises(HarnessError, match="it does not speak TLS; is it http://"):
-            asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{listener.getsockname()[1]}"))
+            asyncio.run(checks.check(spec(insecure=True), [f"https://127.0.0.1:{listener.getsockname()[1]}"]))
 
 
 def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_CONNECT_S", 0.1)
-    monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
-    monkeypatch.setattr(unreachable, "_LATE_S", 0.02)
+    monkeypatch.setattr(checks, "CONNECT_S", 0.1)
+    monkeypatch.setattr(reach, "_HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(reach, "_LATE_S", 0.02)
     with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
-        asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(insecure=True), [f"https://127.0.0.1:{port}"]))
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"),
     ):
-        asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{silent.getsockname()[1]}"))
+        asyncio.run(checks.check(spec(insecure=True), [f"https://127.0.0.1:{silent.getsockname()[1]}"]))
 
 
 def test_plain_http_where_tls_was_asked_is_found_long_before_connecting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server waits for the rest of what it takes for a request, so no handshake fails."""
-    monkeypatch.setattr(unreachable, "_LATE_S", 0.05)
-    monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(reach, "_LATE_S", 0.05)
+    monkeypatch.setattr(reach, "_HANDSHAKE_S", 0.1)
     began = time.monotonic()
     with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
-        asyncio.run(checks.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(insecure=True), [f"https://127.0.0.1:{port}"]))
     assert time.monotonic() - began < 2.0
 
 
 def test_a_tls_server_that_is_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unreachable, "_LATE_S", 0.02)
+    monkeypatch.setattr(reach, "_LATE_S", 0.02)
 
     def slow(r: Request) -> None:
         if r.path == "/v1/models":
@@ -427,8 +427,8 @@ def test_a_tls_server_that_is_late_is_waited_for(monkeypatch: pytest.MonkeyPatch
         endpoint(r)
 
     with reached("tls", slow) as there:
-        got = asyncio.run(checks.check(spec(ca_file=there.ca_file), f"https://127.0.0.1:{there.port}"))
-    assert got.model == "toy"
+        got = asyncio.run(checks.check(spec(ca_file=there.ca_file), [f"https://127.0.0.1:{there.port}"]))
+    assert got.model.name == "toy"
 
 
 @pytest.mark.parametrize("model", [None, "toy"])
@@ -440,7 +440,7 @@ def test_an_api_without_v1_is_named_by_its_whole_address(model: str | None) -> N
             r.answer(404, b'{"detail":"Not Found"}')
 
     with serving(bare) as port, pytest.raises(HarnessError) as caught:
-        asyncio.run(checks.check(spec(model=model), f"http://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(model=model), [f"http://127.0.0.1:{port}"]))
     assert caught.value.way_out == f"give http://127.0.0.1:{port}/chat/completions"
 
 
@@ -472,7 +472,7 @@ def test_a_server_of_one_thread_is_checked_without_a_connection_that_stays() -> 
             held.remove(id(r.sock))
             one.release()
 
-    assert check(script).input_tokens == 20
+    assert check(script).prompts.tokens == 20
     assert not held
 
 
@@ -488,15 +488,15 @@ def test_only_httpx_goes_through_the_environment_s_proxy(monkeypatch: pytest.Mon
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
         url = f"https://127.0.0.1:{there.port}"
-        asyncio.run(checks.check(spec(ca_file=there.ca_file), url))
+        asyncio.run(checks.check(spec(ca_file=there.ca_file), [url]))
         assert tunnels == []
-        asyncio.run(checks.check(spec(ca_file=there.ca_file, transport="httpx"), url))
+        asyncio.run(checks.check(spec(ca_file=there.ca_file, transport="httpx"), [url]))
     assert set(tunnels) == {f"127.0.0.1:{there.port}"}
 
 
 def test_a_socket_that_is_not_there_says_how_to_look() -> None:
     with pytest.raises(HarnessError, match=r"nothing answers there .*curl --unix-socket /no/such"):
-        asyncio.run(checks.check(spec(), "unix:/no/such"))
+        asyncio.run(checks.check(spec(), ["unix:/no/such"]))
 
 
 def test_a_run_begins_after_two_requests() -> None:
@@ -507,7 +507,7 @@ def test_a_run_begins_after_two_requests() -> None:
             sent.append(json.loads(r.body)["max_tokens"])
         endpoint(r)
 
-    assert check(script).prompts_used == 2
+    assert check(script).prompts.used == 2
     assert sent == [1, 4]
 
 
@@ -526,7 +526,7 @@ def test_a_request_is_timed_when_nothing_else_is_done_here() -> None:
         over = True
 
     with serving(script) as port:
-        asyncio.run(checks.check(spec(), f"http://127.0.0.1:{port}", busy=busy()))
+        asyncio.run(checks.check(spec(), [f"http://127.0.0.1:{port}"], checks.How(busy=busy())))
     assert sent == [(1, False), (4, True)]
 
 
@@ -543,7 +543,7 @@ def test_a_tokenizer_that_counts_otherwise_takes_a_request_more() -> None:
         r.stream(delta("length", content=" x"), event({"choices": [], "usage": usage(counted, 1)}))
 
     got = check(script)
-    assert (got.prompts_used, got.prompt_words, got.input_tokens, got.notes) == (3, 11, 20, ())
+    assert (got.prompts.used, got.prompts.count, got.prompts.tokens, got.notes) == (3, 11, 20, ())
 
 
 def test_a_server_that_repeats_what_it_was_sent_brings_it_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,11 +561,11 @@ def test_a_server_that_repeats_what_it_was_sent_brings_it_nowhere(monkeypatch: p
             endpoint(r)
 
     got = check(echo, wanted=spec(api_key_env="A_KEY"))
-    assert got.target.headers["Authorization"] == "Bearer sk-0123456789abcdef"
-    assert (got.model, got.wire_model) == ("Bearer (hidden)", "Bearer sk-0123456789abcdef")
+    assert got.wire.target.headers["Authorization"] == "Bearer sk-0123456789abcdef"
+    assert (got.model.name, got.wire.codec.model) == ("Bearer (hidden)", "Bearer sk-0123456789abcdef")
     assert got.notes == ("the model's name holds what a header or a key says, so it is not stored; --model shows it",)
-    assert got.server == {"version": "Bearer (hidden)", "name": "vllm"}
-    assert got.cache_config == {"key": "Bearer (hidden)"}
+    assert got.published.facts == {"version": "Bearer (hidden)", "name": "vllm"}
+    assert got.published.cache_config == {"key": "Bearer (hidden)"}
 
     def refuses(r: Request) -> None:
         r.answer(200, MODELS) if r.path == "/v1/models" else r.answer(403, r.head)
@@ -586,4 +586,4 @@ def test_a_variable_in_the_body_is_sent_as_its_value(monkeypatch: pytest.MonkeyP
         endpoint(r)
 
     got = check(script, wanted=spec(extra_body={"api_key": "env:A_KEY"}))
-    assert (seen, got.extra_body) == ({"s3cret"}, {"api_key": "s3cret"})
+    assert (seen, got.wire.codec.extra_body) == ({"s3cret"}, {"api_key": "s3cret"})

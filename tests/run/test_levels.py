@@ -18,28 +18,26 @@ from harness.data.record import Level, Record
 from harness.data.roles import Role
 from harness.data.summary import RampStep
 from harness.load.messages import BeginLevel, Progress
-from harness.load.transport import Target
 from harness.results import frames
 from harness.results.folder import MANIFEST
 from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
 from harness.run import live_state
 from harness.run.earlier import Earlier
-from harness.run.launch.endpoint import Address, Launch
+from harness.run.launch.endpoint import Alone, Prompts
 from harness.run.levels import Levels, RampInputs
 from harness.search.budget import Budget, Spent
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.timing import Task
 from harness.spec import reading
 from tests.builders import virtual
+from tests.builders.endpoints import checked
 from tests.builders.records import request
 
-LAUNCH = Launch(
-    address=Address("http://h:1", "h", 1, ""), model="m", path="/v1/chat/completions", drop=frozenset(), words=("a",),
-    target=Target(scheme="http", host="h", port=1, path="/v1/chat/completions", headers={}), tokenizer_json="",
-    prompt_words=4, prompts_used=1, input_tokens=4, e2e_s=0.5, itl_s=0.01, server={}, cache_config={},
-    metrics=False, notes=(),
-)  # fmt: skip
+ENDPOINT = checked(
+    prompts=Prompts(words=("a",), count=4, tokens=4, used=1),
+    alone=Alone(e2e_s=0.5, itl_s=0.01),
+)
 
 
 class Quiet:
@@ -104,8 +102,8 @@ def run_level(
     frames: list[Level] = []
     keep = spool.level
     spool.level = lambda level: (frames.append(level), keep(level))[1]  # type: ignore[method-assign]
-    spec = reading.build({"ramp": ramp}, place="test")
-    levels = Levels(spec, LAUNCH, spool, view or Quiet(), 0, before)
+    spec = reading.read({"ramp": ramp}, place="test")
+    levels = Levels(spec, ENDPOINT, spool, view or Quiet(), 0, before)
     worker = FakeWorker(lambda p: levels._on_progress(change(p)), **fake)
 
     async def main() -> None:
@@ -459,7 +457,7 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
     spool = Spool(tmp_path, header(0, 0.0))
     spec = reading.build({"ramp": {"level_seconds": 25}, "slo": {"ttft_p50": 0.3}}, place="test")
     manifest = {"scenario": msgspec.to_builtins(spec), "workload": {"input_tokens": 10, "output_tokens": 9}}
-    levels = Levels(spec, LAUNCH, spool, Quiet(), 0, inputs=RampInputs.of(manifest_of(manifest)))
+    levels = Levels(spec, ENDPOINT, spool, Quiet(), 0, inputs=RampInputs.of(manifest_of(manifest)))
     live, parts = [], []
 
     async def main() -> None:

@@ -8,31 +8,27 @@ import msgspec
 import pytest
 
 from harness.data.summary import Prediction
-from harness.load.transport import Target
 from harness.predict import mixture, roofline
-from harness.run.launch.endpoint import Launch, address
+from harness.run.launch.endpoint import Prompts
 from harness.run.prediction import predict
 from harness.sim.profile import profile
 from harness.spec import reading
 from harness.workload import shape
+from tests.builders.endpoints import checked
 
-LAUNCH = Launch(  # 8 tokens of the template, and a token a word
-    address=address("http://h:1"), target=Target(scheme="http", host="h", port=1, path="/", headers={}),
-    model="toy", path="/", drop=frozenset(), words=("a",), tokenizer_json="", prompt_words=500, prompts_used=2,
-    input_tokens=508, e2e_s=0.1, itl_s=None, server={}, cache_config={}, metrics=False, notes=(),
-)  # fmt: skip
+PROMPTS = Prompts(words=("a",), count=500, tokens=508)  # 8 tokens of the template, and a token a word
 SERVED = profile(speed=1.0)
 
 
-def predicted(toml: str, launch: Launch = LAUNCH) -> Prediction:
-    asked = reading.build(tomllib.loads(f"ramp.levels = [4]\n{toml}"), place="x.toml")
-    return predict(asked, launch, SERVED.model, SERVED.deployment, simulated=True)
+def predicted(toml: str, prompts: Prompts = PROMPTS) -> Prediction:
+    asked = reading.read(tomllib.loads(f"ramp.levels = [4]\n{toml}"), place="x.toml")
+    return predict(asked, checked(prompts=prompts), SERVED.model, SERVED.deployment, simulated=True)
 
 
 def test_prompts_of_one_length_are_predicted_as_the_server_counts_them() -> None:
     found = predicted("[workload]\ninput_tokens = 512")
     assert (found.input_tokens, found.step_machine) == (508, [])
-    longer = msgspec.structs.replace(LAUNCH, prompt_words=600, input_tokens=608)  # the checks ask with the prefix
+    longer = msgspec.structs.replace(PROMPTS, count=600, tokens=608)  # the checks ask with the prefix
     assert predicted("[workload]\ninput_tokens = 512\nprefix = { tokens = 100 }", longer).input_tokens == 608
 
 

@@ -10,17 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.load.transport import Target
-from harness.run.launch.endpoint import Launch, address, probe_lengths, words_for
+from harness.run.launch.endpoint import Endpoint, Prompts, probe_lengths
 from harness.spec import scenario
 from harness.workload import probe
-from harness.workload.text import COMMON
+from tests.builders.endpoints import checked
 
-LAUNCH = Launch(
-    address=address("http://h:1"), target=Target(scheme="http", host="h", port=1, path="/", headers={}),
-    model="toy", path="/", drop=frozenset(), words=COMMON, tokenizer_json="", prompt_words=504, prompts_used=2,
-    input_tokens=512, e2e_s=0.1, itl_s=None, server={}, cache_config={}, metrics=False, notes=(),
-)  # fmt: skip
+PROMPTS = Prompts(count=504, tokens=512, used=2)
 
 
 def asked(kind: str | None, input_tokens: int = 512, output_tokens: int = 128) -> scenario.Scenario:
@@ -32,8 +27,8 @@ def asked(kind: str | None, input_tokens: int = 512, output_tokens: int = 128) -
     )
 
 
-def found(**changes: Any) -> Launch:
-    return msgspec.structs.replace(LAUNCH, **changes)
+def found(max_context: int | None = None, **changes: Any) -> Endpoint:
+    return checked(max_context=max_context, prompts=msgspec.structs.replace(PROMPTS, **changes))
 
 
 def lengths(tokens: int = 512, /, **changes: Any) -> list[int]:
@@ -64,7 +59,7 @@ def test_a_decode_probe_s_answers_stay_in_the_context_with_what_the_prompts_come
 def test_no_probe_changes_nothing() -> None:
     assert probe.scenario_for(asked(None), 100) == asked(None)
     for kind in (None, probe.DECODE):
-        assert probe_lengths(asked(kind), LAUNCH) == []
+        assert probe_lengths(asked(kind), found()) == []
 
 
 @given(
@@ -94,7 +89,7 @@ def test_a_length_next_to_the_asked_one_is_left_out() -> None:
 
 
 def test_prompts_stay_in_the_context_that_the_server_publishes() -> None:
-    exact = lengths(512, max_context=1025, exact_words=True)
+    exact = lengths(512, max_context=1025, exact=True)
     assert exact[-1] == 1024, "and one token of answer"
     assert 512 in exact
     assert lengths(512, max_context=1025)[-1] == 972, "5 % clear where words may be more than a token"
@@ -103,9 +98,9 @@ def test_prompts_stay_in_the_context_that_the_server_publishes() -> None:
 
 
 def test_prompts_are_never_so_few_words_that_they_repeat() -> None:
-    got = lengths(512, prompt_words=412)  # a template of 100 tokens
+    got = lengths(512, count=412)  # a template of 100 tokens
     assert got[0] == 116
-    assert min(words_for(found(prompt_words=412), tokens) for tokens in got) == 16
+    assert min(found(count=412).prompts.words_for(tokens) for tokens in got) == 16
 
 
 @given(st.integers(1, 20_000), st.integers(0, 500), st.none() | st.integers(100, 40_000), st.booleans())
@@ -115,8 +110,8 @@ def test_whatever_is_asked_it_is_among_rising_lengths_that_fit(
     if context is not None and asked_tokens + 1 > context:
         return  # refused by the launch check
     got = lengths(
-        asked_tokens, input_tokens=asked_tokens, prompt_words=asked_tokens - added, max_context=context,
-        exact_words=exact,
+        asked_tokens, tokens=asked_tokens, count=asked_tokens - added, max_context=context,
+        exact=exact,
     )  # fmt: skip
     assert asked_tokens in got
     assert 1 <= len(got) <= 9
@@ -137,4 +132,4 @@ def test_whatever_is_asked_it_is_among_rising_lengths_that_fit(
 def test_words_are_the_tokens_without_those_that_the_server_adds(
     counted: int | None, words: int, tokens: int, expected: int
 ) -> None:
-    assert words_for(found(input_tokens=counted, prompt_words=words), tokens) == expected
+    assert found(tokens=counted, count=words).prompts.words_for(tokens) == expected

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.run.launch import replicas
-from harness.run.launch.endpoint import Launch
+from harness.run.launch import checks
+from harness.run.launch.endpoint import Endpoint
 from tests.builders.servers import Request, serving
 from tests.run.test_launch import endpoint, spec
 
 Script = Callable[[Request], None]
 
 
-def check(*scripts: Script, **target: Any) -> tuple[Launch, list[str]]:
+def check(*scripts: Script, **target: Any) -> tuple[Endpoint, list[str]]:
     """What the checks of replicas that answer by these scripts find, and their urls."""
     with contextlib.ExitStack() as stack:
         urls = [f"http://127.0.0.1:{stack.enter_context(serving(script))}" for script in scripts]
         wanted = spec(urls=urls, **target)
-        return asyncio.run(replicas.check(wanted, urls)), urls
+        return asyncio.run(checks.check(wanted, urls)), urls
 
 
 def refused(*scripts: Script, **target: Any) -> str:
@@ -67,13 +67,13 @@ def test_every_replica_is_checked_and_no_prompt_is_sent_twice() -> None:
 
     found, urls = check(counting, counting, counting)
     assert [each.address.place for each in found.replicas] == urls
-    assert found.target == found.replicas[0].target
-    assert len(prompts) == len(set(prompts)) == found.prompts_used
+    assert found.wire.target == found.replicas[0].wire.target
+    assert len(prompts) == len(set(prompts)) == found.prompts.used
 
 
 def test_a_field_that_one_replica_refuses_is_sent_to_none() -> None:
     found, _ = check(endpoint, without_eos)
-    assert found.drop == {"ignore_eos"}
+    assert found.wire.codec.drop == {"ignore_eos"}
 
 
 def test_a_replica_of_another_version_is_refused_unless_asked_for() -> None:
@@ -89,12 +89,12 @@ def test_a_replica_of_another_version_is_refused_unless_asked_for() -> None:
 def test_a_replica_of_another_model_is_refused_unless_asked_for() -> None:
     assert "it does not serve 'toy'" in refused(endpoint, other_model)
     found, _ = check(endpoint, other_model, allow_different_replicas=True)
-    assert found.model == "toy"
+    assert found.model.name == "toy"
 
 
 def test_a_named_model_that_no_replica_lists_is_loaded_where_all_take_it() -> None:
     found, _ = check(endpoint, endpoint, model="any")
-    assert (found.model, len(found.replicas)) == ("any", 2)
+    assert (found.model.name, len(found.replicas)) == ("any", 2)
     assert "its list of models does not have 'any'" in found.notes
 
 
@@ -119,7 +119,7 @@ def test_every_replica_is_asked_for_the_model_by_its_name_though_a_header_holds_
     found, _ = check(script, script, headers={"X-Model": "Qwen3-8B"})
     assert set(sent) == {"Qwen3-8B"}
     assert len(sent) > 2
-    assert {each.model for each in found.replicas} == {"(hidden)"}
+    assert {each.model.name for each in found.replicas} == {"(hidden)"}
     assert all("Qwen3-8B" not in note for note in found.notes)
 
 

@@ -13,7 +13,7 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.manifest import Manifest
 from harness.results.result import Result
-from harness.run.launch import unreachable
+from harness.run.launch import answers
 from harness.run.resume import as_before
 from harness.spec import reading
 from tests.builders.servers import Request, serving
@@ -55,10 +55,10 @@ def test_a_name_that_a_header_holds_is_hidden_and_sent(header: dict[str, str], m
     seen: list[str] = []
     got = check(listing(model, seen=seen), wanted=spec(headers=header))
     assert set(seen) == {model}
-    assert (got.model, got.wire_model) == (shown, model)
+    assert (got.model.name, got.wire.codec.model) == (shown, model)
     assert "--model shows it" in got.notes[0]
     named = check(listing(model), wanted=spec(headers=header, model=model))
-    assert (named.model, named.wire_model, named.notes) == (model, model, ())
+    assert (named.model.name, named.wire.codec.model, named.notes) == (model, model, ())
 
 
 @pytest.mark.slow
@@ -85,8 +85,9 @@ def test_a_named_model_that_the_list_lacks_is_tried() -> None:
     seen: list[str] = []
     got = check(listing("toy", "tiny", seen=seen), wanted=spec(model="toy:nitro"))
     assert set(seen) == {"toy:nitro"}
-    assert (got.model, got.listed, got.notes) == ("toy:nitro", False, ("its list of models does not have 'toy:nitro'",))
-    assert check(listing("toy"), wanted=spec(model="toy")).listed
+    assert (got.model.name, got.model.listed) == ("toy:nitro", False)
+    assert got.notes == ("its list of models does not have 'toy:nitro'",)
+    assert check(listing("toy"), wanted=spec(model="toy")).model.listed
 
 
 @pytest.mark.parametrize(
@@ -118,9 +119,9 @@ def test_a_server_of_one_model_has_its_limits_whatever_its_name() -> None:
         else:
             endpoint(r)
 
-    assert check(script, wanted=spec(model="any")).max_context == 4096
+    assert check(script, wanted=spec(model="any")).model.max_context == 4096
     entry["owned_by"] = "gateway"  # which may serve others, too
-    assert check(script, wanted=spec(model="any")).max_context is None
+    assert check(script, wanted=spec(model="any")).model.max_context is None
 
 
 def test_a_run_is_not_resumed_once_the_list_lacks_its_model() -> None:
@@ -129,9 +130,9 @@ def test_a_run_is_not_resumed_once_the_list_lacks_its_model() -> None:
     with pytest.raises(HarnessError, match="its list of models no longer has 'toy'; start a new run"):
         as_before(check(listing("other"), wanted=spec(model="toy")), began)
     listed, _ = as_before(check(listing("toy"), wanted=spec(model="toy")), began)
-    assert listed.model == "toy"
+    assert listed.model.name == "toy"
     unlisted = check(listing("toy"), wanted=spec(model="any"))
-    assert as_before(unlisted, Manifest(model="any", model_listed=False))[0].model == "any"
+    assert as_before(unlisted, Manifest(model="any", model_listed=False))[0].model.name == "any"
 
 
 def test_a_name_is_compared_with_all_of_a_long_list() -> None:
@@ -153,7 +154,7 @@ def test_the_model_of_a_class_has_to_be_listed_since_nothing_tries_it() -> None:
     tables = {"class": [CHAT, CHAT | {"name": "other", "model": "own"}], "target": {"model": "any"}}
     wanted = reading.build(tables, place="test")
     says("it does not serve 'own'; did you mean 'owl'?", listing("toy", "owl"), wanted)
-    assert check(listing("toy", "own"), wanted=wanted).model == "any"
+    assert check(listing("toy", "own"), wanted=wanted).model.name == "any"
 
 
 # Keys
@@ -196,7 +197,7 @@ def test_a_gateway_that_forbids_its_list_is_asked_for_the_named_model() -> None:
     ],
 )
 def test_a_redirect_names_an_address_that_can_be_given(location: str, line: str) -> None:
-    moved = unreachable.redirected(301, {"location": location}, "http://h:80", "/v1/models", cut="/v1/models")
+    moved = answers.redirected(301, {"location": location}, "http://h:80", "/v1/models", cut="/v1/models")
     assert isinstance(moved, HarnessError)
     assert str(moved).startswith(f"http://h:80/v1/models: {line}")
 

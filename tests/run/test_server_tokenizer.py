@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.run.launch import checks as launching
-from harness.run.launch.endpoint import Launch
-from harness.run.launch.server_tokenizer import single_tokens
+from harness.run.launch import checks
+from harness.run.launch.endpoint import Endpoint
+from harness.run.launch.words import single_tokens
 from harness.spec import reading
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving
@@ -25,7 +25,7 @@ def cut(text: str, blank: str) -> list[str]:
     return [piece for pieces in words for piece in pieces]
 
 
-def check(owner: object, answer: Any) -> tuple[Launch, list[dict[str, Any]]]:
+def check(owner: object, answer: Any) -> tuple[Endpoint, list[dict[str, Any]]]:
     """The launch against a server of that owner whose /tokenize gives this answer, and what it was sent."""
     asked: list[dict[str, Any]] = []
 
@@ -47,7 +47,7 @@ def check(owner: object, answer: Any) -> tuple[Launch, list[dict[str, Any]]]:
 
     wanted = reading.build({"workload": {"input_tokens": 100, "output_tokens": 4, "seed": 1}}, place="test")
     with serving(script) as port:
-        return asyncio.run(launching.check(wanted, f"http://127.0.0.1:{port}")), asked
+        return asyncio.run(checks.check(wanted, [f"http://127.0.0.1:{port}"])), asked
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def check(owner: object, answer: Any) -> tuple[Launch, list[dict[str, Any]]]:
 )
 def test_prompts_are_of_words_that_the_server_says_are_one_token(owner: str, answer: Any) -> None:
     found, asked = check(owner, answer)
-    assert found.exact_words
-    assert set(COMMON) - set(found.words) == {SPLIT}
-    assert (found.input_tokens, found.prompt_words, found.tokens_per_word) == (100, 92, 1.0)
+    assert found.prompts.exact
+    assert set(COMMON) - set(found.prompts.words) == {SPLIT}
+    assert (found.prompts.tokens, found.prompts.count, found.prompts.tokens_per_word) == (100, 92, 1.0)
     assert len(asked) == 1
 
 
@@ -79,7 +79,7 @@ def test_prompts_are_of_words_that_the_server_says_are_one_token(owner: str, ans
 )
 def test_any_other_answer_leaves_the_words_as_they_were(answer: Any) -> None:
     found, _ = check("vllm", answer)
-    assert (found.exact_words, found.words) == (False, COMMON)
+    assert (found.prompts.exact, found.prompts.words) == (False, COMMON)
 
 
 def test_a_server_of_another_kind_is_not_asked() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.run.launch import checks, silence
+from harness.run.launch import checks, reach
 from harness.spec import reading
 from harness.workload.text import COMMON
 from tests.builders.servers import Request, serving
@@ -17,7 +17,7 @@ from tests.run.test_launch import SHORT, endpoint
 
 def noted(slow: str, monkeypatch: pytest.MonkeyPatch, **workload: Any) -> list[str]:
     """The notes of a launch whose server is slow with one page."""
-    monkeypatch.setattr(silence, "AFTER_S", 0.1)
+    monkeypatch.setattr(reach, "AFTER_S", 0.1)
     notes: list[str] = []
 
     def script(r: Request) -> None:
@@ -28,7 +28,7 @@ def noted(slow: str, monkeypatch: pytest.MonkeyPatch, **workload: Any) -> list[s
     wanted = reading.build({"workload": SHORT | workload}, place="test")
     with serving(script) as port:
         place = f"http://127.0.0.1:{port}"
-        asyncio.run(checks.check(wanted, place, note=notes.append))
+        asyncio.run(checks.check(wanted, [place], checks.How(note=notes.append)))
     return [each.replace(place, "PLACE") for each in notes]
 
 
@@ -51,7 +51,7 @@ def test_a_tokenizer_whose_hub_cannot_be_reached_is_named(monkeypatch: pytest.Mo
         await asyncio.sleep(0.25)
         return COMMON, "{}"
 
-    monkeypatch.setattr(checks.vocabulary, "words", words)
+    monkeypatch.setattr(checks.words, "of_tokenizer", words)
     assert noted("", monkeypatch, tokenizer="org/model") == [
         "waiting for the tokenizer org/model, or the hub that has it"
     ]
@@ -60,10 +60,10 @@ def test_a_tokenizer_whose_hub_cannot_be_reached_is_named(monkeypatch: pytest.Mo
 def test_a_launch_that_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> list[str]:
         notes: list[str] = []
-        with silence.broken(notes.append, "nothing"):
+        with reach.noted(notes.append, "nothing"):
             await asyncio.sleep(0)
         await asyncio.sleep(0.02)
         return notes
 
-    monkeypatch.setattr(silence, "AFTER_S", 0.01)
+    monkeypatch.setattr(reach, "AFTER_S", 0.01)
     assert asyncio.run(go()) == []

@@ -21,7 +21,7 @@ from harness.results.folder import SUMMARY
 from harness.results.result import Result
 from harness.run import levels
 from harness.run.launch import checks
-from harness.run.launch.endpoint import Launch, words_for
+from harness.run.launch.endpoint import Endpoint
 from harness.spec import reading, scenario
 from harness.workload import text
 from tests.builders import stacks
@@ -32,9 +32,9 @@ def spec(tokens: int = 20, **tables: dict[str, Any]) -> scenario.Scenario:
     return reading.build({"workload": {"input_tokens": tokens, "output_tokens": 4}, **tables}, place="test")
 
 
-def check(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> Launch:
+def check(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> Endpoint:
     with serving(script) as port:
-        return asyncio.run(checks.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(checks.check(wanted or spec(), [f"http://127.0.0.1:{port}{path}"]))
 
 
 def refusal(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> str:
@@ -52,8 +52,8 @@ def refusal(script: stacks.Script, wanted: scenario.Scenario | None = None, path
 def test_the_slots_and_contexts_of_llama_server_are_read() -> None:
     got = check(stacks.llama)
     facts = {"name": "llamacpp", "version": "b7000-abc", "slots": 4, "n_ctx": 512, "n_ctx_train": 8192}
-    assert (got.server, got.max_context) == (facts, 512)
-    assert (got.prompt_words, got.input_tokens, got.notes) == (12, 20, ())
+    assert (got.published.facts, got.model.max_context) == (facts, 512)
+    assert (got.prompts.count, got.prompts.tokens, got.notes) == (12, 20, ())
 
 
 def test_slots_are_counted_where_llama_server_shows_no_props() -> None:
@@ -61,7 +61,7 @@ def test_slots_are_counted_where_llama_server_shows_no_props() -> None:
         stacks.refuse(r, 501, "no props") if r.path == "/props" else stacks.llama(r, slots=3)
 
     got = check(script)
-    assert (got.server["slots"], got.max_context) == (3, 512)
+    assert (got.published.facts["slots"], got.model.max_context) == (3, 512)
 
 
 def test_a_length_that_no_slot_holds_is_refused() -> None:
@@ -86,7 +86,7 @@ def test_slots_are_a_hint_for_the_ramp_where_nothing_is_predicted() -> None:
 
 def test_a_connection_that_broke_after_a_500_is_not_the_end() -> None:
     got = check(stacks.transformers, spec(target={"model": "toy"}))
-    assert (got.input_tokens, got.drop) == (20, {"ignore_eos"})
+    assert (got.prompts.tokens, got.wire.codec.drop) == (20, {"ignore_eos"})
 
 
 def test_a_500_without_a_model_s_name_is_one_line() -> None:
@@ -112,16 +112,17 @@ def test_a_connection_that_breaks_when_it_is_fresh_is_an_error() -> None:
 @pytest.mark.parametrize("tokens", [64, 128, 1000])
 def test_a_word_may_cost_any_number_of_tokens(per_word: int, added: int, tokens: int) -> None:
     got = check(stacks.counting(lambda words: added + per_word * words), spec(tokens))
-    assert got.input_tokens == added + per_word * got.prompt_words
-    assert abs(got.input_tokens - tokens) <= max(per_word / 2, 0.005 * tokens)
-    assert got.prompts_used <= 3 + (per_word > 1)
-    assert got.tokens_per_word == pytest.approx(per_word)
-    assert abs(words_for(got, 4 * tokens) - (4 * tokens - added) / per_word) <= 1
+    assert got.prompts.count
+    assert got.prompts.tokens == added + per_word * got.prompts.count
+    assert abs(got.prompts.tokens - tokens) <= max(per_word / 2, 0.005 * tokens)
+    assert got.prompts.used <= 3 + (per_word > 1)
+    assert got.prompts.tokens_per_word == pytest.approx(per_word)
+    assert abs(got.prompts.words_for(4 * tokens) - (4 * tokens - added) / per_word) <= 1
 
 
 def test_words_of_mixed_cost_come_within_two_percent() -> None:
     got = check(stacks.counting(lambda words: 11 + words + words // 3), spec(700))
-    assert got.input_tokens == pytest.approx(700, rel=0.02)
+    assert got.prompts.tokens == pytest.approx(700, rel=0.02)
 
 
 def test_words_of_different_cost_come_out_exactly_for_every_prompt() -> None:
@@ -134,26 +135,26 @@ def test_words_of_different_cost_come_out_exactly_for_every_prompt() -> None:
 
     for tokens in (64, 300, 1500):
         got = check(script, spec(tokens))
-        assert got.input_tokens == pytest.approx(tokens, abs=max(2, 0.005 * tokens))
+        assert got.prompts.tokens == pytest.approx(tokens, abs=max(2, 0.005 * tokens))
 
 
 def test_a_prompt_that_overflows_the_context_is_tried_shorter() -> None:
     got = check(stacks.counting(lambda words: 5 + 3 * words, context=2048), spec(1900))
-    assert got.input_tokens == pytest.approx(1900, abs=3)
+    assert got.prompts.tokens == pytest.approx(1900, abs=3)
 
 
 def test_what_was_sent_stands_in_the_notes() -> None:
     got = check(stacks.counting(lambda words: 8 + 2 * words), spec(64))
-    assert (got.input_tokens, got.prompt_words) == (64, 28)
+    assert (got.prompts.tokens, got.prompts.count) == (64, 28)
     assert got.notes == ("a word of the prompts is 2 tokens by the server's count: 28 words a prompt",)
 
 
 def test_a_template_longer_than_the_prompt_leaves_it_one_word() -> None:
     got = check(stacks.counting(lambda words: 30 + 2 * words), spec(20))
-    assert (got.input_tokens, got.prompt_words) == (32, 1)
+    assert (got.prompts.tokens, got.prompts.count) == (32, 1)
     assert "the server adds tokens: a prompt of 1 word comes to 32 by its count, not 20" in got.notes
     got = check(stacks.counting(lambda words: 18 + 5 * words), spec(20))
-    assert (got.input_tokens, got.prompt_words) == (23, 1)
+    assert (got.prompts.tokens, got.prompts.count) == (23, 1)
 
 
 def test_the_slope_is_neither_below_a_token_nor_more_than_the_prompt_shows() -> None:
@@ -177,9 +178,9 @@ def test_azure_is_asked_by_its_version_and_its_own_fields(path: str) -> None:
         stacks.azure(r)
 
     got = check(script, spec(target={"model": "gpt"}), path)
-    assert got.input_tokens == 20
-    assert got.target.path == AZURE
-    assert got.drop == {"max_tokens", "temperature", "ignore_eos", "stream_options.continuous_usage_stats"}
+    assert got.prompts.tokens == 20
+    assert got.wire.target.path == AZURE
+    assert got.wire.codec.drop == {"max_tokens", "temperature", "ignore_eos", "stream_options.continuous_usage_stats"}
     assert "the server refuses max_tokens: max_completion_tokens is sent" in got.notes
     assert "the server refuses temperature: left out; the server samples by its default" in got.notes
     assert all(path.endswith("?api-version=2024-10-21") for path in seen)
@@ -202,7 +203,7 @@ def test_the_api_s_whole_address_is_taken(path: str, api: str) -> None:
             r.answer(404, b"{}")
 
     got = check(script, path=path)
-    assert (got.api, got.path, got.notes) == (api, path, (f"the address names the API: {api}",))
+    assert (got.api, got.wire.target.path, got.notes) == (api, path, (f"the address names the API: {api}",))
 
 
 def test_an_address_and_a_flag_that_contradict_each_other_are_a_mistake() -> None:
@@ -251,7 +252,7 @@ def test_a_server_that_always_compresses_is_refused_by_the_coding_s_name() -> No
 
 def test_http_to_a_port_that_speaks_tls_is_one_line() -> None:
     with serving(stacks.llama, tls=certified("127.0.0.1")) as port, pytest.raises(HarnessError) as caught:
-        asyncio.run(checks.check(spec(), f"http://127.0.0.1:{port}"))
+        asyncio.run(checks.check(spec(), [f"http://127.0.0.1:{port}"]))
     assert str(caught.value) == f"http://127.0.0.1:{port}: it speaks TLS; give the address as https://"
 
 
@@ -269,9 +270,9 @@ def test_figures_are_read_where_they_are_and_the_key_is_not_sent_there(monkeypat
     with serving(page) as apart:
         target = {"api_key_env": "A_KEY", "metrics_url": f"http://127.0.0.1:{apart}/some/metrics"}
         got = check(stacks.llama, spec(target=target))
-    assert (got.metrics, got.server["name"]) == (True, "vllm")
-    assert got.figures is not None
-    assert (got.figures.port, got.figures.path, got.figures.headers) == (apart, "/some/metrics", {})
+    assert got.published.facts["name"] == "vllm"
+    assert got.wire.figures is not None
+    assert (got.wire.figures.port, got.wire.figures.path, got.wire.figures.headers) == (apart, "/some/metrics", {})
     assert heads
     assert all(head.startswith(b"GET /some/metrics ") and b"s3cret" not in head for head in heads)
 
@@ -299,7 +300,7 @@ def test_the_pages_of_exporters_are_found_before_any_load_and_the_key_is_not_sen
     with serving(page) as apart:
         there = f"http://127.0.0.1:{apart}/metrics"
         got = check(stacks.llama, spec(target={"api_key_env": "A_KEY", "exporters": [there]}))
-    assert [(each.port, each.path, each.headers) for each in got.exporters] == [(apart, "/metrics", {})]
+    assert [(each.port, each.path, each.headers) for each in got.wire.exporters] == [(apart, "/metrics", {})]
     assert heads
     assert not any(b"s3cret" in head for head in heads)
     assert refusal(stacks.llama, spec(target={"exporters": [there]})).startswith(
@@ -320,9 +321,9 @@ def test_trtllm_serve_has_its_figures_at_another_path() -> None:
             stacks.llama(r)
 
     got = check(trtllm, spec())
-    assert (got.metrics, got.server["name"]) == (True, "trtllm")
-    assert got.figures is not None
-    assert got.figures.path == "/prometheus/metrics"
+    assert got.published.facts["name"] == "trtllm"
+    assert got.wire.figures is not None
+    assert got.wire.figures.path == "/prometheus/metrics"
 
 
 # Whole runs

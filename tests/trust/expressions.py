@@ -24,7 +24,7 @@ from harness.predict import catalog, quantisation
 from harness.report import markdown
 from harness.results import levelmap
 from harness.results.readers import level, table
-from harness.run.launch import first_requests, unreachable
+from harness.run.launch import answers, first_requests
 from harness.spec import images, reuse, scenario
 from harness.stacks import command
 from harness.workload.dataset import files
@@ -82,10 +82,10 @@ _alike = [found for found, _ in quantisation._ALIKE]
 
 TABLE = (
     Expression(
-        "run/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"),
+        "run/launch/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"),
     ),
     Expression(
-        "run/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "),
+        "run/launch/answers.py", "connection error", answers._NO_UPSTREAM.search, times("connection "),
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!")),
     Expression("stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times(".")),

@@ -32,7 +32,7 @@ from harness.dialects import DIALECTS
 from harness.load.driver import Driver
 from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, Stamping, new_loop, now
-from harness.load.messages import BeginLevel, Command, Message, Plan, Prepare, Progress, Stop
+from harness.load.messages import BeginLevel, Codec, Command, Message, Plan, Prepare, Progress, Replica, Stop
 from harness.load.transport import Target, Transport
 from harness.load.worker import transport_for
 from harness.load.workers import Workers
@@ -114,9 +114,10 @@ def target(row: Row, served: Served, pace: str, transport: str = "socket") -> Ta
 
 def plan(where: Target, row: Row, in_flight: int, cpus: tuple[int, ...] = ()) -> Plan:
     return Plan(
-        worker=0, workers=1, run_id=uuid.uuid4().hex[:12], target=where, url="http://127.0.0.1", model="toy",
+        worker=0, workers=1, run_id=uuid.uuid4().hex[:12],
+        replicas=(Replica("http://127.0.0.1", where),), codec=Codec(api=row.api, model="toy"),
         source=Uniform(words=COMMON, prompt_words=PROMPT, output_tokens=TOKENS, seed=0), first_request=0,
-        api=row.api, request_timeout_s=row.deadline_s,
+        request_timeout_s=row.deadline_s,
         max_rps=None, start="staggered", max_in_flight=in_flight, tick_ns=250_000, origin_ns=now(), cpus=cpus,
     )  # fmt: skip
 
@@ -201,7 +202,9 @@ def one_by_one(rows: Sequence[Row], served: Served, transport: str = "socket") -
         plans = [plan(target(row, served, "quick", transport), row, 1) for row in chosen]
         wanted = [4 if row.which == "load" else 16 for row in chosen]
         pace = PACES["quick"]
-        ways = [transport_for(each.target, selector) for each in plans]  # all of them first: TLS takes a moment
+        ways = [
+            transport_for(each.replicas[0].target, selector) for each in plans
+        ]  # all of them first: TLS takes a moment
         rows = zip(plans, ways, wanted, strict=True)
         seen = await asyncio.gather(*(driven(p, way, selector, pace, n) for p, way, n in rows))
         if clock is not None:

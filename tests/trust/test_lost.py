@@ -25,7 +25,7 @@ from harness.load import worker as worker_process
 from harness.load import workers as worker_set
 from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, new_loop
-from harness.load.messages import BeginLevel, Done, Message, Plan, Prepare
+from harness.load.messages import BeginLevel, Codec, Done, Message, Plan, Prepare, Replica
 from harness.load.transport import Target
 from harness.results import frames
 from harness.results.folder import MANIFEST
@@ -309,7 +309,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_load(tmp_path: Path,
 
 def plan(target: Target) -> Plan:
     return Plan(
-        worker=0, workers=1, run_id="r", target=target, url="", model="toy", first_request=0,
+        worker=0, workers=1, run_id="r", replicas=(Replica("", target),), codec=Codec(model="toy"), first_request=0,
         source=Uniform(words=("a",), prompt_words=4, output_tokens=4, seed=0), request_timeout_s=10.0,
         max_rps=None, start="burst", max_in_flight=8, tick_ns=1_000_000, origin_ns=time.monotonic_ns(),
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """The checks before any load: whether the endpoint answers, its model, the fields it takes, the tokens of a prompt.
 
 Whatever an operator can get wrong about a target is found here, by one request at a time, and becomes a one-line error
-(`unreachable`). What is found goes into the manifest and into the load; nothing is measured. The server's own pages
-are read at the same time (`published`), and load begins after two requests (`first_requests`).
+(`reach`, `answers`). What is found goes into the manifest and into the load; nothing is measured. The server's own
+pages are read at the same time (`published`), and load begins after two requests (`first_requests`). Each of several
+replicas is checked as one server is, and all have to serve the same model alike.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,24 +19,191 @@ import msgspec
 from harness.base.errors import HarnessError
 from harness.base.secrecy import redact, redact_all
 from harness.dialects import DIALECTS
+from harness.load import control
 from harness.load.client import client
 from harness.load.http1 import replaced
+from harness.load.messages import Codec
 from harness.load.transport import Target
-from harness.run.launch import published, server_tokenizer, silence, spoken, unreachable, vocabulary
+from harness.run.launch import answers, published, reach, words
 from harness.run.launch.consent import addresses
-from harness.run.launch.endpoint import Address, Launch, address
-from harness.run.launch.first_requests import Findings, RequestPlan, first_requests
-from harness.run.launch.served_model import LIST_S, ServedModel, served_model
-from harness.run.launch.spoken import NotSpokenError
+from harness.run.launch.endpoint import Address, Endpoint, Prompts, Published, Wire, address
+from harness.run.launch.first_requests import class_fields, first_requests
+from harness.run.launch.published import CONNECT_S
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
 from harness.workload import probe, shape, tasks
-from harness.workload.text import PromptWords
 
 _KEY = "Authorization"  # the header in which a resolved scenario has the API key
-_CONNECT_S = 10.0  # TLS included
 _MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
 _MODEL_HIDDEN = "the model's name holds what a header or a key says, so it is not stored; --model shows it"
+_SERVE_ALIKE = "serve the same on all replicas, or add --allow-different-replicas"
+
+
+class How(msgspec.Struct, frozen=True, kw_only=True):
+    """How the checks of a server are made."""
+
+    first_prompt: int = 0  # the number of the first prompt: none is sent twice
+    trust_remote_code: bool = False  # a named tokenizer may run code from its folder
+    busy: Awaitable[object] | None = None  # other work of this process: it is awaited before a request is timed
+    any_model: bool = False  # its list of models need have no name that is given
+    secrets: tuple[str, ...] = ()  # that the scenario does not have
+    ips: Mapping[str, Sequence[str]] = {}  # IP addresses of the URLs' hosts, where they are known
+    note: reach.Note = reach.nowhere  # says what is waited for long
+
+
+async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> Endpoint:
+    """Run all checks against the endpoint; HarnessError with the way out if one fails.
+
+    Of several replicas what the first one's found, with all of them as `replicas`. HarnessError where one serves
+    another model, or differs in version or limits, unless the scenario allows it. A field that one of them refuses is
+    sent to none.
+    """
+    first = await _of_one(scenario, urls[0], how)
+    if len(urls) == 1:
+        return first
+    allowed = bool(scenario.target.allow_different_replicas)
+    target = msgspec.structs.replace(scenario.target, model=first.wire.codec.model)
+    named = msgspec.structs.replace(scenario, target=target)
+    found, notes = [first], list(first.notes)
+    for url in urls[1:]:
+        used, secrets = found[-1].prompts.used, first.wire.secrets
+        as_first = msgspec.structs.replace(how, first_prompt=used, busy=None, any_model=allowed, secrets=secrets)
+        replica = await _of_one(named, url, as_first)
+        replica = msgspec.structs.replace(replica, model=msgspec.structs.replace(replica.model, name=first.model.name))
+        if not allowed and (other := _other_model(first, replica)):
+            raise HarnessError(other, place=url, way_out=_SERVE_ALIKE)
+        if differences := differ(first, replica):
+            fact = f"it differs from {first.address.place}: {'; '.join(differences)}"
+            if not allowed:
+                raise HarnessError(fact, place=url, way_out=_SERVE_ALIKE)
+            notes.append(f"{replica.address.place}: {fact}")
+        notes += [note for note in replica.notes if note not in notes]
+        found.append(replica)
+    drop = frozenset().union(*(each.wire.codec.drop for each in found))
+    wire = msgspec.structs.replace(first.wire, codec=msgspec.structs.replace(first.wire.codec, drop=drop))
+    prompts = msgspec.structs.replace(first.prompts, used=found[-1].prompts.used)
+    return msgspec.structs.replace(first, wire=wire, prompts=prompts, notes=tuple(notes), replicas=tuple(found))
+
+
+def _other_model(first: Endpoint, replica: Endpoint) -> str:
+    """Why a replica may serve another model, "" where nothing says so: what takes any name serves anything under it."""
+    ours, theirs = first.model, replica.model
+    if ours.listed and not theirs.listed:
+        return f"it does not serve '{ours.name}'"
+    if theirs.listed and not ours.listed:
+        return f"{first.address.place} does not list '{ours.name}', and it does"
+    if not ours.listed and {*ours.models} != {*theirs.models}:
+        return f"it lists other models than {first.address.place}"
+    return ""
+
+
+def differ(first: Endpoint, other: Endpoint) -> list[str]:
+    """What two servers publish of themselves that is not the same; what only one of them publishes is not compared."""
+    ours, theirs = first.published.facts, other.published.facts
+    facts = [(key, ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())]
+    if first.api != other.api:
+        facts.append(("API", first.api, other.api))
+    return [f"{key} {there}, there {here}" for key, here, there in facts if here != there]
+
+
+async def _of_one(scenario: Scenario, url: str, how: How) -> Endpoint:
+    """Check one server. Servers repeat what they were sent, so secrets are removed from their words here."""
+    hide = tuple(sorted({*scenarios.secrets(scenario, os.environ), *how.secrets}))
+    try:
+        found = await _checked(scenarios.resolved(scenario, os.environ), url, how)
+    except HarnessError as error:
+        fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
+        raise HarnessError(fact, place=error.place, way_out=way_out) from None
+    name = found.model.name if scenario.target.model else redact(found.model.name, hide)
+    notes = found.notes if name == found.model.name else (*found.notes, _MODEL_HIDDEN)
+    return msgspec.structs.replace(
+        found,
+        wire=msgspec.structs.replace(found.wire, secrets=hide),
+        model=msgspec.structs.replace(found.model, name=name),
+        published=Published(
+            facts=redact_all(found.published.facts, hide), cache_config=redact_all(found.published.cache_config, hide)
+        ),
+        notes=tuple(redact(note, hide) for note in notes),
+    )
+
+
+async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
+    """Send one server one request after the other, by a resolved scenario; the texts are still the server's own."""
+    where = address(url)
+    scenario = with_api(scenario, where)
+    endpoint = Endpoint(address=where, wire=_wire(scenario, where), prompts=Prompts(used=how.first_prompt))
+    named, patience = scenario.target.metrics_url, scenario.target.request_timeout
+    async with contextlib.AsyncExitStack() as stack:
+        api = await stack.enter_async_context(client(endpoint.wire.target, connect_s=CONNECT_S))
+        await stack.enter_async_context(reach.explained(endpoint, CONNECT_S))
+        for page, exporter in zip(scenario.target.exporters or (), endpoint.wire.exporters, strict=True):
+            await published.must_export(page, exporter, patience)
+        with reach.noted(how.note, f"the list of models of {where.place}"):
+            asking = published.served_model(api, scenario, endpoint, any_model=how.any_model)
+            endpoint = await reach.by_tls(endpoint, asking)
+        reading = asyncio.create_task(published.read(api, endpoint, named, patience))
+        try:
+            endpoint = await _asked(api, probe.scenario_for(scenario, endpoint.model.max_context), endpoint, how)
+            with reach.noted(how.note, f"the pages of {where.place}"):
+                pages = await reading
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, HarnessError):
+                await reading
+    model, facts = endpoint.model, endpoint.published.facts | pages.published.facts
+    notes = [
+        *_choices(endpoint),
+        *await _several(endpoint, how.ips.get(url)),
+        *([] if model.listed else [f"its list of models does not have '{model.name}'"]),
+        *pages.notes,
+        *endpoint.notes,
+    ]
+    return msgspec.structs.replace(
+        endpoint,
+        wire=msgspec.structs.replace(endpoint.wire, figures=pages.figures),
+        published=msgspec.structs.replace(pages.published, facts=facts),
+        notes=tuple(notes),
+    )
+
+
+async def _asked(api: control.Client, scenario: Scenario, endpoint: Endpoint, how: How) -> Endpoint:
+    """Find the words of the prompts, and send the first requests."""
+    place, patience = endpoint.address.place, scenario.target.request_timeout
+    _must_fit(scenario, endpoint.model.max_context, place)
+    tokenizer, prompts = scenario.workload.tokenizer, endpoint.prompts
+    if tokenizer is not None:
+        with reach.noted(how.note, f"the tokenizer {tokenizer}, or the hub that has it"):
+            known, tokenizer_json = await words.of_tokenizer(tokenizer, trust_remote_code=how.trust_remote_code)
+        prompts = msgspec.structs.replace(prompts, words=known, exact=True, tokenizer_json=tokenizer_json)
+    elif known := await words.of_server(api, endpoint, min(published.LIST_S, patience)):
+        prompts = msgspec.structs.replace(prompts, words=known, exact=True)
+    endpoint = msgspec.structs.replace(endpoint, prompts=prompts)
+    try:
+        with reach.noted(how.note, f"the answers of {place} to the first requests"):
+            return await first_requests(api, scenario, endpoint, how.busy)
+    except answers.NotSpokenError as error:
+        raise await answers.instead(error, api, endpoint, patience) from None
+
+
+def _wire(scenario: Scenario, where: Address) -> Wire:
+    """How the endpoint is reached, by a resolved scenario, before it is asked anything."""
+    spec, wire = scenario.target, _target(scenario, where)
+    figures = msgspec.structs.replace(wire, path=where.path("/metrics"))
+    if spec.metrics_url is not None:
+        figures = _page_at(spec.metrics_url, "--metrics-url", where, wire)
+    return Wire(
+        target=wire,
+        codec=Codec(
+            api=spec.api,
+            model=spec.model or "",
+            stream=spec.streams,
+            drop=frozenset(spec.omit or ()),
+            extra_body=spec.extra_body,
+            classes=class_fields(scenario),
+        ),
+        figures=figures,
+        exporters=tuple(_page_at(url, f"--exporter {url}", where, wire) for url in spec.exporters or ()),
+    )
 
 
 def with_api(scenario: Scenario, where: Address) -> Scenario:
@@ -57,14 +224,6 @@ def with_api(scenario: Scenario, where: Address) -> Scenario:
     return msgspec.structs.replace(scenario, target=msgspec.structs.replace(spec, api=api, model=model))
 
 
-def figures(scenario: Scenario, where: Address, wire: Target) -> Target:
-    """Where the server's figures are."""
-    url = scenario.target.metrics_url
-    if url is None:
-        return msgspec.structs.replace(wire, path=where.path("/metrics"))
-    return _page_at(url, "--metrics-url", where, wire)
-
-
 def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
     """A page that the operator named; headers are sent to no other host than the endpoint's."""
     there = address(url, place)
@@ -80,7 +239,7 @@ def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
     )
 
 
-def target(scenario: Scenario, where: Address) -> Target:
+def _target(scenario: Scenario, where: Address) -> Target:
     """How a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
     spec, dialect = scenario.target, DIALECTS[scenario.target.api]
     headers = replaced(dialect.headers, spec.headers)
@@ -100,173 +259,6 @@ def target(scenario: Scenario, where: Address) -> Target:
         session_header=spec.session_header or "",
         traceparent=bool(spec.traceparent),
     )
-
-
-async def check(
-    scenario: Scenario,
-    url: str,
-    first_prompt: int = 0,
-    *,
-    trust_remote_code: bool = False,
-    busy: Awaitable[object] | None = None,
-    any_model: bool = False,
-    secrets: Iterable[str] = (),
-    note: silence.Note = silence.nowhere,
-) -> Launch:
-    """Run all checks against the endpoint; HarnessError with the way out if one fails.
-
-    `first_prompt` is the number of the first prompt: none is sent twice. `trust_remote_code`: a named tokenizer may run
-    code from its folder. `busy` is other work of this process: it is awaited before a request is timed. `any_model`:
-    its list of models need have no name that is given. Servers repeat what they were sent, so secrets are removed from
-    their words here; `secrets` are those that the scenario does not have. `note` says what is waited for long.
-    """
-    hide = tuple(sorted({*scenarios.secrets(scenario, os.environ), *secrets}))
-    try:
-        with_secrets = scenarios.resolved(scenario, os.environ)
-        trust = trust_remote_code
-        found = await _check(with_secrets, url, first_prompt, busy, note, trust_remote_code=trust, any_model=any_model)
-    except HarnessError as error:
-        fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
-        raise HarnessError(fact, place=error.place, way_out=way_out) from None
-    model = found.model if scenario.target.model else redact(found.model, hide)
-    notes = found.notes if model == found.model else (*found.notes, _MODEL_HIDDEN)
-    return msgspec.structs.replace(
-        found,
-        secrets=hide,
-        model=model,
-        wire_model=found.model,
-        server=redact_all(found.server, hide),
-        cache_config=redact_all(found.cache_config, hide),
-        notes=tuple(redact(note, hide) for note in notes),
-    )
-
-
-class _Found(NamedTuple):
-    """What the endpoint showed, in its own words."""
-
-    served: ServedModel
-    words: PromptWords
-    tokenizer_json: str
-    findings: Findings
-    published: published.Published
-
-
-async def _check(
-    scenario: Scenario,
-    url: str,
-    first_prompt: int,
-    busy: Awaitable[object] | None,
-    note: silence.Note,
-    *,
-    trust_remote_code: bool,
-    any_model: bool,
-) -> Launch:
-    """All checks, by a resolved scenario; the texts are still the server's own."""
-    where = address(url)
-    scenario = with_api(scenario, where)
-    wire = target(scenario, where)
-    there = figures(scenario, where, wire)
-    trust = trust_remote_code
-    found = await _find(
-        scenario, where, wire, there, first_prompt, busy, note, trust_remote_code=trust, any_model=any_model
-    )
-    served, findings, facts = found.served, found.findings, found.published
-    return Launch(
-        address=where,
-        target=wire,
-        figures=msgspec.structs.replace(there, path=facts.path or there.path),
-        exporters=tuple(_page_at(url, f"--exporter {url}", where, wire) for url in scenario.target.exporters or ()),
-        api=scenario.target.api,
-        unit=findings.unit,
-        stream=scenario.target.streams,
-        extra_body=scenario.target.extra_body,
-        model=served.name,
-        listed=served.unlisted is None,
-        models=served.models,
-        path=wire.path,
-        drop=findings.drop,
-        words=found.words.words,
-        tokenizer_json=found.tokenizer_json,
-        prompt_words=findings.prompt_words,
-        prompts_used=findings.prompts_used,
-        input_tokens=findings.input_tokens,
-        tokens_per_word=findings.tokens_per_word,
-        max_context=served.limits.get("n_ctx"),
-        exact_words=found.words.exact,
-        e2e_s=findings.e2e_s,
-        itl_s=findings.itl_s,
-        server=_server_facts(served.limits, facts.facts),
-        cache_config=facts.cache_config,
-        metrics=facts.metrics,
-        notes=(
-            *_choices(where, wire, findings.http_version, streams=scenario.target.streams),
-            *await _several(where, wire),
-            *([] if served.unlisted is None else [f"its list of models does not have '{served.name}'"]),
-            *facts.notes,
-            *findings.notes,
-        ),
-    )
-
-
-async def _find(
-    scenario: Scenario,
-    where: Address,
-    wire: Target,
-    there: Target,
-    first_prompt: int,
-    busy: Awaitable[object] | None,
-    note: silence.Note,
-    *,
-    trust_remote_code: bool,
-    any_model: bool,
-) -> _Found:
-    """Send the endpoint one request after the other, and read the server's own pages at the same time."""
-    patience = scenario.target.request_timeout
-    place = where.base + where.prefix
-    async with contextlib.AsyncExitStack() as stack:
-        api = other = await stack.enter_async_context(client(wire, connect_s=_CONNECT_S))
-        if scenario.target.metrics_url:
-            other = await stack.enter_async_context(client(there, connect_s=_CONNECT_S))
-        await stack.enter_async_context(unreachable.explained(where, wire, _CONNECT_S))
-        reading: asyncio.Task[published.Published] | None = None
-        try:
-            for url in scenario.target.exporters or ():
-                page = _page_at(url, f"--exporter {url}", where, wire)
-                exporting = await stack.enter_async_context(client(page, connect_s=_CONNECT_S))
-                await published.exporter(exporting, page, url, patience)
-            with silence.broken(note, f"the list of models of {place}"):
-                asking = served_model(api, scenario, where, any_model=any_model)
-                served = await unreachable.by_tls(where, wire, asking)
-            model, longest = served.name, served.limits.get("n_ctx")
-            reading = asyncio.create_task(
-                published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
-            )
-            scenario = probe.scenario_for(scenario, longest)
-            _must_fit(scenario, longest, place)
-            words, tokenizer_json = PromptWords(), ""
-            if scenario.workload.tokenizer is not None:
-                trust = trust_remote_code
-                with silence.broken(note, f"the tokenizer {scenario.workload.tokenizer}, or the hub that has it"):
-                    known, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
-                words = PromptWords(words=known, exact=True)
-            elif known := await server_tokenizer.words(api, where, served.owner, model, min(LIST_S, patience)):
-                words = PromptWords(words=known, exact=True)
-            try:
-                plan = RequestPlan(
-                    api, scenario, where.base, wire.path, model, words, first_prompt, bool(tokenizer_json),
-                    served.unlisted,
-                )  # fmt: skip
-                with silence.broken(note, f"the answers of {place} to the first requests"):
-                    findings = await first_requests(plan, busy)
-            except NotSpokenError as error:
-                raise await spoken.instead(error, api, where, scenario.target.api, model, patience) from None
-            with silence.broken(note, f"the pages of {place}"):
-                return _Found(served, words, tokenizer_json, findings, await reading)
-        finally:
-            if reading is not None:
-                reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError, HarnessError):
-                    await reading
 
 
 def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
@@ -296,39 +288,34 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
             )
 
 
-def _server_facts(limits: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """The server's facts for the manifest; vLLM's context length is not among them."""
-    if "slots" not in limits and limits.get("name") is None:
-        limits = {name: value for name, value in limits.items() if name != "n_ctx"}
-    return limits | facts
-
-
-async def _several(where: Address, wire: Target) -> list[str]:
+async def _several(endpoint: Endpoint, known: Sequence[str] | None) -> list[str]:
     """A note where the host's name has several addresses of one family."""
-    found = await addresses(where)
+    found = await addresses(endpoint.address) if known is None else known
     alike = max((len([each for each in found if (":" in each) == six]) for six in (False, True)), default=0)
     if alike < 2:
         return []
     how = "connections are spread over them"
-    if wire.transport == "httpx":
+    if endpoint.wire.target.transport == "httpx":
         how = "--transport httpx takes one of them; give each as a --url"
-    return [f"{where.host} has {alike} addresses: {how}"]
+    return [f"{endpoint.address.host} has {alike} addresses: {how}"]
 
 
-def _choices(where: Address, wire: Target, http_version: str, *, streams: bool) -> list[str]:
+def _choices(endpoint: Endpoint) -> list[str]:
     """Notes on choices about the connection that change what the figures mean."""
     from harness.load.httpclient import CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION
 
+    where, wire = endpoint.address, endpoint.wire.target
     notes = []
     if where.api:
         notes.append(f"the address names the API: {where.api}")
-    if not streams:
+    if not endpoint.wire.codec.stream:
         notes.append("--no-stream: an answer arrives all at once, so TTFT is its whole time and there is no ITL")
     if wire.insecure and wire.scheme == "https":
         notes.append("--insecure: the server's certificate was not verified")
     if wire.transport == "httpx":
         notes.append(
-            f"--transport httpx ({http_version}): arrivals are stamped by the clock when they are read, and a million "
-            f"tokens cost about {CPU_S_PER_MILLION} s of processor time (by sockets {SOCKET_CPU_S_PER_MILLION})"
+            f"--transport httpx ({endpoint.http_version}): arrivals are stamped by the clock when they are read, "
+            f"and a million tokens cost about {CPU_S_PER_MILLION} s of processor time "
+            f"(by sockets {SOCKET_CPU_S_PER_MILLION})"
         )
     return notes

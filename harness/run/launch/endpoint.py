@@ -1,4 +1,4 @@
-"""The endpoint of a run: where it is (`Address`), and what the checks found (`Launch`)."""
+"""The endpoint of a run: where it is (`Address`), and all that the checks found of it (`Endpoint`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from harness.base.errors import HarnessError
 from harness.data.manifest import UnloadedAnswers
 from harness.dialects import DIALECTS
+from harness.load.messages import Codec, Replica
 from harness.load.transport import Target
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
@@ -18,7 +19,7 @@ from harness.workload import probe, shape
 from harness.workload import source as sources
 from harness.workload.canaries import Canary
 from harness.workload.source import Source
-from harness.workload.text import PromptWords
+from harness.workload.text import COMMON, PromptWords
 
 _MODEL = "{model}"  # of a dialect's path
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
@@ -113,83 +114,120 @@ def _named(path: str) -> tuple[str, str, str]:
     return path, "", ""
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks found out."""
+class Wire(msgspec.Struct, frozen=True, kw_only=True):
+    """What only goes over the wire: it may hold secrets, so nothing of it is shown or stored."""
 
-    address: Address
-    target: Target  # for the wire only: its headers may hold secrets
-    figures: Target | None = None  # where the server's figures are, likewise; None: at /metrics of the target
+    target: Target
+    codec: Codec  # with the model as requests name it
+    figures: Target | None = None  # where the server's figures are; None: it publishes none
     exporters: tuple[Target, ...] = ()  # of the GPUs and machines that serve
-    api: str = "chat"
-    unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
-    stream: bool = True
-    model: str  # as it is shown and stored
-    wire_model: str = ""  # as requests name it; for the wire only: it may hold a secret; "": as it is shown
-    listed: bool = True  # the server's list has the model, or there is no list
-    models: tuple[str, ...] = ()  # that are on that list
-    path: str
-    drop: frozenset[str]
-    words: tuple[str, ...]
-    tokenizer_json: str  # the named tokenizer's; "" without one
-    prompt_words: int
-    prompts_used: int  # the number of the first prompt that no check has used
-    input_tokens: int | None  # of the last check's prompt, by the server's count; None: it gives none
-    tokens_per_word: float = 1.0  # by its counts
-    max_context: int | None = None  # tokens of prompt and answer together, as published; None: unknown
-    exact_words: bool = False  # by the named tokenizer, or the server's, each word is one token
-    e2e_s: float
-    itl_s: float | None
-    server: dict[str, Any]
-    cache_config: dict[str, str]
-    metrics: bool
-    notes: tuple[str, ...]
-    extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
     secrets: tuple[str, ...] = ()  # to be removed from texts of the server
-    canaries: tuple[Canary, ...] = ()  # with their first answers' digests
-    unloaded: UnloadedAnswers | None = None  # what the canaries were answered before the load
-    rows: str = ""  # path of the table of the dataset's rows; "": there is none
-    replicas: tuple[Launch, ...] = ()  # what the checks of each of several found, this one's first
 
-    @property
-    def requested_model(self) -> str:
-        """The model as requests name it."""
-        return self.wire_model or self.model
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that is measured, by the server's list."""
+
+    name: str = ""  # as it is shown and stored
+    listed: bool = True  # the list has it, or there is no list
+    models: tuple[str, ...] = ()  # on the list
+    owner: str = ""  # by its entry on the list
+    max_context: int | None = None  # tokens of prompt and answer together; None: unknown
+
+
+class Prompts(msgspec.Struct, frozen=True, kw_only=True):
+    """What prompts are made of, and what they come to by the server's count."""
+
+    words: tuple[str, ...] = COMMON
+    exact: bool = False  # by the named tokenizer, or the server's, each word is one token
+    tokenizer_json: str = ""  # the named tokenizer's; "" without one
+    count: int | None = None  # words of the mean prompt; None: not known yet
+    tokens: int | None = None  # of the last check's prompt; None: the server gives no count
+    tokens_per_word: float = 1.0
+    used: int = 0  # the number of the first prompt that no check has used
+    rows: str = ""  # path of the table of the dataset's rows; "": there is none
+    canaries: tuple[Canary, ...] = ()  # with their first answers' digests
 
     @property
     def added_tokens(self) -> int:
         """Tokens of a prompt beyond its words (a chat template); 0 where the server gives no count."""
-        return 0 if self.input_tokens is None else self.input_tokens - round(self.prompt_words * self.tokens_per_word)
+        return 0 if self.tokens is None else self.tokens - round((self.count or 0) * self.tokens_per_word)
+
+    def words_for(self, tokens: int) -> int:
+        """Words of a prompt of so many tokens; at least 1.
+
+        words = (tokens - tokens that the server adds) / tokens per word; both are from the checks, and the same for
+        every length.
+        """
+        return max(1, round((tokens - self.added_tokens) / self.tokens_per_word))
 
 
-def words_for(launch: Launch, tokens: int) -> int:
-    """Words of a prompt of so many tokens; at least 1.
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server publishes of itself."""
 
-    words = (tokens - tokens that the server adds) / tokens per word; both are from the checks, and the same for every
-    length.
-    """
-    return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
+    facts: dict[str, Any] = {}  # its name, its version, its limits
+    cache_config: dict[str, str] = {}  # vLLM's
 
 
-def source(scenario: Scenario, launch: Launch) -> Source:
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request alone came to."""
+
+    e2e_s: float = 0.0
+    itl_s: float | None = None
+    canaries: UnloadedAnswers | None = None  # what they were answered
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of the endpoint; each check fills in its part."""
+
+    address: Address
+    wire: Wire
+    unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
+    http_version: str = ""  # of its answers
+    model: Model = Model()
+    prompts: Prompts = Prompts()
+    published: Published = Published()
+    alone: Alone = Alone()
+    notes: tuple[str, ...] = ()
+    replicas: tuple[Endpoint, ...] = ()  # what the checks of each of several found, this one's first
+
+    @property
+    def api(self) -> str:
+        """The API that its requests speak."""
+        return self.wire.codec.api
+
+    @property
+    def servers(self) -> tuple[Replica, ...]:
+        """The server, or each of several that share the load, as the workers reach it."""
+        return tuple(
+            Replica(
+                each.address.place if self.replicas else each.address.base,
+                each.wire.target,
+                each.address.path(f"{each.address.root}/models"),
+            )
+            for each in self.replicas or (self,)
+        )
+
+
+def source(scenario: Scenario, prompts: Prompts) -> Source:
     """The requests or tasks of a run; prompts have the words that make their tokens by the checks."""
     words = PromptWords(
-        words=launch.words,
-        count=launch.prompt_words,
-        added_tokens=launch.added_tokens,
-        tokens_per_word=launch.tokens_per_word,
-        exact=launch.exact_words,
+        words=prompts.words,
+        count=prompts.count,
+        added_tokens=prompts.added_tokens,
+        tokens_per_word=prompts.tokens_per_word,
+        exact=prompts.exact,
     )
-    return sources.of(scenario, words, launch.rows, launch.canaries)
+    return sources.of(scenario, words, prompts.rows, prompts.canaries)
 
 
-def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:
+def probe_lengths(scenario: Scenario, endpoint: Endpoint) -> list[int]:
     """Prompt lengths of a prefill probe that fit into the context, in tokens, rising; none for other runs."""
     if scenario.ramp.probe != probe.PREFILL:
         return []
-    mean = shape.of(scenario).mean()
-    fewest = launch.added_tokens + math.ceil(probe.FEWEST_WORDS * launch.tokens_per_word)
+    mean, prompts = shape.of(scenario).mean(), endpoint.prompts
+    fewest = prompts.added_tokens + math.ceil(probe.FEWEST_WORDS * prompts.tokens_per_word)
     most = None
-    if launch.max_context is not None:
-        room = launch.max_context - round(mean.output_tokens)
-        most = room if launch.exact_words else int(_CLEAR * room)
+    if endpoint.model.max_context is not None:
+        room = endpoint.model.max_context - round(mean.output_tokens)
+        most = room if prompts.exact else int(_CLEAR * room)
     return probe.lengths(round(mean.input_tokens), fewest, most)

@@ -11,24 +11,21 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Collection
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS, decoder, refusals
 from harness.load import control
-from harness.run.launch import first_answers
-from harness.run.launch.class_fields import class_fields
-from harness.run.launch.first_answers import LONGEST_BODY
-from harness.run.launch.spoken import NotSpokenError
-from harness.run.launch.unreachable import not_served, redirected, server_words, way_out_of
+from harness.run.launch import answers, published
+from harness.run.launch.answers import LONGEST_BODY, NotSpokenError, not_served, redirected, server_words, way_out_of
+from harness.run.launch.endpoint import Alone, Endpoint
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
 from harness.workload import image, probe, shape, text
 from harness.workload.request import Request
 from harness.workload.source import Uniform, together
-from harness.workload.text import PromptWords
 
 _PROBES = 6  # tries to meet the prompt length
 _NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
@@ -45,88 +42,75 @@ _FEWEST = 16  # tokens of an answer, where a server refuses shorter ones; OpenAI
 _FEW_SHORTER = 0.01  # of requests, where lengths vary
 
 
-class RequestPlan(NamedTuple):
-    """Where the first requests go, and what they are made of."""
+async def first_requests(
+    api: control.Client, scenario: Scenario, endpoint: Endpoint, busy: Awaitable[object] | None
+) -> Endpoint:
+    """Return the endpoint with its prompts' length, the fields that it takes, and the time of one request alone.
 
-    api: control.Client
-    scenario: Scenario
-    url: str
-    path: str
-    model: str
-    words: PromptWords
-    first_prompt: int  # number of the next one; resumed runs have sent some
-    places_tokens: bool = False  # whether the load has a tokenizer that counts the tokens of answers
-    unlisted: HarnessError | None = None  # the error where the server refuses the model, whose name its list lacks
-
-    @property
-    def place(self) -> str:
-        """The whole address, for errors."""
-        return self.url + self.path
-
-
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first requests showed."""
-
-    drop: frozenset[str]
-    prompt_words: int
-    prompts_used: int
-    input_tokens: int | None
-    tokens_per_word: float
-    e2e_s: float
-    itl_s: float | None
-    unit: Unit
-    http_version: str
-    notes: tuple[str, ...]
-
-
-async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> Findings:
-    """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact.
-
-    `busy` is other work of this process: it is awaited before a request is timed.
+    A request of one token finds the prompt's length, one of a few is timed; more follow if that was not exact. `busy`
+    is other work of this process: it is awaited before a request is timed.
     """
-    scenario, words = plan.scenario, plan.words
     mean = shape.of(scenario).mean()
     wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
-    requests = _Requests(plan)
+    requests = _Requests(api, scenario, endpoint)
     try:
         first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
     except (_RefusedError, NotSpokenError) as error:
-        raise _of_model(error, requests.status, plan.unlisted) from None
+        raise _of_model(error, requests.status, endpoint) from None
     if busy is not None:
         await busy
-    near = 0.0 if words.exact else _NEAR * wanted
-    words_now, timed, e2e_s = first, None, 0.0
-    while timed is None or (abs(requests.off(wanted)) > near and requests.used - plan.first_prompt < _PROBES):
-        counts = requests.counts
-        better = text.next_words(counts, wanted, one_token=one_token) if counts else words_now
-        better = max(shortest or 1, better)
-        if timed is not None and better == words_now:  # no nearer prompt is made of words
-            break
-        words_now, began = better, time.monotonic()
-        timed = await requests.send(words_now, min(answer, _TIMED) if scenario.target.streams else answer)
-        e2e_s = time.monotonic() - began
-    await requests.send_kinds(words_now, min(answer, _TIMED))
-    await requests.send_shortest(words_now)
+    few = min(answer, _TIMED)
+    asked = few if scenario.target.streams else answer
+    if requests.counts:
+        first = max(shortest or 1, text.next_words(requests.counts, wanted, one_token=one_token))
+    words, timed, e2e_s = await _timed(requests, first, wanted, asked, fewest=shortest or 1, one_token=one_token)
+    await requests.send_kinds(words, few)
+    await requests.send_shortest(words)
     counted = requests.counts[-1].tokens if requests.counts else None
-    if counted is not None and words_now == 1 and counted > _BELIEVABLE:
+    if counted is not None and words == 1 and counted > _BELIEVABLE:
         fact = f"the server counts {counted:,} tokens in a prompt of 1 word"
-        raise HarnessError(fact, place=plan.place, way_out="see what it says of usage; nothing was loaded")
-    per_word = text.tokens_per_word(requests.counts) if requests.counts else 1.0
-    exact = words.exact or words_now in (1, shortest)
+        raise HarnessError(fact, place=requests.place, way_out="see what it says of usage; nothing was loaded")
+    prompts = msgspec.structs.replace(
+        endpoint.prompts,
+        count=words,
+        tokens=counted,
+        tokens_per_word=text.tokens_per_word(requests.counts) if requests.counts else 1.0,
+        used=requests.used,
+    )
     left_s, itl_s = _rest(timed.response, answer)
-    return Findings(
-        drop=requests.drop,
-        prompt_words=words_now,
-        prompts_used=requests.used,
-        input_tokens=counted,
-        tokens_per_word=per_word,
-        e2e_s=e2e_s + left_s,
-        itl_s=itl_s,
+    codec = msgspec.structs.replace(endpoint.wire.codec, drop=requests.drop)
+    found = msgspec.structs.replace(
+        endpoint,
+        wire=msgspec.structs.replace(endpoint.wire, codec=codec),
         unit=_unit(scenario, counted),
         http_version=timed.http_version,
-        notes=(*requests.notes, *_length_notes(plan, wanted, counted, per_word, words_now, exact=exact)),
+        prompts=prompts,
+        alone=Alone(e2e_s=e2e_s + left_s, itl_s=itl_s),
     )
+    exact = prompts.exact or words in (1, shortest)
+    notes = (*endpoint.notes, *requests.notes, *_length_notes(scenario, found, wanted, exact=exact))
+    return msgspec.structs.replace(found, notes=notes)
+
+
+async def _timed(
+    requests: _Requests, words: int, wanted: int, answer: int, *, fewest: int, one_token: bool
+) -> tuple[int, _Reply, float]:
+    """Send requests until a prompt has the wanted length, or until no nearer one is made of words.
+
+    (words of the last prompt, its answer, seconds that it took).
+    """
+    near = 0.0 if requests.exact else _NEAR * wanted
+    while True:
+        began = time.monotonic()
+        timed = await requests.send(words, answer)
+        took_s = time.monotonic() - began
+        if abs(requests.off(wanted)) <= near or requests.sent >= _PROBES:
+            return words, timed, took_s
+        better = max(fewest, text.next_words(requests.counts, wanted, one_token=one_token))
+        if better == words:
+            return words, timed, took_s
+        words = better
 
 
 async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, bool]:
@@ -145,11 +129,12 @@ async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, boo
     return words, True
 
 
-def _of_model(error: HarnessError, status: int, unlisted: HarnessError | None) -> HarnessError:
+def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessError:
     """The error of the first request, whose status is this; that of its model where the server may not have that."""
     of_name = status == 400 and "model" in error.fact.lower() and not _TOO_LONG.search(error.fact)
-    if unlisted is None or not (status == 404 or of_name):
+    if endpoint.model.listed or not (status == 404 or of_name):
         return error
+    unlisted = published.lacks(endpoint.model, endpoint.address)
     return type(error)(unlisted.fact, place=unlisted.place, way_out=f"{unlisted.way_out} ({error.fact})")
 
 
@@ -170,18 +155,16 @@ def _unit(scenario: Scenario, counted: int | None) -> Unit:
     return Unit.DOCUMENTS if unit is Unit.INPUT_TOKENS and counted is None and not by_tokenizer else unit
 
 
-def _length_notes(
-    plan: RequestPlan, wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool
-) -> list[str]:
+def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bool) -> list[str]:
     """Notes on the length of the prompts."""
-    scenario = plan.scenario
+    counted, words, per_word = found.prompts.tokens, found.prompts.count, found.prompts.tokens_per_word
     notes = []
     if counted is None and not scenario.decodes:
         what = {Unit.DOCUMENTS: "throughput is in documents, and --tokenizer counts tokens"}
         by_words = "input tokens are those of the tokenizer, without special ones"
-        notes.append(f"the server counts no tokens: {what.get(_unit(scenario, counted), by_words)}")
+        notes.append(f"the server counts no tokens: {what.get(found.unit, by_words)}")
     elif counted is None:
-        output = "the tokenizer's" if plan.places_tokens else "chunks"
+        output = "the tokenizer's" if found.prompts.tokenizer_json else "chunks"
         notes.append(f"the server gives no usage: input tokens are words, output tokens are {output}")
     elif words == 1 and counted > wanted:
         notes.append(f"the server adds tokens: a prompt of 1 word comes to {counted} by its count, not {wanted}")
@@ -218,28 +201,53 @@ class _Reply(msgspec.Struct, frozen=True):
     http_version: str
 
 
+def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """What the bodies of each class have of their own, as OpenAI's API and vLLM's have it; by the class's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in scenario.class_ or ():
+        fields: dict[str, Any] = {}
+        if each.model:
+            fields["model"] = each.model
+        if each.priority is not None:
+            fields["priority"] = each.priority
+        if each.structured:
+            fields["response_format"] = {"type": "json_object"}
+        if fields:
+            found[each.name] = fields
+    return found
+
+
 class _Requests:
     """Sends requests to the endpoint one at a time, and keeps what their answers show."""
 
-    def __init__(self, plan: RequestPlan) -> None:
-        self._plan = plan
-        workload = plan.scenario.workload
+    def __init__(self, api: control.Client, scenario: Scenario, endpoint: Endpoint) -> None:
+        self._api, self._scenario, self._words = api, scenario, endpoint.prompts.words
+        self.exact = endpoint.prompts.exact
+        self._url, self._path = endpoint.address.base, endpoint.wire.target.path
+        self.place = self._url + self._path  # for errors
+        workload = scenario.workload
         planned = image.plan(workload)
         self._images = image.Images(*planned, workload.seed or 0) if planned else None
         # Without models and adapters: how long the first use of one takes is measured (`first_use`).
         own = {
             name: {field: value for field, value in fields.items() if field != "model"}
-            for name, fields in class_fields(plan.scenario).items()
+            for name, fields in class_fields(scenario).items()
         }
         self._classes = {name: fields for name, fields in own.items() if fields}
-        self.used = plan.first_prompt  # number of the next prompt
-        self._omit = frozenset(plan.scenario.target.omit or ())
+        self._codec = msgspec.structs.replace(endpoint.wire.codec, classes=self._classes)
+        self.used = self._first = endpoint.prompts.used  # number of the next prompt
+        self._omit = frozenset(scenario.target.omit or ())
         self.drop = self._omit  # with the fields that the server refuses
         self._seen: dict[str, None] = {}  # notes on the answers, each once
-        least = plan.scenario.target.extra_body.get("min_tokens")
+        least = scenario.target.extra_body.get("min_tokens")
         self._fewest = least if isinstance(least, int) and least > 1 else 1  # tokens of an answer
         self.status = 0  # of the last answer
         self.counts: list[text.Counted] = []  # of the prompts so far, where the server counts them
+
+    @property
+    def sent(self) -> int:
+        """Requests that were answered so far."""
+        return self.used - self._first
 
     def off(self, tokens: int) -> int:
         """Tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
@@ -261,7 +269,7 @@ class _Requests:
             reply = await self._accepted(request, error)
         self.used += 1
         if reply.response.input_tokens:  # 0 is a placeholder: no prompt is empty
-            each = round(reply.response.input_tokens / (self._plan.scenario.workload.inputs or 1))
+            each = round(reply.response.input_tokens / (self._scenario.workload.inputs or 1))
             self.counts.append(text.Counted(prompt_words, each))
         return reply
 
@@ -270,7 +278,7 @@ class _Requests:
 
         As few are left out as the server allows. The refusal itself where it takes none of them.
         """
-        status, scenario = self.status, self._plan.scenario
+        status, scenario = self.status, self._scenario
         own = round(shape.of(scenario).mean().output_tokens)
         for tokens in (_FEWEST, own) if scenario.decodes else ():
             if tokens > request.output_tokens:
@@ -306,7 +314,7 @@ class _Requests:
 
     def _optional(self, request: Request) -> list[str]:
         """The optional fields that the request still has, but for those that are the operator's."""
-        whole, own = self._body(request, self.drop), self._plan.scenario.target.extra_body
+        whole, own = self._body(request, self.drop), self._scenario.target.extra_body
         names = [name for name in refusals.OPTIONAL if name not in own]
         return [name for name in names if self._body(request, self.drop | {name}) != whole]
 
@@ -315,7 +323,7 @@ class _Requests:
 
         HarnessError where the server does not take one: all such requests of the load would fail.
         """
-        tools = self._plan.scenario.workload.tools
+        tools = self._scenario.workload.tools
         kinds = {tuple(fields): name for name, fields in reversed(self._classes.items())}  # of each kind the first
         if tools and not kinds:
             kinds = {(): ""}
@@ -333,7 +341,7 @@ class _Requests:
 
         HarnessError where it refuses this one too. Where lengths vary, one request in a hundred may be shorter.
         """
-        fewest, scenario = self._fewest, self._plan.scenario
+        fewest, scenario = self._fewest, self._scenario
         if fewest == 1 or not scenario.decodes:
             return
         classes = [each for each in shape.of(scenario).classes if each.share]
@@ -355,13 +363,13 @@ class _Requests:
 
     async def _request(self, prompt_words: int, output_tokens: int) -> Request:
         """The next one, whose prompt no other has; in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
-        scenario = self._plan.scenario
+        scenario = self._scenario
         source = Uniform(
-            words=self._plan.words.words,
+            words=self._words,
             prompt_words=prompt_words,
             output_tokens=max(output_tokens, self._fewest),
             seed=scenario.workload.seed or 0,
-            alike=not self._plan.words.exact,
+            alike=not self.exact,
         )
         request = await asyncio.to_thread(together(scenario, source).request, self.used)
         if self._images is not None:
@@ -370,30 +378,25 @@ class _Requests:
 
     def _body(self, request: Request, drop: frozenset[str]) -> bytes:
         """The request's body without these fields."""
-        plan, target = self._plan, self._plan.scenario.target
-        return (
-            DIALECTS[target.api]
-            .encoder(plan.model, drop=drop, extra=target.extra_body, classes=self._classes, stream=target.streams)
-            .encode(request)
-        )
+        return msgspec.structs.replace(self._codec, drop=drop).encoder.encode(request)
 
     async def _answer(self, request: Request) -> _Reply:
         """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
-        plan, target, place = self._plan, self._plan.scenario.target, self._plan.place
+        target, place = self._scenario.target, self.place
         headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         while True:
             if target.max_rps:
                 await asyncio.sleep(1.0 / target.max_rps)
             within_s, content = target.request_timeout, self._body(request, self.drop)
-            async with control.response(plan.api, "POST", plan.path, within_s, content, headers) as answer:
+            async with control.response(self._api, "POST", self._path, within_s, content, headers) as answer:
                 self.status = answer.status
                 if answer.status != 200:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                    if (moved := redirected(answer.status, answer.headers, plan.url, plan.path)) is not None:
+                    if (moved := redirected(answer.status, answer.headers, self._url, self._path)) is not None:
                         raise moved
                     self._drop_refused(request, answer.status, message)
                     continue
-                response, seen = await first_answers.read(answer, target, request.output_tokens, place)
+                response, seen = await answers.read(answer, target, request.output_tokens, place)
                 self._seen |= dict.fromkeys(seen)
             if response.error:
                 # One token may show no text: it is part of a character, or a mark.
@@ -404,7 +407,7 @@ class _Requests:
 
     def _drop_refused(self, request: Request, status: int, message: str) -> None:
         """Drop the optional field that an error names; HarnessError where it names none."""
-        place, scenario = self._plan.place, self._plan.scenario
+        place, scenario = self.place, self._scenario
         if status >= 400 and (field := refusals.refused_field(message, self._optional(request))) is not None:
             self.drop |= {field}
             return

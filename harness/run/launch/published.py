@@ -1,4 +1,8 @@
-"""What a server publishes about itself before any load: models, limits, version, and where its figures are.
+"""What a server publishes about itself before any load: its models, their limits, its version, where its figures are.
+
+The model to measure is the one that is named, or the only one on the server's list. A list need not be whole: gateways
+serve names that they do not list, and some show no list to a key that may ask. So a named model is only doubted here,
+and the server's answer to the first request decides.
 
 Servers differ, and most publish little: the rest stays unknown. Only a page that the operator named (`--metrics-url`)
 must be there.
@@ -7,18 +11,30 @@ must be there.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.base.errors import HarnessError
+from harness.base.errors import HarnessError, nearest
+from harness.base.terminal import few
 from harness.load import control
+from harness.load.client import client
 from harness.load.control import Client, Page
 from harness.load.transport import Target
 from harness.observe import exporters, server
-from harness.run.launch.endpoint import Address
+from harness.run.launch import answers
+from harness.run.launch.answers import LONGEST_BODY, not_served, redirected, server_words, way_out_of
+from harness.run.launch.endpoint import Address, Endpoint, Model, Published
+from harness.run.launch.reach import is_https, speaks_tls
+from harness.spec.scenario import Scenario
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
+CONNECT_S = 10.0  # TLS included
+LIST_S = 60.0  # for the list of models, and for what tells the tokenizer, from connecting to the last byte
+_ONE_MODEL = ("llamacpp", "sglang")  # owners whose servers have one model, which answers to any name
+_MOST_NAMES = 10  # models of a list that are shown
 _LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models
 _LONGEST_FACT = 200  # characters of a version
 _LONGEST_NAME = 512  # characters of a model's name
@@ -26,15 +42,103 @@ _FACTS_S = 10.0  # for a page that need not be there
 _MOST = 2**31  # a limit of tokens or slots beyond this is none
 _ELSEWHERE = ("/metrics", "/prometheus/metrics")  # trtllm-serve has statistics in JSON at the first
 
+# ---- the model ---------------------------------------------------------------------------------------------
 
-class Published(msgspec.Struct, frozen=True):
-    """Name, version and limits; vLLM's cache configuration; whether there are figures to read over time."""
 
-    facts: dict[str, Any]
-    cache_config: dict[str, str]
-    metrics: bool
-    path: str = ""  # where the figures are
-    notes: tuple[str, ...] = ()
+async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, any_model: bool = False) -> Endpoint:
+    """Return the endpoint with the model to measure, by a resolved scenario; HarnessError where it cannot be known.
+
+    A class's own model must be on the list, since no request tries it before the load. `any_model`: nothing need be.
+    """
+    where, wanted, within_s = endpoint.address, scenario.target.model, min(LIST_S, scenario.target.request_timeout)
+    listed = where.root + "/models"
+    answer = await control.page(api, where.path(listed), within_s)
+    _must_be_open(answer, scenario, where.place)
+    status, place = answer.status, where.place + listed
+    if status == 400 and await speaks_tls(where):
+        raise is_https(where.place)
+    if (no := not_served(status, answer.text[:LONGEST_BODY] if status >= 500 else "", place)) is not None:
+        raise no
+    found = entries(answer)
+    served = tuple(entry["id"] for entry in found if is_name(entry.get("id")))
+    if wanted is None and status == 404 and where.root:
+        await _must_not_lie_above(api, scenario, where, within_s)
+    if wanted is None:
+        wanted = _only(served, answer, where, has_entries=any("id" in entry for entry in found))
+    whole = bool(served) and not any_model and not goes_on(answer)  # what the list lacks may not be served
+    for name in (each.model for each in scenario.class_ or () if each.model):
+        if whole and name not in (*served, wanted):
+            raise lacks(Model(name=name, models=served), where)
+    entry = next((entry for entry in found if entry.get("id") == wanted), {})
+    if not entry and len(found) == 1 and found[0].get("owned_by") in _ONE_MODEL:
+        entry = found[0]
+    facts = await limits(api, where, entry, within_s)
+    max_context, owner = facts.get("n_ctx"), entry.get("owned_by")
+    if "slots" not in facts and "name" not in facts:  # vLLM's context length is not among its facts
+        facts.pop("n_ctx", None)
+    model = Model(
+        name=wanted,
+        listed=wanted in served or not whole,
+        models=served,
+        owner=owner if isinstance(owner, str) else "",
+        max_context=max_context,
+    )
+    codec = msgspec.structs.replace(endpoint.wire.codec, model=wanted)
+    wire = msgspec.structs.replace(endpoint.wire, codec=codec)
+    return msgspec.structs.replace(endpoint, model=model, wire=wire, published=Published(facts=facts))
+
+
+def lacks(model: Model, where: Address) -> HarnessError:
+    """Return the error of a model that the list lacks."""
+    return HarnessError(
+        f"it does not serve '{model.name}'", place=where.place, way_out=nearest(model.name, model.models)
+    )
+
+
+def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
+    """HarnessError where the server wants a key for its list, unless a request may be allowed all the same."""
+    status, target = answer.status, scenario.target
+    has_key = bool(target.api_key_env or target.headers)
+    if status not in (401, 403) or (target.model is not None and (has_key or status == 403)):
+        return
+    way_out = way_out_of(status, target)
+    if not has_key:
+        raise HarnessError(f"it asks for a key ({status})", place=place, way_out=way_out)
+    words = server_words(status, answer.text[:LONGEST_BODY])
+    raise HarnessError(words, place=place, way_out=f"{way_out}, or give --model")
+
+
+async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, within_s: float) -> None:
+    """HarnessError with the address that works where the list of models, and so the API, is there without `/v1`."""
+    found = entries(await control.page(api, where.path("/models"), within_s))
+    names = [entry["id"] for entry in found if is_name(entry.get("id"))]
+    if not names:
+        return
+    bare = await answers.without_root(api, where, scenario.target.api, names[0], within_s)
+    way_out = f"give {bare}" if bare else f"give --model, one of: {few(names, _MOST_NAMES)}"
+    fact = f"it has its list of models at /models, not at {where.root}/models"
+    raise HarnessError(fact, place=where.place, way_out=way_out)
+
+
+def _only(served: Sequence[str], answer: Page, where: Address, *, has_entries: bool) -> str:
+    """The one model of a list; HarnessError where it has several, or none whose name can be sent."""
+    status, listed = answer.status, where.root + "/models"
+    place = where.place + listed
+    if len(served) == 1:
+        return served[0]
+    if served:
+        way_out = f"give --model, one of: {few(served, _MOST_NAMES)}"
+        raise HarnessError(f"it serves {len(served):,} models", place=where.place, way_out=way_out)
+    if has_entries:
+        raise HarnessError("it serves a model whose name is no text on one line", place=place, way_out="give --model")
+    named = where.api_path(where.api, where.model or None) if where.api else where.path("")  # of the URL that is given
+    path, end = where.path(listed), named.removeprefix(where.prefix)
+    if (moved := redirected(status, answer.headers, where.base, path, cut=listed, instead=end)) is not None:
+        raise moved
+    if "html" in answer.headers.get("content-type", ""):
+        raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
+    way_out = "check the address, or give --model" if status == 404 else "give --model"
+    raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out=way_out)
 
 
 def entries(answer: Page) -> list[dict[str, Any]]:
@@ -55,7 +159,7 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
 
 
-async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float = _FACTS_S) -> dict[str, Any]:
+async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float) -> dict[str, Any]:
     """Limits from a model's entry and from llama-server's pages: `slots`, and the tokens of one slot as `n_ctx`.
 
     No other server has such pages; vLLM's `max_model_len`, in the entry, is `n_ctx` too.
@@ -81,55 +185,63 @@ async def limits(client: Client, where: Address, entry: dict[str, Any], within_s
     return facts
 
 
-async def read(
-    client: Client,
-    version_path: str,
-    figures: Client,
-    target: Target,
-    named: str | None,
-    within_s: float = _FACTS_S,
-) -> Published:
-    """Version and figures; `target` is where the figures are, `named` the value of --metrics-url."""
-    version, metrics = await asyncio.gather(page(client, version_path, within_s), page(figures, target.path, within_s))
-    path = target.path
-    facts: dict[str, Any] = {}
-    if version is not None:
-        name, _, number = version.headers.get("server", "").partition("/")
-        if name == SIMULATED:
-            return Published({"name": name, "version": number[:_LONGEST_FACT]}, {}, True, path)
-        data = version.json()
-        if isinstance(data, dict):
-            facts |= _some(version=_text(data.get("version")))
-    if metrics is None or metrics.status != 200:
-        if named is not None:
+# ---- its pages ---------------------------------------------------------------------------------------------
+
+
+class Pages(NamedTuple):
+    """What the server's own pages have."""
+
+    published: Published
+    figures: Target | None  # where its figures are; None: it publishes none
+    notes: tuple[str, ...] = ()
+
+
+async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
+    """Read version and figures; `named` is the value of --metrics-url."""
+    target, version_path = endpoint.wire.figures, endpoint.address.path("/version")
+    assert target is not None
+    elsewhere = client(target, connect_s=CONNECT_S) if named else contextlib.nullcontext(api)
+    async with elsewhere as pages:
+        version, metrics = await asyncio.gather(page(api, version_path, within_s), page(pages, target.path, within_s))
+        facts: dict[str, Any] = {}
+        if version is not None:
+            name, _, number = version.headers.get("server", "").partition("/")
+            if name == SIMULATED:
+                return Pages(Published(facts={"name": name, "version": number[:_LONGEST_FACT]}), target)
+            data = version.json()
+            if isinstance(data, dict):
+                facts |= _some(version=_text(data.get("version")))
+        if metrics is None or metrics.status != 200:
+            if named is None:
+                return Pages(Published(facts=facts), None)
             fact = "nothing answers there" if metrics is None else f"it answers {metrics.status}"
             raise HarnessError(fact, place=f"--metrics-url {named}", way_out="give the server's page, or leave it out")
-        return Published(facts, {}, False)
-    figures_page = metrics.text
-    names = server.published(figures_page)
-    if not names and named is None:
-        elsewhere = target.path.replace(*_ELSEWHERE, 1)
-        other = await page(figures, elsewhere, within_s)
-        if other is not None and other.status == 200 and (names := server.published(other.text)):
-            figures_page, path = other.text, elsewhere
-    if engine := server.engine(figures_page):
+        text, names = metrics.text, server.published(metrics.text)
+        if not names and named is None:
+            path = target.path.replace(*_ELSEWHERE, 1)
+            other = await page(pages, path, within_s)
+            if other is not None and other.status == 200 and (names := server.published(other.text)):
+                text, target = other.text, msgspec.structs.replace(target, path=path)
+    if engine := server.engine(text):
         facts["name"] = engine
     notes = () if names or named is None else ("--metrics-url: none of its figures is known",)
-    return Published(facts, server.cache_config(figures_page), bool(names), path, notes)
+    found = Published(facts=facts, cache_config=server.cache_config(text))
+    return Pages(found, target if names else None, notes)
 
 
-async def exporter(figures: Client, target: Target, named: str, within_s: float = _FACTS_S) -> None:
+async def must_export(url: str, target: Target, within_s: float) -> None:
     """HarnessError unless an exporter's page is there and has figures that are known."""
-    found = await page(figures, target.path, within_s)
+    async with client(target, connect_s=CONNECT_S) as http:
+        found = await page(http, target.path, within_s)
     fact = "nothing answers there" if found is None else "" if found.status == 200 else f"it answers {found.status}"
     if not fact and found is not None and not exporters.samples(0, 0.0, found.text):
         fact = "none of its figures is known"
     if fact:
         way_out = "give the page of a DCGM exporter or a node exporter"
-        raise HarnessError(fact, place=f"--exporter {named}", way_out=way_out)
+        raise HarnessError(fact, place=f"--exporter {url}", way_out=way_out)
 
 
-async def page(client: Client, path: str, within_s: float = _FACTS_S) -> Page | None:
+async def page(client: Client, path: str, within_s: float) -> Page | None:
     """A page that need not be there, in at most ten seconds."""
     try:
         return await control.page(client, path, min(within_s, _FACTS_S))

@@ -1,7 +1,11 @@
-"""Words of one token each by a named tokenizer, and the tokenizer itself, loaded in a process of its own.
+"""Words of one token each, by a tokenizer that the operator names or by the server's own.
 
-A tokenizer's folder may come from others. Its code runs only with --trust-remote-code; the process has no standard
-input, so it cannot ask for consent. It may take long or fail, and is killed when the run is interrupted.
+A named tokenizer is loaded in a process of its own. Its folder may come from others, and its code runs only with
+--trust-remote-code; the process has no standard input, so it cannot ask for consent. It may take long or fail, and is
+killed when the run is interrupted.
+
+A server is asked at `POST /tokenize`. vLLM and llama-server have such a page and say which tokens a text is cut into;
+no other server is asked. What it says is compared with the words that were sent.
 """
 
 from __future__ import annotations
@@ -10,16 +14,22 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from harness.base import interpreter
 from harness.base.errors import HarnessError
-from harness.workload.text import COMMON, single_token_words
+from harness.load import control
+from harness.load.control import Client, Page
+from harness.run.launch.endpoint import Endpoint
+from harness.workload.text import COMMON, single_token_words, spaced
 
-FEWEST = 64  # words below which prompts would repeat themselves
+_FEWEST = 64  # words below which prompts would repeat themselves
 _MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried
+_MOST_S = 10.0  # for a page that need not be there
+_BLANKS = ("Ġ", "▁", " ")  # before a word, as vocabularies write it
 _TRUST = "--trust-remote-code"
 
 
@@ -33,9 +43,9 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
     code: bool  # it has code, and no consent to run it
 
 
-async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
+async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
     """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
-    command = interpreter.module("harness.run.launch.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
+    command = interpreter.module("harness.run.launch.words", tokenizer, *([_TRUST] if trust_remote_code else []))
     # In a process session of its own: Ctrl-C reaches the run alone, which ends it.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
@@ -59,9 +69,52 @@ async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, 
                 way_out=f"read it, then {_TRUST}",
             )
         raise HarnessError(f"no tokenizer there ({found.fact})", place=place, way_out=way_out)
-    if len(found.words) < FEWEST:
+    if len(found.words) < _FEWEST:
         raise HarnessError(f"only {len(found.words)} words are one token each", place=place, way_out="leave it out")
     return found.words, found.tokenizer_json
+
+
+async def of_server(client: Client, endpoint: Endpoint, within_s: float) -> tuple[str, ...]:
+    """Return words of one token each by the server; none where it does not say, or says too few."""
+    text, model = "".join(spaced(COMMON)), endpoint.wire.codec.model
+    bodies: dict[str, dict[str, object]] = {
+        "vllm": {"model": model, "prompt": text, "add_special_tokens": False, "return_token_strs": True},
+        "llamacpp": {"content": text, "with_pieces": True},
+    }
+    if endpoint.model.owner not in bodies:
+        return ()
+    sent, headers = msgspec.json.encode(bodies[endpoint.model.owner]), {"Content-Type": "application/json"}
+    path, within_s = endpoint.address.path("/tokenize"), min(within_s, _MOST_S)
+    try:
+        async with control.response(client, "POST", path, within_s, sent, headers) as reply:
+            data = Page(reply.status, {}, await control.whole(reply)).json()
+    except control.TransportError:
+        return ()
+    found = single_tokens(_pieces(data))
+    return found if len(found) >= _FEWEST else ()
+
+
+def single_tokens(pieces: Sequence[str]) -> tuple[str, ...]:
+    """Those of our words that are one token each, by the pieces of a text of such words; the blank may be Ġ or ▁.
+
+    >>> single_tokens(["Ġtime", "Ġye", "ar", "▁way", " day"])
+    ('time', 'way', 'day')
+    """
+    ours, starts = set(COMMON), [piece[:1] in _BLANKS for piece in pieces]
+    whole = [
+        piece[1:] for piece, begins, ends in zip(pieces, starts, [*starts, True][1:], strict=True) if begins and ends
+    ]
+    return tuple(dict.fromkeys(word for word in whole if word in ours))
+
+
+def _pieces(data: Any) -> list[str]:
+    """The texts of the tokens in an answer of vLLM or of llama-server; empty where it is neither."""
+    if not isinstance(data, dict):
+        return []
+    found = data.get("token_strs")
+    if found is None and isinstance(data.get("tokens"), list):
+        found = [each.get("piece") if isinstance(each, dict) else None for each in data["tokens"]]
+    return [each if isinstance(each, str) else "" for each in found] if isinstance(found, list) else []
 
 
 def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
