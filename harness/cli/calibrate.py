@@ -113,14 +113,14 @@ def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
     from harness.analysis.summarise import summarise
     from harness.decide import calibration
     from harness.results.result import Result
-    from harness.run import hardware
+    from harness.run import prediction
 
     for name in _OF_CSV:
         if name in values:
             raise HarnessError("the folder has its own", place=_flag(name), way_out="leave it out")
     run = Result.open(folder)
     where = msgspec.structs.replace(calibration.hardware(run), **values)
-    model, deployment = calibration.deployed(run, where, hardware.measure)
+    model, deployment = calibration.deployed(run, where, prediction.measure)
     summary = summarise(run)
     return model, deployment, calibration.workload(run, summary), calibration.points(summary)
 
@@ -135,7 +135,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
     from harness.predict.step import MeanLengths
     from harness.predict.tune import CalibrationPoint
     from harness.results.readers import table
-    from harness.run import hardware
+    from harness.run import prediction
     from harness.spec.scenario import Hardware
 
     for name in (*_OF_CSV, "model_config", "gpu"):
@@ -143,7 +143,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
             raise HarnessError("a CSV does not say it", place=_flag(name), way_out="add it, above 0")
     lengths = MeanLengths(*(values.pop(name) for name in _OF_CSV))
     where = Hardware(**values)
-    card = served.find(where, None, hardware.measure).card
+    card = served.find(where, None, prediction.measure).card
     found = served.deployed(where, card, None)
     assert found is not None  # both are named
     model, deployment = found

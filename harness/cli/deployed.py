@@ -129,6 +129,6 @@ def card(key: str, cpus: str | None) -> Gpu:
 
         return catalog.gpu(key)
     from harness.predict import served
-    from harness.run import hardware
+    from harness.run import prediction
 
-    return served.host(hardware.measure(None if cpus is None else units.cpus(cpus)))
+    return served.host(prediction.measure(None if cpus is None else units.cpus(cpus)))

@@ -207,9 +207,9 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     if flags["calibration"] is None:
         return found
     from harness.predict.calibrated import calibrated, doubts
-    from harness.run import hardware
+    from harness.run import prediction
 
-    profile = hardware.calibration(flags["calibration"])
+    profile = prediction.calibration(flags["calibration"])
     made, where, mean = questions.setup(question)
     both = calibrated(
         made, where, question.mixture or mean, question.levels, profile, slo=question.slo or None, price=question.price

@@ -22,9 +22,9 @@ from harness.cli.run_options import options
 from harness.spec import ready
 
 if TYPE_CHECKING:
+    from harness.run.campaign import Planner, Swept
     from harness.run.experiment import Outcome
     from harness.run.launch.consent import Agreed
-    from harness.run.sweep import Planner, Swept
     from harness.spec.scenario import Scenario
     from harness.spec.shard import Shard
 
@@ -139,7 +139,7 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
 def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan: Planner | None = None) -> Swept:
     """The cells of a plan, else of a level map, and their result."""
     from harness.report.live import LiveView
-    from harness.run import cells, sweep
+    from harness.run import campaign
 
     plots = not flags["no_plots"]
 
@@ -150,11 +150,11 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
 
     with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
-            begin = partial(sweep.resume, flags["resume"])
+            begin = partial(campaign.resume, flags["resume"])
         else:
-            begin = partial(sweep.sweep, out=flags["out"])
+            begin = partial(campaign.run, out=flags["out"])
         found = begin(
-            scenario=resolved, view=view, command=_command(), plan=plan or cells.plan, agreed=agreed, report=report
+            scenario=resolved, view=view, command=_command(), plan=plan or campaign.plan, agreed=agreed, report=report
         )
     output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
     return found
@@ -206,12 +206,12 @@ def _print_requests(resolved: Scenario, count: int, share: Shard | None) -> None
 
     import msgspec
 
-    from harness.run import datasets
-    from harness.run.planned import planned
+    from harness.run import requests
+    from harness.run.requests import planned
 
     if count < 1:
         raise HarnessError("it must be 1 or more", place="--print-requests", way_out="give 1 or more")
-    with datasets.read(resolved, lambda text: click.echo(text, err=True)) as (read, rows):
+    with requests.read(resolved, lambda text: click.echo(text, err=True)) as (read, rows):
         for request in itertools.islice(planned(read, rows, share), count):
             print(msgspec.json.encode(request).decode())
 

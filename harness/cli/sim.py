@@ -74,9 +74,9 @@ def sim(
     chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens, outages=planted)
     if calibration is not None:
         from harness.predict import tune
-        from harness.run import hardware
+        from harness.run import prediction
 
-        applied = tune.apply(chosen.model, chosen.deployment, hardware.calibration(calibration))
+        applied = tune.apply(chosen.model, chosen.deployment, prediction.calibration(calibration))
         chosen = msgspec.structs.replace(chosen, deployment=applied)
 
     def ready(url: str) -> None:

@@ -1,8 +1,12 @@
-"""A level while it runs, as a person is shown it."""
+"""What a person sees of a run while its levels are measured; `report.live` shows it."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
+
+from harness.data.summary import LevelSummary
 
 
 class LevelProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,3 +20,17 @@ class LevelProgress(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     ttft_s: float | None = None  # median of the last requests
     left_s: float | None = None  # of the run
+
+
+class View(Protocol):
+    """Shows the progress of the levels, and notes."""
+
+    unit: str  # of throughput
+
+    def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None: ...
+
+    def update(self, now: LevelProgress) -> None: ...
+
+    def level_finished(self, level: LevelSummary) -> None: ...
+
+    def note(self, text: str) -> None: ...

@@ -23,8 +23,8 @@ from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
 
 if TYPE_CHECKING:
+    from harness.run.ending import Signals
     from harness.run.experiment import Outcome
-    from harness.run.signals import Signals
 
 _SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # of a scenario, whose fields are options
 
@@ -129,8 +129,8 @@ def _prepared(
     from harness.report.live import LiveView
     from harness.results.folder import SUMMARY
     from harness.run import experiment
+    from harness.run.ending import Signals
     from harness.run.launch import consent
-    from harness.run.signals import Signals
 
     resolved = laid_over(scenario, url, options)
     if resolved.sweep != scenarios.Sweep():

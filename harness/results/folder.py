@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from harness.base import files
@@ -42,6 +43,26 @@ def default(name: str) -> Path:
         if files.make_new_folder(folder, way_out="give --out"):
             return folder
     raise AssertionError("there is always another number")
+
+
+@contextlib.contextmanager
+def new(
+    out: str | Path | None, name: str, begun: datetime, holds: Callable[[Path], bool], written: Sequence[str]
+) -> Iterator[Path]:
+    """Make a new result folder that no other process writes, `out` or a default by name and time.
+
+    An error removes it with what was `written`, unless by then it holds what was measured.
+    """
+    folder = create(out or default(f"{name}-{begun:%Y%m%d-%H%M%S}"))
+    try:
+        with claimed(folder):
+            yield folder
+    except BaseException:
+        if not holds(folder):
+            with contextlib.suppress(HarnessError):
+                files.remove(folder, written)
+            files.remove_folder(folder)
+        raise
 
 
 def has_requests(folder: Path) -> bool:

@@ -16,7 +16,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,14 +36,11 @@ from harness.observe.cards import Cards
 from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
-from harness.run import datasets
-from harness.run.executor import DaemonExecutor
+from harness.run import requests
+from harness.run.ending import DaemonExecutor, Ended, RunEnd, Signals, load
 from harness.run.launch import checks, consent, limits, reach
 from harness.run.launch.consent import Agreed
 from harness.run.launch.endpoint import Address, Endpoint, address, probe_lengths
-from harness.run.resume import as_before, origin
-from harness.run.session import Ended, RunEnd, load
-from harness.run.signals import Signals
 from harness.spec import fleet, shard
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
@@ -51,14 +48,14 @@ from harness.spec.shard import Shard
 from harness.workload import probe
 
 if TYPE_CHECKING:
+    from harness.data.progress import View
     from harness.data.summary import Summary
-    from harness.run.earlier import Earlier
-    from harness.run.view import View
+    from harness.run.resume import Earlier
     from harness.sim.profile import Profile
 
 _LATER = (  # in small parts: an interrupt waits for the one that is being imported
     "numpy.linalg", "numpy.random", "harness.predict.roofline", "harness.analysis.table", "harness.analysis.curve",
-    "harness.analysis.summarise", "harness.run.earlier", "harness.run.estimate",
+    "harness.analysis.summarise", "harness.run.resume", "harness.run.estimate",
     "harness.run.levels", "harness.run.manifest",
 )  # fmt: skip
 _PROMPTS = 1 << 32  # numbers of one session; the next one goes on behind them, so that no prompt is sent twice
@@ -73,18 +70,23 @@ class Outcome(msgspec.Struct, frozen=True):
     status: int
 
 
-class _Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What one session of a run is to do."""
+class _Session(msgspec.Struct, frozen=True, kw_only=True):
+    """What one session of a run is to do, and where."""
 
     scenario: Scenario
     folder: Path
     view: View
     command: str
     agreed: Agreed
-    rows: str = ""  # path of the table of the dataset's rows; "": there is none
+    signals: Signals
     manifest: Manifest | None = None  # of a resumed run, with this session as its last
     stack: StackStart | None = None  # how the server was started, where knee did it
     shard: Shard | None = None  # of a run on several machines
+    # Known once the session begins:
+    urls: Sequence[str] = ()  # of the endpoint, or of several replicas
+    placed: Sequence[tuple[int, ...]] = ()  # the processors of each worker; none: wherever the system likes
+    profile: Profile | None = None  # of the simulated endpoint, where that is the target
+    rows: str = ""  # path of the table of the dataset's rows; "": there is none
 
 
 def run(
@@ -106,37 +108,37 @@ def run(
     url = scenario.target.url
     if url is None:
         raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
-    if scenario.workload.seed is None:
-        # A new one for each run: a server that is still warm must not know the prompts of the last run.
-        seed = secrets.randbelow(2**31) if share is None else share.seed
-        scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
+    scenario = seeded(scenario, None if share is None else share.seed)
     if url != "sim:":
         scenario = checks.with_api(scenario, address(url))
     limits.check(scenario, share.of if share else 1)
     if share is not None:
         shard.must_lie_ahead(share.start_s, time.time())
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))
-    try:
-        with folders.claimed(folder):
-            setup = _Setup(
-                scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, stack=stack, shard=share
-            )  # fmt: skip
-            return _run_session(setup, signals or Signals())
-    except BaseException:
-        if not (folder / folders.SPOOL).exists() and not (folder / folders.REQUESTS).exists():
-            with contextlib.suppress(HarnessError):
-                files.remove(folder, (folders.MANIFEST,))  # nothing was measured: leave nothing behind
-            files.remove_folder(folder)
-        raise
+    with folders.new(out, scenario.name, datetime.now(UTC), folders.has_requests, (folders.MANIFEST,)) as folder:
+        session = _Session(
+            scenario=scenario, folder=folder, view=view, command=command, agreed=agreed,
+            signals=signals or Signals(), stack=stack, shard=share,
+        )  # fmt: skip
+        return _measured(session)
+
+
+def seeded(scenario: Scenario, seed: int | None = None) -> Scenario:
+    """The scenario with this seed where it has none; None: a new one, for each run.
+
+    A server that is still warm must not know the prompts of the last run.
+    """
+    if scenario.workload.seed is not None:
+        return scenario
+    drawn = secrets.randbelow(2**31) if seed is None else seed
+    return msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=drawn))
 
 
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
     """Continue a run that ended early, with the scenario that it was begun with (`resume.begun_with`)."""
     from harness.analysis.summarise import exit_status, summarise
     from harness.run import manifest as describing
-    from harness.run.earlier import Earlier
     from harness.run.levels import RampInputs
+    from harness.run.resume import Earlier
     from harness.workload import tasks
 
     folder = Path(path)
@@ -165,17 +167,20 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         manifest = msgspec.structs.replace(manifest, sessions=sessions)
         files.write_json(folder / folders.MANIFEST, manifest)
         del run, earlier, inputs
-        setup = _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
-        return _run_session(setup, Signals())
+        session = _Session(
+            scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, signals=Signals(),
+            manifest=manifest,
+        )  # fmt: skip
+        return _measured(session)
 
 
-def _run_session(setup: _Setup, signals: Signals) -> Outcome:
-    """Start the simulated endpoint, if that is the target, and the event loop."""
-    server_cpu, placed = limits.placement(setup.scenario, setup.shard.of if setup.shard else None)
-    urls = fleet.urls(setup.scenario.target)
-    with signals.outside(), contextlib.ExitStack() as stack:
-        scenario, rows = stack.enter_context(datasets.read(setup.scenario, setup.view.note))
-        setup = msgspec.structs.replace(setup, scenario=scenario, rows=rows)
+def _measured(session: _Session) -> Outcome:
+    """Read the dataset, start the simulated endpoint, if that is the target, and the event loop."""
+    signals, view = session.signals, session.view
+    server_cpu, placed = limits.placement(session.scenario, session.shard.of if session.shard else None)
+    urls = fleet.urls(session.scenario.target)
+    with signals.outside(), contextlib.ExitStack() as exits:
+        scenario, rows = exits.enter_context(requests.read(session.scenario, view.note))
         profile = None
         if urls == ["sim:"]:
             from harness.sim import profile as profiles
@@ -183,78 +188,84 @@ def _run_session(setup: _Setup, signals: Signals) -> Outcome:
 
             # As engines do by default; prompts that are all new need no cache.
             profile = profiles.embedded(scenario.sim, prefix_caching=scenario.reuses_prompts)
-            urls = [stack.enter_context(running(profile, cpu=server_cpu))]
+            urls = [exits.enter_context(running(profile, cpu=server_cpu))]
+        session = msgspec.structs.replace(
+            session, scenario=scenario, rows=rows, urls=urls, placed=placed, profile=profile
+        )
         try:
-            return asyncio.run(_run(setup, urls, profile, placed, signals))
+            return asyncio.run(_run(session))
         except asyncio.CancelledError:
             if signals.number is None:
                 raise
-            more = "further " if setup.manifest is not None else ""
-            setup.view.note(f"interrupted before the load began: no {more}level was measured")
+            more = "further " if session.manifest is not None else ""
+            view.note(f"interrupted before the load began: no {more}level was measured")
             sys.exit(128 + signals.number)
 
 
-async def _run(
-    setup: _Setup,
-    urls: Sequence[str],
-    profile: Profile | None,
-    placed: list[tuple[int, ...]],
-    signals: Signals,
-) -> Outcome:
+async def _run(session: _Session) -> Outcome:
     """Consent, checks, plan and load, on the event loop."""
-    signals.inside()
+    session.signals.inside()
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
-    sessions_before = len(setup.manifest.sessions) - 1 if setup.manifest else 0
-    servers = [address(url) for url in urls]
-    ips: dict[str, list[str]] = {}  # of each URL's host
-    foreign = []  # addresses that are not the operator's own
-    for url, where in zip(urls, servers, strict=True):
-        with reach.noted(setup.view.note, f"the addresses of {where.host}"):
-            found = ips[url] = await consent.addresses(where)
-        notes = await consent.before_the_first_byte(
-            setup.scenario, where, found, ours=profile is not None, agreed=setup.agreed
-        )
+    servers = [address(url) for url in session.urls]
+    ips = await _consented(session, servers)
+    foreign = [where for where, found in zip(servers, ips, strict=True) if consent.is_foreign(where, found)]
+    apart = [] if session.profile is not None else [ip for found in ips for ip in found]  # no worker is on them
+    with limits.links(session.scenario, len(session.placed), servers, apart, rows=session.rows) as linked:
+        if session.scenario.ramp.ray:
+            session = msgspec.structs.replace(session, placed=[()] * len(linked))
+        async with Workers(linked) as workers:  # they start while the endpoint is checked
+            for note in limits.described_clocks(workers.clocks):
+                session.view.note(note)
+            # A server on this machine has its GPUs here; opening them may take the driver a second.
+            is_here = session.profile is None and any(map(consent.is_here, session.urls))
+            opening = asyncio.create_task(asyncio.to_thread(cards.opened)) if is_here else None
+            endpoint = await _checked(session, servers, dict(zip(session.urls, ips, strict=True)))
+            gpus = await opening if opening is not None else None
+            try:
+                await _planned(session, endpoint, foreign)
+                endpoint = await _with_canaries(session, endpoint)
+                return await _measure(session, endpoint, workers, gpus)
+            finally:
+                if gpus is not None:
+                    gpus.close()
+
+
+async def _consented(session: _Session, servers: Sequence[Address]) -> list[list[str]]:
+    """Get consent to what is sent to each server before the first byte; the IP addresses of each."""
+    ips, view = list[list[str]](), session.view
+    for where in servers:
+        with reach.noted(view.note, f"the addresses of {where.host}"):
+            found = await consent.addresses(where)
+        ours = session.profile is not None
+        notes = await consent.before_the_first_byte(session.scenario, where, found, ours=ours, agreed=session.agreed)
         for line in notes:
-            setup.view.note(line)
-        foreign += [where] * consent.is_foreign(where, found)
-    apart = [] if profile is not None else [ip for found in ips.values() for ip in found]  # no worker is on them
-    async with contextlib.AsyncExitStack() as stack:
-        linked = stack.enter_context(limits.links(setup.scenario, len(placed), servers, apart, rows=setup.rows))
-        if setup.scenario.ramp.ray:
-            placed = [()] * len(linked)
-        workers = await stack.enter_async_context(Workers(linked))  # they start while the endpoint is checked
-        for note in limits.described_clocks(workers.clocks):
-            setup.view.note(note)
-        # A server on this machine has its GPUs here; opening them may take the driver a second.
-        here = asyncio.to_thread(cards.opened) if profile is None and any(map(consent.is_here, urls)) else None
-        opening = asyncio.create_task(here) if here is not None else None
-        # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
-        over = threading.Event()
-        importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest, over)
-        if (wait := setup.scenario.target.wait) is not UNSET:
-            await reach.until_ready(servers, setup.scenario.target, wait, setup.view.note)
-        try:
-            how = checks.How(
-                first_prompt=sessions_before * _PROMPTS,
-                trust_remote_code=setup.agreed.trust_remote_code,
-                busy=importing,
-                ips=ips,
-                note=setup.view.note,
-            )
-            endpoint = await checks.check(setup.scenario, urls, how)
-            first = endpoint.prompts.used if setup.shard is None else shard.FIRST_REQUEST
-            prompts = msgspec.structs.replace(endpoint.prompts, rows=setup.rows, used=first)
-            endpoint = msgspec.structs.replace(endpoint, prompts=prompts)
-        finally:
-            over.set()
-        gpus = await opening if opening is not None else None
-        try:
-            await _planned(setup, endpoint, foreign)
-            endpoint = await _with_canaries(setup, endpoint)
-            return await _measure(setup, endpoint, profile, workers, placed, gpus, signals)
-        finally:
-            if gpus is not None:
-                gpus.close()
+            view.note(line)
+        ips.append(found)
+    return ips
+
+
+async def _checked(session: _Session, servers: Sequence[Address], ips: Mapping[str, Sequence[str]]) -> Endpoint:
+    """Ask the endpoint all that the load needs to know, while the modules that measuring needs are imported."""
+    scenario, view = session.scenario, session.view
+    # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
+    over = threading.Event()
+    importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest, over)
+    if (wait := scenario.target.wait) is not UNSET:
+        await reach.until_ready(servers, scenario.target, wait, view.note)
+    how = checks.How(
+        first_prompt=_PROMPTS * (len(session.manifest.sessions) - 1 if session.manifest else 0),
+        trust_remote_code=session.agreed.trust_remote_code,
+        busy=importing,
+        ips=ips,
+        note=view.note,
+    )
+    try:
+        endpoint = await checks.check(scenario, session.urls, how)
+    finally:
+        over.set()
+    used = endpoint.prompts.used if session.shard is None else shard.FIRST_REQUEST
+    prompts = msgspec.structs.replace(endpoint.prompts, rows=session.rows, used=used)
+    return msgspec.structs.replace(endpoint, prompts=prompts)
 
 
 def _import_the_rest(over: threading.Event) -> None:
@@ -265,35 +276,35 @@ def _import_the_rest(over: threading.Event) -> None:
         importlib.import_module(name)
 
 
-async def _planned(setup: _Setup, endpoint: Endpoint, foreign: Sequence[Address]) -> None:
+async def _planned(session: _Session, endpoint: Endpoint, foreign: Sequence[Address]) -> None:
     """Show the estimate of the load; on hosts that are `foreign` it has to be confirmed."""
     from harness.run import estimate
 
-    scenario = probe.scenario_for(setup.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
+    scenario = probe.scenario_for(session.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
     probes = probe_lengths(scenario, endpoint)
     made = await asyncio.to_thread(estimate.estimate, scenario, endpoint.alone.e2e_s, probes, endpoint.prompts.rows)
     if not foreign:
-        setup.view.note(estimate.outlook(made, scenario, endpoint.alone.e2e_s, endpoint.prompts.rows))
+        session.view.note(estimate.outlook(made, scenario, endpoint.alone.e2e_s, endpoint.prompts.rows))
         return
     hosts = ", ".join(dict.fromkeys(each.base for each in foreign))
     plan = estimate.plan(made, scenario, endpoint.alone.e2e_s, hosts)
-    if not setup.agreed.yes:
+    if not session.agreed.yes:
         await consent.ask(plan, hosts)
         return
     for line in plan:
-        setup.view.note(line)
+        session.view.note(line)
 
 
-async def _with_canaries(setup: _Setup, endpoint: Endpoint) -> Endpoint:
+async def _with_canaries(session: _Session, endpoint: Endpoint) -> Endpoint:
     """The endpoint with the canaries' answers before the load: measured now, or by the session before."""
-    spec = setup.scenario.quality
+    spec = session.scenario.quality
     if not spec:
         return endpoint
     from harness.run.launch import canaries
 
-    if setup.manifest is not None and setup.manifest.quality:
-        return canaries.resumed(spec, endpoint, setup.manifest.quality)
-    return await canaries.measured(spec, setup.scenario.target, endpoint, setup.view.note)
+    if session.manifest is not None and session.manifest.quality:
+        return canaries.resumed(spec, endpoint, session.manifest.quality)
+    return await canaries.measured(spec, session.scenario.target, endpoint, session.view.note)
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,78 +319,72 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float = 0.0  # of this session, since then
 
 
-async def _first_start(setup: _Setup, endpoint: Endpoint, profile: Profile | None, gpus: Cards | None) -> _Start:
+async def _first_start(session: _Session, endpoint: Endpoint, gpus: Cards | None) -> _Start:
     """The first session: a manifest, a spool and a clock of its own."""
     from harness.run import manifest as describing
-    from harness.run.earlier import Earlier
+    from harness.run.resume import Earlier
 
-    manifest = await describing.first(setup.scenario, endpoint, profile, gpus, setup.command, setup.view.note)
+    manifest = await describing.first(
+        session.scenario, endpoint, session.profile, gpus, session.command, session.view.note
+    )
     origin_ns, unix_origin = time.monotonic_ns(), time.time()
-    if (share := setup.shard) is not None:
+    if (share := session.shard) is not None:
         shard.must_lie_ahead(share.start_s, unix_origin)
-        setup.view.note(f"shard {share.number} of {share.of} begins at {shard.shown(share.start_s)}")
+        session.view.note(f"shard {share.number} of {share.of} begins at {shard.shown(share.start_s)}")
         origin_ns, unix_origin = round(share.start_s * 1e9) - clock.ahead_ns(), share.start_s
         manifest = msgspec.structs.replace(manifest, shards=[describing.shard(share)])
     origin = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
     return _Start(
         endpoint=endpoint,
-        manifest=msgspec.structs.replace(manifest, clock=origin, stack=setup.stack or UNSET),
+        manifest=msgspec.structs.replace(manifest, clock=origin, stack=session.stack or UNSET),
         earlier=Earlier(),
-        records=spool.Spool(setup.folder, spool.header(origin_ns, unix_origin)),
+        records=spool.Spool(session.folder, spool.header(origin_ns, unix_origin)),
         origin_ns=origin_ns,
         unix_origin=unix_origin,
     )
 
 
-async def _resumed_start(setup: _Setup, endpoint: Endpoint, manifest: Manifest) -> _Start:
+async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manifest) -> _Start:
     """A later session: the folder's manifest, spool and clock go on."""
-    from harness.run.earlier import Earlier
+    from harness.run.resume import Earlier, as_before, origin
 
     endpoint, manifest = as_before(endpoint, manifest)
-    run = await asyncio.to_thread(Result.open, setup.folder)
+    run = await asyncio.to_thread(Result.open, session.folder)
     origin_ns, unix_origin = origin(manifest, run.last_s)
     began_s = (time.monotonic_ns() - origin_ns) * 1e-9
-    loaded_s = sum(session.seconds for session in manifest.loaded)
+    loaded_s = sum(each.seconds for each in manifest.loaded)
     return _Start(
         endpoint=endpoint,
         manifest=manifest,
         earlier=await asyncio.to_thread(Earlier.of, run, loaded_s),
-        records=spool.Spool(setup.folder),
+        records=spool.Spool(session.folder),
         origin_ns=origin_ns,
         unix_origin=unix_origin,
         began_s=began_s,
     )
 
 
-async def _measure(
-    setup: _Setup,
-    endpoint: Endpoint,
-    profile: Profile | None,
-    workers: Workers,
-    placed: list[tuple[int, ...]],
-    gpus: Cards | None,
-    signals: Signals,
-) -> Outcome:
+async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Cards | None) -> Outcome:
     """The levels of the session, the folder's files and the outcome."""
     from harness.run import manifest as describing
     from harness.run.levels import Levels, RampInputs
 
-    folder, view = setup.folder, setup.view
-    scenario = probe.scenario_for(setup.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
-    setup = msgspec.structs.replace(setup, scenario=scenario)
+    folder, view, signals = session.folder, session.view, session.signals
+    scenario = probe.scenario_for(session.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
+    session = msgspec.structs.replace(session, scenario=scenario)
     for note in endpoint.notes:
         view.note(note)
-    if setup.manifest is None:
-        start = await _first_start(setup, endpoint, profile, gpus)
+    if session.manifest is None:
+        start = await _first_start(session, endpoint, gpus)
     else:
-        start = await _resumed_start(setup, endpoint, setup.manifest)
+        start = await _resumed_start(session, endpoint, session.manifest)
     endpoint, records, origin_ns = start.endpoint, start.records, start.origin_ns
     # The client's ceiling is that of all its workers.
     client = msgspec.structs.replace(start.manifest.client, workers=len(workers), clocks=workers.clocks or UNSET)
     manifest = msgspec.structs.replace(start.manifest, client=client)
     inputs = RampInputs.of(manifest)
     levels = signals.levels = Levels(
-        scenario, endpoint, records, view, origin_ns, start.earlier, inputs, setup.shard
+        scenario, endpoint, records, view, origin_ns, start.earlier, inputs, session.shard
     )  # fmt: skip
     manifest = describing.with_session(
         manifest,
@@ -394,33 +399,33 @@ async def _measure(
     )
     files.write_json(folder / folders.MANIFEST, manifest)  # before any load
     try:
-        ended = await load(levels, workers, placed, gpus, signals)
+        ended = await load(levels, workers, session.placed, gpus, signals)
     finally:
         levels.over = True
         records.close()
     if ended.why is RunEnd.SIGNAL:
         view.note(f"interrupted: writing the results; a second interrupt leaves that to `knee report {folder}`")
     transport = scenario.target.transport
-    manifest = describing.ended(manifest, levels, workers, placed, ended, transport=transport)
+    manifest = describing.ended(manifest, levels, workers, session.placed, ended, transport=transport)
     with signals.finishing():
-        return _summarised(setup, manifest, ended, signals)
+        return _summarised(session, manifest, ended)
 
 
-def _summarised(setup: _Setup, manifest: Manifest, ended: Ended, signals: Signals) -> Outcome:
+def _summarised(session: _Session, manifest: Manifest, ended: Ended) -> Outcome:
     """Write the folder's files; the outcome, or the failure that ended the load."""
     from harness.analysis.summarise import exit_status, lost, summarise
 
-    folder = setup.folder
+    folder, signals = session.folder, session.signals
     if ended.failure is not None:
         missing = 0
         with contextlib.suppress(HarnessError):  # a full disk: the spool stays and can be read
             missing = lost(_finish(folder, manifest))
         lacking = f", {missing} requests are lost" if missing else ""
-        setup.view.note(f"what was measured is in {folder}{lacking}")
+        session.view.note(f"what was measured is in {folder}{lacking}")
         raise ended.failure
     summary = summarise(_finish(folder, manifest))
     # A share of a run has no answer that could be missed.
-    missed = 0 if setup.shard else exit_status(summary, slo_fail=setup.scenario.ramp.slo_fail)
+    missed = 0 if session.shard else exit_status(summary, slo_fail=session.scenario.ramp.slo_fail)
     return Outcome(folder, summary, manifest, missed if signals.number is None else 128 + signals.number)
 
 

@@ -15,25 +15,23 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.level import Facts, summarise_level
-from harness.analysis.rules.requests import CPU
 from harness.data.manifest import Manifest
-from harness.data.progress import LevelProgress
+from harness.data.progress import View
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
 from harness.data.summary import LevelSummary, RampStep
-from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
 from harness.observe.cards import Cards
 from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.run import telemetry
-from harness.run.earlier import Earlier, end_step, level_step, void
 from harness.run.launch import reach
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
-from harness.run.lower_rate import LowerRate
-from harness.run.view import View
+from harness.run.resume import Earlier, end_step, level_step, void
+from harness.run.shown import Shown
 from harness.search import decision, ramp, timetable
 from harness.search.budget import Bound, Budget, Spent, Usage, dollars, sharing
 from harness.search.decision import Decision, End, Reason
@@ -43,7 +41,6 @@ from harness.search.timing import LevelTiming, Phase, Task
 from harness.spec.fleet import ROUND_ROBIN
 from harness.spec.scenario import Scenario
 from harness.spec.shard import Shard
-from harness.spec.work import Unit
 from harness.workload import arrivals, image, shape, tasks
 from harness.workload.source import first_row
 
@@ -52,7 +49,8 @@ _UNKNOWN_SPREAD = 10.0  # times the mean that a request of a dataset may take
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
 _NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
-_SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
+_QUEUE_S, _QUEUE_REQUESTS = 10.0, 3.0  # seconds and request times that the queue of a higher rate has to end
+_QUEUE_NOTED_S = 5.0  # from which on that wait is noted
 
 
 class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,24 +107,15 @@ class Levels:
         self._began_s = 0.0  # of this session
         self._before, self._sharing = Spent(), 1.0  # `before` and `repeats` of the budget
         self._next_index = earlier.next_index
-        self._shown = sum(m is not None for _, m in earlier.levels)
-        self._warned: set[int] = set()  # levels in which it was noted that the client limits
-        self._lower_rate = LowerRate(self.live, view)
+        self._begun = sum(m is not None for _, m in earlier.levels)
+        self._last_rate = 0.0  # requests per second of the last level
         self._took = earlier.took  # seconds of each level so far
-        self._silence_noted_s = 0.0  # how long without a token was last noted
         self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
         self._spread = _UNKNOWN_SPREAD if endpoint.prompts.rows else shape.of(scenario).spread()
         self._last_answer_s = 0.0  # when anything last came from the server
         self.missing = ""  # of what was asked for, and why; "": nothing is
         self._tick_ns = tick_ns(endpoint.alone.itl_s, endpoint.alone.e2e_s)
-        unit, texts = inputs.facts.unit, inputs.facts.inputs
-        amounts = {
-            Unit.INPUT_TOKENS: texts * (endpoint.prompts.tokens or endpoint.prompts.count or 1),
-            Unit.DOCUMENTS: texts,
-        }
-        self._amount = amounts.get(unit, 1)  # of work in one event
-        if not unit.decodes:
-            view.unit = unit.per_s
+        self._shown = Shown(scenario, endpoint, inputs.facts, self.live, view)
 
     async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Cards | None = None) -> None:
         """Measure level after level until the ramp or a budget ends it; leaves every record in the spool."""
@@ -140,13 +129,15 @@ class Levels:
         plans = [self._plan(first + i, among, cpus) for i, cpus in enumerate(placement)]
         if shard:
             await asyncio.sleep(-_BEFORE_START_S - self.live.now())
-        await workers.begin(plans, self.live.batch, self._on_progress)
+        await workers.begin(plans, self.live.batch, self._shown.report)
         watching = [
             asyncio.create_task(scraping)
-            for scraping in telemetry.scrapes(self._endpoint, self.live, self._scenario, self._view.note)
+            for scraping in telemetry.scrapes(
+                self._endpoint, self._scenario, self.live.now, self.live.add_samples, self._view.note
+            )
         ]
         if gpus is not None:
-            watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live)))
+            watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live.now, self.live.add_samples)))
         try:
             for repeat in range(self._scenario.ramp.repeat):
                 if shard is not None:
@@ -189,7 +180,7 @@ class Levels:
         known = self._earlier.measured(repeat)
         step = await self._decide(known)
         while not step.over:
-            await self._lower_rate.wait(step.rate, workers, self._budget)
+            await self._until_quiet(step.rate, workers)
             found = await self._measure(workers, self._level(step, repeat), step.role)
             if found is not None:
                 known.append(found)
@@ -200,6 +191,27 @@ class Levels:
         if isinstance(step.why, End) and step.why.stopped:
             self._view.note(step.reason)
         return step.why
+
+    async def _until_quiet(self, rate: float | None, workers: Workers) -> None:
+        """Before a lower rate of an open loop, wait until the requests of the higher one are over.
+
+        Where that was more than the server can serve, many of them wait, and the lower rate would have their waits. The
+        wait ends at the latest where a bound of the run is reached.
+        """
+        lower, self._last_rate = rate is not None and rate < self._last_rate, rate or 0.0
+        if not lower:
+            return
+        workers.rest()
+        began_s, noted = self.live.now(), False
+        longest_s = max(_QUEUE_S, _QUEUE_REQUESTS * self.live.e2e_s)
+        while self._budget().over() is None:
+            now = await workers.next_progress()
+            waited_s, over = now.time_s - began_s, now.level < 0 and now.oldest_sent_s is None
+            if over or waited_s > longest_s:
+                return
+            if waited_s > _QUEUE_NOTED_S and not noted:
+                noted = True
+                self._view.note(f"waiting until {now.in_flight:,} requests of the higher rate are over")
 
     async def _answers_again(self) -> bool:
         """Whether any server answers again within --wait."""
@@ -243,9 +255,9 @@ class Levels:
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
         reason = "" if spec.load.is_given else level.reason
-        self._view.level_started(name, self._shown, self._total(), reason)
+        self._view.level_started(name, self._begun, self._total(), reason)
         self.steps.append(level_step(level))
-        self._shown, self._next_index = self._shown + 1, self._next_index + 1
+        self._begun, self._next_index = self._begun + 1, self._next_index + 1
         return await self._drive(workers, level, role)
 
     async def _measure(self, workers: Workers, level: Level, role: Role) -> MeasuredLevel | None:
@@ -287,14 +299,6 @@ class Levels:
             secrets=endpoint.wire.secrets,
             cpus=cpus,
         )
-
-    def _on_progress(self, progress: Progress) -> None:
-        """Take one worker's report; note once a level that the client is short of processor time."""
-        self.live.progress(progress)
-        busy = self.live.cpu.get(progress.worker, 0.0)
-        if busy > CPU and progress.level not in self._warned:
-            self._warned.add(progress.level)
-            self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client is the limit")
 
     async def _drive(self, workers: Workers, level: Level, role: Role = Role.FIXED) -> Level | None:
         """Run one level until its last request is over; the level with its times.
@@ -340,7 +344,8 @@ class Levels:
                 continue  # a worker has not begun this level yet
             phase, since_s, expected_s = timing.phase, timing.since_s, timing.expected_s
             moment = timing.step(live.at(progress, self._budget()))
-            self._show(progress, timing, phase, since_s, expected_s)
+            left_s = self._left_s(progress.time_s - level.begin_s)
+            self._shown.level(progress, timing, phase=phase, since_s=since_s, expected_s=expected_s, left_s=left_s)
             if moment:
                 live.moment(timing.level)
                 self._note_read_delay(timing)
@@ -420,34 +425,6 @@ class Levels:
         spec = self._scenario.ramp
         fixed = spec.load.loads
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
-
-    # What a person sees
-
-    def _show(
-        self, progress: Progress, timing: LevelTiming, phase: Phase, since_s: float, expected_s: float | None
-    ) -> None:
-        """Show the level as it was when the report came."""
-        self._note_silence(progress, timing.silent_s)
-        now = LevelProgress(
-            phase=phase, elapsed_s=progress.time_s - since_s, expected_s=expected_s,
-            in_flight=float(progress.in_flight), output_tokens_per_s=timing.tokens_per_s(1.0) * self._amount,
-            errors=progress.failed, ttft_s=self.live.ttft_s,
-            left_s=self._left_s(progress.time_s - timing.level.begin_s),
-        )  # fmt: skip
-        self._view.update(now)
-
-    def _note_silence(self, progress: Progress, silent_s: float) -> None:
-        """Note that no token comes: after some seconds, and again whenever it has lasted twice as long."""
-        if silent_s < self._silence_noted_s:  # a token came
-            self._silence_noted_s = 0.0
-        least = max(_SILENT_S, _SILENT_REQUESTS * self.live.e2e_s, 2 * self._silence_noted_s)
-        if progress.in_flight == 0 or silent_s < least:
-            return
-        self._silence_noted_s = silent_s
-        oldest_s = progress.oldest_sent_s
-        waits = f", the longest for {progress.time_s - oldest_s:.0f} s" if oldest_s is not None else ""
-        noun = "token" if self._scenario.decodes else "answer"
-        self._view.note(f"no {noun} for {silent_s:.0f} s: {progress.in_flight} requests wait{waits}")
 
     def _left_s(self, level_s: float) -> float | None:
         """Seconds left of the run, `level_s` into a level: of its budget, or by what its levels took so far.

@@ -18,7 +18,7 @@ from harness.load.messages import BATCH_EVERY_S, Progress
 from harness.observe import host
 from harness.results.frames import Position
 from harness.results.spool import Spool
-from harness.run import client
+from harness.run import telemetry
 from harness.search.budget import Budget, Usage
 from harness.search.timing import RECENT, Now, failing, outcomes_watched
 
@@ -42,7 +42,7 @@ class LiveState:
         self.level: Level | None = None  # the running one
         # Where the spool stood as this level began, and as the one before did.
         self._level_at = self._before_at = spool.position
-        self.read_delays = client.ReadDelays()  # of the level
+        self.read_delays = telemetry.ReadDelays()  # of the level
         self.answered, self.usage = 0, Usage()  # of this session, as far as records have come
         # Of the level's last requests, whether each failed.
         self.outcomes: collections.deque[bool] = collections.deque(maxlen=outcomes_watched(0))
@@ -67,7 +67,7 @@ class LiveState:
     def begin(self, level: Level, requests_at_once: float) -> None:
         """Begin a level."""
         self._before_at, self._level_at = self._level_at, self._spool.position
-        self.read_delays = client.ReadDelays()
+        self.read_delays = telemetry.ReadDelays()
         self.outcomes = collections.deque(maxlen=outcomes_watched(requests_at_once))
         self.wait_s = 0.0
         self.moment(level)
@@ -132,7 +132,7 @@ class LiveState:
         if self._machine:
             samples = [msgspec.structs.replace(each, metric=self._machine + each.metric) for each in samples]
         if last is not None:
-            samples += client.samples(last, progress)
+            samples += telemetry.samples(last, progress)
             self.cpu[progress.worker] = (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s)
         self._last_sampled[progress.worker] = progress
         self.add_samples(samples)

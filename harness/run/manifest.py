@@ -14,17 +14,20 @@ from harness.analysis import phases
 from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
+from harness.data.summary import Prediction
 from harness.load.messages import Codec
 from harness.load.workers import Workers
 from harness.observe import clock, host
 from harness.observe.cards import Cards
 from harness.predict import served
-from harness.run import calibrate, hardware
+from harness.predict.deployment import Deployment
+from harness.predict.model import Model
+from harness.run import calibrate, prediction
+from harness.run.ending import Ended, RunEnd, timestamp_source
 from harness.run.launch import published
 from harness.run.launch.endpoint import Endpoint, probe_lengths
 from harness.run.levels import Levels
 from harness.run.prediction import predict
-from harness.run.session import Ended, RunEnd, timestamp_source
 from harness.sim.profile import Profile
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
@@ -53,21 +56,14 @@ async def first(
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
     # Cores of this machine are measured now, before any load.
-    found = served.ServingCard() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
+    found = served.ServingCard() if profile else await asyncio.to_thread(prediction.find, scenario.hardware, cards)
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)
     of_card = None if profile else served.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
     deployed = (profile.model, profile.deployment) if profile else of_card
-    if deployed is None:
-        notes.append("no prediction: it needs --gpu and --model-config")
-    made = None
-    if deployed and not shape.predictable(scenario):
-        notes.append("no prediction: the prompts of sessions and graphs grow with every answer")
-    elif deployed and endpoint.unit is Unit.DOCUMENTS:
-        notes.append("no prediction: it is of tokens, which nobody counts here")
-    elif deployed:
-        made = await asyncio.to_thread(predict, scenario, endpoint, *deployed, simulated=bool(profile))
+    made, unpredicted = await _predicted(scenario, endpoint, deployed, simulated=profile is not None)
+    notes += unpredicted
     shown, spec = scenarios.shown(scenario, endpoint.wire.secrets), scenario.hardware
     card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
     return Manifest(
@@ -101,6 +97,19 @@ async def first(
         quality=endpoint.alone.canaries or UNSET,
         sessions=[Session(created=created, command=command)],
     )
+
+
+async def _predicted(
+    scenario: Scenario, endpoint: Endpoint, deployed: tuple[Model, Deployment] | None, *, simulated: bool
+) -> tuple[Prediction | None, list[str]]:
+    """Return the prediction of the run, or None with a note on why there is none."""
+    if deployed is None:
+        return None, ["no prediction: it needs --gpu and --model-config"]
+    if not shape.predictable(scenario):
+        return None, ["no prediction: the prompts of sessions and graphs grow with every answer"]
+    if endpoint.unit is Unit.DOCUMENTS:
+        return None, ["no prediction: it is of tokens, which nobody counts here"]
+    return await asyncio.to_thread(predict, scenario, endpoint, *deployed, simulated=simulated), []
 
 
 def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:

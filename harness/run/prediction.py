@@ -1,19 +1,45 @@
-"""The prediction of a run, made before any load."""
+"""The card that serves, the calibration profile of a server, and the prediction of a run, made before any load.
+
+Measuring this machine as the card loads its cores fully for about two seconds: before load, never during it.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
+from harness.base import decoding
+from harness.data.manifest import Card, Machine
 from harness.data.summary import Prediction
-from harness.predict import claims, mixture, model, roofline
+from harness.observe import machine
+from harness.predict import claims, mixture, model, roofline, served, tune
 from harness.predict.calibrated import calibrated
 from harness.predict.step import MeanLengths, Mixture, means
-from harness.run import hardware
+from harness.predict.tune import Calibration
 from harness.run.launch.endpoint import Endpoint, Prompts
-from harness.spec.scenario import Scenario
+from harness.spec.scenario import Hardware, Scenario
 from harness.workload import shape
+
+
+def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.ServingCard:
+    """The card by its key, else by the drivers; `host` measures this machine's cores now."""
+    return served.find(hardware, cards, measure)
+
+
+def measure(cpus: Sequence[int] | None = None) -> Machine:
+    """What these processors of this machine reach; None: all that this process may use."""
+    return machine.measure(len(os.sched_getaffinity(0)), cpus)
+
+
+def calibration(path: str) -> Calibration:
+    """The profile file that `knee calibrate model` wrote."""
+    with decoding.reading(path, "a calibration", "write one with `knee calibrate model DIR --out FILE`"):
+        text = decoding.content(Path(path))
+    return tune.decode(text, path)
 
 
 def predict(
@@ -28,7 +54,7 @@ def predict(
     made = mixture.predict(of, where, lengths, levels, simulated=simulated, slo=slo, price=price, notes=notes)
     if path is None:
         return made
-    both = calibrated(of, where, lengths, levels, hardware.calibration(path), slo=slo, price=price)
+    both = calibrated(of, where, lengths, levels, calibration(path), slo=slo, price=price)
     return msgspec.structs.replace(made, calibrated=both)
 
 

@@ -16,10 +16,10 @@ import msgspec
 
 from harness.base.errors import HarnessError, nearest
 from harness.data.manifest import StackStart
+from harness.data.progress import View
 from harness.predict import claims as quotes
 from harness.results.levelmap import REPEAT, SERVER, Axis
-from harness.run.cells import Cell, Plan
-from harness.run.view import View
+from harness.run.campaign import Cell, Plan
 from harness.spec import reading
 from harness.spec.recipe import Claim, Settings, Stack
 from harness.spec.scenario import Scenario, Sweep

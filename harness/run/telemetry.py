@@ -1,4 +1,7 @@
-"""Telemetry during the load: what server, exporters and GPUs publish, read off the measured path until cancelled."""
+"""Telemetry during the load: the load generator's own cost and delays, and what server, exporters and GPUs publish.
+
+The latter are read off the measured path until cancelled. `analysis.telemetry` reads all of it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,28 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 
+import msgspec
+import numpy as np
+
+from harness.analysis.table import Floats, Ints
 from harness.base.secrecy import plain, redact
 from harness.data.record import SERVER, Sample
 from harness.load import control
 from harness.load.client import client
+from harness.load.loop import LATE_BINS, LATE_SHIFT
+from harness.load.messages import Progress
 from harness.load.transport import Target
 from harness.observe import exporters, server
 from harness.observe.cards import Cards
 from harness.observe.gpu import EVERY_S
 from harness.run.launch.endpoint import Endpoint
-from harness.run.live_state import LiveState
+from harness.search.history import Thinned
 from harness.spec.scenario import Scenario
 
+Take = Callable[[Sequence[Sample]], None]
+MOST_REPORTS = 64  # of a worker's read delays in a level, which come five times a second
+_BIN_S = (1 << LATE_SHIFT) * 1e-9
+_READS, _UNSTAMPED, _WAITED_NS = range(LATE_BINS, LATE_BINS + 3)  # columns behind the histogram's
 _SCRAPE_S = 5.0  # for one page of the server's figures
 _LONGEST_WAIT_S = 30.0  # between two scrapes, after some that failed
 _LONGEST_REASON = 120  # characters of why there was none
@@ -33,9 +46,9 @@ def scrape_every_s(level_seconds: float | None) -> float:
 
 
 def scrapes(
-    endpoint: Endpoint, live: LiveState, scenario: Scenario, note: Callable[[str], None]
+    endpoint: Endpoint, scenario: Scenario, now: Callable[[], float], take: Take, note: Callable[[str], None]
 ) -> Iterator[Coroutine[None, None, None]]:
-    """The pages of the server, or of each replica, and those of the exporters, each read over and over."""
+    """Read the pages of the server, or of each replica, and those of the exporters, each over and over."""
     ramp = scenario.ramp
     lasts = ramp.duration if ramp.load.is_given else None  # of a soak's one level
     every_s = scrape_every_s(ramp.level_seconds or lasts or None)
@@ -47,39 +60,126 @@ def scrapes(
     for number, where in enumerate(endpoint.wire.exporters):
         pages.append(("an exporter's", where, functools.partial(exporters.samples, number)))
     for whose, where, read in pages:
-        yield scrape(whose, where, read, live, every_s, note, endpoint.wire.secrets)
+        scraping = _Scraping(whose=whose, where=where, read=read, every_s=every_s, secrets=endpoint.wire.secrets)
+        yield scraping.run(now, take, note)
 
 
-async def scrape(
-    whose: str,
-    where: Target,
-    read: Callable[[float, str], list[Sample]],
-    live: LiveState,
-    every_s: float,
-    note: Callable[[str], None],
-    secrets: Sequence[str],
-) -> None:
-    """Take the figures that `read` finds on a page; a scrape that fails is a gap, noted once, and is tried again."""
-    wait, noted = every_s, False
-    async with client(where, connect_s=_SCRAPE_S) as http:
-        while True:
-            try:
-                page = await control.page(http, where.path, _SCRAPE_S)
-                why = "" if page.status == 200 else f"it answers {page.status}"
-                if not why:
-                    live.add_samples(read(live.now(), page.text))
-            except control.TransportError as error:
-                why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
-            # A failing scrape is tried less and less often, for it may cost the server much.
-            wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every_s
-            if why and not noted:
-                noted = True
-                note(f"a gap in {whose} figures: {redact(why, secrets)}; load goes on without them")
-            await asyncio.sleep(wait)
+class _Scraping(msgspec.Struct, frozen=True, kw_only=True):
+    """One page that is read over and over."""
+
+    whose: str
+    where: Target
+    read: Callable[[float, str], list[Sample]]  # the figures on it
+    every_s: float
+    secrets: Sequence[str]
+
+    async def run(self, now: Callable[[], float], take: Take, note: Callable[[str], None]) -> None:
+        """Take the page's figures; a scrape that fails is a gap, noted once, and is tried again."""
+        wait, noted = self.every_s, False
+        async with client(self.where, connect_s=_SCRAPE_S) as http:
+            while True:
+                try:
+                    page = await control.page(http, self.where.path, _SCRAPE_S)
+                    why = "" if page.status == 200 else f"it answers {page.status}"
+                    if not why:
+                        take(self.read(now(), page.text))
+                except control.TransportError as error:
+                    why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
+                # A failing scrape is tried less and less often, for it may cost the server much.
+                wait = min(_LONGEST_WAIT_S, 2 * wait) if why else self.every_s
+                if why and not noted:
+                    noted = True
+                    note(f"a gap in {self.whose} figures: {redact(why, self.secrets)}; load goes on without them")
+                await asyncio.sleep(wait)
 
 
-async def watch_gpus(gpus: Cards, live: LiveState) -> None:
+async def watch_gpus(gpus: Cards, now: Callable[[], float], take: Take) -> None:
     """Take the GPUs' figures in a thread: a driver may be slow."""
-    while samples := await asyncio.to_thread(gpus.samples, live.now()):
-        live.add_samples(samples)
+    while found := await asyncio.to_thread(gpus.samples, now()):
+        take(found)
         await asyncio.sleep(EVERY_S)
+
+
+def samples(before: Progress, now: Progress) -> list[Sample]:
+    """The figures of one worker between two of its reports."""
+    span = now.time_s - before.time_s
+    out = {
+        "cpu_fraction": (now.cpu_s - before.cpu_s) / span if span > 0 else 0.0,
+        "reads": now.reads - before.reads,
+        "unstamped": now.unstamped - before.unstamped,
+        "tokens": now.tokens - before.tokens,
+        "in_flight": now.in_flight,
+    }
+    return [Sample(now.time_s, "client", f"{now.worker}/{name}", float(value)) for name, value in out.items()]
+
+
+class ReadDelays:
+    """What each worker lacked of processor time in a level: how late its reads were, and how long it waited.
+
+    Kept as running counts, of a long level at fewer points, so that memory is the same after hours as at first.
+    """
+
+    def __init__(self) -> None:
+        self._workers: dict[int, _Worker] = {}
+
+    def add(self, report: Progress) -> None:
+        """Take a worker's next report."""
+        if report.late or report.waited_s is not None:
+            self._workers.setdefault(report.worker, _Worker()).add(report)
+
+    def between(self, start_s: float, end_s: float, tick_s: float) -> list[Sample]:
+        """The figures from a time until the last report, as samples of the time `end_s`.
+
+        A delay is what exceeds `tick_s`, the planned wait. Its mean is given where arrivals have no kernel stamps:
+        there it is an error of their times.
+        """
+        return [
+            Sample(end_s, "client", f"{number}/{name}", value)
+            for number, worker in sorted(self._workers.items())
+            for name, value in worker.since(start_s, tick_s).items()
+        ]
+
+
+class _Worker:
+    """One worker's read delays."""
+
+    def __init__(self) -> None:
+        self._kept = Thinned(MOST_REPORTS, LATE_BINS + 3)
+        self._late = np.zeros(LATE_BINS, dtype=np.int64)  # of the level so far
+
+    def add(self, report: Progress) -> None:
+        for bin_, reads in enumerate(report.late):  # an array of each length that comes would stay in numpy's cache
+            self._late[bin_] += reads
+        waited_ns = -1 if report.waited_s is None else round(report.waited_s * 1e9)
+        self._kept.add(report.time_s, np.append(self._late, (report.reads, report.unstamped, waited_ns)))
+
+    def since(self, start_s: float, tick_s: float) -> dict[str, float]:
+        """By name: from the last point before a time, or else from the level's first, to the latest."""
+        times, counts = self._kept.times, self._kept.counts
+        first = int(np.searchsorted(times, start_s)) - 1
+        before, last = counts[max(first, 0)], counts[-1]
+        late = last[:LATE_BINS] - (before[:LATE_BINS] if first >= 0 else 0)
+        reads, unstamped = (int(last[column] - before[column]) for column in (_READS, _UNSTAMPED))
+        found = {}
+        if late.any():
+            found["read_delay_p99_s"] = max(0.0, _p99(late) - tick_s)
+        if reads > 0:
+            found["unstamped_fraction"] = unstamped / reads
+            if 2 * unstamped > reads and late.any():
+                found["read_delay_mean_s"] = _mean_beyond(late, tick_s)
+        span_s = times[-1] - times[max(first, 0)]
+        if span_s > 0 and before[_WAITED_NS] >= 0:
+            found["waited_fraction"] = float((last[_WAITED_NS] - before[_WAITED_NS]) * 1e-9 / span_s)
+        return found
+
+
+def _mean_beyond(histogram: Ints, tick_s: float) -> float:
+    """Mean delay beyond the planned wait, seconds."""
+    late: Floats = np.maximum(0.0, (np.arange(len(histogram)) + 0.5) * _BIN_S - tick_s)
+    return float(histogram @ late / histogram.sum())
+
+
+def _p99(histogram: Ints) -> float:
+    """Upper edge of the bin that holds the 99th percentile, seconds."""
+    upto = histogram.cumsum()
+    return float((np.searchsorted(upto, 0.99 * upto[-1]) + 1) * _BIN_S)

@@ -37,12 +37,12 @@ from harness.results import spool
 from harness.results.result import Result
 from harness.run import live_state
 from harness.run import manifest as describing
-from harness.run.earlier import Earlier
+from harness.run.ending import Ended
 from harness.run.launch import canaries
 from harness.run.launch.canaries import Reply
 from harness.run.launch.endpoint import Alone, Endpoint, Prompts
 from harness.run.levels import Levels, RampInputs
-from harness.run.session import Ended
+from harness.run.resume import Earlier
 from harness.sim.api import CHAT_OVERHEAD, Generation, read, writer
 from harness.sim.connection import response_head, stream_head
 from harness.sim.corruption import corrupted

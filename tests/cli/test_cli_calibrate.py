@@ -20,7 +20,7 @@ from harness.predict.calibrated import calibrated
 from harness.predict.step import means
 from harness.predict.tune import RANGES, CalibrationPoint
 from harness.results.result import Result
-from harness.run import hardware
+from harness.run import prediction
 from harness.spec.scenario import Hardware
 
 DEMO = Path(__file__).parents[1] / "data" / "demo"
@@ -139,9 +139,9 @@ def test_what_a_folder_does_not_say_is_asked_for() -> None:
     known = calibration.hardware(run)
     if known.gpu is None:
         with pytest.raises(HarnessError, match="--gpu"):
-            calibration.deployed(run, known, hardware.measure)
+            calibration.deployed(run, known, prediction.measure)
     filled = msgspec.structs.replace(known, gpu="l4", model_config="qwen2.5-0.5b", max_num_seqs=16)
-    made, where = calibration.deployed(run, filled, hardware.measure)
+    made, where = calibration.deployed(run, filled, prediction.measure)
     assert (made.name, where.gpu.key, where.max_num_seqs) == ("qwen2.5-0.5b", "l4", 16)
     assert where.kv_tokens == 2048 * 128, "the engine's own block count beats the estimate"
 
@@ -188,22 +188,22 @@ H100 = Card(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * 2**20, memory_clo
 
 
 def test_a_card_is_found_by_what_its_driver_calls_it() -> None:
-    found = hardware.find(Hardware(), [H100])
+    found = prediction.find(Hardware(), [H100])
     assert found.card is not None
     assert found.card.key == "h100-sxm"
     assert found.notes == ["the GPU is h100-sxm by its driver"]
-    assert hardware.find(Hardware(), None).card is None
-    assert hardware.find(Hardware(), [H100, msgspec.structs.replace(H100, name="NVIDIA L4")]).card is None, (
+    assert prediction.find(Hardware(), None).card is None
+    assert prediction.find(Hardware(), [H100, msgspec.structs.replace(H100, name="NVIDIA L4")]).card is None, (
         "which one serves?"
     )
-    assert "2 GPUs are here, the prediction is for 1" in hardware.find(Hardware(), [H100, H100]).notes[1]
+    assert "2 GPUs are here, the prediction is for 1" in prediction.find(Hardware(), [H100, H100]).notes[1]
 
 
 @pytest.mark.parametrize(
     ("facts", "notes"), [({}, 0), ({"memory_bytes": 94e9}, 1), ({"memory_clock_max_hz": 1.593e9, "memory_bytes": 1}, 2)]
 )
 def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, Any], notes: int) -> None:
-    found = hardware.find(Hardware(gpu="H100-SXM"), [msgspec.structs.replace(H100, **facts)])
+    found = prediction.find(Hardware(gpu="H100-SXM"), [msgspec.structs.replace(H100, **facts)])
     assert len(found.notes) == notes
     assert all("is it that card?" in note for note in found.notes)
 

@@ -12,7 +12,7 @@ from harness.data.record import Sample
 from harness.load.loop import LATE_BINS
 from harness.load.messages import Progress
 from harness.observe import host, server
-from harness.run import client
+from harness.run.telemetry import ReadDelays, samples
 
 PAGE = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge
@@ -68,14 +68,14 @@ def report(time_s: float, *, cpu: float = 0.0, late: dict[int, int] | None = Non
 
 
 def read_delay(reports: list[Progress], end_s: float) -> list[Sample]:
-    delays = client.ReadDelays()
+    delays = ReadDelays()
     for each in reports:
         delays.add(each)
     return delays.between(0.0, end_s, tick_s=0.001)
 
 
 def test_the_client_s_cpu_share_is_its_time_over_the_span() -> None:
-    got = {s.metric: s.value for s in client.samples(report(1.0, cpu=0.5), report(3.0, cpu=1.5))}
+    got = {s.metric: s.value for s in samples(report(1.0, cpu=0.5), report(3.0, cpu=1.5))}
     assert got["0/cpu_fraction"] == pytest.approx(0.5)
 
 

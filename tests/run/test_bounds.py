@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.run.earlier import Earlier
+from harness.run.resume import Earlier
 from harness.sim.profile import profile
 from tests.builders.virtual_run import asked, run
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.run import datasets
-from harness.run.planned import planned
+from harness.run import requests
+from harness.run.requests import planned
 from harness.spec import reading, scenario
 from harness.spec.scenario import Scenario
 from harness.workload import shape
@@ -31,7 +31,7 @@ def asked(path: Path, *, workload: dict[str, Any] | None = None, **ramp: Any) ->
 
 
 def read(spec: Scenario, notes: list[str] | None = None) -> Scenario:
-    with datasets.read(spec, (notes if notes is not None else []).append) as (found, rows):
+    with requests.read(spec, (notes if notes is not None else []).append) as (found, rows):
         assert Path(rows).exists()
     assert not Path(rows).exists(), "it goes away with the run"
     return found
@@ -65,7 +65,7 @@ def test_the_requests_of_a_trace_and_their_times_are_the_same_for_any_number_of_
     path = file(tmp_path, "m.jsonl", MOONCAKE)
 
     def first(workers: int) -> list[Any]:
-        with datasets.read(asked(path, arrivals="trace(speed=2)", workers=workers), print) as (found, rows):
+        with requests.read(asked(path, arrivals="trace(speed=2)", workers=workers), print) as (found, rows):
             return list(itertools.islice(planned(found, rows), 12))
 
     assert first(1) == first(2) == first(4)
@@ -75,7 +75,7 @@ def test_the_requests_of_a_trace_and_their_times_are_the_same_for_any_number_of_
 
 def test_a_text_without_its_length_is_planned_by_its_characters(tmp_path: Path) -> None:
     path = file(tmp_path, "p.jsonl", "\n".join(json.dumps({"prompt": "x" * n}) for n in (40, 400)))
-    with datasets.read(asked(path), print) as (found, rows):
+    with requests.read(asked(path), print) as (found, rows):
         assert [each.input_tokens for each in itertools.islice(planned(found, rows), 3)] == [10, 100, 10]
 
 
@@ -115,7 +115,7 @@ def test_rows_out_of_order_are_replayed_by_their_times(tmp_path: Path) -> None:
     rows = [{"input_tokens": n, "at_s": at} | lengths for n, at in enumerate(times, 1)]
     path = file(tmp_path, "g.jsonl", json_lines(rows))
     notes: list[str] = []
-    with datasets.read(asked(path, arrivals="trace"), notes.append) as (found, table):
+    with requests.read(asked(path, arrivals="trace"), notes.append) as (found, table):
         first = list(itertools.islice(planned(found, table), 4))
     assert [each.input_tokens for each in first] == [2, 4, 1, 3]
     assert [each.due_s for each in first] == pytest.approx([0.0, 0.1, 0.3, 0.8])
@@ -125,7 +125,7 @@ def test_rows_out_of_order_are_replayed_by_their_times(tmp_path: Path) -> None:
 def test_tools_are_part_of_the_prompt(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "x" * 400}}
     path = file(tmp_path, "p.jsonl", json_lines([{"prompt": "x" * 40}, {"prompt": "x" * 40, "tools": [tool]}]))
-    with datasets.read(asked(path), print) as (found, rows):
+    with requests.read(asked(path), print) as (found, rows):
         alone, with_tools = (each.input_tokens for each in itertools.islice(planned(found, rows), 2))
     assert alone == 10
     assert with_tools
@@ -142,7 +142,7 @@ def test_sessions_of_a_dataset_are_sent_turn_by_turn_and_their_prompts_hold_the_
     found = read(spec)
     assert found.workload.dataset
     assert (found.workload.dataset.requests, shape.of(found).mean()) == (2, Mean(15, 5))
-    with datasets.read(spec, print) as (scenario_, rows):
+    with requests.read(spec, print) as (scenario_, rows):
         lines = list(itertools.islice(planned(scenario_, rows), 4))
     assert [(each.session, each.turn, each.after) for each in lines] == [
         ("0", 0, ()), ("0", 1, (0,)), ("1", 0, ()), ("1", 1, (1000,)),
@@ -163,7 +163,7 @@ def test_the_mean_prompt_of_conversations_holds_what_is_sent_before_each_turn(tm
     dataset = read(spec).workload.dataset
     assert dataset
     assert (dataset.requests, dataset.input_tokens) == (3, (100 + 160 + 25) / 3)
-    with datasets.read(spec, print) as (_, rows):
+    with requests.read(spec, print) as (_, rows):
         sent = Rows(path=rows, words=("a",), seed=1, output_tokens=10)
         assert [text_tokens(sent.request(i).prompt or "") for i in range(3)] == [100, 160, 25]
 

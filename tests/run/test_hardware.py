@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from harness.cli import cli
 from harness.data.manifest import Card
 from harness.observe.gpu import Gpus
-from harness.run import experiment, hardware
+from harness.run import experiment, prediction
 from harness.sim.process import running
 from harness.sim.profile import profile
 from harness.spec.scenario import Hardware
@@ -103,7 +103,7 @@ def test_a_name_that_the_driver_writes_as_bytes_is_the_key_of_a_card(opened: Any
     cards = facts(opened)
     assert cards[0].name == "NVIDIA H100 80GB HBM3"
     assert msgspec.json.decode(msgspec.json.encode(cards), type=list[Card]) == cards, "a manifest holds it as it is"
-    found = hardware.find(Hardware(), cards)
+    found = prediction.find(Hardware(), cards)
     assert found.card is not None
     assert found.card.key == "h100-sxm"
     assert found.notes == ["the GPU is h100-sxm by its driver"]
@@ -125,13 +125,13 @@ def test_a_name_that_the_driver_writes_as_bytes_is_the_key_of_a_card(opened: Any
 def test_a_driver_that_is_more_than_5_percent_off_the_data_sheet_is_told_of(
     opened: Any, card: dict[str, Any], doubt: str | None
 ) -> None:
-    by_name, *apart = hardware.find(Hardware(), facts(opened, **card)).notes
+    by_name, *apart = prediction.find(Hardware(), facts(opened, **card)).notes
     assert by_name == "the GPU is h100-sxm by its driver"
     assert apart == ([] if doubt is None else [f"h100-sxm: {doubt}: is it that card?"])
 
 
 def test_a_key_that_is_not_this_machines_card_is_told_of(opened: Any) -> None:
-    found = hardware.find(Hardware(gpu="h200-sxm"), facts(opened))
+    found = prediction.find(Hardware(gpu="h200-sxm"), facts(opened))
     assert found.card is not None
     assert found.card.key == "h200-sxm", "whoever gives a key means it"
     assert any("memory_bytes" in note and note.endswith("is it that card?") for note in found.notes)
@@ -139,14 +139,14 @@ def test_a_key_that_is_not_this_machines_card_is_told_of(opened: Any) -> None:
 
 def test_equal_cards_are_told_of_once(opened: Any) -> None:
     slow = H100 | {"clocks": {MEM: 1593}}
-    found = hardware.find(Hardware(gpus=2, tp=2), opened(slow, slow).facts())
+    found = prediction.find(Hardware(gpus=2, tp=2), opened(slow, slow).facts())
     assert [note for note in found.notes if "is it that card?" in note] == [
         "h100-sxm: the driver's memory_clock_max_hz is 1.59e+09, its data sheet's 2.62e+09 (-39 %): is it that card?"
     ]
 
 
 def test_a_card_that_no_table_has_is_none(opened: Any) -> None:
-    assert hardware.find(Hardware(), facts(opened, name=b"NVIDIA H100 80GB HBM4")).card is None
+    assert prediction.find(Hardware(), facts(opened, name=b"NVIDIA H100 80GB HBM4")).card is None
 
 
 @pytest.mark.slow

@@ -23,9 +23,9 @@ from harness.results.folder import MANIFEST
 from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
 from harness.run import live_state
-from harness.run.earlier import Earlier
 from harness.run.launch.endpoint import Alone, Prompts
 from harness.run.levels import Levels, RampInputs
+from harness.run.resume import Earlier
 from harness.search.budget import Budget, Spent
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.timing import Task
@@ -104,7 +104,7 @@ def run_level(
     spool.level = lambda level: (frames.append(level), keep(level))[1]  # type: ignore[method-assign]
     spec = reading.read({"ramp": ramp}, place="test")
     levels = Levels(spec, ENDPOINT, spool, view or Quiet(), 0, before)
-    worker = FakeWorker(lambda p: levels._on_progress(change(p)), **fake)
+    worker = FakeWorker(lambda p: levels._shown.report(change(p)), **fake)
 
     async def main() -> None:
         level = Level(0, concurrency, 0, levels.live.now(), rate=rate)

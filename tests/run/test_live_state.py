@@ -15,7 +15,7 @@ from harness.load.messages import Progress
 from harness.results import frames
 from harness.results.result import Result
 from harness.results.spool import Spool, header
-from harness.run import client
+from harness.run import telemetry
 from harness.run.live_state import LiveState
 from tests.builders.records import request
 
@@ -99,7 +99,7 @@ def report(i: int, worker: int = 0, bin_: int = 0) -> Progress:
 @pytest.mark.parametrize("count", [40, 256, 1000, 5000, 20_001])
 def test_the_read_delays_of_a_window_are_its_own_in_a_level_of_any_length(count: int) -> None:
     """A worker that was late in the first half of a level only, and one in the second half only."""
-    kept, half = client.ReadDelays(), count // 2
+    kept, half = telemetry.ReadDelays(), count // 2
     for i in range(count):
         kept.add(report(i, 0, bin_=500 if i < half else 0))
         kept.add(report(i, 1, bin_=500 if i >= half else 0))

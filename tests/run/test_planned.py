@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import cli
-from harness.run.planned import Planned, planned
+from harness.run.requests import Planned, planned
 from harness.spec import reading
 from harness.spec.scenario import Scenario
 from harness.workload import shape

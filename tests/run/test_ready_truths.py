@@ -13,7 +13,7 @@ import pytest
 from harness.data.summary import LevelSummary
 from harness.predict.batching import StepMachine
 from harness.predict.simulate import Simulation, closed_loop, open_loop
-from harness.run import cells
+from harness.run import campaign
 from harness.sim.profile import Profile, profile
 from harness.spec import traffic
 from harness.spec.scenario import Scenario
@@ -230,7 +230,7 @@ def test_the_demo_finds_its_seats(tmp_path: Path) -> None:
 
 
 def test_the_map_finds_the_seats_of_each_cell(tmp_path: Path) -> None:
-    for cell in cells.planned(
+    for cell in campaign.planned(
         asked("map", ramp={"level_seconds": 3.0, "precision": None, "levels": [1, 2, 3, 6, 8, 12]})
     ):
         folder = tmp_path / cell.name

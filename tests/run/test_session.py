@@ -10,8 +10,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.load.messages import Done
-from harness.run.session import Ended, RunEnd, load, timestamp_source
-from harness.run.signals import Signals
+from harness.run.ending import Ended, RunEnd, Signals, load, timestamp_source
 
 
 class Loading:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.report.live import LiveView
+from harness.run.ending import Signals
 from harness.run.experiment import run
-from harness.run.signals import Signals
 from harness.spec.scenario import Scenario, Target
 
 

@@ -17,7 +17,7 @@ from harness.report import claims, level_map, markdown
 from harness.results import levelmap
 from harness.results.levelmap import REPEAT, SERVER, Axis, Map, MeasuredCell
 from harness.results.result import Result, read_manifest
-from harness.run import resume, stacked, sweep
+from harness.run import campaign, resume, stacked
 from harness.spec import reading
 from harness.spec.recipe import Claim, Stack
 from harness.spec.scenario import Scenario
@@ -136,7 +136,7 @@ def test_a_stack_that_does_not_start_is_in_the_map_with_its_log_and_the_others_g
     of = wanted(ramp={"levels": [1, 2], "level_seconds": 0.3, "workers": 1})
     plan = stacked.planner(both, [QUOTED], composed=False)
     view = Silent()
-    found = sweep.sweep(of, str(tmp_path / "out"), view, "test", plan=plan)
+    found = campaign.run(of, str(tmp_path / "out"), view, "test", plan=plan)
     assert found.map == levelmap.read(found.folder)
     ends, a, b = found.map.cells
     assert "ended with status 3" in (ends.error or "")
@@ -163,7 +163,7 @@ def test_resume_skips_what_is_done_and_goes_on_in_the_run_that_was_broken_off(tm
     plan = stacked.planner(both, [], composed=False)
     view = Silent()
     view.at = {4: signal.SIGTERM}  # in the second level of b
-    found = sweep.sweep(of, str(tmp_path / "out"), view, "test", plan=plan)
+    found = campaign.run(of, str(tmp_path / "out"), view, "test", plan=plan)
     assert found.status == 143
     assert not found.map.complete
     first = contents(found.folder / "a-1")
@@ -173,7 +173,7 @@ def test_resume_skips_what_is_done_and_goes_on_in_the_run_that_was_broken_off(tm
     assert isinstance(about, MapManifest)
     more = Silent()
     stored = list(about.stacks or [])
-    again = sweep.resume(str(found.folder), begun, more, "again", plan=stacked.planner(stored, [], composed=False))
+    again = campaign.resume(str(found.folder), begun, more, "again", plan=stacked.planner(stored, [], composed=False))
     assert more.started == 1  # the level that was broken off
     assert [note for note in more.notes if note.startswith("starting")] == ["starting b"]
     assert again.map.complete

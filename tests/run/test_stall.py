@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.rules import Purpose, usable
-from harness.run.earlier import Earlier
+from harness.run.resume import Earlier
 from harness.sim.profile import profile
 from tests.builders.virtual_run import Server, asked
 from tests.builders.virtual_run import run as measured

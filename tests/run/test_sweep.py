@@ -21,10 +21,9 @@ from harness.results import folder as folders
 from harness.results import levelmap
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
 from harness.results.result import Result, read_manifest
-from harness.run import cells, resume, sweep
-from harness.run.cells import Cell
+from harness.run import campaign, resume
+from harness.run.campaign import Cell, Swept
 from harness.run.experiment import Outcome
-from harness.run.sweep import Swept
 from harness.sim.process import running
 from harness.sim.profile import profile
 from harness.spec import reading, scenario
@@ -68,11 +67,11 @@ def swept(**sections: Any) -> Scenario:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(sweep).failed == doctest.testmod(cells).failed == 0
+    assert doctest.testmod(campaign).failed == doctest.testmod(campaign).failed == 0
 
 
 def test_every_combination_is_a_cell_the_last_axis_changing_fastest() -> None:
-    found = cells.planned(swept(sweep={"input_tokens": [128, 512], "output_tokens": [64], "max_num_seqs": [8, 16]}))
+    found = campaign.planned(swept(sweep={"input_tokens": [128, 512], "output_tokens": [64], "max_num_seqs": [8, 16]}))
     assert [cell.name for cell in found] == [
         "in128-out64-seqs8", "in128-out64-seqs16", "in512-out64-seqs8", "in512-out64-seqs16",
     ]  # fmt: skip
@@ -84,20 +83,20 @@ def test_every_combination_is_a_cell_the_last_axis_changing_fastest() -> None:
 
 
 def test_what_is_not_swept_stays_as_the_scenario_has_it() -> None:
-    (only,) = cells.planned(swept(sweep={"input_tokens": [128]}))
+    (only,) = campaign.planned(swept(sweep={"input_tokens": [128]}))
     assert (only.name, only.scenario.workload.output_tokens, only.scenario.sim.max_num_seqs) == ("in128-out16", 16, 4)
 
 
 def test_a_server_for_each_setting_is_an_axis_by_its_name() -> None:
     urls = {"plain": "http://127.0.0.1:1", "eager": "http://127.0.0.1:2"}
-    found = cells.planned(swept(target={}, sweep={"urls": urls}))
+    found = campaign.planned(swept(target={}, sweep={"urls": urls}))
     assert [cell.name for cell in found] == ["in32-out16-plain", "in32-out16-eager"]
     assert [cell.scenario.target.url for cell in found] == list(urls.values())
     assert found[1].at[SERVER] == "eager"
 
 
 def test_no_two_cells_have_the_same_prompts() -> None:
-    found = cells.planned(swept(sweep={"output_tokens": [8, 16, 32]}))
+    found = campaign.planned(swept(sweep={"output_tokens": [8, 16, 32]}))
     assert len({cell.scenario.workload.seed for cell in found}) == 3
 
 
@@ -111,7 +110,7 @@ def test_no_two_cells_have_the_same_prompts() -> None:
 )
 def test_a_map_that_cannot_be_is_refused_before_anything_is_measured(wanted: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match=message):
-        sweep.sweep(swept(sweep=wanted), str(tmp_path / "map"), Silent(), "test")
+        campaign.run(swept(sweep=wanted), str(tmp_path / "map"), Silent(), "test")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,7 +125,7 @@ CELL = Cell("in1000-out200", {INPUT: 1000, OUTPUT: 200}, Scenario())
 
 
 def test_a_cell_has_its_run_s_knee_hinge_and_plateau_with_their_intervals() -> None:
-    found = cells.measured(CELL, outcome(full(), 3))
+    found = campaign.measured(CELL, outcome(full(), 3))
     assert found.knee == found.hinge == Value(16.2, (15.4, 17.1))
     assert found.plateau_tokens_per_s == Value(1853.4, (1839.0, 1868.0))
     assert (found.plateau_reached, found.status) == (True, 3)
@@ -138,16 +137,16 @@ def test_a_cell_has_its_run_s_knee_hinge_and_plateau_with_their_intervals() -> N
 def test_the_unqualified_knee_of_a_cell_is_the_slo_s_where_one_was_given() -> None:
     summary = full()
     knee = Headline("slo", FOUND, 12.0, (12.0, 14.0))
-    found = cells.measured(CELL, outcome(msgspec.structs.replace(summary, knee=knee, knee_concurrency=12.0)))
+    found = campaign.measured(CELL, outcome(msgspec.structs.replace(summary, knee=knee, knee_concurrency=12.0)))
     assert found.knee == Value(12.0, (12.0, 14.0))
     assert found.hinge == Value(16.2, (15.4, 17.1))
 
 
 def test_a_plateau_that_was_not_reached_leaves_no_knee() -> None:
-    found = cells.measured(CELL, outcome(simulated()))
+    found = campaign.measured(CELL, outcome(simulated()))
     assert (found.knee, found.plateau_reached) == (None, False)
     assert found.hinge == Value(None, (9.4, None))
-    assert cells.measured(CELL, outcome(hollow())).knee is None
+    assert campaign.measured(CELL, outcome(hollow())).knee is None
 
 
 # What it may cost
@@ -159,18 +158,18 @@ def test_a_cell_may_use_its_part_of_what_those_before_it_have_left_of_every_boun
         MeasuredCell(name="b", at={}, error="gone", seconds=5.0, requests=10, dollars=0.25),
         MeasuredCell(name="c", at={}, left_out="used up"),
     ]
-    so_far = cells.spent(before)
+    so_far = campaign.spent(before)
     bounds = Ramp(max_seconds=60.0, max_requests=151, max_dollars=1.0, repeat=2)
-    assert cells.left_to(bounds, so_far, 1) == Ramp(max_seconds=15.0, max_requests=41, max_dollars=0.25, repeat=2)
-    assert cells.left_to(bounds, so_far, 2) == Ramp(max_seconds=7.5, max_requests=21, max_dollars=0.125, repeat=2)
-    assert cells.left_to(Ramp(), so_far, 2) == Ramp()
+    assert campaign.left_to(bounds, so_far, 1) == Ramp(max_seconds=15.0, max_requests=41, max_dollars=0.25, repeat=2)
+    assert campaign.left_to(bounds, so_far, 2) == Ramp(max_seconds=7.5, max_requests=21, max_dollars=0.125, repeat=2)
+    assert campaign.left_to(Ramp(), so_far, 2) == Ramp()
 
 
 # map.json
 
 
 def test_a_map_reads_as_it_was_written(tmp_path: Path) -> None:
-    cell = cells.measured(CELL, outcome(full()))
+    cell = campaign.measured(CELL, outcome(full()))
     made = levelmap.Map(name="map", axes=[Axis(INPUT, [1000]), Axis(SERVER, ["a"])], cells=[cell])
     files.write_json(tmp_path / levelmap.MAP, made)
     assert levelmap.read(tmp_path) == made
@@ -207,7 +206,7 @@ TWO_BY_TWO = swept(
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Swept, list[Outcome]]:
     outcomes: list[Outcome] = []
     folder = tmp_path_factory.mktemp("map") / "out"
-    return sweep.sweep(TWO_BY_TWO, str(folder), Silent(), "test", report=outcomes.append), outcomes
+    return campaign.run(TWO_BY_TWO, str(folder), Silent(), "test", report=outcomes.append), outcomes
 
 
 @pytest.mark.slow
@@ -229,7 +228,7 @@ def test_a_map_has_a_knee_a_cell_and_each_is_a_result_folder(measured: tuple[Swe
         assert cell.hinge == each.summary.curve.hinge_concurrency  # type: ignore[union-attr]
         assert cell.prediction is not None
         assert cell.prediction.hinge_concurrency == cell.at[SEQS]
-    assert found.status == sweep.gravest([cell.status or 0 for cell in found.map.cells])
+    assert found.status == campaign.gravest([cell.status or 0 for cell in found.map.cells])
     best = [max(level.output_tokens_per_s.mean or 0.0 for level in each.summary.levels) for each in outcomes]
     assert best[1] > 1.2 * best[0]  # five seats against three
     assert best[3] > 1.2 * best[2]
@@ -260,7 +259,7 @@ def test_a_map_that_was_killed_keeps_its_whole_cells_and_measures_the_rest(
     begun = resume.begun_with(str(folder), {})
     assert begun == TWO_BY_TWO
     view = Silent()
-    found = sweep.resume(str(folder), begun, view, "again", report=reported.append)
+    found = campaign.resume(str(folder), begun, view, "again", report=reported.append)
     assert {name: contents(folder / name) for name in names[:3]} == before
     assert [each.folder.name for each in reported] == names[2:]
     assert view.started == 6  # the levels of the one cell
@@ -274,14 +273,14 @@ def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp
     wanted = swept(sweep={"input_tokens": [16, 32, 64]})
     view = Silent()
     view.at = {4: signal.SIGTERM}  # in the second level of the second cell
-    found = sweep.sweep(wanted, str(tmp_path / "map"), view, "test")
+    found = campaign.run(wanted, str(tmp_path / "map"), view, "test")
     assert found.status == 143
     assert [cell.status == 143 for cell in found.map.cells] == [False, True]
     assert not found.map.complete
     assert found.map == levelmap.read(found.folder)
     first = contents(found.folder / "in16-out16")
     more = Silent()
-    again = sweep.resume(str(found.folder), resume.begun_with(str(found.folder), {}), more, "again")
+    again = campaign.resume(str(found.folder), resume.begun_with(str(found.folder), {}), more, "again")
     assert more.started == 3  # the level that was broken off, and the two of the last cell
     assert again.status in (0, 3)
     assert [cell.name for cell in again.map.cells] == ["in16-out16", "in32-out16", "in64-out16"]
@@ -293,7 +292,7 @@ def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp
 def test_a_mistake_in_the_first_cell_ends_the_map_and_leaves_nothing(tmp_path: Path) -> None:
     wanted = swept(target={}, sweep={"urls": {"gone": "http://127.0.0.1:9", "other": "http://127.0.0.1:10"}})
     with pytest.raises(HarnessError, match=r"127\.0\.0\.1:9"):
-        sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
+        campaign.run(wanted, str(tmp_path / "map"), Silent(), "test")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -304,7 +303,7 @@ def test_a_later_cell_that_cannot_be_measured_is_in_the_map_with_its_reason(tmp_
         wanted = swept(
             target={}, sweep={"urls": {"here": url, "gone": gone, "too": url.replace("127.0.0.1", "localhost")}}
         )
-        found = sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
+        found = campaign.run(wanted, str(tmp_path / "map"), Silent(), "test")
     assert [cell.error is None for cell in found.map.cells] == [True, False, True]
     assert gone in (found.map.cells[1].error or "")
     assert found.map.cells[1].status is None
@@ -318,7 +317,7 @@ def test_the_bounds_are_of_the_whole_map(tmp_path: Path) -> None:
     ramp = {"levels": [1, 2], "level_seconds": 0.3, "workers": 1, "max_requests": 25}
     slow = {"speed": 2.0, "max_num_seqs": 4}  # some 16 requests a second
     wanted = swept(ramp=ramp, sim=slow, sweep={"input_tokens": [16, 32, 64]})
-    found = sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
+    found = campaign.run(wanted, str(tmp_path / "map"), Silent(), "test")
     assert [cell.left_out for cell in found.map.cells] == [None] * 3, "they share the requests"
     sent = [cell.requests for cell in found.map.cells]
     assert 9 <= sent[0] < 25

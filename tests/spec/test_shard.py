@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.run.planned import planned
+from harness.run.requests import planned
 from harness.spec import shard
 from harness.spec.scenario import Ramp, Scenario, Target, WorkloadSpec
 from harness.spec.shard import Shard

@@ -36,7 +36,7 @@ from harness.results import columns, frames, levelmap, points, readers
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
 from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
-from harness.run import hardware
+from harness.run import prediction
 from harness.run.levels import RampInputs
 from harness.spec import reading, scenario
 from harness.workload import shape
@@ -323,7 +323,7 @@ class Readers:
                     summarise_level(run.records, table, run.samples, level, facts)
         self._times += 1
         RampInputs.of(run.manifest)
-        hardware.find(run.manifest.scenario.hardware, run.manifest.gpu_facts)
+        prediction.find(run.manifest.scenario.hardware, run.manifest.gpu_facts)
 
     def _spool(self, data: bytes) -> None:
         self._put("x.spool", data)
@@ -359,7 +359,7 @@ class Readers:
         question.predict(query)
 
     def _calibration(self, data: bytes) -> None:
-        hardware.calibration(str(self._put("calibration.json", data)))
+        prediction.calibration(str(self._put("calibration.json", data)))
 
     def _map(self, data: bytes) -> None:
         from harness.report import level_map, markdown

@@ -10,7 +10,7 @@ from harness.data.summary import Value
 from harness.report import level_map
 from harness.report.chart import Chart
 from harness.results.levelmap import Map, MeasuredCell
-from harness.run import cells
+from harness.run import campaign
 from harness.spec import reading
 from harness.spec.scenario import Scenario
 from harness.workload import shape, source
@@ -100,7 +100,7 @@ def test_a_map_of_inputs_has_a_cell_for_each_and_counts_in_input_tokens() -> Non
         {"name": "m", "target": {"api": "embeddings"}, "workload": {"input_tokens": 64}, "sweep": {"inputs": [1, 8]}},
         place="x",
     )
-    planned = cells.planned(spec)
+    planned = campaign.planned(spec)
     assert [(cell.name, cell.at) for cell in planned] == [
         ("in64-texts1", {"input_tokens": 64, "inputs": 1}),
         ("in64-texts8", {"input_tokens": 64, "inputs": 8}),
@@ -113,7 +113,7 @@ def test_a_map_of_inputs_has_a_cell_for_each_and_counts_in_input_tokens() -> Non
         )
         for cell in planned
     ]  # fmt: skip
-    map_ = Map(name="m", unit="input tokens", axes=cells.axes(spec), cells=measured, complete=True)
+    map_ = Map(name="m", unit="input tokens", axes=campaign.axes(spec), cells=measured, complete=True)
     heads = [column.head for section in level_map.report(map_).sections for column in section.columns]
     assert "inputs a request" in heads
     assert "output tokens G" not in heads

@@ -1,20 +1,86 @@
-"""Signals during a run: the first one ends the load, and what was measured is still written."""
+"""How the load of a session ends: by itself, by a failure or by a signal. What was measured is still written."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+
+import msgspec
+
+from harness.base.errors import HarnessError
 
 if TYPE_CHECKING:
+    from harness.load.messages import Done
+    from harness.load.workers import Workers
+    from harness.observe.cards import Cards
     from harness.run.levels import Levels
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _MOMENT_S = 0.5  # that a run may still take to finish after a signal
 _ONE_PRESS_S = 1.0  # between two signals that are meant as one
+
+
+class RunEnd(enum.Enum):
+    """Why the load of a run ended."""
+
+    COMPLETE = "complete"  # what was asked for is measured, or a bound ended the search for it
+    SHORT = "short"  # it is not: the server was gone, or levels that were given were not measured
+    SIGNAL = "signal"
+    FAILURE = "failure"  # a worker was lost, or nothing could be written any more
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Why the load ended, with the signal, the failure or what is missing; its text is in the manifest."""
+
+    why: RunEnd
+    signal: int = 0
+    failure: HarnessError | None = None
+    missing: str = ""
+
+    @classmethod
+    def by_itself(cls, missing: str) -> Ended:
+        """The end that no signal and no failure made; `missing` of what was asked for, "" where nothing is."""
+        return cls(RunEnd.SHORT, missing=missing) if missing else cls(RunEnd.COMPLETE)
+
+    def __str__(self) -> str:
+        if self.why is RunEnd.SIGNAL:
+            return signal.Signals(self.signal).name
+        if self.why is RunEnd.SHORT:
+            return self.missing
+        return RunEnd.COMPLETE.value if self.failure is None else str(self.failure)
+
+
+async def load(
+    levels: Levels, workers: Workers, placed: Sequence[tuple[int, ...]], gpus: Cards | None, signals: Signals
+) -> Ended:
+    """Measure level after level until the ramp, a signal or a failure ends it."""
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        await levels.run(workers, placed, gpus)
+    except asyncio.CancelledError:
+        if signals.number is None:
+            raise
+        task.uncancel()
+        return Ended(RunEnd.SIGNAL, signals.number)
+    except HarnessError as failure:
+        return Ended(RunEnd.FAILURE, failure=failure)
+    return Ended.by_itself(levels.missing)
+
+
+def timestamp_source(done: list[Done]) -> str | None:
+    """Who stamped the arrivals: "kernel" if it did for every worker, else "user"; None without workers."""
+    sources = {each.timestamp_source for each in done}
+    return None if not sources else "kernel" if sources == {"kernel"} else "user"
 
 
 class Signals:
@@ -105,3 +171,28 @@ class Signals:
 
 def _leave(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """A daemon thread for every call, which neither the loop nor the process waits for.
+
+    The usual executor's threads are joined when the loop ends and again when the interpreter does: a name lookup that
+    takes a minute would keep Ctrl-C waiting for a minute.
+    """
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, **_: Any) -> None:
+        """Nothing is waited for."""
