@@ -14,7 +14,7 @@ from harness.analysis.answer import throughput
 from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
-from harness.data.manifest import Machine
+from harness.data.machines import Machine
 from harness.data.summary import LevelSummary, Prediction, Summary
 from harness.decide import levels
 from harness.predict import served, tune

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import WorkerClock
+from harness.data.machines import WorkerClock
 from harness.load.clock import Offset
 from harness.load.link import Link
 from harness.load.messages import (

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.data.manifest import Card
+from harness.data.machines import Card
 from harness.data.record import Sample
 from harness.observe.gpu import visible
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from harness.data.manifest import Card
+from harness.data.machines import Card
 from harness.data.record import Sample
 from harness.observe.amd import AmdGpus
 from harness.observe.gpu import Gpus

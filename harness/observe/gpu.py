@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from harness.data.manifest import Card
+from harness.data.machines import Card
 from harness.data.record import Sample
 
 EVERY_S = 1.0  # between two samples; NVML's own power figure is a mean over a second from Ampere on

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.data.manifest import Host
+from harness.data.machines import Host
 from harness.data.record import Sample
 
 

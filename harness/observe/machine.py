@@ -25,7 +25,7 @@ import psutil
 
 from harness.base import interpreter
 from harness.base.errors import HarnessError
-from harness.data.manifest import BF16_OVER_FP32, Machine
+from harness.data.machines import BF16_OVER_FP32, Machine
 
 _PLACE = "--gpu host"
 _SYS = Path("/sys/devices/system/cpu")

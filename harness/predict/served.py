@@ -19,7 +19,7 @@ from harness.predict.roofline import Deployment
 from harness.spec.scenario import Hardware
 
 if TYPE_CHECKING:
-    from harness.data.manifest import Card, Machine
+    from harness.data.machines import Card, Machine
 
 APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
 HOST = "host"  # the key of this machine's own cores

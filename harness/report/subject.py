@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from harness.data.manifest import Amount, Manifest
+from harness.data.machines import Amount
+from harness.data.manifest import Manifest
 from harness.data.summary import Summary
 from harness.report.document import Fact
 from harness.report.format import flat, number, plain

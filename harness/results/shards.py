@@ -15,7 +15,8 @@ import msgspec
 
 from harness.base import files
 from harness.base.errors import HarnessError
-from harness.data.manifest import Client, Manifest, Shard
+from harness.data.machines import Client
+from harness.data.manifest import Manifest, Shard
 from harness.data.record import SERVER, Level, Sample
 from harness.results import columns
 from harness.results.folder import MANIFEST, REQUESTS, TELEMETRY

@@ -27,7 +27,7 @@ from harness.analysis.stats import percentiles
 from harness.base import files
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
-from harness.data.manifest import Ceiling, ClientCalibration, Timing
+from harness.data.machines import Ceiling, ClientCalibration, Timing
 from harness.report.format import MISSING, number
 from harness.run.trial import LONGEST, Load, Trial, errors, measure
 from harness.sim.profile import StreamPace

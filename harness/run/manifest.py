@@ -13,7 +13,8 @@ from msgspec import UNSET
 from harness.analysis import phases
 from harness.base.version import __version__
 from harness.data import manifest as manifests
-from harness.data.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
+from harness.data.machines import Client, ClientCalibration
+from harness.data.manifest import Manifest, Sampling, Session, Simulated, Workload
 from harness.data.summary import Prediction
 from harness.load.messages import Codec
 from harness.load.workers import Workers

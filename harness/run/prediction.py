@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from harness.base import decoding
-from harness.data.manifest import Card, Machine
+from harness.data.machines import Card, Machine
 from harness.data.summary import Prediction
 from harness.observe import machine
 from harness.predict import claims, mixture, model, roofline, served, tune

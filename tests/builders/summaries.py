@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from harness.base.files import write_json
-from harness.data.manifest import Host, Manifest, Ramp, Scenario, Simulated, Target, Workload
+from harness.data.machines import Host
+from harness.data.manifest import Manifest, Ramp, Scenario, Simulated, Target, Workload
 from harness.data.summary import (
     BEYOND,
     FOUND,

@@ -13,7 +13,7 @@ from click.testing import Result as Outcome
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.data.manifest import Card, Machine
+from harness.data.machines import Card, Machine
 from harness.decide import calibration
 from harness.predict import catalog, question, served, tune
 from harness.predict.calibrated import calibrated

@@ -13,7 +13,8 @@ import pytest
 from harness.analysis.points import Point
 from harness.analysis.stats import wilson
 from harness.base.errors import HarnessError
-from harness.data.manifest import Card, Manifest, Roof, RoofWindow, StackStart
+from harness.data.machines import Card
+from harness.data.manifest import Manifest, Roof, RoofWindow, StackStart
 from harness.data.summary import Estimate, Summary
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import alternate, by_workload, compare

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import WorkerClock
+from harness.data.machines import WorkerClock
 from harness.data.record import Record, arrivals_of
 from harness.load import clock
 from harness.load.clock import Offset, RoundTrip

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import Card, Machine
+from harness.data.machines import Card, Machine
 from harness.observe import machine
 from harness.observe.machine import measure
 from harness.predict import served

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.data.manifest import Host, Manifest, Scenario, Simulated, Target
+from harness.data.machines import Host
+from harness.data.manifest import Manifest, Scenario, Simulated, Target
 from harness.data.summary import Check, Summary, Verdict
 from harness.report import document, markdown, page, run_report
 from harness.report.figures import figures

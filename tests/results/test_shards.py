@@ -11,7 +11,8 @@ import pytest
 from harness.analysis.summarise import summarise
 from harness.base import files
 from harness.base.errors import HarnessError
-from harness.data.manifest import Client, Shard, WallClock
+from harness.data.machines import Client
+from harness.data.manifest import Shard, WallClock
 from harness.results import shards
 from harness.results.folder import MANIFEST
 from harness.results.result import Result

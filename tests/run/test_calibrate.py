@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import Ceiling, ClientCalibration, Timing
+from harness.data.machines import Ceiling, ClientCalibration, Timing
 from harness.run import trial
 from harness.run.calibrate import Effort, calibrate, here, load, path, rows, save, stale
 from harness.run.trial import errors

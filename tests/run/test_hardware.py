@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import cli
-from harness.data.manifest import Card
+from harness.data.machines import Card
 from harness.observe.gpu import Gpus
 from harness.run import experiment, prediction
 from harness.sim.process import running

@@ -265,7 +265,7 @@ def _keep(state: str) -> None:
     from datetime import UTC, datetime
 
     from harness.base.errors import HarnessError
-    from harness.data.manifest import Ceiling, ClientCalibration
+    from harness.data.machines import Ceiling, ClientCalibration
     from harness.run import calibrate
 
     os.environ["XDG_STATE_HOME"] = state

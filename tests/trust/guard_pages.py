@@ -23,7 +23,8 @@ from typing import Any
 import msgspec
 from markdown_it import MarkdownIt
 
-from harness.data.manifest import Host, Manifest, Scenario, Simulated, Target
+from harness.data.machines import Host
+from harness.data.manifest import Manifest, Scenario, Simulated, Target
 from harness.data.summary import Check, Summary, Value
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report

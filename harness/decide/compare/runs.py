@@ -16,7 +16,8 @@ from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.rules.levels import answers_changed
 from harness.analysis.rules.requests import errors_above_1_percent, stalled
 from harness.base.errors import HarnessError
-from harness.data.manifest import Card, Manifest, Roof
+from harness.data.machines import Card
+from harness.data.manifest import Manifest, Roof
 from harness.data.summary import Assumptions, Estimate, LevelSummary, Summary
 from harness.decide.levels import of_ramp, opened, valid, weighted, within_reason
 from harness.predict import rules

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import WorkerClock
+from harness.data.machines import WorkerClock
 from harness.load import workers
 from harness.load.link import Link
 from harness.load.local import LocalWorker
