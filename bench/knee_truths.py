@@ -24,8 +24,8 @@ from harness.analysis.curve import Point
 from harness.analysis.seats import Occupancy
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
+from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import model
-from harness.predict.roofline import Deployment, deployment
 from harness.predict.sequence import SimulatedRequest
 from harness.search import precision
 from harness.search.measured import MeasuredLevel

@@ -23,7 +23,8 @@ from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, model
 from harness.predict.simulate import Simulation, closed_loop
 from harness.predict.steady import SteadyState, steady_state
-from harness.predict.step import MeanLengths, step_cost
+from harness.predict.step import step_cost
+from harness.spec.work import MeanLengths
 
 FASTER = 100.0  # times real time, at least
 IN_FLIGHT = (1, 16, 64, 256)

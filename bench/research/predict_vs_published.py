@@ -23,7 +23,7 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, kv_bytes_per_token, model, weight_bytes_per_step
 from harness.predict.roofline import predict
-from harness.predict.step import MeanLengths
+from harness.spec.work import MeanLengths
 
 CURVES = Path(__file__).parents[2] / "tests" / "data" / "measured_curves.csv"
 

@@ -12,7 +12,7 @@ import msgspec
 
 from harness.data.judgement import AGREES, Cause
 from harness.data.summary import Achieved, Gap, LevelSummary, Prediction, ServerView, Value
-from harness.predict.roofline import batch_cap
+from harness.predict.limits import batch_cap
 
 KV_FULL = 0.95  # from here on the KV cache counts as full
 SLACK = 0.02  # of a hinge: a client that misses a step a request moves it by 1/G, and noise by as much

@@ -27,7 +27,7 @@ from harness.analysis.phases import Roof
 from harness.analysis.rules import Purpose, usable
 from harness.data.judgement import Cause
 from harness.data.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
-from harness.predict.roofline import batch_cap
+from harness.predict.limits import batch_cap
 
 
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:

@@ -26,9 +26,9 @@ from harness.analysis.table import Floats
 from harness.data.manifest import Roof as Roof
 from harness.data.manifest import RoofWindow
 from harness.data.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
+from harness.predict.deployment import Deployment
 from harness.predict.model import Model
-from harness.predict.roofline import Deployment, step_cost
-from harness.predict.step import work_of
+from harness.predict.step import step_cost, work_of
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
 

@@ -15,8 +15,8 @@ from harness.cli import output
 if TYPE_CHECKING:
     from harness.predict.deployment import Deployment
     from harness.predict.model import Model
-    from harness.predict.step import MeanLengths
     from harness.predict.tune import CalibrationPoint
+    from harness.spec.work import MeanLengths
 
     Measured = tuple[Model, Deployment, MeanLengths, list[CalibrationPoint]]
 
@@ -132,11 +132,11 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
     from harness.base import decoding
     from harness.predict import served
     from harness.predict.question import short
-    from harness.predict.step import MeanLengths
     from harness.predict.tune import CalibrationPoint
     from harness.results.readers import table
     from harness.run import prediction
     from harness.spec.scenario import Hardware
+    from harness.spec.work import MeanLengths
 
     for name in (*_OF_CSV, "model_config", "gpu"):
         if values.get(name) is None or (name in _OF_CSV and not 0 < values[name] < units.BEYOND):

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from harness.data.summary import Prediction, SteppedLevel
     from harness.predict.question import PredictionResult, Question
-    from harness.predict.step import MeanLengths
     from harness.report.document import Document
     from harness.spec.scenario import Scenario
     from harness.spec.traffic import Traffic
+    from harness.spec.work import MeanLengths
 
 
 _EXAMPLES = """\b

@@ -76,7 +76,7 @@ def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float
 def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
     """The question about one card; `several`: there are more to ask about, which are tried in every size."""
     from harness.predict import question
-    from harness.predict.step import MeanLengths, means
+    from harness.spec.work import MeanLengths, means
     from harness.workload import shape
 
     path, name = deployed.model(flags["model_config"], hub=flags["hub"])

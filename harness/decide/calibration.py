@@ -19,12 +19,13 @@ from harness.data.summary import LevelSummary, Prediction, Summary
 from harness.decide import levels
 from harness.predict import served, tune
 from harness.predict.catalog import Gpu
+from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.predict.question import Question, short
-from harness.predict.roofline import Deployment, MeanLengths
 from harness.results.result import Result
 from harness.sim import profile as profiles
 from harness.spec.scenario import Hardware
+from harness.spec.work import MeanLengths
 
 _CLOSE = 0.1  # relative: token counts that still count as those requested
 

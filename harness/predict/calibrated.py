@@ -16,8 +16,8 @@ from harness.predict import mixture, tune
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.predict.question import short
-from harness.predict.step import MeanLengths, Mixture
 from harness.predict.tune import RANGES, Calibration
+from harness.spec.work import MeanLengths, Mixture
 
 _FAR = 2.0  # times beyond the levels that were fitted
 

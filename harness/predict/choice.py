@@ -22,7 +22,7 @@ from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
 from harness.predict.roofline import predict
 from harness.predict.rules import usd_per_million
-from harness.predict.step import MeanLengths
+from harness.spec.work import MeanLengths
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
 _RANKS = ("cost", "speed")

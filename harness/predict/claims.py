@@ -19,7 +19,7 @@ from harness.data.summary import Prediction
 from harness.predict import catalog, rules
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.step import MeanLengths
+from harness.spec.work import MeanLengths
 
 TITLE = "Unsourced claims about such a setup"  # of where they are shown
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"

@@ -21,7 +21,8 @@ from harness.predict.deployment import Deployment
 from harness.predict.limits import batch_cap, stops_of
 from harness.predict.model import Model
 from harness.predict.steady import tokens_a_step
-from harness.predict.step import MeanLengths, StepCost, decode_time, prefill_time, step_cost
+from harness.predict.step import StepCost, decode_time, prefill_time, step_cost
+from harness.spec.work import MeanLengths
 
 _NOTE = "the time that the KV cache takes from one pool to the other is left out"
 

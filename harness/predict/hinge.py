@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from harness.base.errors import HarnessError
 from harness.data.summary import Prediction
-from harness.predict import catalog, model, roofline
-from harness.predict.step import MeanLengths
+from harness.predict import catalog, deployment, model, roofline
+from harness.spec.work import MeanLengths
 
 Hinge: TypeAlias = Callable[[float, float], float | None]
 _FIGURES = {  # of a deployment, by the names that they have among a prediction's assumptions
@@ -44,7 +44,7 @@ def predicted_hinge(prediction: Prediction) -> Hinge | None:
         figures["max_num_seqs"] = int(seqs)
     try:
         served = model.model(catalog.model_config(prediction.model), prediction.model)
-        where = roofline.deployment(catalog.gpu(prediction.gpu), gpus=prediction.gpus, **figures)
+        where = deployment.deployment(catalog.gpu(prediction.gpu), gpus=prediction.gpus, **figures)
     except HarnessError:  # a config.json that is gone, or a model that needs more than its name
         return None
 

@@ -18,7 +18,8 @@ import msgspec
 
 from harness.base.errors import HarnessError, nearest
 from harness.predict.steady import FAR, SteadyState, steady_state
-from harness.predict.step import MeanLengths, StepCost, prefill_time
+from harness.predict.step import StepCost, prefill_time
+from harness.spec.work import MeanLengths
 
 TOGETHER = (0.0, 0.4, 1.0)  # share of a batch that meets: evenly spread, as published benchmarks, all at once
 _FIGURES = ("ttft", "ttfat", "itl", "tpot", "icl", "e2e")

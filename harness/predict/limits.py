@@ -16,7 +16,8 @@ from harness.predict.deployment import Deployment, blocks, kv_capacity, smallest
 from harness.predict.latency import slo_concurrency
 from harness.predict.model import Model
 from harness.predict.steady import FAR, prefilling, steady_state, tokens_a_step
-from harness.predict.step import MeanLengths, StepCost, Work, decode_time, prefill_time, step_cost, work_of
+from harness.predict.step import StepCost, Work, decode_time, prefill_time, step_cost, work_of
+from harness.spec.work import MeanLengths
 
 _BENDS = ("kv_traffic", "compute", "prefill")  # they bend the curve, the other caps stop the batch
 _SLO = "slo"  # neither: the operator stops there

@@ -20,7 +20,8 @@ from harness.predict.latency import TOGETHER, latencies, meets
 from harness.predict.limits import batch_cap
 from harness.predict.model import Model
 from harness.predict.steady import SteadyState
-from harness.predict.step import MeanLengths, Mixture, StepCost, means, prefill_time, step_cost
+from harness.predict.step import StepCost, prefill_time, step_cost
+from harness.spec.work import MeanLengths, Mixture, means
 
 _NOTE = "lengths differ: throughput, ITL and TTFT are the step machine's, caps and limits those of the mean request"
 

@@ -27,7 +27,8 @@ from harness.predict.model import (
     weight_bytes_per_step,
 )
 from harness.predict.roofline import Roofline
-from harness.predict.step import MeanLengths, Mixture, means, prefill_time, step_cost
+from harness.predict.step import prefill_time, step_cost
+from harness.spec.work import MeanLengths, Mixture, means
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -30,7 +30,6 @@ from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import ridge, usd_per_million
 from harness.predict.steady import SteadyState, steady_state
-from harness.predict.step import MeanLengths as MeanLengths
 from harness.predict.step import (
     StepCost,
     decode_time,
@@ -41,6 +40,7 @@ from harness.predict.step import (
     work_of,
 )
 from harness.predict.step import step_cost as step_cost
+from harness.spec.work import MeanLengths as MeanLengths
 
 
 def predict(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.predict import catalog, roofline
+from harness.predict import catalog, deployment
 from harness.predict.catalog import Gpu
+from harness.predict.deployment import Deployment
 from harness.predict.model import Model, model
-from harness.predict.roofline import Deployment
 from harness.spec.scenario import Hardware
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def deployed(
         tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
         if 0 < tokens < _MOST_TOKENS and all(each.all_kept and not each.state for each in made.attention):
             found["kv_tokens"] = tokens
-    return made, roofline.deployment(card, **found)
+    return made, deployment.deployment(card, **found)
 
 
 def figures(hardware: Hardware) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from harness.base.errors import HarnessError
 from harness.data.summary import Spread
 from harness.predict.batching import StepMachine, Stride
 from harness.predict.sequence import SimulatedRequest
-from harness.predict.step import MeanLengths
+from harness.spec.work import MeanLengths
 
 if TYPE_CHECKING:
     import numpy as np

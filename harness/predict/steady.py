@@ -11,14 +11,8 @@ import math
 import msgspec
 
 from harness.predict.rules import mixed_step, requests_per_s
-from harness.predict.step import (
-    MeanLengths,
-    StepCost,
-    pass_time,
-    prefill_compute,
-    prefill_time,
-    work_of,
-)
+from harness.predict.step import StepCost, pass_time, prefill_compute, prefill_time, work_of
+from harness.spec.work import MeanLengths
 
 FAR = 1e7  # requests; a limit beyond it counts as none
 

@@ -24,39 +24,6 @@ _LAYER_OVERHEAD = {"dense": 32e-6, "experts": 50e-6, "latent attention": 70e-6} 
 _INT4_READ = 0.6  # of the bandwidth, where 4-bit weights are expanded as they are read
 
 
-class MeanLengths(msgspec.Struct, frozen=True):
-    """Mean tokens of a request; no output tokens: an embedding or a score, prefill only."""
-
-    input_tokens: float
-    output_tokens: float
-    weighted: float | None = None  # mean context of a decoded token, where lengths vary
-    inputs: int = 1  # texts of a request, each of so many input tokens, where nothing is decoded
-
-    @property
-    def context(self) -> float:
-        """Mean context while it decodes, where the engine preempts and does not reserve; P + G/2 at fixed lengths."""
-        return self.input_tokens + self.output_tokens / 2 if self.weighted is None else self.weighted
-
-
-def workload(requests: Sequence[tuple[float, float]]) -> MeanLengths:
-    """The means of requests of (P, G), with the token-weighted mean context E[G (P + G/2)] / E[G].
-
-    >>> workload([(0, 10), (300, 30)])  # three tokens in four belong to the long request
-    MeanLengths(input_tokens=150.0, output_tokens=20.0, weighted=237.5, inputs=1)
-    """
-    n, tokens = len(requests), sum(G for _, G in requests)
-    weighted = sum(G * (P + G / 2) for P, G in requests) / tokens if tokens else None
-    return MeanLengths(sum(P for P, _ in requests) / n, tokens / n, weighted)
-
-
-Mixture = Sequence[tuple[int, int]]  # (P, G) of requests that together stand for all
-
-
-def means(lengths: MeanLengths | Mixture) -> MeanLengths:
-    """The mean request, of a mixture as `workload` has it."""
-    return lengths if isinstance(lengths, MeanLengths) else workload(lengths)
-
-
 class WindowCost(msgspec.Struct, frozen=True):
     """Seconds in layers that attend to only so many tokens, as their namesakes in StepCost."""
 

@@ -20,7 +20,8 @@ from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
 from harness.predict.simulate import CARRIED, Lengths, Simulation, closed_loop, open_loop
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, Mixture, means, step_cost
+from harness.predict.step import step_cost
+from harness.spec.work import MeanLengths, Mixture, means
 
 _ROUNDS = 4  # of all users, in the window of a closed loop
 _WARM_UP, _WINDOW = 5, 20  # of an open loop, in the time of a request in a full batch

@@ -25,7 +25,8 @@ from harness.predict.least_squares import Span, least_squares, standard_errors
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, weight_bytes
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, layer_overhead, step_cost
+from harness.predict.step import layer_overhead, step_cost
+from harness.spec.work import MeanLengths
 
 FORMAT = 1
 USUAL = (1, 16)  # levels to fit on, where none are named

@@ -17,8 +17,8 @@ from harness.report.format import MISSING, ms, number, percent, plain, slo_met
 if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase
     from harness.predict.choice import Choice
+    from harness.predict.limits import ThroughputLimit
     from harness.predict.question import PredictionResult
-    from harness.predict.roofline import ThroughputLimit
     from harness.predict.tune import Calibration
 
 _OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}

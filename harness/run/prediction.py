@@ -16,12 +16,12 @@ from harness.base import decoding
 from harness.data.machines import Card, Machine
 from harness.data.summary import Prediction
 from harness.observe import machine
-from harness.predict import claims, mixture, model, roofline, served, tune
+from harness.predict import claims, deployment, mixture, model, served, tune
 from harness.predict.calibrated import calibrated
-from harness.predict.step import MeanLengths, Mixture, means
 from harness.predict.tune import Calibration
 from harness.run.launch.endpoint import Endpoint, Prompts
 from harness.spec.scenario import Hardware, Scenario
+from harness.spec.work import MeanLengths, Mixture, means
 from harness.workload import shape
 
 
@@ -43,7 +43,7 @@ def calibration(path: str) -> Calibration:
 
 
 def predict(
-    scenario: Scenario, endpoint: Endpoint, of: model.Model, where: roofline.Deployment, *, simulated: bool
+    scenario: Scenario, endpoint: Endpoint, of: model.Model, where: deployment.Deployment, *, simulated: bool
 ) -> Prediction:
     """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)

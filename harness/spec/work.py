@@ -1,8 +1,11 @@
-"""What the work of an API is counted in: the tokens that it decodes, those that it reads, or documents."""
+"""What the work of an API is counted in, and how long its requests are in the mean."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+
+import msgspec
 
 RANKED = ("rerank", "tei-rerank", "score")  # APIs whose texts are compared with a query
 PREFILL_ONLY = ("embeddings", *RANKED)  # APIs that decode nothing
@@ -46,3 +49,36 @@ class Unit(enum.StrEnum):
         'input token'
         """
         return self.removesuffix("s")
+
+
+class MeanLengths(msgspec.Struct, frozen=True):
+    """Mean tokens of a request; no output tokens: an embedding or a score, prefill only."""
+
+    input_tokens: float
+    output_tokens: float
+    weighted: float | None = None  # mean context of a decoded token, where lengths vary
+    inputs: int = 1  # texts of a request, each of so many input tokens, where nothing is decoded
+
+    @property
+    def context(self) -> float:
+        """Return the mean context while it decodes, in tokens: P + G/2 where no lengths vary.
+
+        An engine that reserves the whole answer at the start keeps more.
+        """
+        return self.input_tokens + self.output_tokens / 2 if self.weighted is None else self.weighted
+
+
+Mixture = Sequence[tuple[int, int]]  # (P, G) of requests that together stand for all
+
+
+def means(lengths: MeanLengths | Mixture) -> MeanLengths:
+    """Return the mean request; of a mixture with the token-weighted mean context E[G (P + G/2)] / E[G].
+
+    >>> means([(0, 10), (300, 30)])  # three tokens in four belong to the long request
+    MeanLengths(input_tokens=150.0, output_tokens=20.0, weighted=237.5, inputs=1)
+    """
+    if isinstance(lengths, MeanLengths):
+        return lengths
+    n, tokens = len(lengths), sum(G for _, G in lengths)
+    weighted = sum(G * (P + G / 2) for P, G in lengths) / tokens if tokens else None
+    return MeanLengths(sum(P for P, _ in lengths) / n, tokens / n, weighted)

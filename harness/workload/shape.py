@@ -19,6 +19,7 @@ import msgspec
 from harness.spec.classes import Cancel, ClassSpec
 from harness.spec.distribution import Distribution, Fixed, observed, parse
 from harness.spec.scenario import Scenario
+from harness.spec.work import MeanLengths, Mixture, means
 
 if TYPE_CHECKING:
     from harness.predict.step import MeanLengths, Mixture

@@ -32,7 +32,7 @@ from harness.predict import catalog
 from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.roofline import predict
-from harness.predict.step import MeanLengths
+from harness.spec.work import MeanLengths
 from tests.builders import summaries
 
 PREDICTION = summaries.prediction((1, 2, 4), {})

@@ -15,7 +15,7 @@ from harness.analysis.rules import findings
 from harness.analysis.rules.levels import Concluded
 from harness.analysis.table import Floats
 from harness.data.summary import Curve, DecodePhase, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
-from harness.predict import catalog, roofline
+from harness.predict import catalog, deployment
 from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
 from harness.predict.step import decode_time, prefill_compute, prefill_time, step_cost
 from tests.builders import summaries
@@ -170,8 +170,8 @@ def test_the_interval_of_the_slope_covers_it_as_often_as_it_says() -> None:
 # ---- prefill ---------------------------------------------------------------------------------------------
 
 
-def on_gpu(name: str, key: str, **figures: Any) -> tuple[Model, roofline.Deployment]:
-    return model(catalog.model_config(name), name), roofline.deployment(catalog.gpu(key), **figures)
+def on_gpu(name: str, key: str, **figures: Any) -> tuple[Model, deployment.Deployment]:
+    return model(catalog.model_config(name), name), deployment.deployment(catalog.gpu(key), **figures)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,9 @@ from harness.predict.model import model
 from harness.predict.passes import Passes
 from harness.predict.roofline import predict
 from harness.predict.sequence import SimulatedRequest
-from harness.predict.step import MeanLengths
 from harness.report.level_table import columns
 from harness.report.run_report import report
-from harness.spec.work import QUERY_WORDS, Unit
+from harness.spec.work import QUERY_WORDS, MeanLengths, Unit
 from tests.builders.records import WINDOW, request
 from tests.builders.summaries import MANIFEST, full
 

@@ -23,9 +23,9 @@ from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import model
 from harness.predict.roofline import predict
 from harness.predict.simulate import closed_loop
-from harness.predict.step import MeanLengths
 from harness.sim.process import running
 from harness.sim.profile import profile
+from harness.spec.work import MeanLengths
 from tests.builders import summaries
 
 NAME = "llama-3.1-8b"

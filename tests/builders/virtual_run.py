@@ -32,7 +32,6 @@ from harness.observe import host
 from harness.predict.batching import Step, StepMachine
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.simulate import closed_loop
-from harness.predict.step import MeanLengths
 from harness.results import spool
 from harness.results.result import Result
 from harness.run import live_state
@@ -52,6 +51,7 @@ from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry
 from harness.spec import reading, ready
 from harness.spec.scenario import Scenario
+from harness.spec.work import MeanLengths
 from harness.workload import probe, shape
 from harness.workload.canaries import read as read_canaries
 from harness.workload.request import Request

@@ -17,11 +17,11 @@ from harness.data.machines import Card, Machine
 from harness.decide import calibration
 from harness.predict import catalog, question, served, tune
 from harness.predict.calibrated import calibrated
-from harness.predict.step import means
 from harness.predict.tune import RANGES, CalibrationPoint
 from harness.results.result import Result
 from harness.run import prediction
 from harness.spec.scenario import Hardware
+from harness.spec.work import means
 
 DEMO = Path(__file__).parents[1] / "data" / "demo"
 LIVE = Path(__file__).parents[2] / "results" / "live-vllm"

@@ -8,7 +8,7 @@ from harness.predict.deployment import deployment
 from harness.predict.limits import caps
 from harness.predict.model import model
 from harness.predict.roofline import predict
-from harness.predict.step import MeanLengths
+from harness.spec.work import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")

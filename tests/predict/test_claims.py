@@ -10,7 +10,7 @@ from harness.predict.claims import claims, facts, facts_of_run, holding, holds, 
 from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.question import Question, predict, setup
-from harness.predict.step import MeanLengths
+from harness.spec.work import MeanLengths
 
 CHAT = MeanLengths(1000, 200)
 SEVEN = model(model_config("llama-2-7b"), "llama-2-7b")

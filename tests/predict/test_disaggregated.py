@@ -8,7 +8,8 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.disaggregated import predict
 from harness.predict.model import model
-from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost
+from harness.predict.step import decode_time, prefill_time, step_cost
+from harness.spec.work import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"), max_num_seqs=64)

@@ -10,7 +10,8 @@ import pytest
 from harness.predict import latency
 from harness.predict.latency import Latencies, latencies, meets
 from harness.predict.steady import SteadyState
-from harness.predict.step import MeanLengths, StepCost
+from harness.predict.step import StepCost
+from harness.spec.work import MeanLengths
 
 COST = StepCost(
     weights=0.01, kv=0, token=0, attend=0, prompt=1e-4, prompt_head=0, prompt_attend=0, step=0, request=0, api=0

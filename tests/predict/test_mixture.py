@@ -21,11 +21,12 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.simulate import closed_loop
-from harness.predict.step import MeanLengths, means, prefill_time, step_cost
+from harness.predict.step import prefill_time, step_cost
 from harness.predict.stepped import at_levels, at_rates
 from harness.sim.process import running
 from harness.sim.profile import profile
 from harness.spec.distribution import parse
+from harness.spec.work import MeanLengths, means
 from harness.workload.shape import Class, Mix
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")

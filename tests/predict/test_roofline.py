@@ -17,7 +17,8 @@ from harness.predict.model import model
 from harness.predict.roofline import predict, recomputed, roof
 from harness.predict.simulate import closed_loop
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost
+from harness.predict.step import decode_time, prefill_time, step_cost
+from harness.spec.work import MeanLengths
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16

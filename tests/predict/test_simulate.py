@@ -21,8 +21,9 @@ from harness.predict.model import model
 from harness.predict.roofline import predict
 from harness.predict.simulate import closed_loop, open_loop
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost, workload
+from harness.predict.step import decode_time, prefill_time, step_cost
 from harness.predict.stepped import at_levels, at_rates
+from harness.spec.work import MeanLengths, means
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"), max_num_seqs=16)
@@ -114,7 +115,7 @@ def test_where_kv_memory_binds_and_the_engine_preempts_the_closed_form_lacks_wha
 def test_fixed_lengths_that_cost_the_same_stand_for_variable_ones():
     rng = random.Random(5)
     lengths = [(rng.randint(100, 900), rng.randint(20, 180)) for _ in range(1500)]
-    shape = workload(lengths)
+    shape = means(lengths)
     point = steady_state(COST, shape, 16, 16)
     seen = closed_loop(machine(), lengths, 16, requests=1000, stagger=1.0)
     assert seen.throughput == pytest.approx(point.throughput, rel=0.02)

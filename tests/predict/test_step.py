@@ -8,7 +8,9 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model, weight_bytes_per_step
 from harness.predict.rules import mixed_step, tpot0
-from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost, weights_read, workload
+from harness.predict.step import decode_time, prefill_time, step_cost, weights_read
+from harness.spec import work
+from harness.spec.work import MeanLengths, means
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
@@ -153,14 +155,14 @@ def test_precision_of_storage_is_not_that_of_computing():
 
 def test_at_varying_lengths_the_context_is_weighted_by_tokens():
     # three tokens in four belong to the long request: (10 · 5 + 30 · 315) / 40
-    mixed = workload([(0, 10), (300, 30)])
+    mixed = means([(0, 10), (300, 30)])
     assert (mixed.input_tokens, mixed.output_tokens, mixed.context) == (150, 20, 237.5)
-    assert workload([(1000, 200)] * 3).context == MeanLengths(1000, 200).context == 1100
-    assert workload([(512, 0)]).context == 512
+    assert means([(1000, 200)] * 3).context == MeanLengths(1000, 200).context == 1100
+    assert means([(512, 0)]).context == 512
 
 
 def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(step).failed == 0
+    assert doctest.testmod(step).failed == doctest.testmod(work).failed == 0
 
 
 def test_a_prompt_beside_requests_that_decode_reads_only_the_experts_that_they_do_not():

@@ -12,8 +12,8 @@ import pytest
 
 from harness.predict import roofline, simulate
 from harness.predict.batching import StepMachine
-from harness.predict.step import MeanLengths
 from harness.sim import profile as profiles
+from harness.spec.work import MeanLengths
 from tests.run.test_experiment import knee
 
 P, G, SEATS = 256, 96, 24

@@ -13,8 +13,9 @@ from harness.predict.deployment import deployment
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import model
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, step_cost
+from harness.predict.step import step_cost
 from harness.predict.tune import Calibration, CalibrationPoint, Rms, UnseenError, apply, decode, encode, line_then_flat
+from harness.spec.work import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 QWEN = model(model_config("qwen2.5-0.5b"), "qwen2.5-0.5b")

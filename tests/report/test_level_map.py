@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from harness.data.summary import Prediction, Value
-from harness.predict import catalog, model, roofline
+from harness.predict import catalog, deployment, model, roofline
 from harness.predict.hinge import predicted_hinge
 from harness.report import document, heat, level_map, map_png, markdown, page
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
+from harness.spec import work
 
 
 def table(map_: Map) -> str:
@@ -25,8 +26,8 @@ KV_TOKENS = 65_536  # 4,096 blocks of 16
 def predicted(P: int, G: int, max_num_seqs: int = 1024) -> Prediction:
     """Llama-3.1-8B on an H100 whose KV cache holds 65,536 tokens."""
     served = model.model(catalog.model_config("llama-3.1-8b"), "llama-3.1-8b")
-    where = roofline.deployment(catalog.gpu("h100-sxm"), kv_tokens=KV_TOKENS, max_num_seqs=max_num_seqs)
-    return roofline.predict(served, where, roofline.MeanLengths(P, G), [1])
+    where = deployment.deployment(catalog.gpu("h100-sxm"), kv_tokens=KV_TOKENS, max_num_seqs=max_num_seqs)
+    return roofline.predict(served, where, work.MeanLengths(P, G), [1])
 
 
 def cell(P: int, G: int, knee: float | None = 20.0, seqs: int | None = None, status: int = 0) -> MeasuredCell:

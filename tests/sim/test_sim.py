@@ -25,11 +25,12 @@ from harness.predict.limits import batch_cap, caps
 from harness.predict.roofline import predict
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, decode_time, step_cost
+from harness.predict.step import decode_time, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, EventWriter, RefusalError, read
 from harness.sim.process import running, serving
 from harness.sim.profile import Profile, Reference, StreamPace, profile, reference
 from harness.sim.writelog import Entry, WriteLog, entries
+from harness.spec.work import MeanLengths
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}

@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 
-from harness.predict.step import MeanLengths, means
 from harness.spec import reading
 from harness.spec.scenario import Scenario
+from harness.spec.work import MeanLengths, means
 from harness.workload import shape
 from harness.workload.shape import cached_share, predictable, representative
 
