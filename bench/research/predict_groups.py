@@ -22,9 +22,8 @@ from harness.base.errors import HarnessError
 from harness.data.summary import PredictedLevel
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
-from harness.predict.model import Model, model
+from harness.predict.model import Model, kind, model
 from harness.predict.roofline import predict
-from harness.predict.step import kind
 from harness.spec.work import MeanLengths
 
 CURVES = Path(__file__).parents[2] / "tests" / "data" / "measured_curves_2.csv"

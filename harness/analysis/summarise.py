@@ -48,9 +48,8 @@ from harness.data.summary import (
     Summary,
     is_decided,
 )
-from harness.predict import rules
 from harness.results.result import Result
-from harness.spec.work import Unit
+from harness.spec.work import Unit, usd_per_million
 
 
 def summarise(run: Result) -> Summary:
@@ -273,7 +272,7 @@ def cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], u
     if fitted and fitted.plateau_reached and fitted.plateau_tokens_per_s.value:
         rate, at = fitted.plateau_tokens_per_s.value, fitted.hinge_concurrency.value or at
     assert rate is not None
-    usd = rules.usd_per_million(price * gpus, rate)
+    usd = usd_per_million(price * gpus, rate)
     return Cost(
         usd_per_million_output_tokens=usd if unit is Unit.OUTPUT_TOKENS else None,
         usd_per_million_input_tokens=usd if unit is Unit.INPUT_TOKENS else UNSET,

@@ -81,7 +81,7 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
     the profile by --calibration.
     """
     from harness.base import files
-    from harness.predict import tune
+    from harness.predict import calibration, tune
     from harness.report import prediction, terminal
 
     file = Path(measured)
@@ -95,7 +95,7 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
         values["host_cpus"] = units.cpus(values["host_cpus"])
     model, deployment, lengths, points = _of_csv(file, values) if file.is_file() else _of_folder(measured, values)
     found = tune.tune(model, deployment, lengths, points, units.levels(on, "--on"), source=measured)
-    text = tune.encode(found)
+    text = calibration.encode(found)
     files.write(where, text, way_out=_ELSEWHERE)
     with output.closed_stdout_ignored():
         if as_json:
@@ -131,7 +131,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
 
     from harness.base import decoding
     from harness.predict import served
-    from harness.predict.question import short
+    from harness.predict.catalog import short
     from harness.predict.tune import CalibrationPoint
     from harness.results.readers import table
     from harness.run import prediction

@@ -206,7 +206,7 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
         raise
     if flags["calibration"] is None:
         return found
-    from harness.predict.calibrated import calibrated, doubts
+    from harness.predict.calibration import calibrated, doubts
     from harness.run import prediction
 
     profile = prediction.calibration(flags["calibration"])

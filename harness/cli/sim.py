@@ -68,26 +68,27 @@ def sim(
     """
     import msgspec
 
-    from harness.sim import outage, serve
+    from harness.sim import process
+    from harness.sim import profile as profiles
 
-    planted = tuple(map(outage.parse, outages))
+    planted = tuple(map(profiles.outage, outages))
     chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens, outages=planted)
     if calibration is not None:
-        from harness.predict import tune
+        from harness.predict.calibration import apply
         from harness.run import prediction
 
-        applied = tune.apply(chosen.model, chosen.deployment, prediction.calibration(calibration))
+        applied = apply(chosen.model, chosen.deployment, prediction.calibration(calibration))
         chosen = msgspec.structs.replace(chosen, deployment=applied)
 
     def ready(url: str) -> None:
         print(f"ready {url}", flush=True)
-        if serve.beyond_this_machine(host):
+        if process.beyond_this_machine(host):
             note = (
                 "it listens beyond this machine, and anyone who reaches it may use it; --host 127.0.0.1 prevents that"
             )
             print(f"note: {note}", file=sys.stderr, flush=True)
 
-    serve.serve(chosen, host, port, log=log, ready=ready)
+    process.serve(chosen, host, port, log=log, ready=ready)
 
 
 def _profile(profile: str | None, flags: Mapping[str, Any]) -> Profile:

@@ -18,10 +18,10 @@ from harness.data.machines import Machine
 from harness.data.summary import LevelSummary, Prediction, Summary
 from harness.decide import levels
 from harness.predict import served, tune
-from harness.predict.catalog import Gpu
+from harness.predict.catalog import Gpu, short
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
-from harness.predict.question import Question, short
+from harness.predict.question import Question
 from harness.results.result import Result
 from harness.sim import profile as profiles
 from harness.spec.scenario import Hardware

@@ -11,7 +11,6 @@ import math
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.predict import rules
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -19,15 +18,6 @@ class Tokens(msgspec.Struct, frozen=True):
 
     amount: float
     counts: str  # output | total (input + output)
-
-
-def usd_per_million_tokens(usd_per_hour: float, tokens_per_s: float) -> float:
-    """Price of a million of the tokens that the rate counts; USD. price / (tok/s · 3600) · 1e6.
-
-    >>> round(usd_per_million_tokens(2, 6000), 4)
-    0.0926
-    """
-    return rules.usd_per_million(usd_per_hour, tokens_per_s)
 
 
 def usd_per_request(usd_per_million: float, tokens: float) -> float:

@@ -28,6 +28,7 @@ from harness.predict.model import (
 )
 from harness.predict.quantisation import PLAIN
 from harness.predict.step import prefill_time, step_cost
+from harness.spec.work import usd_per_million
 
 _BW = 3.35e12  # H100 SXM, bytes/s
 _KV = 131_072  # bytes/token of an 8B with 8 KV heads in bf16 (G7)
@@ -96,13 +97,9 @@ def _rules() -> Iterator[GoldenCase]:
 
 def _money() -> Iterator[GoldenCase]:
     at_slo = rules.x0(rules.slo_batch(0.025, 16e9, 2000, _KV, _BW, 0.7), 16e9, 2000, _KV, _BW, 0.7)
-    yield GoldenCase("G16", "$2/h, 6,000 tok/s", cost.usd_per_million_tokens(2, 6000), 0.0926, 0.01, "$/1M")
-    yield GoldenCase(
-        "G16", "$2/h at the model's own knee", cost.usd_per_million_tokens(2, at_slo), 0.0855, 0.01, "$/1M"
-    )
-    yield GoldenCase(
-        "G23", "$3/h, 5,000 tok/s", cost.usd_per_million_tokens(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17"
-    )
+    yield GoldenCase("G16", "$2/h, 6,000 tok/s", usd_per_million(2, 6000), 0.0926, 0.01, "$/1M")
+    yield GoldenCase("G16", "$2/h at the model's own knee", usd_per_million(2, at_slo), 0.0855, 0.01, "$/1M")
+    yield GoldenCase("G23", "$3/h, 5,000 tok/s", usd_per_million(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17")
     yield GoldenCase("G24", "$0.17/1M, 500 + 200 tokens", cost.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
     tco = cost.tco(10, 3, 720, 500, 1000, 500, 5000)
     yield GoldenCase("G25", "10·$3·720 h + 500 + 1000 + 500 + 5000", tco, 28_600, _EXACT, "$")

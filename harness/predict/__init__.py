@@ -1,6 +1,6 @@
 """What the hardware should give: catalog, model, roofline, and one step machine with two clocks. Pure.
 
-question → catalog, model (families, layers, quantisation), deployment → step → steady, limits → roofline
+question, served → catalog, model (families, layers, quantisation), deployment → step → steady → limits → roofline
 further: rules (of thumb), claims (unsourced figures), choice (which GPU), disaggregated (two pools), batching (the
-machine) → simulate → stepped, tune (least_squares) → calibrated
+machine, of sequences) → simulate → stepped, tune → calibration
 """

@@ -33,8 +33,7 @@ import msgspec
 from harness.base.errors import HarnessError
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token
-from harness.predict.prefix_cache import PrefixCache
-from harness.predict.sequence import SequenceState, SimulatedRequest
+from harness.predict.sequence import PrefixCache, SequenceState, SimulatedRequest
 from harness.predict.step import mixed_time, series, step_cost, times_alike
 
 _PRIORITY = operator.attrgetter("request.priority")

@@ -283,6 +283,15 @@ def _decoded(path: Path, place: str) -> dict[str, Any]:
         return decoding.typed(decoding.json(decoding.content(path), numbers=False), dict[str, Any])
 
 
+def short(name: str) -> str:
+    """Return a model's name without the path that leads to it.
+
+    >>> short("/models/llama-3.1-8b/config.json"), short("meta-llama/Llama-3.1-8B")
+    ('llama-3.1-8b', 'Llama-3.1-8B')
+    """
+    return name.rstrip("/").removesuffix("/config.json").rsplit("/")[-1]
+
+
 def models() -> list[str]:
     """The names of the models that are shipped."""
     return list(_models())

@@ -17,12 +17,11 @@ from harness.base.errors import HarnessError, nearest
 from harness.data.summary import Band
 from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import deployment, divisors
-from harness.predict.latency import slo_figure
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
 from harness.predict.roofline import predict
-from harness.predict.rules import usd_per_million
-from harness.spec.work import MeanLengths
+from harness.predict.steady import slo_figure
+from harness.spec.work import MeanLengths, usd_per_million
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
 _RANKS = ("cost", "speed")

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.predict.catalog import Gpu, among
-from harness.predict.model import Model, kv_bytes, weight_bytes, weights
+from harness.predict.catalog import Gpu, among, constants
+from harness.predict.model import Model, kind, kv_bytes, weight_bytes, weights
 from harness.predict.quantisation import Quantisation
 
 # Of prefill, docs/method.md, The deployment; by how the card's key begins; all Hoppers as the H100.
@@ -27,6 +27,10 @@ _OTHER_MFU = 0.38  # an A100's
 _GIB = 2**30
 _LARGE = 70 * _GIB  # memory from which vLLM takes larger defaults
 _WORKSPACES = 0.4 * _GIB  # CUDA graphs and workspaces of kernels
+# Times slower and faster within which about four in five published levels lie, by the kind of model.
+_SPREAD = {"dense": (1.15, 1.22), "experts": (1.22, 1.3), "latent attention": (1.35, 1.35)}
+_UNTESTED = 1.6  # times slower still where the constants are a guess: other vendors, older cards, this machine's cores
+MEMORY = 2**30  # bytes a GPU
 _LARGEST = 64  # GPUs of one replica that a way out proposes
 
 
@@ -290,3 +294,27 @@ def _fits(model: Model, deployment: Deployment, tp: int, tokens: float) -> bool:
 def blocks(deployment: Deployment, tokens: float) -> int:
     """KV blocks of so many tokens."""
     return math.ceil(tokens / deployment.block_size)
+
+
+# ---- how far off a prediction may be -------------------------------------------------------------------
+
+
+def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
+    """Return how many times slower and faster than the middle the two ends are.
+
+    Each step is as many times slower or faster as published levels of such models were (docs/predict.md). Constants of
+    untested cards are those of others, so their slow end lies lower. Beside that a GPU has MEMORY bytes less or more
+    for KV than its memory says.
+    """
+    slower, faster = _SPREAD[kind(model)]
+    return slower * (_UNTESTED if constants(deployment.gpu) == "guess" else 1.0), faster
+
+
+def slow(model: Model, deployment: Deployment) -> Deployment:
+    """The slow end, with the memory of the middle."""
+    return msgspec.structs.replace(deployment, speed=deployment.speed / spread(model, deployment)[0])
+
+
+def fast(model: Model, deployment: Deployment) -> Deployment:
+    """The fast end, with the memory of the middle."""
+    return msgspec.structs.replace(deployment, speed=deployment.speed * spread(model, deployment)[1])

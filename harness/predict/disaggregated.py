@@ -16,8 +16,7 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.summary import Band
-from harness.predict.band import fast, slow
-from harness.predict.deployment import Deployment
+from harness.predict.deployment import Deployment, fast, slow
 from harness.predict.limits import batch_cap, stops_of
 from harness.predict.model import Model
 from harness.predict.steady import tokens_a_step

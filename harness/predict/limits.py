@@ -11,11 +11,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.predict.band import slow
-from harness.predict.deployment import Deployment, blocks, kv_capacity, smallest_tp
-from harness.predict.latency import slo_concurrency
+from harness.predict.deployment import Deployment, blocks, kv_capacity, slow, smallest_tp
 from harness.predict.model import Model
-from harness.predict.steady import FAR, prefilling, steady_state, tokens_a_step
+from harness.predict.steady import FAR, prefilling, slo_concurrency, steady_state, tokens_a_step
 from harness.predict.step import StepCost, Work, decode_time, prefill_time, step_cost, work_of
 from harness.spec.work import MeanLengths
 

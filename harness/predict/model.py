@@ -226,3 +226,9 @@ def kv_bytes(model: Model, context: float) -> float:
 def state_bytes(model: Model) -> float:
     """What a request stores whatever its length, in layers with a state instead of KV; bytes."""
     return sum(each.layers * each.state for each in model.attention)
+
+
+def kind(model: Model) -> str:
+    """What the constants of a model are set by: dense, experts, or latent attention (with experts or without)."""
+    latent = any(each.kv and not each.kv_heads for each in model.attention)
+    return "latent attention" if latent else "experts" if model.experts else "dense"

@@ -1,7 +1,7 @@
 """From what people type to every table of a prediction.
 
-Names become a model, a card and a deployment here and nowhere else; the figures come from predict.roofline,
-predict.mixture and predict.rules. Arrivals and tails are predict.simulate's.
+Names become a model, a card and a deployment here; the figures come from predict.roofline and predict.rules.
+Arrivals and tails are predict.simulate's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from harness.data.summary import Prediction
-from harness.predict import claims, latency, limits, mixture, roofline, rules, steady
-from harness.predict.catalog import Gpu, gpu, model_config
+from harness.predict import claims, limits, roofline, rules, steady
+from harness.predict.catalog import Gpu, gpu, model_config, short
 from harness.predict.claims import Claim
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.limits import ThroughputLimit
@@ -92,22 +92,13 @@ def _longest(question: Question, made: Model) -> float:
     return max(P + made.generates * G for P, G in each)
 
 
-def short(name: str) -> str:
-    """A model's name without the path that leads to it.
-
-    >>> short("/models/llama-3.1-8b/config.json"), short("meta-llama/Llama-3.1-8B")
-    ('llama-3.1-8b', 'Llama-3.1-8B')
-    """
-    return name.rstrip("/").removesuffix("/config.json").rsplit("/")[-1]
-
-
 def predict(question: Question) -> Prediction:
     """The prediction alone."""
     return _predict(question, *setup(question))
 
 
 def _predict(question: Question, made: Model, where: Deployment, workload: MeanLengths) -> Prediction:
-    return mixture.predict(
+    return roofline.predict(
         made,
         where,
         question.mixture or workload,
@@ -187,9 +178,9 @@ def rule_comparisons(
         ),
         RuleComparison("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
     ]
-    token = [limit for name, limit in slo.items() if latency.slo_figure(name) in ("itl", "tpot")]
+    token = [limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")]
     if token:
-        alone = latency.slo_concurrency(cost, workload, cap, {"itl": min(token)})
+        alone = steady.slo_concurrency(cost, workload, cap, {"itl": min(token)})
         within = rules.slo_batch(min(token), W, ctx, kv, BW, MBU)
         rows.append(RuleComparison("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
     return rows

@@ -1,7 +1,11 @@
-"""What the hardware should give, in closed form: the whole prediction, and the roofline it stands under.
+"""The whole prediction, level by level with its band, and the roofline that it lies under.
 
 Bytes over bandwidth, FLOP over peak and links make a step (predict.step), steps a steady state (predict.steady), and
-limits say where it ends (predict.limits). Here all of that stands over the levels, with its band.
+limits say where it ends (predict.limits). That is the closed form of the mean request. Where requests differ in length
+no mean stands for them: attention over a prompt grows with its square, a long prompt holds up all that decode, and most
+tokens belong to the long answers. Then throughput, ITL and TTFT of each level are the step machine's with requests of
+these very lengths (predict.stepped); caps, limits and the distance of low and high from the middle stay the closed
+form's. Lengths come from outside, and with them all randomness.
 
 Letters: B requests running at once, C requests in flight, P prompt and G output tokens, W weight bytes
 read per step, kv KV bytes per token, ctx context tokens per request, BW bytes/s, F FLOP/s, MBU and MFU
@@ -17,19 +21,17 @@ import msgspec
 from msgspec import UNSET
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Assumptions, Band, PredictedLevel, Prediction
-from harness.predict.band import MEMORY, fast, slow
+from harness.data.summary import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel
 from harness.predict.catalog import doubts
+from harness.predict.deployment import MEMORY, fast, kv_capacity, room, slow, smallest_tp
 from harness.predict.deployment import Deployment as Deployment  # what goes with a prediction is offered here as well
 from harness.predict.deployment import deployment as deployment
-from harness.predict.deployment import kv_capacity, room, smallest_tp
-from harness.predict.latency import TOGETHER, latencies, meets
 from harness.predict.limits import ThroughputLimit as ThroughputLimit
 from harness.predict.limits import batch_cap as batch_cap
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.rules import ridge, usd_per_million
-from harness.predict.steady import SteadyState, steady_state
+from harness.predict.rules import ridge
+from harness.predict.steady import TOGETHER, SteadyState, latencies, meets, steady_state
 from harness.predict.step import (
     StepCost,
     decode_time,
@@ -41,25 +43,27 @@ from harness.predict.step import (
 )
 from harness.predict.step import step_cost as step_cost
 from harness.spec.work import MeanLengths as MeanLengths
+from harness.spec.work import Mixture, means, usd_per_million
 
 
 def predict(
     model: Model,
     deployment: Deployment,
-    workload: MeanLengths,
-    levels: list[int],
+    lengths: MeanLengths | Mixture,
+    levels: Sequence[int],
     *,
     simulated: bool = False,
     slo: Mapping[str, float] | None = None,
     price: float | None = None,
     notes: Sequence[str] = (),
 ) -> Prediction:
-    """The whole prediction, for summary.json and for the manifest before any load.
+    """Return the whole prediction, for summary.json and for the manifest before any load.
 
-    low and high are a step as much slower and faster as published levels of such models are (`predict.band`);
-    ITL and TTFT are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users
-    evenly.
+    low and high are a step as much slower and faster as published levels of such models are (`deployment.spread`); ITL
+    and TTFT are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users
+    evenly. A mixture takes some 0.2 s a level more.
     """
+    workload = means(lengths)
     if not model.generates and workload.output_tokens:
         workload = MeanLengths(workload.input_tokens, 0.0, inputs=workload.inputs)
     one, dp = caps(model, deployment, workload, slo), deployment.dp
@@ -68,7 +72,7 @@ def predict(
     mid = band[1].cost
     stops = hinges(mid, workload, one)
     top = cap * dp if cap < math.inf else float(max(levels, default=1))
-    return Prediction(
+    closed = Prediction(
         model=model.name,
         gpu=deployment.gpu.key,
         gpus=deployment.gpus,
@@ -92,6 +96,9 @@ def predict(
             *notes,
         ],
     )
+    if isinstance(lengths, MeanLengths) or not workload.output_tokens:
+        return closed
+    return _by_steps(closed, model, deployment, lengths, slo)
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -198,6 +205,7 @@ def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
     return 1 / (1 + steady_state(cost, workload, cap, cap).requests_per_s * again)
 
 
+_STEPPED = "lengths differ: throughput, ITL and TTFT are the step machine's, caps and limits those of the mean request"
 _NODE = 8  # GPUs that the link of the table joins
 _RACKS = ("gb200", "gb300")  # where it joins 72
 
@@ -292,3 +300,58 @@ def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) ->
     default = Deployment(gpu=deployment.gpu)
     stated = {name: getattr(deployment, name) for name in fields}
     return Assumptions(**usual, **{name: value for name, value in stated.items() if value != getattr(default, name)})
+
+
+# ---- requests that differ in length ----
+
+
+def _by_steps(
+    closed: Prediction, model: Model, deployment: Deployment, mixture: Mixture, slo: Mapping[str, float] | None
+) -> Prediction:
+    """Return the closed form's prediction with the step machine's throughput, ITL and TTFT."""
+    from harness.predict.stepped import at_levels  # which predictions in closed form start without
+
+    cost, cap, mean = step_cost(model, deployment), batch_cap(closed.caps), means(mixture)
+    top = max(1, math.floor(cap)) if cap < math.inf else max((each.concurrency for each in closed.levels), default=1)
+    predicted = [*predict(model, deployment, mean, [1, top]).levels, *closed.levels]
+    stepped = at_levels(model, deployment, mixture, predicted)
+    single, plateau, *levels = map(_replaced, predicted, stepped)
+    alone, mixed = (
+        sum(prefill_time(cost, P, cost.cached * P, decoding=others) for P, _ in mixture) / len(mixture)
+        for others in (0.0, 1.0)
+    )
+    return msgspec.structs.replace(
+        closed,
+        single_stream_tokens_per_s=single.output_tokens_per_s,
+        plateau_tokens_per_s=plateau.output_tokens_per_s,
+        levels=[_judged(level, cost, mean, slo) for level in levels] if slo else levels,
+        step_machine=stepped[2:],
+        assumptions=msgspec.structs.replace(closed.assumptions, prefill_s=alone, prefill_beside_s=mixed),
+        notes=[*closed.notes, _STEPPED],
+    )
+
+
+def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
+    """A level of the closed form with what the step machine gives in the place of the middle."""
+
+    def around(band: Band | None, middle: float) -> Band | None:
+        return band and Band(band.low / band.mid * middle, middle, band.high / band.mid * middle)
+
+    tokens = around(level.output_tokens_per_s, seen.output_tokens_per_s)
+    assert tokens is not None
+    usd = level.usd_per_million and level.usd_per_million.mid / (tokens.mid / level.output_tokens_per_s.mid)
+    return msgspec.structs.replace(
+        level,
+        output_tokens_per_s=tokens,
+        itl_s=seen.itl_s and seen.itl_s.mean,
+        ttft_s=seen.ttft_s.mean if seen.ttft_s else level.ttft_s,
+        requests_per_s=around(level.requests_per_s, seen.requests_per_s),
+        usd_per_million=usd and around(level.usd_per_million, usd),
+    )
+
+
+def _judged(level: PredictedLevel, cost: StepCost, mean: MeanLengths, slo: Mapping[str, float]) -> PredictedLevel:
+    """The level with whether its latencies meet the SLO."""
+    itl = math.nan if level.itl_s is None else level.itl_s
+    point = SteadyState(level.concurrency, level.output_tokens_per_s.mid, itl, level.ttft_s)
+    return msgspec.structs.replace(level, meets_slo=meets(latencies(point, cost, mean, TOGETHER[1]), slo))

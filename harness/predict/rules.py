@@ -86,12 +86,3 @@ def requests_per_s(output_tokens_per_s: float, output_tokens: float) -> float:
     30.0
     """
     return output_tokens_per_s / output_tokens
-
-
-def usd_per_million(price: float, tokens_per_s: float) -> float:
-    """Price of a million tokens from what an hour of the GPUs costs. price / (tok/s · 3600) · 1e6.
-
-    >>> round(usd_per_million(2, 6000), 4)
-    0.0926
-    """
-    return price / (tokens_per_s * 3600) * 1e6

@@ -1,28 +1,44 @@
-"""What serves, as far as a run can know it: the card, by its key or by its driver, and the model on it.
+"""What serves, as far as it is known: the card, by its key or by its driver, and the model on it.
 
-A card is a row of the table, or this machine's own cores, which the caller measures.
+A card is a row of the table, or this machine's own cores, which the caller measures. A prediction says what it assumed:
+from that its hinge follows for other prompts and answers than it was made for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.predict import catalog, deployment
+from harness.data.summary import Prediction
+from harness.predict import catalog, roofline
 from harness.predict.catalog import Gpu
-from harness.predict.deployment import Deployment
+from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
 from harness.spec.scenario import Hardware
+from harness.spec.work import MeanLengths
 
 if TYPE_CHECKING:
     from harness.data.machines import Card, Machine
 
+
 APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
 HOST = "host"  # the key of this machine's own cores
+_ASSUMED = {  # of a deployment, by the names that they have among a prediction's assumptions
+    "mbu": "mbu",
+    "mfu_prefill": "mfu_prefill",
+    "mfu_decode": "mfu_decode",
+    "speed": "speed",
+    "layer_overhead_s": "o_layer",
+    "step_overhead_s": "o_step",
+    "request_overhead_s": "o_req",
+    "api_overhead_s": "o_api",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+}
 _MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
 
 
@@ -115,7 +131,7 @@ def deployed(
         tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
         if 0 < tokens < _MOST_TOKENS and all(each.all_kept and not each.state for each in made.attention):
             found["kv_tokens"] = tokens
-    return made, deployment.deployment(card, **found)
+    return made, deployment(card, **found)
 
 
 def figures(hardware: Hardware) -> dict[str, Any]:
@@ -134,3 +150,34 @@ def figures(hardware: Hardware) -> dict[str, Any]:
     if hardware.max_num_seqs is not None:
         found["max_num_seqs"] = hardware.max_num_seqs
     return found
+
+
+def predicted_hinge(prediction: Prediction) -> Callable[[float, float], float | None] | None:
+    """Return the predicted hinge at any (P, G), from what a prediction assumed; None where it cannot be made again.
+
+    It is made again only where that gives the prediction itself at the place it was made for. The hinge is None for a
+    (P, G) that does not fit into the KV cache.
+    """
+    assumed = prediction.assumptions
+    stated = {field: getattr(assumed, name) for name, field in _ASSUMED.items()}
+    figures: dict[str, Any] = {field: value for field, value in stated.items() if value is not None}
+    if assumed.kv_tokens is not None:
+        figures["kv_tokens"] = int(assumed.kv_tokens)
+    seqs = prediction.caps.get("max_num_seqs")
+    if seqs is not None:
+        figures["max_num_seqs"] = int(seqs)
+    try:
+        served = model(catalog.model_config(prediction.model), prediction.model)
+        where = deployment(catalog.gpu(prediction.gpu), gpus=prediction.gpus, **figures)
+    except HarnessError:  # a config.json that is gone, or a model that needs more than its name
+        return None
+
+    def hinge(P: float, G: float) -> float | None:
+        try:
+            return roofline.predict(served, where, MeanLengths(P, G), [1]).hinge_concurrency
+        except HarnessError:
+            return None
+
+    again, known = hinge(prediction.input_tokens, prediction.output_tokens), prediction.hinge_concurrency
+    agrees = again is not None and known is not None and math.isclose(again, known, rel_tol=1e-6)
+    return hinge if agrees else None

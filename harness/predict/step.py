@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.predict.deployment import Deployment, check, kv_share
-from harness.predict.model import Model, expert_hits, parameters, weights
+from harness.predict.model import Model, expert_hits, kind, parameters, weights
 
 _B_ACT = 2  # bytes of an activation on a link
 _LINEAR = 1e-13  # of a step time: what rounding may bend
@@ -143,12 +143,6 @@ def _indexing(model: Model, deployment: Deployment) -> WindowCost:
 def layer_overhead(model: Model, deployment: Deployment) -> float:
     """Seconds that launching the kernels of one layer takes in every step, as stated or by the kind of model."""
     return _LAYER_OVERHEAD[kind(model)] if deployment.o_layer is None else deployment.o_layer
-
-
-def kind(model: Model) -> str:
-    """What the constants of a model are set by: dense, experts, or latent attention (with experts or without)."""
-    latent = any(each.kv and not each.kv_heads for each in model.attention)
-    return "latent attention" if latent else "experts" if model.experts else "dense"
 
 
 def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> float:

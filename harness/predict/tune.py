@@ -1,4 +1,4 @@
-"""Calibration: what a server reaches of its hardware, from a few named levels, judged on all the others.
+"""What a server reaches of its hardware, fitted to a few named levels and judged on all the others.
 
 MBU, MFU and overheads are fitted to throughput, ITL and TTFT of the levels that are named, by least squares in the
 logarithm: a level at 100 tok/s counts as much as one at 10,000. Two levels carry at most four figures (below the cap
@@ -7,7 +7,8 @@ MFU. A figure that they leave open stays as it was assumed, and is named with th
 levels that were not named, compared with the same prediction before, and with a line that turns flat.
 
 Left out: the caps on the batch, which are configuration and no efficiency, and how long requests wait for the step
-that runs when they arrive.
+that runs when they arrive. numpy is imported where it is used: a prediction without a fit does without it. Why not
+scipy is in docs/design.md, Budget.
 """
 
 from __future__ import annotations
@@ -15,47 +16,36 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from harness.base import decoding
 from harness.base.errors import HarnessError
+from harness.predict.calibration import FIGURES, FLOOR, RANGES, Calibration, UnseenError
 from harness.predict.deployment import Deployment
-from harness.predict.least_squares import Span, least_squares, standard_errors
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, weight_bytes
 from harness.predict.steady import steady_state
 from harness.predict.step import layer_overhead, step_cost
 from harness.spec.work import MeanLengths
 
-FORMAT = 1
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 USUAL = (1, 16)  # levels to fit on, where none are named
-FIGURES = ("output_tokens_per_s", "itl_s", "ttft_s")
 _SIGMA = 0.01  # relative error of a measured figure: what levels of half a minute differ by from run to run
 _OPEN = 0.5  # a figure is left open unless the levels at least halve what is not known of it beforehand
 _CONTRADICTS = 9.0  # by how much χ² rises where a figure goes back to three standard errors from where it fits
-_FLOOR = 1e-9  # seconds; an overhead that small is none
 
 
-class Range(msgspec.Struct, frozen=True):
-    """Where a figure may lie, and what is known of it beforehand."""
+class Span(NamedTuple):
+    """Where a figure may lie, and what is a small step of it: its slope is taken over a share of the width."""
 
     low: float
     high: float
-    centre: float  # where the deployment has it at 0
-    width: float  # a standard deviation of its logarithm: MBU .6-.9, MFU .3-.6, overheads within a factor of three
+    width: float
 
-
-# Of the overheads a step's is o_layer's: one model has one number of layers, so that o_step, a tenth of it by the
-# published fit, cannot be separated from it. o_req grows with the batch, and o_api delays a request without any step.
-RANGES = {
-    "mbu": Range(0.01, 1.0, 0.8, 0.3),
-    "mfu_prefill": Range(0.01, 1.0, 0.45, 0.5),
-    "mfu_decode": Range(0.01, 1.0, 0.45, 0.5),
-    "o_layer": Range(_FLOOR, 1.0, 32e-6, 1.1),
-    "o_req": Range(_FLOOR, 1.0, 4.4e-6, 1.1),
-    "o_api": Range(_FLOOR, 60.0, 1e-3, 1.5),
-}
 
 _SPANS = {name: Span(math.log(each.low), math.log(each.high), each.width) for name, each in RANGES.items()}
 
@@ -67,65 +57,6 @@ class CalibrationPoint(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float
     itl_s: float | None = None
     ttft_s: float | None = None
-
-
-class UnseenError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Predicted over measured, minus 1, of one figure at a level that no fit has seen."""
-
-    figure: str  # one of FIGURES
-    concurrency: float
-    measured: float
-    calibrated: float
-    data_sheet: float
-    line_then_flat: float | None = None  # of throughput alone
-
-
-class Rms(msgspec.Struct, frozen=True):
-    """Root mean square of relative errors over the unseen levels; None where there are none."""
-
-    calibrated: float | None
-    data_sheet: float | None
-    line_then_flat: float | None
-
-
-class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one model's server reached on one kind of card: a Deployment's own figures, and how far they hold."""
-
-    format: int = FORMAT
-    model: str
-    weight_bytes: float  # distinguishes the quantisations of a model
-    gpu: str
-    mbu: float
-    mfu_prefill: float
-    mfu_decode: float
-    o_layer: float
-    o_step: float
-    o_req: float
-    o_api: float
-    fitted: tuple[str, ...]  # the figures that the levels settle
-    kept: dict[str, str]  # those that stay as they were assumed, with the reason
-    fitted_on: tuple[float, ...]  # concurrencies
-    input_tokens: float
-    output_tokens: float
-    errors_unseen: tuple[UnseenError, ...]
-    notes: tuple[str, ...] = ()
-    source: str = ""  # the measurement's folder
-
-    def rms(self, figure: str = FIGURES[0]) -> Rms:
-        """How far off the three predictions of a figure are at the levels that none of them has seen."""
-        rows = [row for row in self.errors_unseen if row.figure == figure]
-        ways = ([row.calibrated for row in rows], [row.data_sheet for row in rows])
-        flat = [row.line_then_flat for row in rows if row.line_then_flat is not None]
-        return Rms(*(rms(errors) for errors in (*ways, flat)))
-
-
-def rms(errors: Sequence[float]) -> float | None:
-    """Root mean square; None of nothing.
-
-    >>> rms([0.03, -0.04, 0.0, 0.0])
-    0.025
-    """
-    return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else None
 
 
 def assumed(model: Model, deployment: Deployment) -> dict[str, float]:
@@ -182,35 +113,6 @@ def tune(
         notes=tuple(_at_bounds(found)),
         source=source,
     )
-
-
-def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Deployment:
-    """The deployment with the calibrated figures in place of the data sheet's; another model or card is refused."""
-    wanted = (model.name, weight_bytes(model), deployment.gpu.key)
-    calibrated = (calibration.model, calibration.weight_bytes, calibration.gpu)
-    if wanted != calibrated:
-        these, those = (f"{name} ({size / 1e9:.3g} GB) on {card}" for name, size, card in (calibrated, wanted))
-        way_out = "calibrate on that one, or leave --calibration out"
-        raise HarnessError(f"it was made for {these}, not for {those}", place="--calibration", way_out=way_out)
-    return msgspec.structs.replace(
-        deployment, o_step=calibration.o_step, **{name: getattr(calibration, name) for name in RANGES}
-    )
-
-
-def encode(calibration: Calibration) -> str:
-    """The calibration as the text of its file."""
-    return msgspec.json.format(msgspec.json.encode(calibration), indent=2).decode() + "\n"
-
-
-def decode(text: str | bytes, place: str = "--calibration") -> Calibration:
-    """A calibration from the text of its file; `place` names that file."""
-    way_out = "write one with `knee calibrate model DIR --out FILE`"
-    with decoding.reading(place, "a calibration", way_out):
-        data = text.encode() if isinstance(text, str) else text
-        found = decoding.typed(decoding.json(data), Calibration)
-    if found.format != FORMAT:
-        raise HarnessError(f"a calibration of format {found.format}, not {FORMAT}", place=place, way_out=way_out)
-    return found
 
 
 def line_then_flat(named: Sequence[CalibrationPoint], C: float) -> float:
@@ -363,7 +265,7 @@ def _why(left: float) -> str:
 
 
 def _rounded(value: float) -> float:
-    return 0.0 if value <= _FLOOR * 1.001 else value
+    return 0.0 if value <= FLOOR * 1.001 else value
 
 
 def _at_bounds(found: Mapping[str, float]) -> Iterable[str]:
@@ -372,3 +274,74 @@ def _at_bounds(found: Mapping[str, float]) -> Iterable[str]:
             yield f"{name} is at its most, {value:g}: the hardware is faster than stated, or did less than was counted"
         elif value <= 1.001 * RANGES[name].low:
             yield f"{name} is at its least, {value:g}: other figures explain all that it could"
+
+
+# ---- least squares within ranges ----
+
+Residuals = Callable[[Mapping[str, float]], list[float]]  # of the figures by name
+
+_STEPS = 60
+_FARTHEST = 1.0  # that a figure goes in one step
+_DAMPING, _MOST_DAMPING = 1e-3, 1e9
+_CLOSE = 1e-9  # relative gain of a step after which none is taken
+_SINGULAR = 1e-12
+
+
+def least_squares(
+    f: Residuals, start: Mapping[str, float], spans: Mapping[str, Span]
+) -> tuple[dict[str, float], float]:
+    """Where Σ f² is least, within the spans, and how much it is there.
+
+    A figure at that end of its span which it would leave stands still for the step.
+    """
+    import numpy as np
+
+    names = list(start)
+    low, high = np.array([spans[name][:2] for name in names]).reshape(-1, 2).T
+    x = np.clip([start[name] for name in names], low, high)
+    r = np.array(f(_by_name(names, x)))
+    cost, damping = float(r @ r), _DAMPING
+    for _ in range(_STEPS):
+        J = _slopes(f, _by_name(names, x), spans, 1e-4)
+        uphill = J @ r
+        moving = ~((x <= low) & (uphill > 0) | (x >= high) & (uphill < 0))
+        A = J[moving] @ J[moving].T
+        A[np.diag_indices_from(A)] = np.diagonal(A) * (1 + damping) + _SINGULAR
+        step = np.zeros(len(names))
+        step[moving] = np.linalg.solve(A, -uphill[moving])
+        there = np.clip(x + np.clip(step, -_FARTHEST, _FARTHEST), low, high)
+        r_there = np.array(f(_by_name(names, there)))
+        if (lower := float(r_there @ r_there)) < cost:
+            gained, x, r, cost, damping = cost - lower, there, r_there, lower, damping / 5
+            if gained <= _CLOSE * cost + _SINGULAR:
+                break
+        elif damping > _MOST_DAMPING:
+            break
+        else:
+            damping *= 4
+    return _by_name(names, x), cost
+
+
+def standard_errors(f: Residuals, at: Mapping[str, float], spans: Mapping[str, Span]) -> dict[str, float]:
+    """Of each figure, where f are residuals in units of their own errors: √diag (JᵀJ)⁻¹.
+
+    The slopes are those over half of a width: a fit likes to end where one cause takes over from another, and right
+    there neither seems to matter.
+    """
+    import numpy as np
+
+    J = _slopes(f, at, spans, 0.5)
+    return _by_name(list(at), np.sqrt(np.diagonal(np.linalg.inv(J @ J.T))))
+
+
+def _slopes(f: Residuals, at: Mapping[str, float], spans: Mapping[str, Span], share: float) -> npt.NDArray[np.float64]:
+    """df/dx by central differences over that share of each figure's width, shape [figures, residuals]."""
+    import numpy as np
+
+    steps = {name: share * spans[name].width for name in at}
+    ends = [(f({**at, name: at[name] + d}), f({**at, name: at[name] - d})) for name, d in steps.items()]
+    return np.array([(np.array(up) - down) / (2 * d) for (up, down), d in zip(ends, steps.values(), strict=True)])
+
+
+def _by_name(names: list[str], x: npt.NDArray[np.float64]) -> dict[str, float]:
+    return dict(zip(names, x.tolist(), strict=True))

@@ -16,10 +16,10 @@ from harness.report.format import MISSING, ms, number, percent, plain, slo_met
 
 if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase
+    from harness.predict.calibration import Calibration
     from harness.predict.choice import Choice
     from harness.predict.limits import ThroughputLimit
     from harness.predict.question import PredictionResult
-    from harness.predict.tune import Calibration
 
 _OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
 _GUESSED = "Cards whose MBU, MFU and overheads are a guess stand last."
@@ -338,7 +338,7 @@ def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
     """What was fitted and what was `assumed`, and the error at the levels that were not fitted on."""
-    from harness.predict.calibrated import doubts  # which reports of other things start without
+    from harness.predict.calibration import doubts  # which reports of other things start without
 
     def figure(parameter: str, value: float) -> str:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)

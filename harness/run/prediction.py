@@ -16,9 +16,8 @@ from harness.base import decoding
 from harness.data.machines import Card, Machine
 from harness.data.summary import Prediction
 from harness.observe import machine
-from harness.predict import claims, deployment, mixture, model, served, tune
-from harness.predict.calibrated import calibrated
-from harness.predict.tune import Calibration
+from harness.predict import claims, deployment, model, roofline, served
+from harness.predict.calibration import Calibration, calibrated, decode
 from harness.run.launch.endpoint import Endpoint, Prompts
 from harness.spec.scenario import Hardware, Scenario
 from harness.spec.work import MeanLengths, Mixture, means
@@ -39,7 +38,7 @@ def calibration(path: str) -> Calibration:
     """The profile file that `knee calibrate model` wrote."""
     with decoding.reading(path, "a calibration", "write one with `knee calibrate model DIR --out FILE`"):
         text = decoding.content(Path(path))
-    return tune.decode(text, path)
+    return decode(text, path)
 
 
 def predict(
@@ -51,7 +50,7 @@ def predict(
     where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
     notes = claims.notes(of, where, means(lengths), levels)
-    made = mixture.predict(of, where, lengths, levels, simulated=simulated, slo=slo, price=price, notes=notes)
+    made = roofline.predict(of, where, lengths, levels, simulated=simulated, slo=slo, price=price, notes=notes)
     if path is None:
         return made
     both = calibrated(of, where, lengths, levels, calibration(path), slo=slo, price=price)

@@ -12,8 +12,8 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.base.terminal import guard
+from harness.sim.process import serve
 from harness.sim.profile import DEFAULT, Profile, Reference, StreamPace, profile, reference
-from harness.sim.serve import serve
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """What the endpoint reads and writes: bodies in, an answer's bytes out. No sockets, no clock.
 
-OpenAI's chat and completions are written as vLLM does and fast; other dialects word each event (`events`).
+Chat and completions are written as vLLM does, and fast; every other dialect words each event itself.
 
 Tokens here are words: a prompt has as many as its text has between blanks, behind a fixed few of the chat
 template, and an answer has one in each chunk. That makes every count exact from the outside, and a conversation that
@@ -9,8 +9,9 @@ goes on begins with the tokens of the request before it, but for its reasoning.
 
 from __future__ import annotations
 
+import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,14 +19,9 @@ import msgspec
 from harness.dialects import DIALECTS
 from harness.dialects.body import StreamOptions
 from harness.dialects.dialect import Answer, Events, Server, Wording
-from harness.predict.batching import StepMachine
-from harness.predict.passes import Passes
-from harness.predict.prefix_cache import hashes
-from harness.sim.events import PlainWriter, framed
-from harness.sim.pacer import Flood, Pacer
+from harness.sim.machines import Machine
 from harness.sim.profile import Profile, Reference
-from harness.sim.refusal import RefusalError, bad_request
-from harness.sim.replicas import Replicas
+from harness.workload.hit_rate import hashes
 
 GENERATE = {each.root + each.path: each.server for each in DIALECTS.values() if each.server is not None}
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages
@@ -42,6 +38,20 @@ WORDS = [
 ]
 _ANSWER = [word.decode().strip() for word in WORDS]  # as they come back in the next prompt
 _TEMPLATE = [""] * CHAT_OVERHEAD  # tokens that no text has
+_CORRUPT = 0x55  # turns the salt of an answer: its words begin elsewhere and come in another order
+
+
+class RefusalError(Exception):
+    """A request that is answered by an error, worded as vLLM words it."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})
+
+
+def bad_request(message: str) -> RefusalError:
+    return RefusalError(400, "BadRequestError", message)
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +122,18 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     )
 
 
+def corrupted(generation: Generation, profile: Profile | Reference, number: int, in_flight: int) -> Generation:
+    """Return the number-th request, by chance with an answer of other words; `in_flight` counts the request itself.
+
+    No clock shows such a fault: it is there for the check of answers to find.
+    """
+    if not isinstance(profile, Profile) or not profile.corrupt_share or in_flight <= profile.corrupt_above:
+        return generation
+    if random.Random(f"{profile.seed}:corrupt:{number}").random() >= profile.corrupt_share:
+        return generation
+    return msgspec.structs.replace(generation, salt=generation.salt ^ _CORRUPT)
+
+
 def _blocks(
     texts: Sequence[str], server: Server, salt: int, output_tokens: int, profile: Profile | Reference
 ) -> Sequence[int]:
@@ -143,6 +165,11 @@ def writer(generation: Generation, request_id: str, model: str, created: int) ->
         reasoning_tokens=generation.reasoning_tokens,
     )
     return PlainWriter(wording, answer, lambda position: WORDS[_word(generation.salt, position)].decode())
+
+
+def framed(event: bytes) -> bytes:
+    """An HTTP chunk."""
+    return b"%x\r\n%s\r\n" % (len(event), event)
 
 
 class EventWriter:
@@ -280,6 +307,54 @@ class EventWriter:
         return usage.replace(b"null", b'{"cached_tokens":%d}' % self.cached_tokens)
 
 
+class PlainWriter:
+    """The bytes of one answer, token by token or whole; `word` gives the text of its token at a position."""
+
+    def __init__(self, events: Events, answer: Answer, word: Callable[[int], str]) -> None:
+        self._events, self._answer, self._word = events, answer, word
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Of the prompt, once it is known."""
+        return self._answer.cached_tokens
+
+    @cached_tokens.setter
+    def cached_tokens(self, tokens: int | None) -> None:
+        self._answer.cached_tokens = tokens
+
+    def run(self, position: int, tokens: int, finished: bool) -> bytes:
+        """What leaves with several tokens at once, the last of which may end the answer: an HTTP chunk an event."""
+        return b"".join(map(framed, self._token_events(position, tokens, finished))) + self._end(finished)
+
+    def middle(self, position: int) -> bytes:
+        """What leaves with a token that is neither the first nor the last."""
+        return self.run(position, 1, False)
+
+    def lump(self, position: int, tokens: int, finished: bool) -> bytes:
+        """The same in one HTTP chunk; what ends the answer has its own."""
+        return framed(b"".join(self._token_events(position, tokens, finished))) + self._end(finished)
+
+    def whole(self) -> bytes:
+        """The body of an answer that is not streamed."""
+        assert self._events.whole is not None, "its requests always stream"
+        answer = self._answer
+        reasoning = "".join(map(self._word, range(answer.reasoning_tokens)))
+        text = "".join(map(self._word, range(answer.reasoning_tokens, answer.output_tokens)))
+        return msgspec.json.encode(self._events.whole(answer, text, reasoning))
+
+    def _token_events(self, position: int, tokens: int, finished: bool) -> list[bytes]:
+        """The events of some tokens, behind those that open the answer."""
+        last = position + tokens - 1
+        opening = [] if position else self._events.opening(self._answer)
+        return opening + [
+            self._events.token(self._answer, at, self._word(at), finished and at == last)
+            for at in range(position, last + 1)
+        ]
+
+    def _end(self, finished: bool) -> bytes:
+        return b"".join(map(framed, self._events.closing(self._answer))) + b"0\r\n\r\n" if finished else b""
+
+
 def models(profile: Profile | Reference) -> bytes:
     """The body of /v1/models."""
     card = {
@@ -304,7 +379,7 @@ class Counts:
         self.success = {"stop": 0, "length": 0, "abort": 0}
 
 
-def metrics(machine: StepMachine | Passes | Replicas | Pacer | Flood, counts: Counts, model: str) -> bytes:
+def metrics(machine: Machine, counts: Counts, model: str) -> bytes:
     """The body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [

@@ -7,19 +7,19 @@ HTTP/1.1 as bytes stands here too: the head of a request, and that of a response
 from __future__ import annotations
 
 import socket
+import struct
 from array import array
 from collections import deque
 
 from harness.base.version import __version__
 from harness.dialects.dialect import Events
 from harness.dialects.sse import EVENTS
-from harness.sim.api import EventWriter, Generation
+from harness.sim.api import EventWriter, Generation, PlainWriter, RefusalError
 from harness.sim.encoder import AnswerWriter, Encoding
-from harness.sim.events import PlainWriter
-from harness.sim.refusal import RefusalError
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, as the kernel does for a process that is killed
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -134,3 +134,8 @@ def response_head(status: int, kind: bytes, length: int, *, closes: bool) -> byt
         length,
         b"connection: close\r\n" if closes else b"",
     )
+
+
+def reset(sock: socket.socket) -> None:
+    """Make closing this connection a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from harness.sim.api import RefusalError, bad_request
 from harness.sim.profile import Profile, Reference
-from harness.sim.refusal import RefusalError, bad_request
 
 ENCODE = ("/v1/embeddings", "/v1/rerank", "/v1/score")
 _AROUND_ONE, _AROUND_TWO = 2, 3  # special tokens: [CLS] text [SEP], [CLS] query [SEP] document [SEP]

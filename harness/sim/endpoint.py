@@ -2,8 +2,8 @@
 
 One thread, one epoll. A step's tokens are written when the step is due; due times are absolute (the next
 step begins when the last one was due, not when its writes were done), so the sum of the step times does not
-drift, and the write log shows by how much a step is late. The reference endpoint is the same with the machines of
-sim.pacer. Bytes that a slow reader does not take wait in its connection's own queue and delay no other. A
+drift, and the write log shows by how much a step is late. The reference endpoint is the same with a machine of its
+own. Bytes that a slow reader does not take wait in its connection's own queue and delay no other. A
 client that closes its connection, or its sending half, cancels its request.
 
 Left out: TLS, HTTP/2, chunked request bodies.
@@ -17,11 +17,22 @@ import time
 from collections import deque
 from time import monotonic_ns
 
-from harness.predict.batching import Step, StepMachine
-from harness.predict.passes import Passes
+from harness.predict.batching import Step
 from harness.predict.sequence import SimulatedRequest
 from harness.sim import encoder
-from harness.sim.api import GENERATE, Counts, EventWriter, Generation, metrics, models, read, writer
+from harness.sim.api import (
+    GENERATE,
+    Counts,
+    EventWriter,
+    Generation,
+    PlainWriter,
+    RefusalError,
+    corrupted,
+    metrics,
+    models,
+    read,
+    writer,
+)
 from harness.sim.connection import (
     BODY_LIMIT,
     HEAD_LIMIT,
@@ -29,17 +40,13 @@ from harness.sim.connection import (
     Job,
     Piece,
     RequestHead,
+    reset,
     response_head,
     stream_head,
 )
-from harness.sim.corruption import corrupted
 from harness.sim.encoder import ENCODE, AnswerWriter, Encoding
-from harness.sim.events import PlainWriter
-from harness.sim.outage import Outages, reset
-from harness.sim.pacer import Flood, Pacer
-from harness.sim.profile import Profile, Reference, StreamPace
-from harness.sim.refusal import RefusalError
-from harness.sim.replicas import Replicas
+from harness.sim.machines import Flood, Pacer, machine_of
+from harness.sim.profile import Outages, Profile, Reference, StreamPace
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
@@ -56,7 +63,7 @@ class Endpoint:
 
     def __init__(self, profile: Profile | Reference, listener: socket.socket, log: WriteLog) -> None:
         self.profile = profile
-        self._machine = _machine(profile)
+        self._machine = machine_of(profile)
         self._flood = self._machine if isinstance(self._machine, Flood) else None
         pace = profile.pace if isinstance(profile, Reference) else StreamPace()
         self._burst = pace.flood or pace.lump  # tokens a write
@@ -407,12 +414,3 @@ class Endpoint:
     def _note(self, job: Job, *, finished: bool) -> None:
         entry = Entry(job.name, job.received, job.writes, job.tokens, finished, monotonic_ns())
         self._log.append(entry)
-
-
-def _machine(profile: Profile | Reference) -> StepMachine | Passes | Replicas | Pacer | Flood:
-    if isinstance(profile, Profile):
-        kind = StepMachine if profile.model.generates else Passes
-        machines = [kind(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
-        return machines[0] if len(machines) == 1 else Replicas(machines)
-    pace = profile.pace
-    return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)

@@ -2,29 +2,38 @@
 
 The deployment in a profile is the one to predict with, so the simulated endpoint and its prediction agree by
 construction: they test the harness, never the hardware. The reference endpoint has no model and no GPU but a
-pace: the load generator itself is measured against it.
+pace: the load generator itself is measured against it. Outages play a lost node, at known moments.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
+from harness.base import units
 from harness.base.errors import HarnessError
 from harness.predict.batching import StepMachine
-from harness.predict.catalog import Gpu, gpu, model_config
+from harness.predict.catalog import Gpu, gpu, model_config, short
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
-from harness.predict.question import short
-from harness.sim.outage import Outage
 
 if TYPE_CHECKING:
     from harness.spec.scenario import Sim
 
+
 DEFAULT = "llama-3.1-8b/h100-sxm"
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """A time in which the endpoint answers slowly or not at all; seconds since it began to serve."""
+
+    start_s: float
+    end_s: float
+    slowdown: float | None = None  # how many times as long its steps take; None: it does not answer
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field="kind"):
@@ -164,3 +173,42 @@ def served(
         deployment=where,
         max_model_len=min(made.max_context, machine.num_blocks * machine.block_size),
     )
+
+
+def outage(text: str) -> Outage:
+    """Return the outage that a text describes.
+
+    >>> outage("10s..12s"), outage("10s..1m,4")
+    (Outage(start_s=10.0, end_s=12.0, slowdown=None), Outage(start_s=10.0, end_s=60.0, slowdown=4.0))
+    """
+    place = "--outage"
+    times, comma, factor = text.partition(",")
+    start, dots, end = times.partition("..")
+    way_out = "write it like 10s..12s, or 10s..12s,4 for steps four times as long"
+    if not dots:
+        raise HarnessError(f"{text[:80]!r} has no '..'", place=place, way_out=way_out)
+    found = Outage(
+        units.seconds(start, place), units.seconds(end, place), units.number(factor, place) if comma else None
+    )
+    if not 0 <= found.start_s < found.end_s or (found.slowdown is not None and found.slowdown < 1):
+        raise HarnessError(f"{text[:80]!r} ends before it begins, or is faster", place=place, way_out=way_out)
+    return found
+
+
+class Outages:
+    """The outages of a process that began to serve at a time of CLOCK_MONOTONIC; nanoseconds."""
+
+    def __init__(self, outages: Sequence[Outage], began_ns: int) -> None:
+        moments = [(each.start_s, 0.0 if each.slowdown is None else each.slowdown) for each in outages]
+        moments += [(each.end_s, 1.0) for each in outages]
+        self._moments = [(began_ns + round(at_s * 1e9), pace) for at_s, pace in sorted(moments)]
+        self.slowdown = 1.0  # 0: it does not answer
+
+    @property
+    def due(self) -> int | None:
+        """When the next one begins or ends."""
+        return self._moments[0][0] if self._moments else None
+
+    def change(self) -> None:
+        """The moment that is due has come."""
+        _, self.slowdown = self._moments.pop(0)

@@ -1,4 +1,4 @@
-"""What the work of an API is counted in, and how long its requests are in the mean."""
+"""What the work of an API is counted in, what it costs, and how long its requests are in the mean."""
 
 from __future__ import annotations
 
@@ -82,3 +82,12 @@ def means(lengths: MeanLengths | Mixture) -> MeanLengths:
     n, tokens = len(lengths), sum(G for _, G in lengths)
     weighted = sum(G * (P + G / 2) for P, G in lengths) / tokens if tokens else None
     return MeanLengths(sum(P for P, _ in lengths) / n, tokens / n, weighted)
+
+
+def usd_per_million(price: float, tokens_per_s: float) -> float:
+    """Return the price of a million tokens from what an hour of the GPUs costs: price / (tok/s · 3600) · 1e6; USD.
+
+    >>> round(usd_per_million(2, 6000), 4)
+    0.0926
+    """
+    return price / (tokens_per_s * 3600) * 1e6

@@ -7,10 +7,9 @@ tools, whose tokens only the server knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 
-from harness.predict.prefix_cache import Cache, hashes
 from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 from harness.workload.text import Prefixes, Vocabulary, prefixes
@@ -33,6 +32,36 @@ class _Numbers:
         return range(first, first + count)
 
 
+class _Cache:
+    """The whole blocks of all that was sent, for requests one after the other; none of them ever goes."""
+
+    def __init__(self, block: int) -> None:
+        self._block = block  # tokens
+        self._known: set[int] = set()
+
+    def serve(self, hashes: Sequence[int], prompt_tokens: int) -> int:
+        """Return the tokens of a prompt that are served, by the hashes of its blocks; its answer's may follow them.
+
+        The last token of a prompt is always computed.
+        """
+        whole = hashes[: max(0, prompt_tokens - 1) // self._block]
+        found = next((i for i, each in enumerate(whole) if each not in self._known), len(whole))
+        self._known.update(hashes)
+        return found * self._block
+
+
+def hashes(tokens: Sequence[Hashable], block: int) -> list[int]:
+    """Return a hash of each whole block and all before it, shape [len(tokens) // block].
+
+    >>> [a == b for a, b in zip(hashes("aabb", 2), hashes("aabc", 2))]
+    [True, False]
+    """
+    found: list[int] = []
+    for at in range(0, len(tokens) - block + 1, block):
+        found.append(hash((found[-1] if found else 0, *tokens[at : at + block])))
+    return found
+
+
 def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> float | None:
     """Return the hit rate to expect, by tokens of a block and of the template; None where no reuse is asked.
 
@@ -43,7 +72,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
     >>> expected(asked, block=16)  # of 48 and of 48 + 16 + 48 tokens the second has four blocks
     0.4
     """
-    numbers, cache = _Numbers(), Cache(block)
+    numbers, cache = _Numbers(), _Cache(block)
     common = list(numbers.of("template", template_tokens))
     source = tasks.of(scenario, rows=rows)
     asked: Iterator[tuple[_Tokens, _Tokens, range]]

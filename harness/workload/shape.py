@@ -12,7 +12,6 @@ import random
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,9 +19,6 @@ from harness.spec.classes import Cancel, ClassSpec
 from harness.spec.distribution import Distribution, Fixed, observed, parse
 from harness.spec.scenario import Scenario
 from harness.spec.work import MeanLengths, Mixture, means
-
-if TYPE_CHECKING:
-    from harness.predict.step import MeanLengths, Mixture
 
 _STANDING = 1_000  # requests that stand for a mixture: enough for a class of one in a thousand, and for a p99
 
@@ -199,8 +195,6 @@ def representative(scenario: Scenario) -> MeanLengths | Mixture:
     >>> representative(Scenario())
     MeanLengths(input_tokens=512, output_tokens=128, weighted=None, inputs=1)
     """
-    from harness.predict.step import MeanLengths  # which a worker does not need
-
     mix, prefix = of(scenario), scenario.workload.prefix or None
     if not scenario.decodes:  # means are enough where no long text holds up short ones
         return MeanLengths(mix.mean().input_tokens, 0.0, inputs=scenario.workload.inputs or 1)
@@ -214,7 +208,5 @@ def representative(scenario: Scenario) -> MeanLengths | Mixture:
 
 def cached_share(scenario: Scenario) -> float:
     """Return the share of all prompt tokens that is of a shared prefix."""
-    from harness.predict.step import means
-
     prefix = scenario.workload.prefix or None
     return prefix.share * prefix.tokens / means(representative(scenario)).input_tokens if prefix else 0.0

@@ -21,11 +21,11 @@ from harness.data.summary import ClientView, Curve, GpuView, LevelSummary, Summa
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
-from harness.predict.passes import Passes
 from harness.predict.roofline import predict
 from harness.predict.sequence import SimulatedRequest
 from harness.report.level_table import columns
 from harness.report.run_report import report
+from harness.sim.machines import Passes
 from harness.spec.work import QUERY_WORDS, MeanLengths, Unit
 from tests.builders.records import WINDOW, request
 from tests.builders.summaries import MANIFEST, full

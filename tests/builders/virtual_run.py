@@ -42,12 +42,10 @@ from harness.run.launch.canaries import Reply
 from harness.run.launch.endpoint import Alone, Endpoint, Prompts
 from harness.run.levels import Levels, RampInputs
 from harness.run.resume import Earlier
-from harness.sim.api import CHAT_OVERHEAD, Generation, read, writer
+from harness.sim.api import CHAT_OVERHEAD, Generation, RefusalError, corrupted, read, writer
 from harness.sim.connection import response_head, stream_head
-from harness.sim.corruption import corrupted
+from harness.sim.machines import Replicas
 from harness.sim.profile import Profile
-from harness.sim.refusal import RefusalError
-from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry
 from harness.spec import reading, ready
 from harness.spec.scenario import Scenario

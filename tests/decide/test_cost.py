@@ -11,9 +11,9 @@ from harness.decide.cost import (
     replicas,
     replicas_with_factor,
     tco,
-    usd_per_million_tokens,
     usd_per_request,
 )
+from harness.spec.work import usd_per_million
 
 
 def output(amount):
@@ -25,9 +25,9 @@ def total(amount):
 
 
 def test_dollars_per_million_tokens():
-    assert usd_per_million_tokens(2, 6000) == pytest.approx(0.0926, rel=0.01)  # G16
-    assert usd_per_million_tokens(2, 6497) == pytest.approx(0.0855, rel=0.01)  # at the model's own knee
-    assert usd_per_million_tokens(3, 5000) == pytest.approx(0.1667, rel=0.02)  # G23
+    assert usd_per_million(2, 6000) == pytest.approx(0.0926, rel=0.01)  # G16
+    assert usd_per_million(2, 6497) == pytest.approx(0.0855, rel=0.01)  # at the model's own knee
+    assert usd_per_million(3, 5000) == pytest.approx(0.1667, rel=0.02)  # G23
 
 
 def test_a_request_costs_its_tokens():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import pytest
 
-from harness.predict import latency
-from harness.predict.latency import Latencies, latencies, meets
-from harness.predict.steady import SteadyState
+from harness.predict.steady import Latencies, SteadyState, latencies, meets
 from harness.predict.step import StepCost
 from harness.spec.work import MeanLengths
 
@@ -54,7 +51,3 @@ def test_without_decoding_a_batch_is_one_pass_and_nothing_waits():
 )
 def test_limits_are_held_against_the_99th_percentile_but_for_medians(slo, met):
     assert meets(Latencies(0.3, 0.5, 0.02, 0.1, 2.3, 2.5), slo) is met
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(latency).failed == 0

@@ -15,7 +15,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.data.summary import Prediction
-from harness.predict import mixture, roofline
+from harness.predict import roofline
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
@@ -54,13 +54,12 @@ def by_means(mix: Mix, levels: list[int]) -> Prediction:
 
 
 def test_requests_that_are_all_alike_have_the_closed_form() -> None:
-    alike = MeanLengths(512, 128)
-    assert mixture.predict(LLAMA, H100, alike, [1, 8]) == roofline.predict(LLAMA, H100, alike, [1, 8])
+    assert not roofline.predict(LLAMA, H100, MeanLengths(512, 128), [1, 8]).step_machine
 
 
 def test_lengths_that_do_not_differ_come_to_the_closed_form() -> None:
     # One step is lost where a request ends in the midst of others' prompts: 2 % at most.
-    found = mixture.predict(LLAMA, H100, [(512, 128)] * 3, [1, 8, 24])
+    found = roofline.predict(LLAMA, H100, [(512, 128)] * 3, [1, 8, 24])
     closed = roofline.predict(LLAMA, H100, MeanLengths(512, 128), [1, 8, 24])
     for mine, level in zip(found.levels, closed.levels, strict=True):
         assert mine.output_tokens_per_s.mid == pytest.approx(level.output_tokens_per_s.mid, rel=0.02)
@@ -69,7 +68,7 @@ def test_lengths_that_do_not_differ_come_to_the_closed_form() -> None:
 
 
 def test_one_user_takes_the_time_of_each_request_in_turn() -> None:
-    found = mixture.predict(LLAMA, H100, PAIR, [1], price=2.0)
+    found = roofline.predict(LLAMA, H100, PAIR, [1], price=2.0)
     # Alone each request takes its prompt, and a step a token with a context that grows by one.
     seconds = 0.0
     for P, G in PAIR:
@@ -85,7 +84,7 @@ def test_one_user_takes_the_time_of_each_request_in_turn() -> None:
 
 
 def test_the_band_lies_about_the_middle_as_the_closed_form_has_it() -> None:
-    found = mixture.predict(LLAMA, H100, PAIR, [8])
+    found = roofline.predict(LLAMA, H100, PAIR, [8])
     closed = roofline.predict(LLAMA, H100, means(PAIR), [8])
     mine, band = found.levels[0].output_tokens_per_s, closed.levels[0].output_tokens_per_s
     assert mine.mid != band.mid
@@ -96,7 +95,7 @@ def test_the_band_lies_about_the_middle_as_the_closed_form_has_it() -> None:
 
 
 def test_its_levels_stand_with_their_percentiles_and_meet_an_slo() -> None:
-    found = mixture.predict(LLAMA, H100, MIXES["a long tail"].stratified(700), [4, 48], slo={"tpot": 0.012})
+    found = roofline.predict(LLAMA, H100, MIXES["a long tail"].stratified(700), [4, 48], slo={"tpot": 0.012})
     assert [level.concurrency for level in found.step_machine] == [4, 48]
     for level, stepped in zip(found.levels, found.step_machine, strict=True):
         assert stepped.ttft_s is not None
@@ -119,7 +118,7 @@ def test_a_mixture_comes_at_a_rate_too() -> None:
 def test_its_longest_request_must_fit_into_the_cache() -> None:
     small = msgspec.structs.replace(H100, kv_tokens=4096)
     with pytest.raises(HarnessError, match=r"a request of 5100 tokens does not fit"):
-        mixture.predict(LLAMA, small, [(100, 100)] * 50 + [(5000, 100)], [1])
+        roofline.predict(LLAMA, small, [(100, 100)] * 50 + [(5000, 100)], [1])
 
 
 @pytest.mark.slow
@@ -127,7 +126,7 @@ def test_its_longest_request_must_fit_into_the_cache() -> None:
 def test_a_thousand_requests_stand_for_all_that_are_drawn(mix: Mix) -> None:
     # 20,000, so that even one in 51 comes as often as its share says, to 5 %.
     drawn = [(each.input_tokens, each.output_tokens) for each in map(mix.shape, range(21_000))]
-    (level,) = mixture.predict(LLAMA, H100, mix.stratified(1000), [16]).levels
+    (level,) = roofline.predict(LLAMA, H100, mix.stratified(1000), [16]).levels
     seen = closed_loop(StepMachine(LLAMA, H100, means(drawn).context), drawn, 16, requests=20_000, stagger=1.0)
     assert level.output_tokens_per_s.mid == pytest.approx(seen.throughput, rel=0.03)
     assert level.itl_s == pytest.approx(seen.itl.mean, rel=0.05)
@@ -136,7 +135,7 @@ def test_a_thousand_requests_stand_for_all_that_are_drawn(mix: Mix) -> None:
 
 def test_the_mean_request_promises_too_much_where_there_is_a_long_tail() -> None:
     mix = MIXES["a long tail"]
-    found, promised = mixture.predict(LLAMA, H100, mix.stratified(1000), [48]), by_means(mix, [48])
+    found, promised = roofline.predict(LLAMA, H100, mix.stratified(1000), [48]), by_means(mix, [48])
     assert promised.levels[0].output_tokens_per_s.mid > 1.1 * found.levels[0].output_tokens_per_s.mid
 
 
@@ -175,7 +174,7 @@ def measured(url: str, mix: Mix, users: int, requests: int) -> float:
 @pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
 def test_a_mixture_is_predicted_within_five_percent_of_the_simulated_endpoint(mix: Mix) -> None:
     served = profile(max_num_seqs=24, speed=2.0)
-    found = mixture.predict(served.model, served.deployment, mix.stratified(1000), [16])
+    found = roofline.predict(served.model, served.deployment, mix.stratified(1000), [16])
     with running(served) as url:
         throughput = measured(url, mix, 16, 408)
     assert math.isfinite(throughput)

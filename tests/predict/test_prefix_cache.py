@@ -14,8 +14,7 @@ from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
-from harness.predict.prefix_cache import PrefixCache
-from harness.predict.sequence import SimulatedRequest
+from harness.predict.sequence import PrefixCache, SimulatedRequest
 from harness.predict.step import decode_time, prefill_time, step_cost
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
 from harness.predict import steady
-from harness.predict.band import slow
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
-from harness.predict.deployment import deployment, kv_capacity
+from harness.predict.deployment import deployment, kv_capacity, slow
 from harness.predict.limits import batch_cap, caps, limits
 from harness.predict.model import model
 from harness.predict.roofline import predict, recomputed, roof

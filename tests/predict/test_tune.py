@@ -7,14 +7,15 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.predict import tune
+from harness.predict import calibration, tune
+from harness.predict.calibration import Calibration, Rms, UnseenError, apply, decode, encode
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import model
 from harness.predict.steady import steady_state
 from harness.predict.step import step_cost
-from harness.predict.tune import Calibration, CalibrationPoint, Rms, UnseenError, apply, decode, encode, line_then_flat
+from harness.predict.tune import CalibrationPoint, line_then_flat
 from harness.spec.work import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
@@ -77,7 +78,7 @@ def test_a_figure_that_the_levels_cannot_see_stays_as_it_was_assumed_and_says_wh
     # Decoding reads memory for longer than it computes at 1 and at 16 requests: MFU there could be anything.
     assert calibrated.mfu_decode == H100.mfu_decode
     assert calibrated.kept["mfu_decode"] == "the named levels hardly change with it"
-    assert set(calibrated.fitted) | set(calibrated.kept) == set(tune.RANGES)
+    assert set(calibrated.fitted) | set(calibrated.kept) == set(calibration.RANGES)
 
 
 def test_short_prompts_settle_the_prefill_mfu_only_beside_others_who_read_the_weights_for_them():
@@ -287,4 +288,4 @@ def test_a_workload_without_output_tokens_is_refused(slow_server):
 
 
 def test_its_examples_hold():
-    assert doctest.testmod(tune).failed == 0
+    assert doctest.testmod(tune).failed == doctest.testmod(calibration).failed == 0

@@ -10,7 +10,7 @@ import pytest
 
 from harness.data.summary import Prediction, Value
 from harness.predict import catalog, deployment, model, roofline
-from harness.predict.hinge import predicted_hinge
+from harness.predict.served import predicted_hinge
 from harness.report import document, heat, level_map, map_png, markdown, page
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.spec import work

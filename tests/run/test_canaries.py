@@ -17,8 +17,7 @@ from harness.load.transport import Target
 from harness.run.launch.canaries import Reply, measured, resumed, with_answers
 from harness.run.launch.endpoint import Address, Endpoint, Model
 from harness.sim import profile as profiles
-from harness.sim.api import WORDS, read
-from harness.sim.corruption import corrupted
+from harness.sim.api import WORDS, corrupted, read
 from harness.spec import reading, scenario
 from harness.spec.quality import QualitySpec
 from harness.workload import answers

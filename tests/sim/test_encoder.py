@@ -13,14 +13,14 @@ import pytest
 
 from harness.data.summary import Summary
 from harness.dialects import DIALECTS
-from harness.predict.passes import Passes
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.step import pass_time, step_cost
 from harness.results.result import Result
 from harness.sim import api, encoder
+from harness.sim.api import RefusalError
 from harness.sim.encoder import ENCODE, AnswerWriter
+from harness.sim.machines import Passes
 from harness.sim.profile import Profile, profile, reference
-from harness.sim.refusal import RefusalError
 from harness.workload.request import Message, Request
 
 MINILM = profile("all-minilm-l6-v2/l4")

@@ -14,9 +14,8 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.summary import Summary
 from harness.results.result import Result
-from harness.sim.outage import Outage, Outages, parse
 from harness.sim.process import running
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Outage, Outages, StreamPace, outage, reference
 
 
 def test_outages_change_the_pace_at_their_moments() -> None:
@@ -32,7 +31,7 @@ def test_outages_change_the_pace_at_their_moments() -> None:
 @pytest.mark.parametrize("text", ["10s", "12s..10s", "10s..12s,0.5", "a..b", "10s..12s,x"])
 def test_what_is_no_outage_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(HarnessError) as refused:
-        parse(text)
+        outage(text)
     assert "--outage" in str(refused.value)
 
 

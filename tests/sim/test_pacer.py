@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.predict.sequence import SimulatedRequest
-from harness.sim.pacer import Flood, Pacer
+from harness.sim.machines import Flood, Pacer
 
 
 def stream_of(id, tokens=1000):

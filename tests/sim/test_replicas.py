@@ -6,8 +6,8 @@ import pytest
 
 from harness.predict.batching import StepMachine
 from harness.predict.sequence import SimulatedRequest
+from harness.sim.machines import Replicas
 from harness.sim.profile import profile
-from harness.sim.replicas import Replicas
 
 ONE = profile(max_num_seqs=2)
 

@@ -21,6 +21,7 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.predict import question, tune
 from harness.predict.batching import StepMachine
+from harness.predict.calibration import RANGES, encode
 from harness.predict.limits import batch_cap, caps
 from harness.predict.roofline import predict
 from harness.predict.sequence import SimulatedRequest
@@ -811,7 +812,7 @@ def chosen(monkeypatch):
     def ask(*arguments):
         kept = []
         with monkeypatch.context() as patched:
-            patched.setattr("harness.sim.serve.serve", lambda profile, *_, **__: kept.append(profile))
+            patched.setattr("harness.sim.process.serve", lambda profile, *_, **__: kept.append(profile))
             got = CliRunner().invoke(cli, ["sim", *arguments])
         assert got.exit_code == 0, got.output
         return kept[0]
@@ -879,7 +880,7 @@ def calibration(tmp_path):
         for level in predict(made, slow, shape, [1, 4, 16, 64]).levels
     ]  # fmt: skip
     path = tmp_path / "calibration.json"
-    path.write_text(tune.encode(tune.tune(made, where, shape, points, [1, 16], source="results/x")))
+    path.write_text(encode(tune.tune(made, where, shape, points, [1, 16], source="results/x")))
     return str(path)
 
 
@@ -887,7 +888,7 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
     named = ("--model-config", "llama-3.1-8b", "--gpu", "h200-sxm", "--tp", "2")
     sheet, slow = chosen(*named), chosen(*named, "--calibration", calibration)
     figures = json.loads(Path(calibration).read_text())
-    assert all(getattr(slow.deployment, name) == figures[name] for name in tune.RANGES)
+    assert all(getattr(slow.deployment, name) == figures[name] for name in RANGES)
     assert (slow.model, slow.deployment.tp) == (sheet.model, 2)
     one_step = [StepMachine(each.model, each.deployment).cost for each in (sheet, slow)]
     assert decode_time(one_step[1], 1, 1000) > 1.3 * decode_time(one_step[0], 1, 1000)

@@ -30,7 +30,7 @@ from harness.analysis.table import Table
 from harness.base.errors import HarnessError
 from harness.data.manifest import Manifest
 from harness.data.record import Level, Sample
-from harness.predict import question, tune
+from harness.predict import calibration, question
 from harness.predict.catalog import model_config, models
 from harness.results import columns, frames, levelmap, points, readers
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
@@ -371,8 +371,8 @@ class Readers:
 
 _FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 _CSV = b"concurrency,output_tokens_per_s,error\n1,100,2\n2,190,\n4,350,9\n8,400,10\n"
-_CALIBRATION = tune.encode(
-    tune.Calibration(
+_CALIBRATION = calibration.encode(
+    calibration.Calibration(
         model="llama-3.1-8b", weight_bytes=1.6e10, gpu="h100-sxm", mbu=0.8, mfu_prefill=0.4, mfu_decode=0.4,
         o_layer=3e-5, o_step=1e-4, o_req=4e-6, o_api=0.0, fitted=("mbu",), kept={"mfu_decode": "why"},
         fitted_on=(1, 16), input_tokens=128, output_tokens=64, errors_unseen=(), notes=(), source="x",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.predict.prefix_cache import Cache, hashes
-from tests.builders.prefix_hits import Hits, hits
+from harness.workload.hit_rate import hashes
+from tests.builders.prefix_hits import Cache, Hits, hits
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,11 @@ from harness.data.machines import Card
 from harness.data.manifest import Manifest, Roof
 from harness.data.summary import Assumptions, Estimate, LevelSummary, Summary
 from harness.decide.levels import of_ramp, opened, valid, weighted, within_reason
-from harness.predict import rules
-from harness.predict.question import short
+from harness.predict.catalog import short
 from harness.results import readers
 from harness.results.readers.level import SHARED, ForeignResult, in_words
 from harness.spec.scenario import workload_digest
-from harness.spec.work import Unit
+from harness.spec.work import Unit, usd_per_million
 
 KNEE = "knee"
 
@@ -400,6 +399,6 @@ def _load(level: LevelSummary, manifest: Manifest) -> Load:
         e2e_p50_s=level.e2e_s.p50,
         tokens_per_s_per_user=level.tokens_per_s_per_user,
         tokens_per_s_per_gpu=level.output_tokens_per_s_per_gpu,
-        usd_per_million=rules.usd_per_million(price * gpus, X) if price and gpus and X else None,
+        usd_per_million=usd_per_million(price * gpus, X) if price and gpus and X else None,
         joules_per_token=level.gpu.joules_per_output_token if level.gpu else None,
     )

@@ -16,6 +16,7 @@ from harness.decide import cost
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.question import MONTH_H, Demand, Prices
 from harness.decide.plan.replicas import TrafficFleet
+from harness.spec.work import usd_per_million
 
 ON_DEMAND = "on demand"
 FOLLOWING = "on demand, following the traffic"
@@ -99,8 +100,8 @@ def costs(
 def _per_million(usd_per_hour: float, per_s: Value) -> Value:
     """Return what a million of the run's unit costs at a throughput, USD, with the interval that the throughput has."""
     low, high = per_s.ci95 or (None, None)
-    ends = [rate and cost.usd_per_million_tokens(usd_per_hour, rate) for rate in (high, low)]
-    middle = cost.usd_per_million_tokens(usd_per_hour, per_s.value or 0.0)
+    ends = [rate and usd_per_million(usd_per_hour, rate) for rate in (high, low)]
+    middle = usd_per_million(usd_per_hour, per_s.value or 0.0)
     return Value(middle, (ends[0], ends[1]) if per_s.ci95 else None)
 
 
