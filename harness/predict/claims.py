@@ -36,28 +36,25 @@ class Claim(msgspec.Struct, frozen=True):
     id: str
     quote: str
     condition: str
-    low: float | None
-    high: float | None
-    status: str  # unsourced | wrong | checked
-    figure: str  # of a run, what it is about: throughput | single_stream | utilization | usd_per_million | ""
+    low: float | None = None
+    high: float | None = None
+    status: str = "unsourced"  # unsourced | wrong | checked
+    figure: str = (
+        ""  # what it is about: throughput | single_stream | utilization | usd_per_million | batch_utilization | ""
+    )
+    name: str = ""  # of a row of a table of percentiles; its P50 is the worse end, its best the other
+    p95: float | None = None
+    p99: float | None = None
 
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """Every claim."""
+    """Return every claim."""
     with _FILE.open(newline="", encoding="utf-8") as file:
-        return tuple(
-            Claim(
-                id=row["id"],
-                quote=row["quote"],
-                condition=row["condition"],
-                low=float(row["low"]) if row["low"] else None,
-                high=float(row["high"]) if row["high"] else None,
-                status=row["status"],
-                figure=row["figure"],
-            )
-            for row in csv.DictReader(file)
-        )
+        rows = list(csv.DictReader(file))
+    return tuple(
+        msgspec.convert({field: text for field, text in row.items() if text}, Claim, strict=False) for row in rows
+    )
 
 
 def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
