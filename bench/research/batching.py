@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from harness.data.summary import batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
-from harness.predict.limits import batch_cap, caps
+from harness.predict.limits import caps
 from harness.predict.model import Model, model
 from harness.predict.simulate import Simulation, closed_loop
 from harness.predict.steady import SteadyState, steady_state

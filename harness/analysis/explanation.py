@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.data.judgement import AGREES, Cause
-from harness.data.summary import Achieved, Gap, LevelSummary, Prediction, ServerView, Value
-from harness.predict.limits import batch_cap
+from harness.data.summary import Achieved, Gap, LevelSummary, Prediction, ServerView, Value, stopping
 
 KV_FULL = 0.95  # from here on the KV cache counts as full
 SLACK = 0.02  # of a hinge: a client that misses a step a request moves it by 1/G, and noise by as much
@@ -57,8 +56,8 @@ class Cap(msgspec.Struct, frozen=True):
 
 def _stops(prediction: Prediction) -> dict[str, float]:
     """The caps that stop the batch; that of the KV memory by the card's memory, not by what the server reports."""
-    caps, assumed = prediction.caps, prediction.assumptions
-    stops = {name: limit for name, limit in caps.items() if limit and batch_cap({name: limit}) < math.inf}
+    stops = {name: limit for name, limit in stopping(prediction.caps).items() if 0 < limit < math.inf}
+    assumed = prediction.assumptions
     if "kv_memory" in stops and assumed.kv_tokens_by_memory is not None and assumed.kv_tokens:
         stops["kv_memory"] *= assumed.kv_tokens_by_memory / assumed.kv_tokens
     return stops

@@ -23,11 +23,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from harness.analysis.explanation import QUEUED, SLACK, Cap, Off, agree, sentence
-from harness.analysis.phases import Roof
 from harness.analysis.rules import Purpose, usable
 from harness.data.judgement import Cause
-from harness.data.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
-from harness.predict.limits import batch_cap
+from harness.data.manifest import Roof
+from harness.data.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction, batch_cap
 
 
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:

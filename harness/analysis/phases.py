@@ -23,26 +23,10 @@ import numpy as np
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
-from harness.data.manifest import Roof as Roof
-from harness.data.manifest import RoofWindow
+from harness.data.manifest import Roof
 from harness.data.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
-from harness.predict.deployment import Deployment
-from harness.predict.model import Model
-from harness.predict.step import step_cost, work_of
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
-
-
-def roof(model: Model, deployment: Deployment) -> Roof:
-    """The roof under which this deployment works, by the same formulas as its prediction (docs/method.md, The step)."""
-    cost = step_cost(model, msgspec.structs.replace(deployment, mbu=1.0, mfu_prefill=1.0, mfu_decode=1.0))
-    return Roof(
-        prompt=cost.prompt,
-        attend=2 * cost.prompt_attend,
-        weights=work_of(cost, 1, 0).weights + cost.state,
-        kv=cost.kv,
-        windows=tuple(RoofWindow(w.tokens, w.kv, w.attend, w.prompt_attend) for w in cost.windows),
-    )
 
 
 class Probed(msgspec.Struct, frozen=True):

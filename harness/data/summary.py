@@ -6,6 +6,9 @@ a missing number is None, never 0; an interval end that is unbounded is None.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -534,6 +537,17 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     acceptance: float = 0
     draft_tokens: float = 0
     draft_s: float = 0
+
+
+def stopping(caps: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the caps that stop the batch; others bend the curve, and at an SLO the operator stops."""
+    others = ("kv_traffic", "compute", "prefill", "slo")
+    return {name: cap for name, cap in caps.items() if cap is not None and name not in others}
+
+
+def batch_cap(caps: Mapping[str, float | None]) -> float:
+    """Return how many requests can run at once: the least of the caps that stop the batch."""
+    return min(stopping(caps).values(), default=math.inf)
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):

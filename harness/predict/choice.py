@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from harness.base.errors import HarnessError, nearest
-from harness.data.summary import Band
+from harness.data.summary import Band, batch_cap
 from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import deployment, divisors
-from harness.predict.limits import batch_cap, caps
+from harness.predict.limits import caps
 from harness.predict.model import Model
 from harness.predict.roofline import predict
 from harness.predict.steady import slo_figure

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Band
+from harness.data.summary import Band, batch_cap
 from harness.predict.deployment import Deployment, fast, slow
-from harness.predict.limits import batch_cap, stops_of
+from harness.predict.limits import stops_of
 from harness.predict.model import Model
 from harness.predict.steady import tokens_a_step
 from harness.predict.step import StepCost, decode_time, prefill_time, step_cost

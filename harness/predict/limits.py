@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from harness.base.errors import HarnessError
+from harness.data.summary import batch_cap, stopping
 from harness.predict.deployment import Deployment, blocks, kv_capacity, slow, smallest_tp
 from harness.predict.model import Model
 from harness.predict.steady import FAR, prefilling, slo_concurrency, steady_state, tokens_a_step
 from harness.predict.step import StepCost, Work, decode_time, prefill_time, step_cost, work_of
 from harness.spec.work import MeanLengths
 
-_BENDS = ("kv_traffic", "compute", "prefill")  # they bend the curve, the other caps stop the batch
 _SLO = "slo"  # neither: the operator stops there
 _FLAT = 0.1  # dlnX/dlnB within which a measurement has reached its plateau, docs/method.md, The knees
 
@@ -86,14 +86,6 @@ def _crossing(f: Callable[[float], float]) -> float | None:
     return high
 
 
-def batch_cap(limits: Mapping[str, float | None]) -> float:
-    """Requests that can run at once: the least of the caps that stop the batch, which the bending ones do not."""
-    return min(
-        (limit for name, limit in limits.items() if limit is not None and name not in (*_BENDS, _SLO)),
-        default=math.inf,
-    )
-
-
 def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | None]) -> dict[str, float]:
     """The caps at which throughput stops growing: those that stop the batch, and compute where it does the same.
 
@@ -102,7 +94,7 @@ def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | N
     stop below 0.1, else a bend.
     """
     cap = batch_cap(limits)
-    found = {name: each for name, each in limits.items() if each is not None and name not in (*_BENDS, _SLO)}
+    found = stopping(limits)
     bend = limits.get("compute")
     if bend is not None and bend < cap < math.inf:
         here, there = (steady_state(cost, workload, B, cap).throughput for B in (bend, cap))

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from harness.data import summary
 from harness.data.summary import Prediction
 from harness.predict import claims, limits, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config, short
@@ -152,7 +153,7 @@ def rule_comparisons(
     n = where.tp * where.pp
     BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n
     cost, caps = step_cost(model, where), limits.caps(model, where, workload, slo)
-    cap = limits.batch_cap(caps)
+    cap = summary.batch_cap(caps)
 
     def throughput(C: float, cap: float = float("inf")) -> float:
         return steady.steady_state(cost, workload, C, cap).throughput

@@ -21,13 +21,10 @@ import msgspec
 from msgspec import UNSET
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel
+from harness.data.manifest import Roof, RoofWindow
+from harness.data.summary import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel, batch_cap
 from harness.predict.catalog import doubts
-from harness.predict.deployment import MEMORY, fast, kv_capacity, room, slow, smallest_tp
-from harness.predict.deployment import Deployment as Deployment  # what goes with a prediction is offered here as well
-from harness.predict.deployment import deployment as deployment
-from harness.predict.limits import ThroughputLimit as ThroughputLimit
-from harness.predict.limits import batch_cap as batch_cap
+from harness.predict.deployment import MEMORY, Deployment, fast, kv_capacity, room, slow, smallest_tp
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import ridge
@@ -38,12 +35,11 @@ from harness.predict.step import (
     layer_overhead,
     prefill_compute,
     prefill_time,
+    step_cost,
     weights_read,
     work_of,
 )
-from harness.predict.step import step_cost as step_cost
-from harness.spec.work import MeanLengths as MeanLengths
-from harness.spec.work import Mixture, means, usd_per_million
+from harness.spec.work import MeanLengths, Mixture, means, usd_per_million
 
 
 def predict(
@@ -270,6 +266,21 @@ def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: S
     read = weights_read(peaks, P) * bandwidth
     reached = flop / prefill_time(cost, P)
     return Roofline(ridge(flops, bandwidth), bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
+
+
+def data_sheet_roof(model: Model, deployment: Deployment) -> Roof:
+    """Return the roof of the data sheet, by the formulas of the prediction (docs/method.md, The step).
+
+    MBU and MFU of a measurement are its share of that.
+    """
+    cost = step_cost(model, msgspec.structs.replace(deployment, mbu=1.0, mfu_prefill=1.0, mfu_decode=1.0))
+    return Roof(
+        prompt=cost.prompt,
+        attend=2 * cost.prompt_attend,
+        weights=work_of(cost, 1, 0).weights + cost.state,
+        kv=cost.kv,
+        windows=tuple(RoofWindow(w.tokens, w.kv, w.attend, w.prompt_attend) for w in cost.windows),
+    )
 
 
 def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) -> Assumptions:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import PredictedLevel, SteppedLevel
+from harness.data.summary import PredictedLevel, SteppedLevel, batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.deployment import Deployment
-from harness.predict.limits import batch_cap, caps
+from harness.predict.limits import caps
 from harness.predict.model import Model
 from harness.predict.simulate import CARRIED, Lengths, Simulation, closed_loop, open_loop
 from harness.predict.steady import steady_state

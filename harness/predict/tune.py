@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from harness.base.errors import HarnessError
+from harness.data.summary import batch_cap
 from harness.predict.calibration import FIGURES, FLOOR, RANGES, Calibration, UnseenError
 from harness.predict.deployment import Deployment
-from harness.predict.limits import batch_cap, caps
+from harness.predict.limits import caps
 from harness.predict.model import Model, weight_bytes
 from harness.predict.steady import steady_state
 from harness.predict.step import layer_overhead, step_cost

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET
 
-from harness.analysis import phases
 from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.machines import Client, ClientCalibration
@@ -20,7 +19,7 @@ from harness.load.messages import Codec
 from harness.load.workers import Workers
 from harness.observe import clock, host
 from harness.observe.cards import Cards
-from harness.predict import served
+from harness.predict import roofline, served
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.run import calibrate, prediction
@@ -94,7 +93,7 @@ async def first(
         gpu_facts=cards,
         machine=found.machine,
         prediction=made,
-        roof=phases.roof(*deployed) if deployed else None,
+        roof=roofline.data_sheet_roof(*deployed) if deployed else None,
         quality=endpoint.alone.canaries or UNSET,
         sessions=[Session(created=created, command=command)],
     )

@@ -14,8 +14,9 @@ from harness.analysis import phases
 from harness.analysis.rules import findings
 from harness.analysis.rules.levels import Concluded
 from harness.analysis.table import Floats
+from harness.data.manifest import Roof
 from harness.data.summary import Curve, DecodePhase, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
-from harness.predict import catalog, deployment
+from harness.predict import catalog, deployment, roofline
 from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
 from harness.predict.step import decode_time, prefill_compute, prefill_time, step_cost
 from tests.builders import summaries
@@ -63,7 +64,7 @@ def plateau(tokens_per_s: float, hinge: float, *, reached: bool = True) -> Curve
 
 
 def prefill(
-    levels: list[LevelSummary], curve: Curve | None = None, *, prompt: float = PROMPT, roof: phases.Roof | None = None
+    levels: list[LevelSummary], curve: Curve | None = None, *, prompt: float = PROMPT, roof: Roof | None = None
 ) -> tuple[PrefillPhase, list[Verdict]]:
     probed = phases.of_probe("prefill", levels, curve, input_tokens=prompt, roof=roof)
     assert probed is not None
@@ -73,7 +74,7 @@ def prefill(
 
 
 def decode(
-    levels: list[LevelSummary], curve: Curve | None = None, *, roof: phases.Roof | None = None
+    levels: list[LevelSummary], curve: Curve | None = None, *, roof: Roof | None = None
 ) -> tuple[DecodePhase, list[Verdict]]:
     probed = phases.of_probe("decode", levels, curve, input_tokens=32.0, roof=roof)
     assert probed is not None
@@ -194,7 +195,7 @@ def test_a_probe_of_the_simulated_endpoint_returns_the_mfu_it_was_given(
         return prefill_time(cost, P) + decode_time(cost, 1, P) + cost.api
 
     levels = [probed(P, ttft(P)) for P in sorted({*LENGTHS, prompt})]
-    found, verdicts = prefill(levels, prompt=prompt, roof=phases.roof(made, where))
+    found, verdicts = prefill(levels, prompt=prompt, roof=roofline.data_sheet_roof(made, where))
     assert found.mfu is not None
     assert found.mfu.value == pytest.approx(where.mfu_prefill, rel=0.02)
     assert "prefill_flat" not in codes(verdicts)
@@ -203,7 +204,7 @@ def test_a_probe_of_the_simulated_endpoint_returns_the_mfu_it_was_given(
 def test_mfu_is_the_flop_of_one_token_more_over_what_the_gpu_could_have_done() -> None:
     made, where = on_gpu("llama-3.1-8b", "h100-sxm")
     slope = 4e-5
-    found, _ = prefill([probed(P, 0.01 + slope * P) for P in LENGTHS], roof=phases.roof(made, where))
+    found, _ = prefill([probed(P, 0.01 + slope * P) for P in LENGTHS], roof=roofline.data_sheet_roof(made, where))
     # 2 body + 4 L n_q d P over F times the slope: body 6,979,321,856 matmul parameters, 32 layers of 32 heads of 128
     by_hand = (2 * 6_979_321_856 + 4 * 32 * 32 * 128 * 512) / (989e12 * slope)
     assert parameters(made).body == 6_979_321_856
@@ -283,13 +284,13 @@ def test_a_probe_that_measured_nothing_says_so() -> None:
     assert (found.tokens_per_s, found.seconds_per_token, found.ttft_base_s) == (Value(None), Value(None), Value(None))
     assert (found.mfu, found.lengths) == (None, [])
     assert codes(verdicts) == ["prefill_slope_unknown"]
-    with_roof, _ = prefill([summaries.hollow().levels[0]], roof=phases.Roof(prompt=1.0, attend=0.0, weights=1.0, kv=0))
+    with_roof, _ = prefill([summaries.hollow().levels[0]], roof=Roof(prompt=1.0, attend=0.0, weights=1.0, kv=0))
     assert with_roof.mfu is None
 
 
 def test_a_ttft_that_does_not_rise_has_no_mfu() -> None:
     found, _ = prefill(
-        [probed(P, 0.05 - 1e-6 * P) for P in LENGTHS], roof=phases.Roof(prompt=1e-5, attend=0.0, weights=1.0, kv=0.0)
+        [probed(P, 0.05 - 1e-6 * P) for P in LENGTHS], roof=Roof(prompt=1e-5, attend=0.0, weights=1.0, kv=0.0)
     )
     assert found.seconds_per_token.value == pytest.approx(-1e-6)
     assert found.mfu is None
@@ -325,7 +326,7 @@ def test_decode_without_a_plateau_is_its_best_level() -> None:
 
 def test_mbu_is_the_bytes_of_one_step_over_what_the_memory_could_have_read() -> None:
     made, where = on_gpu("llama-3.1-8b", "h100-sxm")
-    found, _ = decode([decoding(1, 0.008)], roof=phases.roof(made, where))
+    found, _ = decode([decoding(1, 0.008)], roof=roofline.data_sheet_roof(made, where))
     mbu = found.mbu
     # (2 bytes of 7,504,658,432 matmul parameters + 161 tokens of 131,072 bytes) / (3.35e12 · 8 ms) = 0.5608
     by_hand = (15_009_316_864 + 161 * 131_072) / (3.35e12 * 0.008)
@@ -338,7 +339,7 @@ def test_mbu_is_the_bytes_of_one_step_over_what_the_memory_could_have_read() -> 
 def test_a_step_of_one_request_reads_the_experts_of_one_token_and_no_more_than_a_window() -> None:
     # gpt-oss-20b: 4 of 32 experts a token; 12 layers look back 128 tokens, 12 all the way; 2·8·64 bf16 numbers of KV
     made, where = on_gpu("gpt-oss-20b", "h100-sxm")
-    step = phases.roof(made, where).step(4096)
+    step = roofline.data_sheet_roof(made, where).step(4096)
     read = weight_bytes_per_step(made) + 12 * 2048 * (4096 + 1) + 12 * 2048 * (128 + 1)
     assert step == pytest.approx(read / 3.35e12)
     assert weight_bytes_per_step(made) > 1.5 * weights(made).always
@@ -352,7 +353,7 @@ def test_one_prompt_token_more_costs_the_slope_of_the_prefill(name: str, P: floa
     made, where = on_gpu(name, "h200-sxm", mfu_prefill=1.0)
     cost = step_cost(made, where)
     rise = (prefill_compute(cost, P + 1, 0.0) - prefill_compute(cost, P - 1, 0.0)) / 2
-    assert phases.roof(made, where).token(P) == pytest.approx(rise)
+    assert roofline.data_sheet_roof(made, where).token(P) == pytest.approx(rise)
 
 
 def test_overhead_lowers_mbu_below_what_the_gpu_reads_at() -> None:
@@ -361,7 +362,7 @@ def test_overhead_lowers_mbu_below_what_the_gpu_reads_at() -> None:
     reached = []
     for each in (bare, where):
         itl = decode_time(step_cost(made, each), 1, 32 + 128)
-        found, _ = decode([decoding(1, itl)], roof=phases.roof(made, each))
+        found, _ = decode([decoding(1, itl)], roof=roofline.data_sheet_roof(made, each))
         assert found.mbu is not None
         reached.append(found.mbu.value)
     assert reached == [pytest.approx(0.8, rel=1e-6), pytest.approx(0.8 * 5.6085 / 6.7632, rel=1e-3)]

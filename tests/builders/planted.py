@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.analysis import curve, phases
+from harness.analysis import curve
 from harness.analysis.conditions import Conditions
 from harness.analysis.rules.requests import Measured, in_flight_low
 from harness.analysis.window import Little
 from harness.data.judgement import Cause
+from harness.data.manifest import Roof
 from harness.data.record import Level
 from harness.data.summary import Curve, Estimate, LevelSummary, Prediction, ServerView, Spread, Summary
+from harness.predict import roofline
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -64,8 +66,8 @@ class Fault(NamedTuple):
         known = msgspec.structs.replace(made.assumptions, kv_tokens_by_memory=None)
         return msgspec.structs.replace(made, assumptions=known)
 
-    def roof(self) -> phases.Roof:
-        return phases.roof(MODEL, self.healthy)
+    def roof(self) -> Roof:
+        return roofline.data_sheet_roof(MODEL, self.healthy)
 
 
 _RAMP, _BRIEF = (1, 2, 4, 8, 12, 16, 24, 32), (1, 8, 16, 32)

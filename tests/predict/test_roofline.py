@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
+from harness.data.summary import batch_cap
 from harness.predict import steady
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment, kv_capacity, slow
-from harness.predict.limits import batch_cap, caps, limits
+from harness.predict.limits import caps, limits
 from harness.predict.model import model
 from harness.predict.roofline import predict, recomputed, roof
 from harness.predict.simulate import closed_loop

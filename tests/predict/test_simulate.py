@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
+from harness.data.summary import batch_cap
 from harness.predict import simulate
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
-from harness.predict.limits import batch_cap, caps
+from harness.predict.limits import caps
 from harness.predict.model import model
 from harness.predict.roofline import predict
 from harness.predict.simulate import closed_loop, open_loop

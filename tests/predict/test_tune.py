@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
+from harness.data.summary import batch_cap
 from harness.predict import calibration, tune
 from harness.predict.calibration import Calibration, Rms, UnseenError, apply, decode, encode
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import deployment
-from harness.predict.limits import batch_cap, caps
+from harness.predict.limits import caps
 from harness.predict.model import model
 from harness.predict.steady import steady_state
 from harness.predict.step import step_cost

@@ -19,10 +19,11 @@ from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
+from harness.data.summary import batch_cap
 from harness.predict import question, tune
 from harness.predict.batching import StepMachine
 from harness.predict.calibration import RANGES, encode
-from harness.predict.limits import batch_cap, caps
+from harness.predict.limits import caps
 from harness.predict.roofline import predict
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.steady import steady_state
