@@ -207,8 +207,13 @@ class Runner:
 
 
 def crash(err: str) -> str:
-    """Return what a command wrote to stderr; of a traceback its last lines, whose paths and numbers say little."""
-    return err if "Traceback (most recent call last)" not in err else "crash: " + "\n".join(err.splitlines()[-6:])
+    """Return what a command wrote to stderr; of a traceback the exception and the lines where it arose."""
+    _, found, trace = err.partition("Traceback (most recent call last)")
+    if not found:
+        return err
+    lines = trace.splitlines()
+    places = [at for at, line in enumerate(lines) if line.startswith('  File "')]
+    return "crash: " + "\n".join([lines[-1], *lines[places[-1] : -1][:3]] if places else lines)
 
 
 def left(work: Path, case: Case) -> Artefacts:
@@ -266,7 +271,7 @@ def structure(value: Any, path: str) -> Iterator[str]:
     elif isinstance(value, list) and value:
         for inner in value:
             yield from structure(inner, f"{path}[]")
-    elif path.startswith(KEPT):
+    elif path.startswith(KEPT) and ".realised" not in path:
         yield f"{path}: {json.dumps(value)}"
     else:
         yield f"{path}: {kind(value)}"
