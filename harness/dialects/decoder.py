@@ -106,7 +106,7 @@ class StreamDecoder(Shown):
 
     __slots__ = (
         "_answer", "_aside", "_cached_tokens", "_done", "_events", "_final", "_finishes", "_input_tokens",
-        "_keeps_text", "_kept", "_merged", "_opening", "_read", "_silent", "_words", "came_whole", "media",
+        "_keeps_text", "_kept", "_merged", "_opening", "_read", "_silent", "_watches", "_words", "came_whole", "media",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +128,7 @@ class StreamDecoder(Shown):
         self._kept = 0  # characters of `_answer`
         self._opening: str | None = ""  # of the answer, while it may be that of a reasoning
         self._keeps_text = keep_text or placer is not None  # or for the opening
+        self._watches = True  # the answer has not begun, or its text is kept
         self._done: int | None = None  # chunks before the first [DONE]
         self._final = 0  # chunks before the last usage that brought no token and does not run
         self._silent = True  # no event but the end mark has come
@@ -170,11 +171,14 @@ class StreamDecoder(Shown):
                 self._output_tokens = count
         if chunk.timings is not ABSENT and self._cached_tokens is None:
             self._cached_tokens = cached_tokens(chunk.timings)
-        if chunk.choices:
-            choice = chunk.choices[0]
-            delta = choice.delta
-            content = (choice.text if delta is None else delta.content) or ""
-            text = answer = content if type(content) is str else join_parts(choice)
+        if choices := chunk.choices:
+            choice = choices[0]
+            if (delta := choice.delta) is None:
+                text = answer = choice.text or ""
+            elif type(content := delta.content) is str:
+                text = answer = content
+            else:
+                text = answer = join_parts(choice)
             if delta is not None and not (
                 delta.reasoning_content is None
                 and delta.reasoning is None
@@ -190,27 +194,28 @@ class StreamDecoder(Shown):
             text = answer = finish = ""
 
         if not text:
-            if count is not None and (self._counted is None or not chunk.choices):
+            if count is not None and (self._counted is None or not choices):
                 self._final, self._usage = len(self._arrivals), usage
             text, is_role = self._look_again(event)
-            if not text and not chunk.choices:
+            if not text and not choices:
                 return 0
             if is_role and count is not None and not self._arrivals:
                 count = 0  # what it counts is the token that is still to come
 
         tokens, counted = 1, self._counted
-        if counted is None and count is not None and not self._arrivals and not finish:
-            counted = 0  # it counts from the first chunk on; usage that only comes with the finish does not
-        if counted is not None:
-            # Text without a rise is kept as 0 tokens for now: `_settle` sees whether the count can be trusted. Text
-            # in a chunk that the running usage leaves out is a token, which the next count holds too.
-            tokens = (1 if text else 0) if count is None else count - counted if count > counted else 0
-            self._counted = counted + tokens
-            if not text and not tokens:
+        if count is not None or counted is not None or not text:  # else it is one token, as nearly every chunk is
+            if counted is None and count is not None and not self._arrivals and not finish:
+                counted = 0  # it counts from the first chunk on; usage that only comes with the finish does not
+            if counted is not None:
+                # Text without a rise is kept as 0 tokens for now: `_settle` sees whether the count can be trusted. Text
+                # in a chunk that the running usage leaves out is a token, which the next count holds too.
+                tokens = (1 if text else 0) if count is None else count - counted if count > counted else 0
+                self._counted = counted + tokens
+                if not text and not tokens:
+                    return 0
+            elif not text:
+                self._empty += bool(self._arrivals)
                 return 0
-        elif not text:
-            self._empty += bool(self._arrivals)
-            return 0
 
         length = len(text) if text.isascii() else len(text.encode())
         try:
@@ -224,12 +229,14 @@ class StreamDecoder(Shown):
             self._tokens = array("i", [1]) * len(self._arrivals)
             self._tokens.append(tokens)
         self._arrivals.append(stamp_ns)
-        if self._answered < 0 and answer:
-            self._answered = len(self._arrivals) - 1
-            self._keeps_text = True
-        if self._keeps_text:
-            # Usage that has risen more than once runs.
-            self._keep_text(text, answer, runs=bool(counted and tokens and count is not None))
+        if self._watches:
+            if self._answered < 0 and answer:
+                self._answered = len(self._arrivals) - 1
+                self._keeps_text = True
+            if self._keeps_text:
+                # Usage that has risen more than once runs.
+                self._keep_text(text, answer, runs=bool(counted and tokens and count is not None))
+            self._watches = self._answered < 0 or self._keeps_text
         return 1
 
     def _finish(self, reason: str, text: str, chunk: Chunk, event: bytes) -> str:
