@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from harness.analysis.rules import Rule, registered
-from harness.cli import familiar, verb
-from harness.cli.grouped import Option
+from harness.cli import familiar
 from harness.spec import classes, dataset, quality, recipe, reuse, scenario
+from harness.spec.options import OPTIONS, Option
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
@@ -57,8 +57,7 @@ TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("[stack]", recipe.StackSpec, "One server of a campaign, `knee stacks run`: [stacks.md](stacks.md)."),
     ("[claim]", recipe.Claim, "A quoted ratio that a campaign measures again: [stacks.md](stacks.md)."),
 ]
-# Options of fields with another name, and fields that a run writes for itself.
-_NAMED = {"rates": "--rate", "search_rate": "--rate", "urls": "--url", "headers": "--header", "exporters": "--exporter"}
+# Fields that a run writes for itself.
 _WRITTEN = {("workload.dataset", name) for name in ("requests", "skipped", "input_tokens", "output_tokens")}
 
 
@@ -131,27 +130,17 @@ def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, st
         meaning = (option.help if option else "") or comments.get(field.encode_name, "")
         if issubclass(_inner(field.type), msgspec.Struct):
             meaning = meaning or "a table, below"
-        flag = f"`{option.opts[0]}`" if option else "–"
+        flag = f"`{option.names.partition('/')[0]}`" if option else "–"
         yield f"`{field.encode_name}`", flag, _default(field), _cell(meaning or "–")
 
 
 def _option(table: str, key: str) -> Option | None:
-    """The option of `knee run` that sets the key."""
-    flag = _NAMED.get(key, f"--{key.replace('_', '-')}")
-    for param in verb("run").params:
-        if isinstance(param, Option) and flag in param.opts and param.section in (table, None):
-            return param if param.section == table or _own(table, key) else None
-    return None
-
-
-def _own(table: str, key: str) -> bool:
-    """Whether a key is set by an option with a text of its own, and not one of another table by the same name."""
-    return (table, key) in {
-        ("target", "url"), ("target", "urls"), ("target", "headers"), ("target", "extra_body"),
-        ("target", "exporters"), ("target", "omit"), ("target", "server_meta"), ("workload", "dataset"),
-        ("ramp", "levels"), ("ramp", "rates"), ("ramp", "search_rate"), ("ramp", "slo_fail"), ("ramp", "workers"),
-        ("hardware", "host_cpus"), ("hardware", "price_per_mtok"), ("workload.dataset", "skip_broken"),
-    }  # fmt: skip
+    """The option of `knee run` that sets the key; of several the one of its name."""
+    path, own = f"{table}.{key}", f"--{key.replace('_', '-')}"
+    known = {option.names.partition("/")[0]: option for some in OPTIONS.values() for option in some}
+    found = {name: option for name, option in known.items() if {path, table} & {*option.sets}}
+    first = next((option for option in found.values() if path in option.sets), None)
+    return found.get(own, first)
 
 
 def _inner(kind: typing.Any) -> type:

@@ -27,7 +27,7 @@ from harness.data.manifest import Hardware, Manifest, WorkloadSpec
 from harness.data.record import SERVER, Level, LevelNote, Record, Sample
 from harness.data.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
 from harness.spec import traffic
-from harness.spec.fleet import ROUND_ROBIN
+from harness.spec.choices import ROUND_ROBIN
 from harness.spec.scenario import PRECISION
 from harness.spec.work import QUERY_WORDS, RANKED, Unit
 

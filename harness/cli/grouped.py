@@ -1,31 +1,41 @@
-"""Commands whose --help has examples first and options under headings, and options that set a field of the scenario."""
+"""Commands whose --help has examples first and options under headings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from harness.cli import familiar
 
+if TYPE_CHECKING:
+    from harness.spec.options import Option as OfRun
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Option(click.Option):
-    """An option under a heading of --help.
+    """An option under a heading of --help; `of_run` is what `knee run` knows of one of its own."""
 
-    `section`: it sets the field of its own name in that section of the scenario. `with_resume`: it is allowed together
-    with --resume, which takes everything else from the folder.
-    """
-
-    def __init__(
-        self, *args: Any, heading: str, section: str | None = None, with_resume: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, heading: str, of_run: OfRun | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.heading = heading
-        self.section = section
-        self.with_resume = with_resume
+        self.of_run = of_run
+
+
+class Choice(click.Choice[str]):
+    """Names that Knee has; of `plugins` one of an installed package is taken too, without loading it."""
+
+    def __init__(self, choices: Sequence[str], plugins: str) -> None:
+        super().__init__(choices)
+        self.plugins = plugins
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from harness.base import plugins
+
+        added = value not in self.choices and self.plugins and value in plugins.names(self.plugins)
+        return value if added else super().convert(value, param, ctx)
 
 
 class Spec(NamedTuple):
@@ -40,9 +50,19 @@ def option(*names: str, **settings: Any) -> Spec:
     return Spec(names, settings)
 
 
-def field(section: str, *names: str, **settings: Any) -> Spec:
-    """An option that sets the field of its own name in a section of the scenario."""
-    return Spec(names, {**settings, "section": section})
+def of_run(of: OfRun) -> Spec:
+    """One of the options of `knee run`."""
+    flag = of.kind is bool and "/" not in of.names
+    settings: dict[str, Any] = {"metavar": of.metavar, "help": of.help, "multiple": of.multiple, "of_run": of}
+    if flag:
+        settings["is_flag"] = True
+    elif of.choices:
+        settings["type"] = Choice(of.choices, of.plugins)
+    elif of.kind is not bool:
+        settings["type"] = of.kind if of.least is None else click.FloatRange(of.least)
+    if of.kind is bool and of.sets and not of.read:
+        settings["default"] = None  # the scenario's
+    return Spec((of.names, of.name) if of.name else (of.names,), settings)
 
 
 def under(heading: str, *specs: Spec) -> Callable[[F], F]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,10 @@ import click
 from harness.base import units
 from harness.base.errors import HarnessError
 from harness.base.terminal import console
-from harness.cli import option_values, output
-from harness.cli.grouped import Grouped, Option
-from harness.cli.run_options import options
-from harness.spec import ready
+from harness.cli import output
+from harness.cli.grouped import F, Grouped, Option, of_run, under
+from harness.spec import options, ready
+from harness.spec.options import OPTIONS
 
 if TYPE_CHECKING:
     from harness.run.campaign import Planner, Swept
@@ -42,16 +43,20 @@ def _ready(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     return [each.name for each in ready.scenarios() if each.name.startswith(incomplete)]
 
 
-# The options of fields that have another name.
-_NAMED = {
-    "rates": ("rate",), "search_rate": ("rate",), "urls": ("url",), "headers": ("header",), "exporters": ("exporter",),
-    "arrivals": ("arrivals", "burstiness"),
-}  # fmt: skip
+def options_without(*names: str) -> Callable[[F], F]:
+    """Give a command the options of `knee run`, in their order, but for those of these names."""
+
+    def decorate(command: F) -> F:
+        for heading, some in reversed(OPTIONS.items()):
+            command = under(heading, *(of_run(each) for each in some if each.names not in names))(command)
+        return command
+
+    return decorate
 
 
 @click.command(cls=Grouped, epilog=_EXAMPLES)
 @click.argument("scenario", nargs=-1, metavar="[SCENARIO] [URL]", shell_complete=_ready)
-@options
+@options_without()
 def run(scenario: tuple[str, ...], **flags: Any) -> None:
     """Measure an endpoint and write a result folder.
 
@@ -113,7 +118,27 @@ def _list_ready() -> None:
 
 def _command() -> str:
     """The command line for the manifest, without secrets."""
-    return shlex.join(["knee", *option_values.shown(sys.argv[1:], output.secrets)])
+    return shlex.join(["knee", *shown(sys.argv[1:], output.secrets)])
+
+
+def shown(arguments: Sequence[str], secrets: Sequence[str]) -> list[str]:
+    """The command line without the values of headers and of secret fields."""
+    from harness.base import secrecy
+
+    plain = [secret for secret in secrets if len(secret) >= 8]  # a shorter one may be part of any number
+    out: list[str] = []
+    flag = ""
+    for argument in arguments:
+        name, found, value = argument.partition("=")
+        if not flag and found and name in ("--header", "--extra-body"):
+            out, flag, argument = [*out, name], name, value
+        if flag == "--header":
+            argument = f"{argument.partition(':')[0]}: {secrecy.HIDDEN}"
+        elif flag == "--extra-body":
+            argument = json.dumps(secrecy.shown(options.json_object(argument)))
+        flag = argument if not flag and argument in ("--header", "--extra-body") else ""
+        out.append(secrecy.redact(argument, plain))
+    return out
 
 
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
@@ -166,7 +191,7 @@ def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     from harness.spec import fleet
 
     must_stand_alone()
-    resolved = begun_with(folder, option_values.headers(flags["header"]))
+    resolved = begun_with(folder, options.headers(flags["header"]))
     must_be_named(resolved, api=flags["api"], dataset=flags["dataset"], place=folder)
     begun = fleet.urls(resolved.target)
     if flags["url"] and list(flags["url"]) != begun:
@@ -220,8 +245,8 @@ def typed_variables(flags: dict[str, Any]) -> set[str]:
     """The environment variables that the command line itself names."""
     from harness.spec import scenario as scenarios
 
-    headers, extra = option_values.headers(flags["header"]), flags["extra_body"]
-    body = {} if extra is None else option_values.json_object(extra, "--extra-body", "{}")
+    headers, extra = options.headers(flags["header"]), flags["extra_body"]
+    body = {} if extra is None else options.json_object(extra)
     target = scenarios.Target(api_key_env=flags["api_key_env"], headers=headers, extra_body=body)
     return {name for name, _ in scenarios.variables(scenarios.Scenario(target=target))}
 
@@ -256,7 +281,8 @@ def _is_typed(param: click.Parameter) -> bool:
 def must_stand_alone() -> None:
     """HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
     for parameter in click.get_current_context().command.params:
-        allowed = parameter.name == "resume" or (isinstance(parameter, Option) and parameter.with_resume)
+        of = parameter.of_run if isinstance(parameter, Option) else None
+        allowed = parameter.name == "resume" or (of is not None and of.with_resume)
         if _is_typed(parameter) and not allowed:
             shown = parameter.opts[0] if parameter.opts[0].startswith("-") else "SCENARIO"
             fact = f"not allowed with {shown}: the run continues with the scenario of its folder"
@@ -267,7 +293,7 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     """The scenario file with the flags laid over it."""
     from harness.spec import reading
 
-    option_values.headers(flags["header"])  # first: a value that the shell split off is no path
+    options.headers(flags["header"])  # first: a value that the shell split off is no path
     found = reading.load(str(ready.path(path))) if path else None
     return laid_over(found, flags, run.params, path or "command line")
 
@@ -276,79 +302,33 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
     """A scenario, or none, with the flags of a command laid over it."""
     from harness.spec import reading
 
-    headers = option_values.headers(flags["header"])
-    values = {flag: value for flag, value in flags.items() if value is not None}
-    fields: dict[str, Any] = {}
-    for option in params:
-        if isinstance(option, Option) and option.section is not None and option.name in values:
-            fields.setdefault(option.section, {})[option.name] = values[option.name]
-    for section, parsed in _parsed(values).items():
-        fields.setdefault(section, {}).update(parsed)
-    if "slo" in values or "goodput" in values:
-        limits = units.slo(values["slo"]) if "slo" in values else {}
-        fields["slo"] = limits | (units.goodput(values["goodput"]) if "goodput" in values else {})
-    if headers:
-        fields.setdefault("target", {})["headers"] = headers
+    if flags["burstiness"] is not None and flags["arrivals"] is not None:
+        fact = "--arrivals says how requests come, and so does this"
+        raise HarnessError(fact, place="--burstiness", way_out="leave one of them out")
+    if flags["skip_broken"] and flags["dataset"] is None:
+        raise HarnessError("no dataset to read", place="--skip-broken", way_out="give --dataset FILE")
+    tables: dict[str, Any] = {}
+    for param in params:
+        set_ = param.of_run.fields(flags[param.name or ""]) if isinstance(param, Option) and param.of_run else {}
+        for path, value in set_.items():
+            table, _, name = path.partition(".")
+            owner, key = (tables.setdefault(table, {}), name) if name else (tables, table)
+            owner[key] = {**owner.get(key, {}), **value} if isinstance(value, dict) else value
     try:
-        return reading.laid_over(found, fields, place=place)
+        return reading.laid_over(found, tables, place=place)
     except HarnessError as error:
-        raise _by_flag(error, values, params) from None
+        raise _by_flag(error, flags, params) from None
 
 
-def _by_flag(error: HarnessError, values: dict[str, Any], params: Sequence[click.Parameter]) -> HarnessError:
+def _by_flag(error: HarnessError, flags: dict[str, Any], params: Sequence[click.Parameter]) -> HarnessError:
     """The same mistake by the option that made it, where that was typed, in place of the scenario's path."""
     fact, at, path = error.fact.rpartition(" at $.")
     if not at:
         fact, (_, at, path) = error.fact, error.place.rpartition(": $.")
     field = path.rpartition(".")[2]
-    known = _NAMED.get(field, (field,))
     for param in params:
-        if at and param.name in known and (values.get(param.name) or _is_typed(param)):
+        of = param.of_run if isinstance(param, Option) else None
+        sets = {each.rpartition(".")[2] for each in of.sets} if of else ()
+        if at and field in sets and (flags[param.name or ""] or _is_typed(param)):
             return HarnessError(fact, place=param.opts[0], way_out=error.way_out)
     return error
-
-
-def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The fields, by section, of options whose texts have a format of their own."""
-    ramp: dict[str, Any] = {}
-    hardware: dict[str, Any] = {}
-    target: dict[str, Any] = {}
-    if values.get("url"):
-        target = {"urls": list(values["url"])} if len(values["url"]) > 1 else {"url": values["url"][0]}
-    if "levels" in values:
-        ramp["levels"] = units.levels(values["levels"])
-    if values.get("rate") == "auto":
-        ramp["search_rate"] = True
-    elif "rate" in values:
-        ramp["rates"] = units.rates(values["rate"])
-    if "burstiness" in values:
-        if "arrivals" in values:
-            fact = "--arrivals says how requests come, and so does this"
-            raise HarnessError(fact, place="--burstiness", way_out="leave one of them out")
-        ramp["arrivals"] = f"gamma({values['burstiness']:g})"
-    if values["slo_fail"]:
-        ramp["slo_fail"] = True
-    if "workers" in values:
-        ramp["workers"] = None if values["workers"] == "auto" else units.count(values["workers"], "--workers")
-    workload: dict[str, Any] = {}
-    if "dataset" in values:
-        skips = {"skip_broken": True} if values["skip_broken"] else {}
-        workload["dataset"] = option_values.dataset(values["dataset"]) | skips
-    elif values["skip_broken"]:
-        raise HarnessError("no dataset to read", place="--skip-broken", way_out="give --dataset FILE")
-    if "host_cpus" in values:
-        hardware["host_cpus"] = units.cpus(values["host_cpus"])
-    if "price_per_mtok" in values:
-        hardware["price_per_mtok"] = units.prices(values["price_per_mtok"])
-    if "extra_body" in values:
-        target["extra_body"] = option_values.json_object(values["extra_body"], "--extra-body", '{"top_p": 0.9}')
-    if values["omit"]:
-        target["omit"] = [name.strip() for each in values["omit"] for name in each.split(",")]
-    if values["exporter"]:
-        target["exporters"] = list(values["exporter"])
-    if values["server_meta"]:
-        target["server_meta"] = option_values.facts(values["server_meta"])
-    found = {"ramp": ramp, "hardware": hardware, "target": target, "workload": workload}
-    if values.get("canaries") or "questions" in values:
-        found["quality"] = {"file": values["questions"]} if "questions" in values else {}
-    return found

@@ -13,10 +13,9 @@ import click
 
 from harness.base.errors import HarnessError
 from harness.cli import output
-from harness.cli.grouped import Grouped, field, option, under
-from harness.cli.run import laid_over, measure_map, must_stand_alone, typed_variables
-from harness.cli.run_options import options_without
-from harness.spec import ready
+from harness.cli.grouped import Grouped, of_run, option, under
+from harness.cli.run import laid_over, measure_map, must_stand_alone, options_without, typed_variables
+from harness.spec import options, ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +62,7 @@ def list_() -> None:
 @under(
     "Stacks",
     option("--stack", multiple=True, metavar="NAME|FILE", help="A recipe by its name or path; once for each stack."),
-    field("target", "--model", metavar="DIR", help="What every stack loads: a folder, a file or a name."),
+    of_run(options.target("--model", "What every stack loads: a folder, a file or a name.", "DIR")),
     option("--max-model-len", type=click.IntRange(1), help="Tokens of a prompt and its answer, on every stack."),
     option("--compose", is_flag=True, help="Start the stacks by their compose files; needs Docker."),
     option("--print", "print_only", is_flag=True, help="Print the commands that would be run and stop."),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import hashlib
 
-from harness.spec.fleet import LEAST_IN_FLIGHT, SESSION, Balance
+from harness.spec.choices import LEAST_IN_FLIGHT, SESSION, Balance
 
 FAILURES = 3  # in a row, which take a replica out
 

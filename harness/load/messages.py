@@ -13,7 +13,7 @@ import msgspec
 from harness.dialects import DIALECTS
 from harness.dialects.dialect import Decoders, Encoder
 from harness.load.transport import Target
-from harness.spec import fleet
+from harness.spec.choices import ROUND_ROBIN, Balance
 from harness.spec.distribution import Distribution
 from harness.workload.source import Source
 from harness.workload.tasks import Tasks
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     run_id: str
     replicas: tuple[Replica, ...]  # one, or several that share the load
-    balance: fleet.Balance = fleet.ROUND_ROBIN  # over several
+    balance: Balance = ROUND_ROBIN  # over several
     codec: Codec
     source: Source | Tasks
     first_request: int  # numbers below were used by the launch checks

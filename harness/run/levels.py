@@ -38,7 +38,7 @@ from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task
-from harness.spec.fleet import ROUND_ROBIN
+from harness.spec.choices import ROUND_ROBIN
 from harness.spec.scenario import Scenario
 from harness.spec.shard import Shard
 from harness.workload import arrivals, image, shape, tasks

@@ -6,14 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from msgspec import UnsetType
 
-Balance = Literal["round-robin", "least-in-flight", "session"]
-ROUND_ROBIN: Balance = "round-robin"
-LEAST_IN_FLIGHT: Balance = "least-in-flight"
-SESSION: Balance = "session"
 # Kinds of errors that say that a replica does not serve; what it refuses (4xx) is none of them.
 LOST = frozenset(("refused", "connect", "reset", "truncated", "tls", "protocol", "client_deadline", "http_5xx"))
 MOST = 64  # replicas; every one is asked for its model before the load

@@ -17,6 +17,7 @@ import msgspec
 from harness.base import plugins, units
 from harness.base.errors import HarnessError
 from harness.spec import fleet, traffic
+from harness.spec.choices import SESSION
 from harness.spec.load import Levels, RateSearch, Search
 from harness.spec.scenario import Scenario, Sweep
 from harness.spec.work import APIS, PREFILL_ONLY
@@ -315,7 +316,7 @@ WITHOUT_EFFECT: tuple[Rule, ...] = (
     # The endpoint.
     *(Rule(f"target.{name}", lambda s: not s.target.urls, "there is one server", "give --url several times")
       for name in ("balance", "allow_different_replicas")),
-    Rule("target.balance", lambda s: s.target.balance == fleet.SESSION and not _sessions(s), *_NO_SESSION),
+    Rule("target.balance", lambda s: s.target.balance == SESSION and not _sessions(s), *_NO_SESSION),
     Rule("target.session_header", lambda s: not _sessions(s), *_NO_SESSION),
     Rule("target.stream", lambda s: not s.decodes, "an answer of this API comes in one piece", _OUT),
     *(Rule(f"sim.{name}", lambda s: s.target.url not in (None, "sim:"),

@@ -19,9 +19,9 @@ from msgspec import UNSET, UnsetType
 
 from harness.base import secrecy
 from harness.base.errors import HarnessError
-from harness.spec import fleet
 from harness.spec import load as loads
 from harness.spec.bounds import above_0, bound
+from harness.spec.choices import Balance, Phase, Start, Transport
 from harness.spec.classes import AnswerLength, ClassSpec, PromptLength
 from harness.spec.dataset import DatasetSpec
 from harness.spec.load import Load
@@ -62,12 +62,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     server_meta: dict[str, str] = {}
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
     insecure: bool = False  # take any certificate
-    transport: Literal["socket", "httpx"] = "socket"
+    transport: Transport = "socket"
     stream: bool | UnsetType = UNSET  # whether answers come piece by piece; UNSET: they do
     metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     urls: list[str] | UnsetType = UNSET  # of several replicas, `url` the first of them
-    balance: fleet.Balance | UnsetType = UNSET  # over the replicas; UNSET: round-robin
+    balance: Balance | UnsetType = UNSET  # over the replicas; UNSET: round-robin
     allow_different_replicas: bool | UnsetType = UNSET  # of other versions or limits than the first
     session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
     traceparent: bool | UnsetType = UNSET  # every request carries a trace id of its own (W3C Trace Context)
@@ -107,10 +107,10 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_dollars: Annotated[float, above_0("give 1 or more")] | None = None  # by the prices in `hardware`
     rates: Rates | None = None  # open loop: requests per second, a level each; no levels then
     search_rate: bool = False  # open loop: search for the largest rate that meets the SLO
-    probe: Literal["prefill", "decode"] | None = None  # measure that phase alone
+    probe: Phase | None = None  # measure that phase alone
     slo_fail: bool = False  # missing the SLO ends with exit status 99
     arrivals: str = "poisson"  # of an open loop, as harness.spec.traffic has them
-    start: Literal["staggered", "burst", "batch"] = "staggered"  # batch: all at once, and again when all are over
+    start: Start = "staggered"
     think: Pause | UnsetType = UNSET  # closed loop: from the end of an answer to the slot's next request
     repeat: Natural = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has

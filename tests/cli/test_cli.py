@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
-from harness.cli import VERBS, cli, option_values, output, verb
+from harness.cli import VERBS, cli, output, verb
+from harness.cli.run import shown
 from harness.spec import reading
 from tests.builders.servers import Request, serving
 
@@ -118,7 +119,7 @@ def test_a_printed_scenario_holds_no_secret_and_asks_for_it_when_it_is_run(tmp_p
 def test_the_command_is_kept_without_what_may_be_secret() -> None:
     arguments = ["run", "--url", "http://h", "--header", "X-Key: a", "--header=X-Id:b", '--extra-body={"token": "c"}']
     secrets = ["sk-0123456789", "on"]
-    assert option_values.shown([*arguments, "--server-meta", "flags=--api-key sk-0123456789 --on"], secrets) == [
+    assert shown([*arguments, "--server-meta", "flags=--api-key sk-0123456789 --on"], secrets) == [
         "run", "--url", "http://h", "--header", "X-Key: (not stored)", "--header", "X-Id: (not stored)",
         "--extra-body", '{"token": "(not stored)"}', "--server-meta", "flags=--api-key (hidden) --on",
     ]  # fmt: skip

@@ -9,58 +9,65 @@ import click
 import msgspec
 import pytest
 
-from harness.cli.grouped import Option
+from harness.cli.grouped import Option as Grouped
 from harness.cli.run import run
 from harness.dialects import DIALECTS
-from harness.spec import scenario
+from harness.spec import options, scenario
+from harness.spec.options import Option
 from harness.spec.work import APIS
 
-FIELDS = [option for option in run.params if isinstance(option, Option) and option.section is not None]
-KINDS: dict[str, tuple[type, ...]] = {"integer": (int,), "float": (float,), "boolean": (bool,)}
+OPTIONS = [option for some in options.OPTIONS.values() for option in some]
+FIELDS = [option for option in OPTIONS if option.sets and not option.read]
 
 
-def field_type(option: Option) -> Any:
-    sections = typing.get_type_hints(scenario.Scenario)
-    return typing.get_type_hints(sections[option.section or ""])[option.name or ""]
+def field_type(path: str) -> Any:
+    table, _, name = path.partition(".")
+    return typing.get_type_hints(typing.get_type_hints(scenario.Scenario)[table])[name]
 
 
-@pytest.mark.parametrize("option", FIELDS, ids=lambda option: str(option.name))
+@pytest.mark.parametrize("option", FIELDS, ids=lambda option: str(option.names))
 def test_an_option_that_sets_a_field_is_of_that_field_s_kind(option: Option) -> None:
-    kind = field_type(option)
+    kind = field_type(option.sets[0])
     allowed = {part for part in (typing.get_args(kind) or (kind,)) if part is not type(None)}
     choices = {word for part in [kind, *typing.get_args(kind)] for word in typing.get_args(part) if type(word) is str}
-    if option.type.name in KINDS:
-        assert allowed & set(KINDS[option.type.name])
-    elif isinstance(option.type, click.Choice):
-        assert str in allowed or (choices and set(option.type.choices) >= choices)
+    if option.kind is not str:
+        assert option.kind in allowed
+    elif option.choices:
+        assert str in allowed or (choices and set(option.choices) >= choices)
     else:  # a text: of its own, or a count or a duration that the scenario reads
         assert allowed & {str, int, float}
 
 
 def test_every_option_stands_under_a_heading_and_sets_a_field_once() -> None:
-    assert all(isinstance(param, Option) and param.heading for param in run.params if isinstance(param, click.Option))
+    assert all(isinstance(param, Grouped) and param.heading for param in run.params if isinstance(param, click.Option))
     assert len(FIELDS) > 30
-    assert len({(option.section, option.name) for option in FIELDS}) == len(FIELDS)
+    assert len({option.sets for option in FIELDS}) == len(FIELDS)
 
 
-def test_the_fields_without_an_option_of_their_own_kind_are_known() -> None:
-    """What is written in a way of its own (`levels`), or in a file alone; a field that is added is decided on here."""
+def test_every_path_that_an_option_sets_is_a_field() -> None:
+    tables = typing.get_type_hints(scenario.Scenario)
+    for path in (path for option in OPTIONS for path in option.sets):
+        table, _, name = path.partition(".")
+        assert not name or name in tables[table].__struct_fields__, path
+
+
+def test_the_fields_without_an_option_are_known() -> None:
+    """What is written in a file alone, or follows from another; a field that is added is decided on here."""
     sections = typing.get_type_hints(scenario.Scenario)
-    known = {(option.section, option.name) for option in FIELDS}
+    known = {path for option in OPTIONS for path in option.sets}
     found = {
-        (section, field.name)
+        f"{section}.{field.name}"
         for section in ("target", "workload", "ramp", "hardware", "sim")
         for field in msgspec.structs.fields(sections[section])
     }
-    assert {name for section, name in found - known} == {
-        "url", "urls", "headers", "extra_body", "server_meta", "exporters", "omit", "levels", "rates", "search_rate",
-        "slo_fail", "workers", "host_cpus", "price_per_mtok", "max_num_seqs", "prefix", "session", "node", "tools",
-        "dataset", "prefix_caching", "block_size", "scheduling_policy", "reasoning_tokens", "replicas",
-        "images", "image_size", "corrupt_share", "corrupt_above",
+    assert found - known == {
+        "workload.prefix", "workload.session", "workload.node", "workload.tools", "workload.images",
+        "workload.image_size", "sim.max_num_seqs", "sim.prefix_caching", "sim.block_size", "sim.scheduling_policy",
+        "sim.reasoning_tokens", "sim.replicas", "sim.corrupt_share", "sim.corrupt_above",
     }  # fmt: skip
 
 
-def test_the_apis_of_the_option_the_scenario_and_the_table_are_the_same() -> None:
-    option = next(each for each in FIELDS if each.name == "api")
+def test_the_apis_of_the_options_and_the_dialects_are_the_same() -> None:
+    option = next(each for each in run.params if each.name == "api")
     assert isinstance(option.type, click.Choice)
     assert tuple(option.type.choices) == APIS == tuple(DIALECTS)

@@ -18,7 +18,7 @@ from harness.load.loop import HotSelector
 from harness.load.messages import Replica, Stop
 from harness.load.sockets import SocketTransport
 from harness.load.transport import Exchange, Target, own_headers, traceparent
-from harness.spec.fleet import Balance
+from harness.spec.choices import Balance
 from tests.load.test_driver import TARGET, FakeServer, begin_level, drive
 
 REPLICAS = [Replica(f"http://{name}:1", msgspec.structs.replace(TARGET, host=name), "/v1/models") for name in "ab"]

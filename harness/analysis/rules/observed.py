@@ -12,7 +12,7 @@ from harness.base.units import span
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.record import NOT_FAILED, Level, Record
 from harness.data.summary import Drift, LevelSummary, Trend, Value
-from harness.spec.fleet import LEAST_IN_FLIGHT
+from harness.spec.choices import LEAST_IN_FLIGHT
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 UNEVEN = 0.25  # of an equal share, by which the share of the busiest replica may be above it

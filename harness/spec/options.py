@@ -1,0 +1,256 @@
+"""The options of `knee run`: names, help, heading, the fields of a scenario that each sets, and how its text is read.
+
+A field's type and bounds are those of `scenario`, which is not imported here: `knee run --help` is fast. A test
+compares every option with its field.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, get_args
+
+from harness.base import units
+from harness.base.errors import HarnessError
+from harness.spec.choices import Balance, Phase, Start, Transport
+from harness.spec.work import APIS
+
+
+class Option(NamedTuple):
+    """One option; without `sets` it is of the command line alone."""
+
+    names: str  # "--name", or "--name/--no-name"
+    help: str
+    metavar: str | None = None
+    kind: type = str
+    sets: tuple[str, ...] = ()  # paths of fields; of several, `read` gives those that it sets by their names
+    read: Callable[[Any], Any] | None = None  # of what was typed; None: the scenario reads it
+    choices: Sequence[str] = ()
+    plugins: str = ""  # entry points of other packages, whose names are choices too
+    least: float | None = None
+    name: str | None = None  # of the parameter; None: that of the option
+    multiple: bool = False
+    with_resume: bool = False  # allowed together with --resume, which takes everything else from the folder
+
+    def fields(self, value: Any) -> dict[str, Any]:
+        """Return what a value that was typed sets: values by the paths of fields."""
+        if not self.sets or value in (None, ()) or (value is False and self.read):
+            return {}
+        found = self.read(value) if self.read else value
+        if len(self.sets) == 1:
+            return {self.sets[0]: found}
+        return {path: found[name] for path in self.sets if (name := path.rpartition(".")[2]) in found}
+
+
+def option(names: str, help: str, metavar: str | None = None, **more: Any) -> Option:
+    return Option(names, help, metavar, **more)
+
+
+def _field(table: str, names: str, help: str, metavar: str | None = None, **more: Any) -> Option:
+    """Return an option that sets the field of its own name in a table of the scenario."""
+    name = names.partition("/")[0].removeprefix("--").replace("-", "_")
+    return Option(names, help, metavar, sets=(f"{table}.{name}",), **more)
+
+
+target, workload, ramp, hardware, sim = (
+    partial(_field, table) for table in ("target", "workload", "ramp", "hardware", "sim")
+)
+
+
+def json_object(text: str, flag: str = "--extra-body", example: str = '{"top_p": 0.9}') -> dict[str, Any]:
+    """Return the JSON object that an option's text holds."""
+    from harness.base import decoding
+
+    with decoding.reading(flag, "JSON", f"write it like '{example}'"):
+        value = decoding.json(text.encode())
+    if not isinstance(value, dict):
+        raise HarnessError("not a JSON object", place=flag, way_out=f"write it like '{example}'")
+    return value
+
+
+def headers(texts: Sequence[str]) -> dict[str, str]:
+    """Return headers, values by name. The error does not quote the text, which may be a key."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition(":"))
+        if not name or not value:
+            way_out = "write it like 'Name: value', in quotes"
+            raise HarnessError("not a name and a value", place="--header", way_out=way_out)
+        found[name] = value
+    return found
+
+
+def _facts(texts: Sequence[str]) -> dict[str, str]:
+    """Return facts about a server: each text is a K=V pair or the path of a JSON file that holds an object."""
+    from pathlib import Path
+
+    from harness.base import decoding
+
+    facts: dict[str, str] = {}
+    for each in texts:
+        name, found, value = each.partition("=")
+        if not found and os.path.isfile(each):
+            example = '{"version": "1.0"}'
+            with decoding.reading(f"--server-meta {each}", "a JSON file", f"write it like '{example}'"):
+                text = decoding.content(Path(each)).decode()
+            read = json_object(text, "--server-meta", example)
+            facts.update({key: str(value) for key, value in read.items()})
+        elif not found or not name.strip():
+            raise HarnessError(f"{each!r} has no '='", place="--server-meta", way_out="write it like name=value")
+        else:
+            facts[name.strip()] = value.strip()
+    return facts
+
+
+def _dataset(text: str) -> dict[str, Any]:
+    """Return the file of a dataset, with its format where that is in front of it: plain:FILE."""
+    name, colon, path = text.partition(":")
+    named = bool(name and colon) and os.path.exists(path) and not os.path.exists(text)
+    return {"path": path, "format": name} if named else {"path": text}
+
+
+def _urls(urls: Sequence[str]) -> dict[str, Any]:
+    return {"urls": list(urls)} if len(urls) > 1 else {"url": urls[0]}
+
+
+def _rate(text: str) -> dict[str, Any]:
+    return {"search_rate": True} if text == "auto" else {"rates": units.rates(text)}
+
+
+def _workers(text: str) -> int | None:
+    return None if text == "auto" else units.count(text, "--workers")
+
+
+def _names(texts: Sequence[str]) -> list[str]:
+    return [name.strip() for each in texts for name in each.split(",")]
+
+
+OPTIONS: dict[str, tuple[Option, ...]] = {
+    "Common options": (
+        option("--url", "Endpoint, like http://host:8000; 'sim:' is the simulated one. Several: replicas of one.",
+               "URL", multiple=True, with_resume=True, sets=("target.url", "target.urls"), read=_urls),
+        target("--model", "Model name; needed only if the server has several.", "NAME"),
+        target("--api-key-env", "Environment variable that holds the API key.", "VAR"),
+        workload("--input-tokens", "Prompt length in tokens; default 512.", "N"),
+        workload("--output-tokens", "Answer length in tokens; default 128.", "N"),
+        ramp("--levels", "Requests in flight, level by level; default: until the knee is found.",
+             "1,2,4", read=units.levels),
+        option("--rate", "Requests per second instead; auto seeks the most within --slo.",
+               "R[,R…]", sets=("ramp.rates", "ramp.search_rate"), read=_rate),
+        option("--slo", "Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; finds the SLO knee.",
+               "NAME=TIME,…", sets=("slo",), read=units.slo),
+        ramp("--max-seconds", "End the run after this long.", "TIME"),
+        option("--out", "Result folder; default results/NAME-TIME.", "DIR"),
+    ),
+    "Endpoint": (
+        target("--api", f"One of {', '.join(APIS)}; default chat.", "NAME",
+               choices=APIS, plugins="knee.dialects", with_resume=True),
+        option("--header", "Extra header; its value is not stored. V may be env:NAME.",
+               "K:V", multiple=True, with_resume=True, sets=("target.headers",), read=headers),
+        target("--extra-body", "Fields added to every request.", "JSON", read=json_object),
+        target("--omit", "Fields left out of every request, like ignore_eos.", "FIELD,…", multiple=True, read=_names),
+        target("--request-timeout", "Deadline of one request; default 600s.", "TIME"),
+        target("--wait", "Wait for a server that does not answer; default 0, during the run 5s.", "TIME"),
+        target("--max-rps", "Quota of the endpoint, requests per second.", "R", kind=float),
+        target("--stream/--no-stream", "Whether answers come piece by piece; default: they do.", kind=bool),
+        target("--ca-file", "Authorities to trust in place of the system's.", "PEM"),
+        target("--insecure", "Take any certificate; the result says so.", kind=bool),
+        target("--transport", "httpx: proxies, HTTP/2, odd endpoints; default socket.", choices=get_args(Transport)),
+        target("--balance", "How requests are spread over several replicas; default round-robin.",
+               choices=get_args(Balance)),
+        target("--allow-different-replicas", "Load replicas of different models, versions or limits together.",
+               kind=bool),
+        target("--session-header", "Send each session's id in this header, for a gateway.", "NAME"),
+        target("--traceparent", "Send a W3C trace id, another with each request.", kind=bool),
+        target("--metrics-url", "The server's Prometheus page; default /metrics on its host.", "URL"),
+        option("--exporter", "Page of a DCGM or node exporter of what serves.",
+               "URL", multiple=True, sets=("target.exporters",), read=list),
+        target("--server-meta", "Facts about the server for the manifest.", "K=V", multiple=True, read=_facts),
+    ),
+    "Workload": (
+        workload("--dataset",
+                 "Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format.",
+                 "FILE", read=_dataset, with_resume=True),
+        option("--skip-broken", "Leave out what of the dataset cannot be read, and count it.",
+               kind=bool, sets=("workload.dataset",), read=lambda _: {"skip_broken": True}),
+        option("--canaries", "Check that answers under load are those of an unloaded server.",
+               kind=bool, sets=("quality",), read=lambda _: {}),
+        option("--questions", "Canaries from a file, as JSON lines, with their right answers.",
+               "FILE", sets=("quality",), read=lambda path: {"file": path}),
+        workload("--tokenizer", "Makes prompts exact; default: words, counted by the server.", "PATH|ID"),
+        option("--trust-remote-code", "Run the code that the tokenizer's folder brings.", kind=bool, with_resume=True),
+        workload("--inputs", "Texts of a request of embeddings, rerank or score; default 1.", "N"),
+        workload("--seed", "Seed of the prompts; default: a new one each run.", "N", kind=int),
+    ),
+    "Load": (
+        ramp("--max-concurrency", "Bound of the search without --levels, and of --rate; default 1024.", "N"),
+        ramp("--quick", "End the search at its first answer.", kind=bool),
+        ramp("--level-seconds", "Window of every level; default: what the answer needs.", "TIME"),
+        ramp("--duration", "Soak: one window this long, and how the figures move over it.", "TIME"),
+        ramp("--knee-share", "Load of a soak without --levels; default 0.8.", "SHARE", kind=float),
+        ramp("--precision", "Measure every level until ± so much, like 0.02.", "SHARE", kind=float),
+        ramp("--repeat", "Measure all levels N times.", "N"),
+        ramp("--arrivals",
+             "Of --rate: constant, gamma(K) (bursts: K < 1); default poisson. With rates of "
+             "their own, of which R is the mean: series(0s:10,60s:40), "
+             "wave(period=60s,low=5,high=20), spike(period=120s,for=10s,low=5,high=50); trace, "
+             "trace(speed=2): the times of --dataset.",
+             "KIND"),
+        option("--burstiness", "As vLLM has it: the same as --arrivals 'gamma(K)'.",
+               "K", kind=float, least=0.001, sets=("ramp.arrivals",), read="gamma({:g})".format),
+        ramp("--start", "How a level's new slots begin; batch: all at once, and again when all are over.",
+             choices=get_args(Start)),
+        ramp("--think", "Pause of a slot behind each answer, like 2s or 500ms..5s.", "TIME"),
+        ramp("--keep-going", "Go on past a level of --levels or --rate that fails.", kind=bool),
+        ramp("--probe", "Measure one phase alone.", choices=get_args(Phase)),
+        ramp("--workers", "Load-generating processes; default auto, one for 256 streams.", "N|auto", read=_workers),
+        option("--shard", "Be the I-th of N machines that load together; docs/scale.md.", "I/N"),
+        option("--start-at", "When the shards' first level begins, like 2030-01-31T12:00:00Z.", "TIME"),
+        option("--run-id", "Of a run in shards; default: by scenario and start.", "NAME"),
+        ramp("--ray", "Run the workers on this Ray cluster's nodes, auto or HOST:PORT.", "ADDRESS"),
+    ),
+    "Limits": (
+        option("--goodput", "The limits of --slo as vLLM writes them: 'ttft:500 tpot:50'.",
+               "NAME:MS …", sets=("slo",), read=units.goodput),
+        ramp("--slo-fail", "Exit status 99 if even the lowest load misses the SLO.", kind=bool),
+        ramp("--max-ttft", "Measure no level above one whose TTFT p99 exceeds this.", "TIME"),
+        ramp("--max-requests", "End the run after N requests.", "N"),
+        ramp("--max-dollars", "End the run at this cost, by the prices below.", "USD", kind=float),
+        ramp("--max-disk", "End the run when its records take this much, like 10GB.", "SIZE"),
+    ),
+    "Prediction and cost": (
+        hardware("--gpu", "GPU of the server, like h100-sxm; host measures this machine.", "KEY|host"),
+        hardware("--gpus", "How many GPUs serve; default as many as --tp.", "N", kind=int),
+        hardware("--tp", "GPUs that share a replica, where several serve.", "N", kind=int),
+        hardware("--model-config", "config.json, model folder or shipped name.", "PATH|NAME"),
+        hardware("--dtype", "Weights as the server loads them, like fp8; default as they are stored.", "TYPE"),
+        hardware("--kv-dtype", "KV cache of the server, like fp8.", "TYPE"),
+        hardware("--max-num-seqs", "The server's limit of running requests (also of 'sim:').", "N", kind=int),
+        hardware("--calibration", "Profile of `knee calibrate model`, for a second prediction.", "FILE"),
+        hardware("--host-cpus", "Cores of this machine that serve, with --gpu host; default all.",
+                 "0,1", read=units.cpus),
+        hardware("--price", "Per GPU and hour.", "USD", kind=float),
+        hardware("--price-per-mtok", "USD per million tokens of a hosted endpoint.",
+                 "IN,OUT[,CACHED]", read=units.prices),
+    ),
+    "Simulated endpoint": (
+        sim("--profile", "What 'sim:' stands for; default llama-3.1-8b/h100-sxm.", "MODEL/GPU"),
+        sim("--speed", "How many times faster than real time 'sim:' runs; default 1.", "X", kind=float),
+    ),
+    "Output": (
+        option("--json", "Print summary.json on stdout.", kind=bool, name="as_json", with_resume=True),
+        option("--quiet", "No progress and no table.", kind=bool, with_resume=True),
+        option("--verbose", "Every remark with its advice, the details of the answer, and every table.",
+               kind=bool, with_resume=True),
+        option("--no-plots", "No curve.png and no report.html.", kind=bool, with_resume=True),
+        option("--resume", "Continue a run that ended early, with its own scenario.", "DIR"),
+        option("--list", "List the ready scenarios with their questions and stop.", kind=bool, name="list_ready"),
+        option("--print-scenario", "Print the resolved scenario as TOML and stop.", kind=bool),
+        option("--print-requests", "Print the first N requests as JSON lines and stop.", "N"),
+        option("--yes", "Answer yes to every question, like loading a public host.", kind=bool, with_resume=True),
+        option("--allow-env", "Variable that a scenario or a resumed folder may send.",
+               "NAME", multiple=True, with_resume=True),
+    ),
+
+}  # fmt: skip
