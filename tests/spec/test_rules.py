@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.library.run import laid_over
-from harness.run import datasets
+from harness.run import requests as datasets
 from harness.run.planned import planned
 from harness.spec import reading, rules, shard
 from harness.spec.load import Levels, Load, Rates, RateSearch, Search, Trace

@@ -25,7 +25,7 @@ from harness.report import markdown
 from harness.results import levelmap
 from harness.results.readers import level, table
 from harness.run.launch import answers, first_requests
-from harness.spec import images, reuse, scenario
+from harness.spec import images, reuse, rules, scenario
 from harness.stacks import command
 from harness.workload.dataset import files
 
@@ -147,12 +147,13 @@ TABLE = (
     Expression("results/readers/table.py", r"[1-9]\d{0,2}\.", table._THOUSANDS.fullmatch, times("1", before="12.")),
     Expression("spec/images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1")),
     Expression("spec/reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1")),
-    Expression("spec/scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" ")),
+    Expression("spec/rules.py", "[-!#$%&", rules._HEADER_NAME.fullmatch, times("a", after=" ")),
+    Expression("spec/rules.py", "[\\t -~]*", rules._HEADER_VALUE.fullmatch, times("a", after="\n")),
     Expression("spec/scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n")),
-    Expression("spec/scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-")),
-    Expression("spec/scenario.py", r"\w+(\.\w+)*", scenario._FIELD.fullmatch, times("a.", after="!")),
-    Expression("spec/scenario.py", r"\?api-version", scenario._API_VERSION.search, times("?api-version=1")),
-    Expression("spec/scenario.py", "[@?#]", scenario.re.compile("[@?#]").search, _a),
+    Expression("spec/rules.py", "[A-Za-z_][A-Z", rules._VARIABLE.fullmatch, times("a", after="-")),
+    Expression("spec/rules.py", r"\w+(\.\w+)*", rules._FIELD.fullmatch, times("a.", after="!")),
+    Expression("spec/rules.py", r"\?api-version", rules._API_VERSION.search, times("?api-version=1")),
+    Expression("spec/rules.py", "[@?#]", rules.re.compile("[@?#]").search, _a),
     Expression("base/secrecy.py", "[A-Z]?[a-z]+", secrecy._WORD.findall, times("A", after="a")),
     Expression("base/secrecy.py", r"(\S+ )?env:", secrecy._VARIABLE.fullmatch, times("a", after=" env:!")),
     Expression(

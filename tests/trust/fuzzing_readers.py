@@ -32,8 +32,9 @@ from harness.data.manifest import Manifest
 from harness.data.record import Level, Sample
 from harness.predict import calibration, question
 from harness.predict.catalog import model_config, models
-from harness.results import columns, frames, levelmap, points, readers
+from harness.results import columns, frames, levelmap, readers
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
+from harness.results.readers import table
 from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
 from harness.run import prediction
@@ -270,7 +271,7 @@ class Readers:
             "config": Reader(configs, True, self._config),
             "calibration": Reader([_CALIBRATION], True, self._calibration),
             "map": Reader([_MAP], True, self._map),
-            "csv": Reader([_CSV], False, lambda data: points.read(data.decode(errors="replace"), "x.csv")),
+            "csv": Reader([_CSV], False, lambda data: table.read(data.decode(errors="replace"), "x.csv")),
             "foreign": Reader(foreign, False, lambda data: readers.of_bytes(data, "x.json")),
         }
 
