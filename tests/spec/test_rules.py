@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.library.run import laid_over
-from harness.run import requests as datasets
-from harness.run.planned import planned
+from harness.run import requests
 from harness.spec import reading, rules, shard
 from harness.spec.load import Levels, Load, Rates, RateSearch, Search, Trace
 from harness.spec.scenario import Scenario
@@ -155,10 +154,10 @@ def test_a_trace_is_replayed_by_several_machines(tmp_path: Path) -> None:
     }
     spec = reading.build(tree, place="x")
     shard.check(spec)
-    with datasets.read(spec, print) as (read, rows):
+    with requests.read(spec, print) as (read, rows):
         assert isinstance(read.load, Rates)
         dealt = [Shard(number=number, of=2, start_s=0.0, run_id="r") for number in (1, 2)]
-        shares = [list(itertools.islice(planned(read, rows, each), 6)) for each in dealt]
+        shares = [list(itertools.islice(requests.planned(read, rows, each), 6)) for each in dealt]
     together = sorted((each for share in shares for each in share), key=lambda each: each.number)
     assert [each.due_s for each in together] == [float(n) for n in range(12)]
     assert together[0].number >= FIRST_REQUEST
