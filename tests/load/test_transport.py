@@ -434,6 +434,7 @@ def test_a_bad_answer_is_an_error_with_a_name(
     assert exchange.done_ns >= exchange.sent_ns > 0
 
 
+@pytest.mark.alone
 @every_wire
 def test_a_server_that_never_answers_meets_the_deadline(wire: str) -> None:
     (exchange,) = exchanges_with_script(lambda r: time.sleep(0.3), wire, timeout_s=0.05)
@@ -607,6 +608,7 @@ def test_a_request_that_has_begun_is_sent_once_and_at_once_where_a_connection_is
     assert exchange.sent_ns < exchange.decoded.arrivals[0] <= exchange.done_ns
 
 
+@pytest.mark.alone
 @every_wire
 def test_a_request_that_is_cut_by_us_is_cancelled(wire: str) -> None:
     async def go(target: Target, selector: HotSelector) -> Exchange:
