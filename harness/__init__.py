@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from harness.base.errors import HarnessError as HarnessError
-    from harness.library.comparison import compare as compare
+    from harness.library.answers import compare as compare
+    from harness.library.answers import fit as fit
     from harness.library.export import export as export
     from harness.library.export import send as send
-    from harness.library.fit import fit as fit
     from harness.library.measurement import Measurement as Measurement
     from harness.library.measurement import load as load
     from harness.library.prediction import predict as predict
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _PLACES = {
     "HarnessError": "harness.base.errors",
     "Measurement": "harness.library.measurement",
-    "compare": "harness.library.comparison",
+    "compare": "harness.library.answers",
     "export": "harness.library.export",
-    "fit": "harness.library.fit",
+    "fit": "harness.library.answers",
     "load": "harness.library.measurement",
     "predict": "harness.library.prediction",
     "run": "harness.library.run",

@@ -20,7 +20,7 @@ import msgspec
 
 from harness.analysis.rules import Rule, registered
 from harness.cli import familiar
-from harness.spec import classes, dataset, quality, recipe, reuse, scenario
+from harness.spec import classes, recipe, reuse, scenario
 from harness.spec.options import OPTIONS, Option
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +35,7 @@ _CLASS = (
 TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("target", scenario.Target, "The endpoint."),
     ("workload", scenario.WorkloadSpec, "What is asked. [workloads.md](workloads.md) shows each table in use."),
-    ("workload.dataset", dataset.DatasetSpec, "Requests from a file."),
+    ("workload.dataset", reuse.DatasetSpec, "Requests from a file."),
     ("workload.prefix", reuse.PrefixSpec, "What prompts begin with."),
     ("workload.session", reuse.SessionSpec, "Users who take turns."),
     ("[workload.node]", reuse.NodeSpec, "One request of an agent's task."),
@@ -48,7 +48,7 @@ TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("ramp", scenario.Ramp, "The load and its bounds."),
     (
         "quality",
-        quality.QualitySpec,
+        scenario.QualitySpec,
         "Canaries and questions (`--canaries`, `--questions`): [quality.md](quality.md).",
     ),
     ("hardware", scenario.Hardware, "What serves, for the prediction and the cost."),

@@ -27,9 +27,9 @@ from harness.data.manifest import Hardware, Manifest, WorkloadSpec
 from harness.data.record import SERVER, Level, LevelNote, Record, Sample
 from harness.data.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
 from harness.spec import traffic
-from harness.spec.choices import ROUND_ROBIN
+from harness.spec.choices import RANKED, ROUND_ROBIN
 from harness.spec.scenario import PRECISION
-from harness.spec.work import QUERY_WORDS, RANKED, Unit
+from harness.spec.work import QUERY_WORDS, Unit
 
 REST_S = 1.0  # that a slot rests after failures at most (`load.schedule`)
 

@@ -30,7 +30,7 @@ from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Ints, Table, follows
 from harness.data.record import Level
 from harness.data.summary import FOUND, PROVISIONAL, Curve, Interference, LossPhase, NodeLoss, SessionSummary
-from harness.spec.fleet import LOST
+from harness.spec.choices import LOST
 from harness.spec.traffic import Series, Traffic
 
 # ---- sessions ----------------------------------------------------------------------------------------------------

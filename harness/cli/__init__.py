@@ -23,9 +23,9 @@ VERBS = {
     "check": ("check", "Hold results against thresholds: met, missed or unresolved."),
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
     "completion": ("completion", "Print the completion of commands for a shell."),
-    "export": ("export", "Write a result in another tool's format."),
+    "export": ("report", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
-    "list": ("listing", "List result folders, a line each."),
+    "list": ("report", "List result folders, a line each."),
     "plan": ("plan", "How many replicas a demand needs, and what they cost."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),
@@ -78,7 +78,7 @@ def _misused(error: click.UsageError) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
     else:
-        from harness.cli.usage import one_line
+        from harness.cli.grouped import one_line
 
         print(f"error: {' '.join(one_line(error).split())}", file=sys.stderr)
     return error.exit_code

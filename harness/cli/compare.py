@@ -44,10 +44,10 @@ def compare(
 
     Exit status 3: what must be alike is not, so nothing is ranked.
     """
-    from harness.library import comparison
+    from harness.library import answers as library
 
     names = [name.strip() for name in (scenarios or "").split(",") if name.strip()]
-    found = comparison.compare(*stacks, vary=vary or "", force=force, scenarios=names, answers=answers, format=format)
+    found = library.compare(*stacks, vary=vary or "", force=force, scenarios=names, answers=answers, format=format)
     _publish(found, **shown)
     if any(each.refused for each in found.workloads):
         sys.exit(REFUSED)

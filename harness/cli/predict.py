@@ -11,7 +11,7 @@ import click
 from harness.base import units
 from harness.base.errors import HarnessError
 from harness.base.terminal import console
-from harness.cli import deployed, output, question_options
+from harness.cli import deployed, output
 from harness.cli.grouped import Grouped, option, under
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     if golden:
         _golden(as_json=flags["as_json"])
         return
-    question_options.check_arrivals(flags)
-    resolved = question_options.scenario_of(scenario, flags)
+    deployed.check_arrivals(flags)
+    resolved = deployed.scenario_of(scenario, flags)
     for name, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         flags[name] = flags[name] or getattr(resolved.hardware, name)
         if flags[name] is None:
@@ -138,10 +138,10 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
     cpus = flags["host_cpus"]
     if cpus is None and flags["gpu"].lower() == "host" and hardware.host_cpus:
         cpus = ",".join(map(str, hardware.host_cpus))
-    question = question_options.question_of(resolved, flags, deployed.card(flags["gpu"], cpus))
+    question = deployed.question_of(resolved, flags, deployed.card(flags["gpu"], cpus))
     found = _answer(question, flags)
     prediction = found.prediction
-    rates, arrivals = question_options.traffic_of(resolved, flags)
+    rates, arrivals = deployed.traffic_of(resolved, flags)
     if flags["simulate"] or rates is not None:
         stepped = _stepped(question, prediction, rates, arrivals)
         prediction = msgspec.structs.replace(prediction, step_machine=stepped)
@@ -181,9 +181,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
             raise HarnessError(_ALONE, place=f"--{flag}", way_out="leave it out")
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         raise HarnessError(_ALONE, place="--gpu", way_out="name one card")
-    question = question_options.question_of(
-        resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True
-    )
+    question = deployed.question_of(resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True)
     made, where, mean = questions.setup(question)
     pools = {name: flags[name] for name in ("prefill_gpus", "decode_gpus")}
     found = disaggregated.predict(made, where, mean, question.levels, **pools)
@@ -259,7 +257,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
             raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
-    first = question_options.question_of(resolved, flags, cards[0], several=True)
+    first = deployed.question_of(resolved, flags, cards[0], several=True)
     figures = dict(first.figures)
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     rates = {}

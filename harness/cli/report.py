@@ -1,22 +1,30 @@
-"""`knee report` and `knee fit`: results are read from disk."""
+"""`knee report`, `fit`, `export` and `list`: results are read from disk."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from harness.base.errors import HarnessError
 from harness.base.terminal import console
 from harness.cli import output
+from harness.cli.grouped import Choice
+from harness.results import exporters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.data.summary import Summary
-    from harness.library.fit import Measured
+    from harness.library.answers import Measured
+
+_EVERY_S = 0.5
 
 
 @click.command()
@@ -53,12 +61,10 @@ def report(
     from harness.results.result import Result, read_summary, without_requests
 
     if follow:
-        from harness.cli import follow as following
-
         written = {"--out": out, "--baseline": baseline, "--figures": figures}
         rest = {"--json": shown["as_json"], **written, "--quiet": shown["quiet"], "--claims": claims}
-        following.must_be_alone(folder, rest)
-        following.follow(Path(folder[0]), verbose=shown["verbose"])
+        must_be_alone(folder, rest)
+        print_levels(Path(folder[0]), verbose=shown["verbose"])
         return
     if figures is not None and no_plots:
         raise HarnessError("--figures with --no-plots", way_out="leave one of them out")
@@ -113,7 +119,7 @@ def fit(source: str, as_json: bool, seed: int, named: str) -> None:
     """
     import msgspec
 
-    from harness.library import fit as fitting
+    from harness.library import answers as fitting
     from harness.report import fitted, terminal
 
     measured = _of_stdin(named) if source == "-" else fitting.read(source, named)
@@ -128,9 +134,129 @@ def fit(source: str, as_json: bool, seed: int, named: str) -> None:
 
 def _of_stdin(named: str) -> Measured:
     from harness.base import decoding
-    from harness.library import fit as fitting
+    from harness.library import answers as fitting
     from harness.results import readers
 
     with decoding.reading("stdin", "text", "give a result folder or a file"):
         data = decoding.bounded(sys.stdin.buffer)
     return fitting.of_foreign(readers.of_bytes(data, "stdin", named), "stdin")
+
+
+def print_levels(folder: Path, *, verbose: bool = False) -> None:
+    """Print a run's table after each level, and its answer with all details if `verbose` when the run has ended.
+
+    Only the frames that are new are read while nothing ends; a level that has ended is summarised from the whole spool,
+    as any other reading of the folder does. The run's lock on its folder says whether it goes on.
+    """
+    from harness.analysis.summarise import summarise
+    from harness.base.terminal import console
+    from harness.report import document, level_table, run_report, terminal
+    from harness.results.result import Result, run_manifest
+
+    run_manifest(folder)  # an error where it is no run's folder
+    talk = console(stderr=False)
+    for summary in summaries(folder, lambda: time.sleep(_EVERY_S)):
+        terminal.show(document.Document(sections=[level_table.by_load(summary)]), talk)
+        talk.print()
+    run = Result.open(folder)
+    terminal.show(run_report.screen(summarise(run), run.manifest, verbose=verbose), talk)
+
+
+def summaries(folder: Path, wait: Callable[[], None]) -> Iterator[Summary]:
+    """The summary of a run whenever a level of it has ended, until the run has."""
+    from harness.analysis.summarise import summarise
+    from harness.results import folder as folders
+    from harness.results import frames
+    from harness.results.result import Result
+
+    at, spool = frames.START, folder / folders.SPOOL
+    ended: set[int] = set()  # a segment repeats the levels before it
+    while folders.is_claimed(folder):
+        found: Summary | None = None
+        with contextlib.suppress(FileNotFoundError, HarnessError):  # there is none yet, or it is being packed
+            levels, at = frames.levels_since(spool, at)
+            new = {level.index for level in levels if level.finished} - ended
+            ended |= new
+            if new:
+                found = summarise(Result.open(folder))
+        if found is not None:
+            yield found
+        wait()
+
+
+def must_be_alone(folders: tuple[str, ...], others: Mapping[str, object]) -> None:
+    """HarnessError where --follow stands with what a run that goes on has not."""
+    if len(folders) > 1:
+        raise HarnessError("--follow with several folders", way_out="name one folder at a time")
+    for name, value in others.items():
+        if value:
+            raise HarnessError(f"--follow with {name}", way_out=f"leave {name} out: nothing is written")
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
+@click.option("--to", type=Choice(exporters.names(), "knee.exporters"), required=True, help="Format of the files.")
+@click.option("--out", metavar="DIR|URL", help="Write files there, or send otel or mlflow; default: stdout.")
+def export(folder: str, to: str, out: str | None) -> None:
+    """Write a result in another tool's format.
+
+    csv: the levels and the requests as tables. vllm: what `vllm bench serve --save-result` writes, a file a level.
+    llm-d: llm-d's benchmark report as JSON, a file a level. otel: OpenTelemetry metrics as JSON, one file, or posted
+    to a collector's URL. mlflow: a run in MLflow, at a tracking server's URL or in a folder. On stdout each JSON is
+    a line.
+    """
+    from harness.library import export as exporting
+    from harness.library.measurement import load
+
+    measured = load(folder)
+    with output.closed_stdout_ignored():
+        if out is None:
+            # A pipe takes line feeds; a carriage return would be shown as an escape (`terminal.guard`).
+            sys.stdout.write(exporting.text(measured, to).replace("\r\n", "\n"))
+        elif exporting.is_sent(to, out):
+            print(exporting.send(measured, to, out), file=sys.stderr)
+        else:
+            for path in exporting.export(measured, to, out):
+                print(path, file=sys.stderr)
+
+
+@click.command("list")
+@click.argument("folder", nargs=-1, metavar="[DIR…]")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON on stdout.")
+@click.option("--html", metavar="FILE", help="Write a page there that plots a figure over time.")
+@click.option("--figure", metavar="NAME", help="The figure, as knee check names it: plateau, ttft_p99@32. [plateau]")
+def list_(folder: tuple[str, ...], as_json: bool, html: str | None, figure: str | None) -> None:
+    """List result folders, a line each.
+
+    A folder may hold results anywhere below; without one it is results. The oldest come first.
+
+    Exit status 1: a folder cannot be read. It is named, and the others are listed.
+    """
+    import msgspec
+
+    from harness.base import files
+    from harness.decide import listing
+    from harness.decide.check import expression, figures
+    from harness.report import listing as report
+    from harness.report import terminal
+
+    name = figure or "plateau"
+    wanted = expression.subject(name, "--figure")
+    unit = figures.unit(wanted, "--figure")
+    if wanted.at == expression.ALL:
+        way_out = "name a level: @knee or @32"
+        raise HarnessError("all levels make no figure of one run", place="--figure", way_out=way_out)
+    found = listing.listing(folder or ("results",), wanted if figure or html else None)
+    if html is not None:
+        from harness.report import page
+
+        files.write(files.named(Path(html)), page.render(report.index(found, name, unit)))
+    with output.closed_stdout_ignored():
+        if as_json:
+            output.print_json(msgspec.json.encode(found).decode())
+        else:
+            talk = console(stderr=False)
+            terminal.show(report.table(found, name if figure else "", unit, whole=not talk.is_terminal), talk)
+    for each in found.broken:
+        print(f"error: {' '.join(each.error.split())}", file=sys.stderr)
+    sys.exit(1 if found.broken else 0)

@@ -188,12 +188,11 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     """(manifest, scenario) of a run that is resumed."""
     from harness.run.resume import begun_with, must_be_named
-    from harness.spec import fleet
 
     must_stand_alone()
     resolved = begun_with(folder, options.headers(flags["header"]))
     must_be_named(resolved, api=flags["api"], dataset=flags["dataset"], place=folder)
-    begun = fleet.urls(resolved.target)
+    begun = resolved.target.every_url
     if flags["url"] and list(flags["url"]) != begun:
         fact = f"the run was begun with {', '.join(begun)}"
         raise HarnessError(fact, place=f"--url {', '.join(flags['url'])}", way_out="give that, or start a new run")

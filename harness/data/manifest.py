@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from harness.data.machines import Amount, Card, Client, Count, Host, Machine, Natural
 from harness.data.record import FORMAT
 from harness.data.summary import Prediction, RampStep
-from harness.spec import classes, quality, recipe, scenario, shard
+from harness.spec import classes, recipe, scenario, shard
 
 ShardNumber = Annotated[int, Meta(ge=1, le=shard.MOST)]
 Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]  # three hundred years
@@ -66,7 +66,7 @@ class Sim(scenario.Sim, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The simulated endpoint."""
 
 
-class QualitySpec(quality.QualitySpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+class QualitySpec(scenario.QualitySpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """Which answers were compared."""
 
 

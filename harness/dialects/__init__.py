@@ -11,7 +11,7 @@ from functools import cache
 from harness.base import plugins
 from harness.base.errors import HarnessError
 from harness.dialects.dialect import Dialect
-from harness.spec.work import APIS
+from harness.spec.choices import APIS
 
 
 class _Dialects(dict[str, Dialect]):

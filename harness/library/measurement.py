@@ -37,23 +37,23 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
     @cached_property
     def levels(self) -> pandas.DataFrame:
         """A row a level: load, throughput, latencies; seconds and tokens per second."""
-        from harness.library import dataframes
+        from harness.library import notebook
 
-        return dataframes.levels(self.summary)
+        return notebook.levels(self.summary)
 
     @cached_property
     def requests(self) -> pandas.DataFrame:
         """A row a request, those of the warm-up too; `in_window` marks those that a level's figures are of."""
-        from harness.library import dataframes
+        from harness.library import notebook
 
-        return dataframes.requests(self._result)
+        return notebook.requests(self._result)
 
     @cached_property
     def telemetry(self) -> pandas.DataFrame:
         """A row a figure of server, client, host or GPU: time_s, source, metric, value."""
-        from harness.library import dataframes
+        from harness.library import notebook
 
-        return dataframes.telemetry(self._result.samples)
+        return notebook.telemetry(self._result.samples)
 
     @property
     def has_requests(self) -> bool:
@@ -68,9 +68,9 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
         return drawn
 
     def _repr_html_(self) -> str:
-        from harness.library import html
+        from harness.library import notebook
 
-        return html.of_measurement(self.summary, self.manifest)
+        return notebook.html(self.summary, self.manifest)
 
     def __repr__(self) -> str:
         from harness.report.headline import sentence

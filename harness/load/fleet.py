@@ -16,7 +16,7 @@ from harness.load.balance import Balancer, State
 from harness.load.client import client
 from harness.load.messages import Replica
 from harness.load.transport import Exchange, Transport
-from harness.spec.fleet import LOST
+from harness.spec.choices import LOST
 
 PROBE_EVERY_S = 0.1
 _PROBE_S = 2.0  # for one probe, connecting included

@@ -41,8 +41,8 @@ from harness.run.ending import DaemonExecutor, Ended, RunEnd, Signals, load
 from harness.run.launch import checks, consent, limits, reach
 from harness.run.launch.consent import Agreed
 from harness.run.launch.endpoint import Address, Endpoint, address, probe_lengths
-from harness.spec import fleet, shard
 from harness.spec import scenario as scenarios
+from harness.spec import shard
 from harness.spec.scenario import Scenario
 from harness.spec.shard import Shard
 from harness.workload import probe
@@ -178,7 +178,7 @@ def _measured(session: _Session) -> Outcome:
     """Read the dataset, start the simulated endpoint, if that is the target, and the event loop."""
     signals, view = session.signals, session.view
     server_cpu, placed = limits.placement(session.scenario, session.shard.of if session.shard else None)
-    urls = fleet.urls(session.scenario.target)
+    urls = session.scenario.target.every_url
     with signals.outside(), contextlib.ExitStack() as exits:
         scenario, rows = exits.enter_context(requests.read(session.scenario, view.note))
         profile = None

@@ -21,9 +21,9 @@ from harness.base.terminal import few
 from harness.dialects import DIALECTS
 from harness.run.launch import limits
 from harness.spec import traffic
-from harness.spec.dataset import DatasetSpec
 from harness.spec.distribution import parse
 from harness.spec.load import Rates
+from harness.spec.reuse import DatasetSpec
 from harness.spec.scenario import Ramp, Scenario
 from harness.spec.shard import FIRST_REQUEST, Shard
 from harness.workload import canaries, probe, shape, tasks

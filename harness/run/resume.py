@@ -27,9 +27,9 @@ from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.spec import reading
 from harness.spec import scenario as scenarios
-from harness.spec.dataset import DatasetSpec
+from harness.spec.choices import APIS
+from harness.spec.reuse import DatasetSpec
 from harness.spec.scenario import Scenario
-from harness.spec.work import APIS
 from harness.workload.dataset.dataset import readers
 
 

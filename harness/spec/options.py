@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 from harness.base import units
 from harness.base.errors import HarnessError
-from harness.spec.choices import Balance, Phase, Start, Transport
-from harness.spec.work import APIS
+from harness.spec.choices import APIS, Balance, Phase, Start, Transport
 
 
 class Option(NamedTuple):

@@ -14,7 +14,7 @@ import msgspec
 
 from harness.base import decoding, units
 from harness.base.errors import HarnessError
-from harness.spec import classes, dataset, fleet, images, reuse, rules, traffic
+from harness.spec import classes, reuse, rules, traffic
 from harness.spec.bounds import located
 from harness.spec.scenario import Hardware, Scenario
 
@@ -82,7 +82,9 @@ def read(raw: Mapping[str, Any], *, place: str) -> Scenario:
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
     tree["workload"] = reuse.read(tree.get("workload", {}), f"{place}: $.workload")
     if isinstance(tree.get("target"), dict):
-        tree["target"] = fleet.read(tree["target"])
+        urls = tree["target"].get("urls")
+        if isinstance(urls, list) and urls:
+            tree["target"].setdefault("url", urls[0])  # so that what needs one server has one
     if isinstance(hardware := tree.get("hardware"), dict) and hardware.get("tp"):
         hardware.setdefault("gpus", hardware["tp"])  # one replica over all
     slo = tree.get("slo")
@@ -117,12 +119,12 @@ def check(scenario: Scenario, *, place: str) -> None:
     workload, ramp = scenario.workload, scenario.ramp
     traffic.parse(ramp.arrivals, f"{place}: $.ramp.arrivals")
     reuse.pauses(ramp.think or 0.0, f"{place}: $.ramp.think")
-    images.size(workload.image_size or images.DEFAULT, f"{place}: $.workload.image_size")
+    reuse.image_size(workload.image_size or reuse.IMAGE_SIZE, f"{place}: $.workload.image_size")
     for name, limit in scenario.slo.items():
         units.known_limit(name, f"{place}: $.slo")
         must(0 < limit < math.inf, f"slo.{name}", "a limit is above 0", "write it like '2s' or '50ms'")
     rules.must_agree(scenario, place)
     classes.check(scenario.class_ or (), must, place)
     if workload.dataset:
-        dataset.check(workload.dataset, must, place)
+        reuse.check_dataset(workload.dataset, must, place)
     reuse.check(workload.prefix or None, workload.session or None, workload.node or [], must, place)

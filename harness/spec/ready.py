@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from harness.base.errors import HarnessError, nearest
 
@@ -16,7 +15,7 @@ _PLACES = Path(__file__).parents[1] / "scenarios", Path(__file__).parents[2] / "
 FOLDER = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
 
 
-class Ready(msgspec.Struct, frozen=True):
+class Ready(NamedTuple):
     """One ready scenario."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Asked reuse: a workload's tables [workload.prefix], [workload.session] and [[workload.node]], and what is refused.
+"""The tables of a workload: [workload.prefix], [workload.session], [[workload.node]], [workload.dataset]; and images.
 
 A prefix is what several prompts begin with. A session is a user's turns, each with all that was said before. Nodes are
 the requests of an agent's task, each with those that it waits for. What is sent of them `workload` makes.
@@ -7,15 +7,19 @@ the requests of an agent's task, each with those that it waits for. What is sent
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from harness.base import units
-from harness.base.errors import HarnessError
-from harness.spec import precedence
+from harness.base.errors import HarnessError, nearest
 from harness.spec.bounds import Must, above_0, bound
+
+IMAGE_SIZE = "512x512"  # by default
+LARGEST_SIDE = 4096  # pixels of a side
+
 
 MOST_REQUESTS = 1_000  # of a session or a graph
 MOST_PREFIXES = 1_000_000
@@ -148,10 +152,82 @@ def check(
     fact = f"a task of {requests:,} requests is more than {MOST_REQUESTS:,}"
     must(requests <= MOST_REQUESTS, "workload.node", fact, "lower fan_out")
     names = [node.name for node in nodes]
-    precedence.order(names, {node.name: node.after for node in nodes}, path="$.workload.node", place=place)
+    order(names, {node.name: node.after for node in nodes}, path="$.workload.node", place=place)
 
 
 def _at_most(most: int, count: int | str | None, noun: str, path: str, must: Must) -> None:
     """Refuse a number beyond reason; the text of a distribution is bounded where it is read."""
     if isinstance(count, int):
         must(count <= most, path, f"{count:,} {noun} are too many", f"give {most:,} or less")
+
+
+def order(names: Sequence[str], after: Mapping[str, Sequence[str]], *, path: str, place: str = "") -> list[str]:
+    """The names, each behind those of `after` that it waits for; HarnessError at the path where there is no such order.
+
+    >>> order(["join", "left", "right", "root"],
+    ...     {"join": ["left", "right"], "left": ["root"], "right": ["root"]}, path="$.node")
+    ['root', 'left', 'right', 'join']
+    """
+
+    def refused(fact: str, way_out: str) -> HarnessError:
+        return HarnessError(f"{fact} at {path}", place=place, way_out=way_out)
+
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise refused(f"the name '{name}' stands twice", "give each a name of its own")
+        parents = after.get(name, ())
+        for j, parent in enumerate(parents):
+            if parent not in names:
+                raise refused(f"'{name}' waits for '{parent}', which is not there", nearest(parent, names))
+            if parent in parents[:j]:
+                raise refused(f"'{name}' waits for '{parent}' twice", "name it once")
+    try:
+        return list(TopologicalSorter({name: after.get(name, ()) for name in names}).static_order())
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        raise refused(f"{' → '.join(circle)} is a circle", "let one of them wait for none of the others") from None
+
+
+_IMAGE_SIZE = re.compile(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
+
+
+def image_size(text: str, place: str) -> tuple[int, int]:
+    """Width and height, pixels; HarnessError where the text is no size.
+
+    >>> image_size("640x480", "test")
+    (640, 480)
+    """
+    match = _IMAGE_SIZE.fullmatch(text)
+    sides = (int(match[1]), int(match[2])) if match else (LARGEST_SIDE + 1, 0)
+    if max(sides) > LARGEST_SIDE:
+        raise HarnessError(
+            f"not a size of at most {LARGEST_SIDE} pixels a side: {text[:40]!r}",
+            place=place,
+            way_out="write it like '512x512'",
+        )
+    return sides
+
+
+class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Requests from a file, in its order, and again from the first. What is below the line a run fills in."""
+
+    path: str  # a file of one of the formats of `workload.dataset`, or a result folder
+    format: str | None = None  # of the file; None: recognised by its contents
+    skip_broken: bool = False  # leave broken rows out, and count them
+    sessions: bool = False  # a session's rows are sent one after the other; else each row by itself
+    history: Literal["live", "scripted"] = "live"  # of a session: the server's own answers, or the recorded ones
+    think: Pause = 0.0  # of a session, before a row whose file says no pause
+    # ---
+    requests: int | None = None
+    skipped: int = 0
+    input_tokens: float | None = None  # mean of its prompts
+    output_tokens: float | None = None  # mean of its answers
+
+
+def check_dataset(spec: DatasetSpec, must: Must, place: str) -> None:
+    """Refuse what sessions have where none are asked for, and a pause that is none."""
+    usual = DatasetSpec(path="")
+    for key in ("history", "think"):
+        asked = spec.sessions or getattr(spec, key) == getattr(usual, key)
+        must(asked, f"workload.dataset.{key}", "rows are sent by themselves", "add sessions = true")
+    pauses(spec.think, f"{place}: $.workload.dataset.think")

@@ -16,13 +16,13 @@ import msgspec
 
 from harness.base import plugins, units
 from harness.base.errors import HarnessError
-from harness.spec import fleet, traffic
-from harness.spec.choices import SESSION
+from harness.spec import traffic
+from harness.spec.choices import APIS, PREFILL_ONLY, SESSION
 from harness.spec.load import Levels, RateSearch, Search
 from harness.spec.scenario import Scenario, Sweep
-from harness.spec.work import APIS, PREFILL_ONLY
 
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
+MOST_REPLICAS = 64  # every one is asked for its model before the load
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 MOST_INPUTS = 10_000  # texts of a request
 _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
@@ -190,8 +190,8 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("target.urls", lambda s: s.target.urls == [], "no url in it", "write ['http://a:8000', 'http://b:8000']"),
     Rule("target.url", lambda s: s.target.urls and s.target.url != s.target.urls[0],
          "url and urls exclude each other", "leave url out"),
-    Rule("target.urls", lambda s: len(s.target.urls or ()) > fleet.MOST and f"{len(s.target.urls or ()):,}",
-         "{} replicas are too many", f"give {fleet.MOST} or less"),
+    Rule("target.urls", lambda s: len(s.target.urls or ()) > MOST_REPLICAS and f"{len(s.target.urls or ()):,}",
+         "{} replicas are too many", f"give {MOST_REPLICAS} or less"),
     Rule("target.urls", _twice("target.urls"), "a url stands twice", "write each url once"),
     Rule("target.urls", lambda s: "sim:" in (s.target.urls or ()),
          "sim: is one endpoint", "start several by `knee sim`, give their urls"),

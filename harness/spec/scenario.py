@@ -21,13 +21,10 @@ from harness.base import secrecy
 from harness.base.errors import HarnessError
 from harness.spec import load as loads
 from harness.spec.bounds import above_0, bound
-from harness.spec.choices import Balance, Phase, Start, Transport
+from harness.spec.choices import PREFILL_ONLY, Balance, Phase, Start, Transport
 from harness.spec.classes import AnswerLength, ClassSpec, PromptLength
-from harness.spec.dataset import DatasetSpec
 from harness.spec.load import Load
-from harness.spec.quality import QualitySpec
-from harness.spec.reuse import NodeSpec, Pause, PrefixSpec, SessionSpec
-from harness.spec.work import PREFILL_ONLY
+from harness.spec.reuse import DatasetSpec, NodeSpec, Pause, PrefixSpec, SessionSpec
 
 _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
@@ -73,6 +70,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     traceparent: bool | UnsetType = UNSET  # every request carries a trace id of its own (W3C Trace Context)
     exporters: list[str] | UnsetType = UNSET  # pages of DCGM and node exporters
     omit: list[str] | UnsetType = UNSET  # fields that no request has, by their paths; UNSET: none but what is refused
+
+    @property
+    def every_url(self) -> list[str]:
+        """The address of every replica; of one server its own, none where the scenario names none."""
+        return list(self.urls or ([self.url] if self.url is not None else []))
 
     @property
     def streams(self) -> bool:
@@ -167,6 +169,20 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one
     corrupt_share: Share | UnsetType = UNSET  # of its answers that are other words; else none
     corrupt_above: Natural | UnsetType = UNSET  # requests in flight, only above which; else at any
+
+
+MOST_SHARE = 0.02  # of the load: what is measured stays the workload's
+_SHARE = bound("canaries are more than 0 and at most 2 % of the load", "write 0.02", gt=0, le=MOST_SHARE)
+_REPEATS = bound("a first answer is compared with at least one more, at most 100", "give 2 to 100", ge=2, le=100)
+
+
+class QualitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Canaries: requests with fixed prompts and temperature 0, in place of a share of the load's own."""
+
+    file: str | None = None  # path of a JSONL file of prompts; None: those that come with Knee
+    share: Annotated[float, _SHARE] = MOST_SHARE  # share of the requests that are canaries
+    repeats: Annotated[int, _REPEATS] = 3  # how often each is asked before the load, one request in flight
+    output_tokens: Annotated[int, above_0("give 1 or more")] = 64  # tokens of an answer, at most
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,11 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-RANKED = ("rerank", "tei-rerank", "score")  # APIs whose texts are compared with a query
-PREFILL_ONLY = ("embeddings", *RANKED)  # APIs that decode nothing
-APIS = (
-    "chat", "completions", "responses", "anthropic", "triton", "tgi", "llama-cpp", "ollama", *PREFILL_ONLY,
-)  # fmt: skip  # the names in harness.dialects.DIALECTS
 QUERY_WORDS = 16
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from harness.base import decoding
 from harness.base.errors import HarnessError
-from harness.spec.quality import QualitySpec
+from harness.spec.scenario import QualitySpec
 from harness.workload import answers
 from harness.workload.answers import Choice, Exact, Expected, Pattern, Schema
 from harness.workload.request import Message, Request

@@ -14,7 +14,7 @@ import random
 import struct
 import zlib
 
-from harness.spec import images
+from harness.spec import reuse
 from harness.spec.scenario import WorkloadSpec
 
 _BLOCK = 16  # pixels
@@ -55,7 +55,7 @@ def plan(workload: WorkloadSpec) -> tuple[int, int, int] | None:
     """Return how many images each request has, their width and their height; None: it has none."""
     if not workload.images:
         return None
-    return workload.images, *images.size(workload.image_size or images.DEFAULT, "$.workload.image_size")
+    return workload.images, *reuse.image_size(workload.image_size or reuse.IMAGE_SIZE, "$.workload.image_size")
 
 
 def request_bytes(workload: WorkloadSpec) -> int:

@@ -16,8 +16,9 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.spec import traffic
+from harness.spec.choices import RANKED
 from harness.spec.scenario import Scenario
-from harness.spec.work import QUERY_WORDS, RANKED
+from harness.spec.work import QUERY_WORDS
 from harness.workload import answers, shape, tasks
 from harness.workload import rows as dataset_rows
 from harness.workload.answers import Pattern

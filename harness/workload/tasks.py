@@ -22,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.spec import precedence
+from harness.spec import reuse
 from harness.spec.distribution import Distribution, parse
 from harness.spec.scenario import Scenario
 from harness.workload import rows as dataset_rows
@@ -93,7 +93,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
         steps = {step.name: step for step in self.steps}
         nodes: list[tuple[str, Step, tuple[int, ...]]] = []
         places: dict[str, range] = {}
-        for name in precedence.order([step.name for step in self.steps], after, path="$.workload.node"):
+        for name in reuse.order([step.name for step in self.steps], after, path="$.workload.node"):
             step = steps[name]
             parents = tuple(place for parent in step.after for place in places[parent])
             places[name] = range(len(nodes), len(nodes) + step.fan_out)

@@ -18,8 +18,8 @@ from harness.base.terminal import Guard
 from harness.cli import cli
 from harness.data.judgement import Verdict
 from harness.data.summary import Estimate
+from harness.library import answers as fitting
 from harness.library import export as exporting
-from harness.library import fit as fitting
 from harness.library.measurement import load
 from harness.results import exporters, readers
 from harness.results.exporters import csv as table

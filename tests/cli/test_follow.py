@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.base import files
-from harness.cli import cli, follow
+from harness.cli import cli, report
 from harness.data.record import Level
 from harness.results import folder as folders
 from harness.results import frames
@@ -54,7 +54,7 @@ def test_a_table_comes_with_each_level_and_none_after_the_end(tmp_path: Path) ->
             if turn == 5:
                 stack.close()
 
-        seen = [len(summary.levels) for summary in follow.summaries(tmp_path, wait)]
+        seen = [len(summary.levels) for summary in report.summaries(tmp_path, wait)]
     assert seen == [1, 2]
     assert next(turns) == 6, "it ends with the run"
 

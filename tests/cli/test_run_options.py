@@ -13,8 +13,8 @@ from harness.cli.grouped import Option as Grouped
 from harness.cli.run import run
 from harness.dialects import DIALECTS
 from harness.spec import options, scenario
+from harness.spec.choices import APIS
 from harness.spec.options import Option
-from harness.spec.work import APIS
 
 OPTIONS = [option for some in options.OPTIONS.values() for option in some]
 FIELDS = [option for option in OPTIONS if option.sets and not option.read]

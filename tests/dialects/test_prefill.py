@@ -9,7 +9,8 @@ import pytest
 from harness.base.errors import ProtocolError
 from harness.dialects import DIALECTS
 from harness.dialects.prefill import AnswerDecoder
-from harness.spec.work import PREFILL_ONLY, Unit
+from harness.spec.choices import PREFILL_ONLY
+from harness.spec.work import Unit
 from harness.workload.request import Message, Request
 
 QUERY, TEXTS = Message("query", "q"), (Message("document", " a b"), Message("document", " c"))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import harness as knee
 from harness.cli import cli
-from harness.library import fit as fitting
+from harness.library import answers as fitting
 
 DATA = Path(__file__).parents[1] / "data"
 SATURATING = [(C, min(100.0 * C, 1600.0)) for C in (1, 2, 4, 8, 16, 24, 32, 64)]  # a hinge at 16

@@ -20,7 +20,7 @@ from harness.base.errors import HarnessError
 from harness.base.files import write_json
 from harness.data.manifest import Manifest
 from harness.data.record import ABANDONED, FORMAT, Header, Level, Record, Sample
-from harness.library import dataframes, html
+from harness.library import notebook
 from harness.results.exporters import csv as rows
 from harness.results.result import Result
 from tests.builders.records import WINDOW, request
@@ -49,7 +49,7 @@ def test_the_summary_is_that_of_the_report_and_made_once() -> None:
 def test_a_request_s_latencies_are_in_seconds_by_the_definitions() -> None:
     """Sent at 1.0 s and due at 0.9; tokens at 1.5, 1.6 and 1.8; over at 1.9."""
     whole = request(1.0, [1.5, 1.6, 1.8], done=1.9, scheduled_s=0.9)
-    (row,) = dataframes.requests(result([whole], WINDOW)).to_dict("records")
+    (row,) = notebook.requests(result([whole], WINDOW)).to_dict("records")
     assert row["ttft_s"] == pytest.approx(0.5)
     assert row["tpot_s"] == pytest.approx(0.15)  # (1.8 - 1.5) / 2
     assert row["icl_max_s"] == pytest.approx(0.2)
@@ -61,7 +61,7 @@ def test_a_request_s_latencies_are_in_seconds_by_the_definitions() -> None:
 
 def test_in_an_open_loop_latencies_start_at_the_schedule() -> None:
     late = request(21.25, [21.5], done=21.75, scheduled_s=21.0, level=1, concurrency=None)
-    (row,) = dataframes.requests(result([late], WINDOW, OPEN)).to_dict("records")
+    (row,) = notebook.requests(result([late], WINDOW, OPEN)).to_dict("records")
     assert (row["ttft_s"], row["e2e_s"], row["lag_s"], row["rate"]) == (0.5, 0.75, 0.25, 2.0)
     assert pd.isna(row["concurrency"])
     assert np.isnan(row["tpot_s"]), "one token has no time per token after the first"
@@ -71,7 +71,7 @@ def test_what_a_request_lacks_is_null_and_success_is_no_error() -> None:
     good = request(1.0, [1.5])
     refused = request(2.0, error="reset", sent_s=None, done=None, status=None, finish_reason="", token_source="")
     given_up = request(11.0, [11.5], error=ABANDONED)
-    frame = dataframes.requests(result([good, refused, given_up], WINDOW))
+    frame = notebook.requests(result([good, refused, given_up], WINDOW))
     assert frame["error"].isna().tolist() == [True, False, False]
     unsent = frame[frame["error"] == "reset"].iloc[0]
     for name in ("sent_s", "ttft_s", "tpot_s", "e2e_s", "lag_s", "status", "output_tokens", "finish_reason", "class"):
@@ -83,13 +83,13 @@ def test_what_a_request_lacks_is_null_and_success_is_no_error() -> None:
 @pytest.mark.slow
 def test_a_level_s_row_has_the_summary_s_figures_and_nulls_where_it_has_none() -> None:
     whole, empty = full(), hollow()
-    frame = dataframes.levels(whole)
+    frame = notebook.levels(whole)
     assert frame["concurrency"].tolist() == [level.concurrency for level in whole.levels]
     assert frame["output_tokens_per_s"].tolist() == [level.output_tokens_per_s.mean for level in whole.levels]
     assert frame["ttft_p99_s"].dropna().tolist() == [s.ttft_s.p99 for s in whole.levels if s.ttft_s.p99 is not None]
-    assert dataframes.levels(empty)["goodput_requests_per_s"].isna().all()
+    assert notebook.levels(empty)["goodput_requests_per_s"].isna().all()
     kinds = {str(kind) for kind in frame.dtypes}
-    assert kinds == {str(kind) for kind in dataframes.levels(empty).dtypes} == {"Int64", "float64", "str", "bool"}
+    assert kinds == {str(kind) for kind in notebook.levels(empty).dtypes} == {"Int64", "float64", "str", "bool"}
 
 
 def test_an_error_of_throughput_that_was_assumed_is_no_measured_one() -> None:
@@ -100,9 +100,9 @@ def test_an_error_of_throughput_that_was_assumed_is_no_measured_one() -> None:
 
 
 def test_telemetry_is_a_row_a_figure() -> None:
-    frame = dataframes.telemetry([Sample(0.5, "gpu 0", "power_w", 310.0)])
+    frame = notebook.telemetry([Sample(0.5, "gpu 0", "power_w", 310.0)])
     assert frame.to_dict("records") == [{"time_s": 0.5, "source": "gpu 0", "metric": "power_w", "value": 310.0}]
-    assert list(dataframes.telemetry([])) == ["time_s", "source", "metric", "value"]
+    assert list(notebook.telemetry([])) == ["time_s", "source", "metric", "value"]
 
 
 class Texts(HTMLParser):
@@ -122,7 +122,7 @@ class Texts(HTMLParser):
 
 
 def test_a_notebook_shows_the_answer_and_the_levels_in_little_html() -> None:
-    page = html.of_measurement(full(), MANIFEST)
+    page = notebook.html(full(), MANIFEST)
     shown = Texts(page)
     assert shown.tags == {"div", "p", "b", "table", "tr", "th", "td"}
     assert any("Knee: 16" in text for text in shown.texts)
@@ -133,7 +133,7 @@ def test_a_notebook_shows_the_answer_and_the_levels_in_little_html() -> None:
 
 @pytest.mark.slow
 def test_a_simulated_measurement_says_so_wherever_it_shows() -> None:
-    assert "SIMULATED" in html.of_measurement(simulated(), SIMULATED_MANIFEST)
+    assert "SIMULATED" in notebook.html(simulated(), SIMULATED_MANIFEST)
     measured = knee.load(DEMO)
     assert "SIMULATED" in repr(measured)
     assert "SIMULATED" in [text.get_text() for text in measured.plot().texts]
@@ -142,7 +142,7 @@ def test_a_simulated_measurement_says_so_wherever_it_shows() -> None:
 def test_names_from_outside_are_escaped_and_many_levels_are_cut() -> None:
     evil = msgspec.structs.replace(MANIFEST, model="<script>alert(1)</script>", server={"name": "<b onclick=x>"})
     many = msgspec.structs.replace(full(), levels=full().levels * 20)
-    page = html.of_measurement(many, evil)
+    page = notebook.html(many, evil)
     assert "script" not in Texts(page).tags
     assert "onclick" not in page.replace("&lt;b onclick=x&gt;", "")
     assert page.count("<tr>") == 41

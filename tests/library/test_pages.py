@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from matplotlib import pyplot
 
 from harness.cli import cli
-from harness.library import dataframes
+from harness.library import notebook
 from harness.results.columns import PLAIN
 from harness.results.exporters.csv import NAMES, SPREADS
 from tests.builders import pages
@@ -102,7 +102,7 @@ def test_the_notebook_is_committed_without_what_it_printed() -> None:
 
 def test_every_column_stands_in_the_library_s_page() -> None:
     page = LIBRARY.read_text()
-    for name in dataframes.ADDED:
+    for name in notebook.ADDED:
         assert f"| `{name}` |" in page, name
     for name in NAMES:
         stem = re.sub(r"_(mean|p50|p90|p95|p99|max)_s$", "_…_s", name) if _is_spread(name) else name

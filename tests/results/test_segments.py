@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.cli import follow
+from harness.cli import report
 from harness.data.record import Level, Sample
 from harness.results import folder as folders
 from harness.results import frames, spool
@@ -194,7 +194,7 @@ def test_who_follows_sees_each_level_once_over_all_segments(tmp_path: Path) -> N
                 for i in range(60, 90):
                     add(made, i)
 
-        for summary in follow.summaries(tmp_path, wait):
+        for summary in report.summaries(tmp_path, wait):
             seen.append(len(summary.levels))
             if len(seen) == 2:
                 break

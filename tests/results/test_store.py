@@ -14,7 +14,7 @@ import pytest
 from harness.base import files
 from harness.base.errors import HarnessError
 from harness.data.record import Level, Record, Sample, arrivals_of, phase_of
-from harness.library import dataframes
+from harness.library import notebook
 from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY, claimed, create, default
 from harness.results.result import Result
@@ -96,7 +96,7 @@ def test_more_requests_than_are_written_at_once_come_back_in_order(tmp_path: Pat
 def test_a_run_without_requests_is_packed_and_read(tmp_path: Path) -> None:
     spooled(tmp_path, [])
     assert finish(tmp_path).records == []
-    assert len(dataframes.requests(Result.open(tmp_path))) == 0
+    assert len(notebook.requests(Result.open(tmp_path))) == 0
 
 
 def test_the_parquet_has_the_contract_s_columns_and_phases(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_the_parquet_has_the_contract_s_columns_and_phases(tmp_path: Path) -> No
 
 def test_the_requests_of_a_finished_and_a_dead_run_are_the_same_data_frame(tmp_path: Path) -> None:
     spooled(tmp_path, [record(i) for i in range(10)])
-    dead = dataframes.requests(Result.open(tmp_path))
+    dead = notebook.requests(Result.open(tmp_path))
     finish(tmp_path)
-    finished = dataframes.requests(Result.open(tmp_path))
+    finished = notebook.requests(Result.open(tmp_path))
     assert dead["request_id"].tolist() == finished["request_id"].tolist()
     assert finished.groupby("phase").size().to_dict() == {"cooldown": 4, "measure": 4, "warmup": 2}
     assert [len(a) for a in finished["arrivals_s"]] == [3] * 10

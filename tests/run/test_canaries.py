@@ -19,7 +19,7 @@ from harness.run.launch.endpoint import Address, Endpoint, Model
 from harness.sim import profile as profiles
 from harness.sim.api import WORDS, corrupted, read
 from harness.spec import reading, scenario
-from harness.spec.quality import QualitySpec
+from harness.spec.scenario import QualitySpec
 from harness.workload import answers
 from harness.workload.answers import Exact
 from harness.workload.canaries import PROMPTS, Canary

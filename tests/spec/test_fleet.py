@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.spec import fleet, reading, scenario
+from harness.spec import reading, scenario
 
 TWO = 'urls = ["http://a", "http://b"]'
 
@@ -20,10 +20,10 @@ def build(text: str) -> scenario.Scenario:
 
 
 def test_the_first_of_several_urls_is_the_url_and_one_url_is_a_list_of_one() -> None:
-    assert fleet.urls(build(f"[target]\n{TWO}").target) == ["http://a", "http://b"]
+    assert build(f"[target]\n{TWO}").target.every_url == ["http://a", "http://b"]
     assert build(f"[target]\n{TWO}").target.url == "http://a"
-    assert fleet.urls(build('[target]\nurl = "http://a"').target) == ["http://a"]
-    assert fleet.urls(build("").target) == []
+    assert build('[target]\nurl = "http://a"').target.every_url == ["http://a"]
+    assert build("").target.every_url == []
 
 
 def test_replicas_read_back_to_the_same_scenario_and_change_the_digest() -> None:
@@ -95,9 +95,9 @@ def printed(*arguments: str) -> scenario.Scenario:
 
 def test_url_several_times_is_a_fleet_and_takes_the_place_of_a_files_own(tmp_path: Path) -> None:
     both = printed("--url", "http://a", "--url", "http://b", "--balance", "least-in-flight")
-    assert fleet.urls(both.target) == ["http://a", "http://b"]
+    assert both.target.every_url == ["http://a", "http://b"]
     assert both.target.balance == "least-in-flight"
     path = tmp_path / "x.toml"
     path.write_text(f"[target]\n{TWO}\n")
-    assert fleet.urls(printed(str(path)).target) == ["http://a", "http://b"]
-    assert fleet.urls(printed(str(path), "--url", "http://c").target) == ["http://c"]
+    assert printed(str(path)).target.every_url == ["http://a", "http://b"]
+    assert printed(str(path), "--url", "http://c").target.every_url == ["http://c"]

@@ -12,8 +12,8 @@ from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.load.transport import TRANSPORTS
 from harness.spec import bounds, reading, scenario
+from harness.spec.choices import APIS
 from harness.spec.load import Rates
-from harness.spec.work import APIS
 from tests.trust import guard_files
 
 

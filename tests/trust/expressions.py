@@ -25,7 +25,7 @@ from harness.report import markdown
 from harness.results import levelmap
 from harness.results.readers import level, table
 from harness.run.launch import answers, first_requests
-from harness.spec import images, reuse, rules, scenario
+from harness.spec import reuse, rules, scenario
 from harness.stacks import command
 from harness.workload.dataset import files
 
@@ -145,7 +145,7 @@ TABLE = (
         "results/readers/table.py", r"-?\d+,\d+(E", table._DECIMAL.fullmatch, times("1", after="!"),
     ),
     Expression("results/readers/table.py", r"[1-9]\d{0,2}\.", table._THOUSANDS.fullmatch, times("1", before="12.")),
-    Expression("spec/images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1")),
+    Expression("spec/reuse.py", "([1-9][0-9]{0,3})x", reuse._IMAGE_SIZE.fullmatch, times("1")),
     Expression("spec/reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1")),
     Expression("spec/rules.py", "[-!#$%&", rules._HEADER_NAME.fullmatch, times("a", after=" ")),
     Expression("spec/rules.py", "[\\t -~]*", rules._HEADER_VALUE.fullmatch, times("a", after="\n")),

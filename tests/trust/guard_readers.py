@@ -429,12 +429,12 @@ sys.argv[0] = "knee"
 import numpy, pyarrow.parquet, msgspec, click
 from harness import cli
 from harness.results import frames
-from harness.cli import report, plan, predict, run, calibrate, export, check, listing
+from harness.cli import calibrate, check, plan, predict, report, run
 from harness.analysis import summarise
 from harness.decide import calibration, listing
 from harness.decide.check import decision
 from harness.run import run as _
-from harness.library import export, fit
+from harness.library import answers, export
 from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune
 import matplotlib.pyplot

@@ -20,7 +20,7 @@ import pytest
 from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.data.manifest import Manifest, Session
-from harness.library import dataframes
+from harness.library import notebook
 from harness.load import worker as worker_process
 from harness.load import workers as worker_set
 from harness.load.local import LocalWorker
@@ -139,7 +139,7 @@ def test_a_resumed_run_asks_every_prompt_once_and_its_times_go_on(tmp_path: Path
         assert (sent < first.ended_s) is (r.request_id.split("-")[0] == first.run_id)
     void = [level for level in run.levels if not level.finished]
     assert [level.notes[-1] for level in void] == ["void"]
-    frame = dataframes.requests(Result.open(s.out))
+    frame = notebook.requests(Result.open(s.out))
     measured = frame[frame["phase"] == "measure"]
     assert not measured["level"].isin([level.index for level in void]).any()
     assert [step.concurrency for step in run.manifest.ramp or ()] == [1, 2, 4, 8, None]

@@ -9,7 +9,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
-from harness.spec.quality import QualitySpec
+from harness.spec.scenario import QualitySpec
 from harness.workload import answers, canaries
 from harness.workload.answers import Choice, Exact, Pattern, Schema
 from harness.workload.canaries import PROMPTS, Canary, judge

@@ -22,8 +22,7 @@ from harness.load.client import client
 from harness.run.launch.answers import LONGEST_BODY
 from harness.run.launch.endpoint import Endpoint
 from harness.run.launch.published import CONNECT_S
-from harness.spec.quality import QualitySpec
-from harness.spec.scenario import Target
+from harness.spec.scenario import QualitySpec, Target
 from harness.workload import answers, canaries
 from harness.workload.canaries import Canary, judge
 from harness.workload.request import Request

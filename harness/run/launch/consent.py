@@ -21,7 +21,6 @@ import msgspec
 from harness.base.errors import HarnessError
 from harness.base.terminal import clean
 from harness.run.launch.endpoint import Address
-from harness.spec import fleet
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
 
@@ -43,7 +42,7 @@ def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping
     `typed` are the names on the command line, `place` is the file. A variable that is not set is not sent; its name may
     be a key in the wrong place, so no error quotes it.
     """
-    urls = list(scenario.sweep.urls.values()) or fleet.urls(scenario.target) or ["nowhere"]
+    urls = list(scenario.sweep.urls.values()) or scenario.target.every_url or ["nowhere"]
     more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
     for name, path in scenarios.variables(scenario):
         if name not in typed and name in environ:

@@ -1,25 +1,35 @@
-"""Requests, levels and telemetry as data frames; their columns are those of docs/library.md.
+"""A measurement in a notebook: requests, levels and telemetry as data frames, and a few lines of HTML.
 
-Missing is null, never 0 and never an empty text: whole numbers have pandas' nullable types.
+The columns are those of docs/library.md. Missing is null, never 0 and never an empty text: whole numbers have pandas'
+nullable types. Every text of the HTML is escaped: a model's name and a server's come from outside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.analysis import metrics
 from harness.analysis.table import Floats, Table
+from harness.data.manifest import Manifest
 from harness.data.record import Record, Sample
-from harness.data.summary import Summary
+from harness.data.summary import LevelSummary, Summary
+from harness.report.format import label, ms, number, percent
+from harness.report.headline import sentence, unit_of
+from harness.report.remarks import worst
+from harness.report.subject import simulated_words, subject
 from harness.results import columns
 from harness.results.exporters import csv
 from harness.results.result import Result
 
 if TYPE_CHECKING:
     import pandas
+
+_MOST = 40  # levels that are shown; the frame has them all
+
 
 _MAY_BE_EMPTY = ("error", "error_message", "finish_reason", "token_source", "class", "session_id", "noted")
 _LATENCIES = {"ttft": "ttft_s", "ttfat": "ttfat_s", "tpot": "tpot_s", "e2e": "e2e_s", "icl": "icl_max_s"}
@@ -80,3 +90,32 @@ def telemetry(samples: Sequence[Sample]) -> pandas.DataFrame:
 
     names = Sample.__struct_fields__
     return pd.DataFrame({name: [getattr(sample, name) for sample in samples] for name in names}, columns=list(names))
+
+
+def html(summary: Summary, manifest: Manifest) -> str:
+    """A `div` without scripts and styles."""
+    title, about = subject(summary, manifest)
+    lines = [f"<b>{escape(title)}</b> {escape(about)}".rstrip(), f"<b>{escape(sentence(summary))}</b>"]
+    if simulated := simulated_words(summary, manifest):
+        lines.insert(0, f"<b>SIMULATED</b>: {escape(simulated)}")
+    if not summary.complete:
+        lines.append("The run did not come to its end; these are the levels that did.")
+    if len(summary.levels) > _MOST:
+        lines.append(f"The first {_MOST} of {len(summary.levels):,} levels:")
+    heads = (
+        "load", f"{unit_of(summary)}/s", "requests/s", "TTFT p50, ms", "TTFT p99, ms", "ITL mean, ms", "E2E p50, ms",
+        "errors", "",
+    )  # fmt: skip
+    rows = [_row("th", heads), *(_row("td", _cells(level)) for level in summary.levels[:_MOST])]
+    return f"<div>{''.join(f'<p>{line}</p>' for line in lines)}<table>{''.join(rows)}</table></div>"
+
+
+def _cells(level: LevelSummary) -> Sequence[str]:
+    return (
+        label(level), number(level.throughput.mean), number(level.requests_per_s.mean), ms(level.ttft_s.p50),
+        ms(level.ttft_s.p99), ms(level.itl_s.mean), ms(level.e2e_s.p50), percent(level.error_rate), worst(level) or "",
+    )  # fmt: skip
+
+
+def _row(cell: str, texts: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{cell}>{escape(text)}</{cell}>' for text in texts)}</tr>"

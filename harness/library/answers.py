@@ -1,4 +1,4 @@
-"""The curve through measured points, wherever they are from."""
+"""The curve through measured points, wherever they are from, and stacks against each other."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from harness.analysis.curve import Fit, Point, points_of
 from harness.analysis.points import foreign_point
 from harness.analysis.seats import Occupancy
 from harness.base.errors import HarnessError
+from harness.decide.compare import comparison, fairness, runs
+from harness.decide.compare.comparison import Report
 from harness.library.measurement import Measurement, load
 from harness.results import readers
 from harness.results.readers import table
@@ -83,3 +85,23 @@ def _point(row: Sequence[float]) -> Point:
         way_out = "give (concurrency, output tokens per second) or a standard error as well, each above 0"
         raise HarnessError(f"{row!r} is no point", place="fit", way_out=way_out)
     return Point(figures[0], None, figures[1], figures[2] if len(figures) == 3 else None)
+
+
+def compare(
+    *stacks: str | Path,
+    vary: str = "",
+    force: bool = False,
+    scenarios: Sequence[str] = (),
+    answers: bool = False,
+    format: str = "",
+) -> Report:
+    """A comparison for each workload, as in comparison.json.
+
+    Each stack is a result folder or another tool's file, with its name in front where it needs one: "vllm=results/a".
+    Several of one name are its repeats. `vary` names what may differ, `force` ranks although something else does, and
+    `scenarios` are those to compare under. With `answers` no stack is ranked whose canaries' answers change under load
+    or are less often right. `format` names the files' format, where their content does not say it. HarnessError
+    where nothing can be compared.
+    """
+    found = runs.labelled([str(each) for each in stacks], format)
+    return comparison.by_workload(found, scenarios, vary=fairness.varied(vary), forced=force, answers=answers)
