@@ -88,6 +88,8 @@ FAMILIES = {
     "starcoder2": Family(matrices=2, tied=True),
     "xlm-roberta": Family(matrices=2, tied=True, generates=False),
 }
+_MOST = {"num_hidden_layers": 1_000, "num_attention_heads": 10_000}  # more is a slip of the pen
+_WIDEST = 100  # times the hidden size: more is a slip of the pen
 _REFUSED = {
     "is_encoder_decoder": "an encoder-decoder",
     "mamba_d_state": "a state-space hybrid of another kind",
@@ -101,8 +103,40 @@ _REFUSED = {
 }
 
 
+class Config:
+    """The fields of one model's config.json, its name, and its family; a field that is not understood is refused."""
+
+    def __init__(self, fields: Mapping[str, Any], name: str) -> None:
+        self.fields, self.name = text_of(fields), name
+        self.kind = str(self.get("model_type", ""))
+        known = FAMILIES.get(self.kind)
+        for field, what in _REFUSED.items():  # first: the nearest family is no answer where such a field says more
+            if self.get(field) and not (field == "index_topk" and known and known.chooses):
+                raise self.refused(field, what)
+        if self.get("index_topk_freq", 1) != 1:
+            raise self.refused("index_topk_freq", _REFUSED["indexer_types"])
+        if known is None:
+            raise refused("model_type", self.kind, name, nearest(self.kind, FAMILIES))
+        self.family = known
+
+    def get(self, field: str, default: Any = None) -> Any:
+        return self.fields.get(field, default)
+
+    def refused(self, field: str, value: str) -> HarnessError:
+        return refused(field, value, self.name)
+
+    def figure(self, field: str) -> int:
+        """Return a whole number of at least 1 that the config has to hold, or that its family always has."""
+        value = self.get(field)
+        return whole(self.family.defaults.get(field) if value is None else value, field, self.name)
+
+    def maybe(self, field: str) -> int | None:
+        """Return a whole number that may be absent, null or 0, which all mean None."""
+        return self.figure(field) if self.get(field) else None
+
+
 def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model inside a multimodal config; what it lacks the outer one has.
+    """Return the language model inside a multimodal config; what it lacks the outer one has.
 
     >>> text_of({"torch_dtype": "bfloat16", "text_config": {"hidden_size": 8}})["hidden_size"]
     8
@@ -113,60 +147,32 @@ def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"num_hidden_layers": len(listed), **text} if isinstance(listed, list) else text
 
 
-def family(config: Mapping[str, Any], name: str) -> Family:
-    """The family of a config, or which field of it is not understood."""
-    kind = str(config.get("model_type", ""))
-    known = FAMILIES.get(kind)
-    for field, what in _REFUSED.items():  # first: the nearest family is no answer where such a field says more
-        if config.get(field) and not (field == "index_topk" and known and known.chooses):
-            raise refused(field, what, name)
-    if config.get("index_topk_freq", 1) != 1:
-        raise refused("index_topk_freq", _REFUSED["indexer_types"], name)
-    if known is None:
-        raise refused("model_type", kind, name, nearest(kind, FAMILIES))
-    return known
-
-
 def refused(field: str, value: str, name: str, way_out: str = "") -> HarnessError:
-    """An architecture that is not understood, by the field that says so."""
+    """Return the error of an architecture that is not understood, by the field that says so."""
     fact = f"{field} of {name!r} ({value}) is not predicted"
     way_out = way_out or "measure it without a prediction: leave --gpu and --model-config out"
     return HarnessError(fact, place=PLACE, way_out=way_out)
 
 
-def figure(config: Mapping[str, Any], field: str, name: str) -> int:
-    """A whole number of at least 1 that the config has to hold, or that its family always has."""
-    value = config.get(field)
-    if value is None:
-        known = FAMILIES.get(str(config.get("model_type", "")))
-        value = known.defaults.get(field) if known else None
+def whole(value: Any, field: str, name: str) -> int:
+    """Return the value of a field if it is a whole number of at least 1, and no slip of the pen."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         missing, wrong = f"the config of {name!r} has no {field}", f"{field} of {name!r} is {value!r}"
         fact = missing if value is None else f"{wrong}, not a whole number above 0"
         raise HarnessError(fact, place=PLACE, way_out="give the config.json next to the model's weights")
     if value > _MOST.get(field, 10**9):
-        shown = f"{value:g}" if value < 2**63 else f"a number of {value.bit_length():,} bits"
-        raise refused(field, shown, name)
+        raise refused(field, f"{value:g}" if value < 2**63 else f"a number of {value.bit_length():,} bits", name)
     return value
 
 
-_MOST = {"num_hidden_layers": 1_000, "num_attention_heads": 10_000}  # more is a slip of the pen
-
-
-def maybe(config: Mapping[str, Any], field: str, name: str) -> int | None:
-    """A whole number that may be absent, null or 0, which all mean none."""
-    return figure(config, field, name) if config.get(field) else None
-
-
-def heads(config: Mapping[str, Any], name: str) -> tuple[int, int, int]:
-    """n_q, n_kv and d; an explicit head_dim beats hidden_size / num_attention_heads."""
-    n_q = figure(config, "num_attention_heads", name)
-    defaults = FAMILIES[config["model_type"]].defaults
-    n_kv = maybe(config, "num_key_value_heads", name) or defaults.get("num_key_value_heads")
-    n_kv = n_kv or next((each.kv_heads for each in blocks(config, name) if each.kv_heads), n_q)
-    d = maybe(config, "head_dim", name) or defaults.get("head_dim") or figure(config, "hidden_size", name) // n_q
+def heads(config: Config) -> tuple[int, int, int]:
+    """Return n_q, n_kv and d; an explicit head_dim beats hidden_size / num_attention_heads."""
+    n_q, defaults = config.figure("num_attention_heads"), config.family.defaults
+    n_kv = config.maybe("num_key_value_heads") or defaults.get("num_key_value_heads")
+    n_kv = n_kv or next((each.kv_heads for each in blocks(config) if each.kv_heads), n_q)
+    d = config.maybe("head_dim") or defaults.get("head_dim") or config.figure("hidden_size") // n_q
     if n_q % n_kv:
-        raise refused("num_key_value_heads", f"{n_kv} for {n_q} heads", name)
+        raise config.refused("num_key_value_heads", f"{n_kv} for {n_q} heads")
     return n_q, n_kv, d
 
 
@@ -177,7 +183,7 @@ class Block(msgspec.Struct, frozen=True):
     width: int  # of its MLP
 
 
-def blocks(config: Mapping[str, Any], name: str) -> list[Block]:
+def blocks(config: Config) -> list[Block]:
     """The layers of `block_configs`, in order; empty where there are none.
 
     Attention is given by the heads that share one of KV. An MLP is ffn_mult · 2 h / 3 wide, rounded up to the next 256
@@ -186,35 +192,32 @@ def blocks(config: Mapping[str, Any], name: str) -> list[Block]:
     listed = config.get("block_configs")
     if not listed:
         return []
-    if not isinstance(listed, list) or len(listed) != figure(config, "num_hidden_layers", name):
-        raise refused("block_configs", "not one for each layer", name)
-    found = [_block(config, each, name) for each in listed]
+    if not isinstance(listed, list) or len(listed) != config.figure("num_hidden_layers"):
+        raise config.refused("block_configs", "not one for each layer")
+    found = [_block(config, each) for each in listed]
     if len({each.kv_heads for each in found} - {0}) != 1:
-        raise refused("block_configs", "heads of KV that differ by layer", name)
+        raise config.refused("block_configs", "heads of KV that differ by layer")
     return found
 
 
-def _block(config: Mapping[str, Any], listed: Any, name: str) -> Block:
-    attention, ffn = _part(listed, "attention", name), _part(listed, "ffn", name)
+def _block(config: Config, listed: Any) -> Block:
+    attention, ffn = _part(config, listed, "attention"), _part(config, listed, "ffn")
     for part, field in itertools.product((attention, ffn), ("replace_with_linear", "sparsify", "window_length")):
         if part.get(field):
-            raise refused(f"block_configs.{field}", str(part[field])[:40], name)
-    n_q, h, kv_heads, width = figure(config, "num_attention_heads", name), figure(config, "hidden_size", name), 0, 0
+            raise config.refused(f"block_configs.{field}", str(part[field])[:40])
+    n_q, h, kv_heads, width = config.figure("num_attention_heads"), config.figure("hidden_size"), 0, 0
     if not attention.get("no_op"):
-        kv_heads = n_q // figure(attention, "n_heads_in_group", name)
+        kv_heads = n_q // whole(attention.get("n_heads_in_group"), "n_heads_in_group", config.name)
     if not ffn.get("no_op"):
         mult = ffn.get("ffn_mult")
         if not isinstance(mult, int | float) or not 0 < mult < _WIDEST:
-            raise refused("block_configs.ffn_mult", str(mult)[:40], name)
+            raise config.refused("block_configs.ffn_mult", str(mult)[:40])
         width = math.ceil(int(2 * mult * h / 3) / 256) * 256
     return Block(kv_heads, width)
 
 
-def _part(listed: Any, field: str, name: str) -> Mapping[str, Any]:
+def _part(config: Config, listed: Any, field: str) -> Mapping[str, Any]:
     part = listed.get(field) if isinstance(listed, Mapping) else None
     if not isinstance(part, Mapping):
-        raise refused("block_configs", f"a layer without {field}", name)
+        raise config.refused("block_configs", f"a layer without {field}")
     return part
-
-
-_WIDEST = 100  # times the hidden size: more is a slip of the pen

@@ -7,12 +7,11 @@ predict.families. Norms, biases, convolutions and the towers of other senses are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from harness.predict.families import FAMILIES, blocks, figure, heads, maybe, refused
+from harness.predict.families import Config, blocks, heads
 
 _EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -75,75 +74,75 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 # ---- layers that mix tokens -----------------------------------------------------------------------------
 
 
-def attention(config: Mapping[str, Any], name: str) -> tuple[Attention, ...]:
+def attention(config: Config) -> tuple[Attention, ...]:
     """The layers that mix tokens, those that are alike together."""
-    sorts = [each for each in _sorts(config, name) if each]
-    reach = _window(config, name)
+    sorts = [each for each in _sorts(config) if each]
+    reach = _window(config)
     found = [
-        _linear(config, name, sorts.count(_LINEAR)) if _LINEAR in sorts else None,
-        _attending(config, name, sorts.count(_FULL), None) if _FULL in sorts else None,
-        _attending(config, name, sorts.count(_WINDOW), reach) if _WINDOW in sorts else None,
+        _linear(config, sorts.count(_LINEAR)) if _LINEAR in sorts else None,
+        _attending(config, sorts.count(_FULL), None) if _FULL in sorts else None,
+        _attending(config, sorts.count(_WINDOW), reach) if _WINDOW in sorts else None,
     ]
     return tuple(each for each in found if each is not None)
 
 
-def _sorts(config: Mapping[str, Any], name: str) -> list[str]:
+def _sorts(config: Config) -> list[str]:
     """How each layer mixes tokens, in order; "" where it does not."""
-    if config.get("model_type") == "nemotron_h":
-        return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in _pattern(config, name)]
-    L = figure(config, "num_hidden_layers", name)
-    if searched := blocks(config, name):
+    if config.kind == "nemotron_h":
+        return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in _pattern(config)]
+    L = config.figure("num_hidden_layers")
+    if searched := blocks(config):
         return [_FULL if each.kv_heads else "" for each in searched]
     types = config.get("layer_types")
     if types and not isinstance(types, list):
-        raise refused("layer_types", str(types), name)
+        raise config.refused("layer_types", str(types))
     if types:
         known = {_FULL: _FULL, _WINDOW: _WINDOW, "chunked_attention": _WINDOW, _LINEAR: _LINEAR}
         for kind in map(str, types):
             if kind not in known:
-                raise refused("layer_types", kind, name)
+                raise config.refused("layer_types", kind)
         if len(types) != L:
-            raise refused("layer_types", f"{len(types)} of them for {L} layers", name)
-        return [known[kind] if known[kind] != _WINDOW or _window(config, name) else _FULL for kind in types]
-    every = maybe(config, "full_attention_interval", name)
+            raise config.refused("layer_types", f"{len(types)} of them for {L} layers")
+        return [known[kind] if known[kind] != _WINDOW or _window(config) else _FULL for kind in types]
+    every = config.maybe("full_attention_interval")
     if every:
         return [_FULL if (i + 1) % every == 0 else _LINEAR for i in range(L)]
-    if _window(config, name) is None:
+    if _window(config) is None:
         return [_FULL] * L
-    between = maybe(config, "global_attn_every_n_layers", name)
+    between = config.maybe("global_attn_every_n_layers")
     if between:
         return [_FULL if i % between == 0 else _WINDOW for i in range(L)]
-    pattern = maybe(config, "sliding_window_pattern", name) or FAMILIES[config["model_type"]].pattern
+    pattern = config.maybe("sliding_window_pattern") or config.family.pattern
     if pattern:
         return [_FULL if (i + 1) % pattern == 0 else _WINDOW for i in range(L)]
     # a Qwen2 has windows only above these
-    first = (maybe(config, "max_window_layers", name) or 0) if config.get("use_sliding_window") else 0
+    first = (config.maybe("max_window_layers") or 0) if config.get("use_sliding_window") else 0
     return [_WINDOW if i >= first else _FULL for i in range(L)]
 
 
-def _window(config: Mapping[str, Any], name: str) -> int | None:
+def _window(config: Config) -> int | None:
     """Tokens that a windowed layer attends to; None where it never cuts anything off."""
     # The configs of the Qwens have a window that is off unless another field switches it on.
-    if not config.get("use_sliding_window", not str(config.get("model_type")).startswith("qwen")):
+    if not config.get("use_sliding_window", not config.kind.startswith("qwen")):
         return None
     fields = ("sliding_window", "attention_chunk_size", "local_attention")
-    window = next((figure(config, field, name) for field in fields if config.get(field)), None)
-    longest = maybe(config, "max_position_embeddings", name)
+    window = next((config.figure(field) for field in fields if config.get(field)), None)
+    longest = config.maybe("max_position_embeddings")
     return None if window is None or (longest and window >= longest) else window
 
 
-def _attending(config: Mapping[str, Any], name: str, layers: int, window: int | None) -> Attention:
-    h = figure(config, "hidden_size", name)
-    if config.get("kv_lora_rank") or FAMILIES[config["model_type"]].chooses:
-        return _latent(config, name, layers)
-    n_q, n_kv, d = heads(config, name)
-    kind, values = config.get("model_type"), True
+def _attending(config: Config, layers: int, window: int | None) -> Attention:
+    h = config.figure("hidden_size")
+    if config.get("kv_lora_rank") or config.family.chooses:
+        return _latent(config, layers)
+    n_q, n_kv, d = heads(config)
+    kind, values = config.kind, True
     queries = 2 if kind == "qwen3_next" or config.get("attn_output_gate") else 1  # a gate of their own size
     if kind == "gemma4_text" and window is None:  # its layers that see everything have heads of their own
-        d = maybe(config, "global_head_dim", name) or d
+        d = config.maybe("global_head_dim") or d
         if config.get("attention_k_eq_v"):
-            n_kv, values = maybe(config, "num_global_key_value_heads", name) or n_kv, False
-    encoder = not FAMILIES[config["model_type"]].generates
+            n_kv, values = config.maybe("num_global_key_value_heads") or n_kv, False
+    encoder = not config.family.generates
     return Attention(
         layers=layers,
         matrices={
@@ -161,21 +160,21 @@ def _attending(config: Mapping[str, Any], name: str, layers: int, window: int | 
     )
 
 
-def _latent(config: Mapping[str, Any], name: str, layers: int) -> Attention:
+def _latent(config: Config, layers: int) -> Attention:
     """MLA: what is kept of a token is one small vector that all heads share, so no rank can keep less of it."""
-    h, n_q = figure(config, "hidden_size", name), figure(config, "num_attention_heads", name)
-    rank, rope = figure(config, "kv_lora_rank", name), figure(config, "qk_rope_head_dim", name)
-    nope, value = figure(config, "qk_nope_head_dim", name), figure(config, "v_head_dim", name)
-    squeezed = maybe(config, "q_lora_rank", name)
+    h, n_q = config.figure("hidden_size"), config.figure("num_attention_heads")
+    rank, rope = config.figure("kv_lora_rank"), config.figure("qk_rope_head_dim")
+    nope, value = config.figure("qk_nope_head_dim"), config.figure("v_head_dim")
+    squeezed = config.maybe("q_lora_rank")
     queries = n_q * (nope + rope)
     q = {"q_a_proj": h * squeezed, "q_b_proj": squeezed * queries} if squeezed else {"q_proj": h * queries}
     absorbed = 2 * n_q * (2 * rank + rope)  # FLOP of a pair where the work is on the small vector itself, as in decode
     chosen, size, lookups, indexing = None, 0, 0, {}
-    if FAMILIES[config["model_type"]].chooses:
-        chosen, size = figure(config, "index_topk", name), figure(config, "index_head_dim", name)
-        lookups = figure(config, "index_n_heads", name)
+    if config.family.chooses:
+        chosen, size = config.figure("index_topk"), config.figure("index_head_dim")
+        lookups = config.figure("index_n_heads")
         indexing = {
-            "indexer.wq_b": figure(config, "q_lora_rank", name) * lookups * size,
+            "indexer.wq_b": config.figure("q_lora_rank") * lookups * size,
             "indexer.wk": h * size,
             "indexer.weights_proj": h * lookups,
         }
@@ -197,31 +196,31 @@ def _latent(config: Mapping[str, Any], name: str, layers: int) -> Attention:
     )
 
 
-def _linear(config: Mapping[str, Any], name: str, layers: int) -> Attention:
+def _linear(config: Config, layers: int) -> Attention:
     """Layers that keep a matrix a head instead of KV, read and written with every token."""
     kept = config.get("mamba_ssm_cache_dtype") or config.get("mamba_ssm_dtype")
     bits = 32 if kept == "float32" else 16
-    h = figure(config, "hidden_size", name)
-    if config.get("model_type") == "nemotron_h":  # Mamba-2
-        n, d = figure(config, "mamba_num_heads", name), figure(config, "mamba_head_dim", name)
-        groups, size = figure(config, "n_groups", name), figure(config, "ssm_state_size", name)
-        inner, mixed, kernel = n * d, n * d + 2 * groups * size, figure(config, "conv_kernel", name)
+    h = config.figure("hidden_size")
+    if config.kind == "nemotron_h":  # Mamba-2
+        n, d = config.figure("mamba_num_heads"), config.figure("mamba_head_dim")
+        groups, size = config.figure("n_groups"), config.figure("ssm_state_size")
+        inner, mixed, kernel = n * d, n * d + 2 * groups * size, config.figure("conv_kernel")
         matrices, state = {"in_proj": h * (inner + mixed + n), "out_proj": inner * h}, n * d * size
-    elif str(config.get("model_type")).startswith(("qwen3_next", "qwen3_5")):  # gated delta net
-        keys = figure(config, "linear_num_key_heads", name) * figure(config, "linear_key_head_dim", name)
-        n, d = figure(config, "linear_num_value_heads", name), figure(config, "linear_value_head_dim", name)
-        mixed, kernel = 2 * keys + n * d, figure(config, "linear_conv_kernel_dim", name)
+    elif config.kind.startswith(("qwen3_next", "qwen3_5")):  # gated delta net
+        keys = config.figure("linear_num_key_heads") * config.figure("linear_key_head_dim")
+        n, d = config.figure("linear_num_value_heads"), config.figure("linear_value_head_dim")
+        mixed, kernel = 2 * keys + n * d, config.figure("linear_conv_kernel_dim")
         matrices = {"in_proj_qkvz": h * (mixed + n * d), "in_proj_ba": h * 2 * n, "out_proj": n * d * h}
-        state = n * d * figure(config, "linear_key_head_dim", name)
+        state = n * d * config.figure("linear_key_head_dim")
     else:
-        raise refused("layer_types", _LINEAR, name)
+        raise config.refused("layer_types", _LINEAR)
     return Attention(layers=layers, matrices=matrices, state=state * bits / 8 + mixed * (kernel - 1) * 2)
 
 
 _KINDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
 
 
-def _pattern(config: Mapping[str, Any], name: str) -> str:
+def _pattern(config: Config) -> str:
     """The layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
     listed = config.get("layers_block_type")  # newer configs have words instead
     if isinstance(listed, list):
@@ -229,51 +228,49 @@ def _pattern(config: Mapping[str, Any], name: str) -> str:
     else:
         pattern = str(config.get("hybrid_override_pattern", ""))
     if not pattern or set(pattern) - set("M*E-"):
-        raise refused("hybrid_override_pattern", pattern or "none", name)
+        raise config.refused("hybrid_override_pattern", pattern or "none")
     return pattern
 
 
 # ---- layers that work on each token alone ---------------------------------------------------------------
 
 
-def dense(config: Mapping[str, Any], name: str, sparse: int) -> int:
+def dense(config: Config, sparse: int) -> int:
     """Parameters of all dense MLPs together, where `sparse` layers have experts instead."""
-    kind = FAMILIES[config["model_type"]]
-    if searched := blocks(config, name):
-        return kind.matrices * figure(config, "hidden_size", name) * sum(each.width for each in searched)
-    if config.get("model_type") == "nemotron_h":
-        layers = _pattern(config, name).count("-")
+    kind = config.family
+    if searched := blocks(config):
+        return kind.matrices * config.figure("hidden_size") * sum(each.width for each in searched)
+    if config.kind == "nemotron_h":
+        layers = _pattern(config).count("-")
     else:
-        layers = figure(config, "num_hidden_layers", name) - sparse
+        layers = config.figure("num_hidden_layers") - sparse
     if not layers:
         return 0
     field = kind.dense_width if config.get(kind.dense_width) else "intermediate_size"
-    return layers * kind.matrices * figure(config, "hidden_size", name) * figure(config, field, name)
+    return layers * kind.matrices * config.figure("hidden_size") * config.figure(field)
 
 
-def experts(config: Mapping[str, Any], name: str) -> Experts | None:
+def experts(config: Config) -> Experts | None:
     """The layers with experts; None where there are none."""
     field = next((each for each in _EXPERT_COUNTS if config.get(each)), None)
     if field is None:
         return None
-    kind, E, h = FAMILIES[config["model_type"]], figure(config, field, name), figure(config, "hidden_size", name)
-    layers = sum(_sparse(config, name))
+    kind, E, h = config.family, config.figure(field), config.figure("hidden_size")
+    layers = sum(_sparse(config))
     if not layers:
         return None
-    width = figure(config, kind.expert_width, name)
-    shared = maybe(config, "shared_expert_intermediate_size", name) or maybe(
-        config, "moe_shared_expert_intermediate_size", name
-    )
+    width = config.figure(kind.expert_width)
+    shared = config.maybe("shared_expert_intermediate_size") or config.maybe("moe_shared_expert_intermediate_size")
     if shared is None:
-        copies = 1 if config["model_type"] == "llama4_text" else maybe(config, "n_shared_experts", name) or 0
+        copies = 1 if config.kind == "llama4_text" else config.maybe("n_shared_experts") or 0
         shared = copies * width
-    if config["model_type"] == "gemma4_text":  # its layers have a dense MLP as well, which every token passes
-        shared = figure(config, "intermediate_size", name)
+    if config.kind == "gemma4_text":  # its layers have a dense MLP as well, which every token passes
+        shared = config.figure("intermediate_size")
     chosen = "top_k_experts" if config.get("top_k_experts") else "num_experts_per_tok"
-    per_token = figure(config, chosen, name)
+    per_token = config.figure(chosen)
     if per_token > E:
-        raise refused(chosen, f"{per_token} of {E} experts", name)
-    latent = maybe(config, "moe_latent_size", name)  # experts work on a smaller vector, made and undone by two matrices
+        raise config.refused(chosen, f"{per_token} of {E} experts")
+    latent = config.maybe("moe_latent_size")  # experts work on a smaller vector, made and undone by two matrices
     return Experts(
         layers=layers,
         count=E,
@@ -284,57 +281,55 @@ def experts(config: Mapping[str, Any], name: str) -> Experts | None:
     )
 
 
-def _sparse(config: Mapping[str, Any], name: str) -> Sequence[bool]:
+def _sparse(config: Config) -> Sequence[bool]:
     """Whether each layer has experts, in order."""
-    if config.get("model_type") == "nemotron_h":
-        return [kind == "E" for kind in _pattern(config, name)]
-    L = figure(config, "num_hidden_layers", name)
-    if config.get("model_type") == "llama4_text":
-        step = maybe(config, "interleave_moe_layer_step", name) or 1
-        chosen = _indices(config, "moe_layers", name) or range(step - 1, L, step)
+    if config.kind == "nemotron_h":
+        return [kind == "E" for kind in _pattern(config)]
+    L = config.figure("num_hidden_layers")
+    if config.kind == "llama4_text":
+        step = config.maybe("interleave_moe_layer_step") or 1
+        chosen = _indices(config, "moe_layers") or range(step - 1, L, step)
         return [i in chosen for i in range(L)]
     if isinstance(config.get("moe_layer_freq"), list):
-        listed = _indices(config, "moe_layer_freq", name)  # a flag a layer
+        listed = _indices(config, "moe_layer_freq")  # a flag a layer
         if len(listed) != L:
-            raise refused("moe_layer_freq", f"{len(listed)} of them for {L} layers", name)
+            raise config.refused("moe_layer_freq", f"{len(listed)} of them for {L} layers")
         return [bool(each) for each in listed]
-    every, first = maybe(config, "moe_layer_freq", name) or 1, maybe(config, "first_k_dense_replace", name) or 0
-    step, only = maybe(config, "decoder_sparse_step", name) or 1, _indices(config, "mlp_only_layers", name)
+    every, first = config.maybe("moe_layer_freq") or 1, config.maybe("first_k_dense_replace") or 0
+    step, only = config.maybe("decoder_sparse_step") or 1, _indices(config, "mlp_only_layers")
     return [i >= first and i % every == 0 and (i + 1) % step == 0 and i not in only for i in range(L)]
 
 
-def _indices(config: Mapping[str, Any], field: str, name: str) -> list[int]:
+def _indices(config: Config, field: str) -> list[int]:
     """A list of whole numbers; empty where there is none."""
     found = config.get(field) or []
     if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
-        raise refused(field, str(found), name)
+        raise config.refused(field, str(found))
     return found
 
 
-def modules(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, int]]:
+def modules(config: Config) -> Iterator[tuple[str, str, int]]:
     """Every matrix as (part, dotted name, parameters); the experts of a layer are one."""
-    mixing = {
-        (_LINEAR if each.state else _FULL if each.all_kept else _WINDOW): each for each in attention(config, name)
-    }
-    mixture, sorts, sparse = experts(config, name), _sorts(config, name), _sparse(config, name)
+    mixing = {(_LINEAR if each.state else _FULL if each.all_kept else _WINDOW): each for each in attention(config)}
+    mixture, sorts, sparse = experts(config), _sorts(config), _sparse(config)
     has_experts = mixture is not None
-    mlp = dense(config, name, sum(sparse) if has_experts else 0)
-    hybrid = config.get("model_type") == "nemotron_h"
+    mlp = dense(config, sum(sparse) if has_experts else 0)
+    hybrid = config.kind == "nemotron_h"
     work = "mixer" if hybrid else "mlp"
     names_of = (f"{work}.gate", f"{work}.experts", f"{work}.shared_expert")
-    if config.get("model_type") == "gemma4_text":
+    if config.kind == "gemma4_text":
         names_of = ("router", "experts", "mlp")
     plain = [i for i in range(len(sorts)) if not (has_experts and sparse[i])]
     if hybrid:
-        plain = [i for i, kind in enumerate(_pattern(config, name)) if kind == "-"]
-    if searched := blocks(config, name):
+        plain = [i for i, kind in enumerate(_pattern(config)) if kind == "-"]
+    if searched := blocks(config):
         plain = [i for i, each in enumerate(searched) if each.width]
     for i, sort in enumerate(sorts):
         inside = "mixer" if hybrid else "linear_attn" if sort == _LINEAR else "self_attn"
         for matrix, count in mixing[sort].matrices.items() if sort else ():
             yield "attention", f"layers.{i}.{inside}.{matrix}", count
         if i in plain:
-            names = ("gate_proj", "up_proj", "down_proj")[-FAMILIES[config["model_type"]].matrices :]
+            names = ("gate_proj", "up_proj", "down_proj")[-config.family.matrices :]
             for matrix in names:
                 yield "dense", f"layers.{i}.{work}.{matrix}", mlp // len(plain) // len(names)
         if mixture is not None and sparse[i]:
@@ -343,4 +338,4 @@ def modules(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, in
             yield "experts", f"layers.{i}.{experts_name}", mixture.count * mixture.each
             if mixture.shared:
                 yield "shared", f"layers.{i}.{shared}", mixture.shared
-    yield "head", "lm_head", figure(config, "vocab_size", name) * figure(config, "hidden_size", name)
+    yield "head", "lm_head", config.figure("vocab_size") * config.figure("hidden_size")

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.predict import families, layers
-from harness.predict.families import figure
+from harness.predict import layers
+from harness.predict.families import Config, heads
 from harness.predict.layers import Attention, Experts
 from harness.predict.quantisation import PLAIN, Quantisation, another_checkpoint, kv_bits, quantisation
 
@@ -69,44 +69,43 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
     checkpoint as it is loaded. Weights stored in 32 bits count 16, for that is what servers cast them to.
     """
     name = name or str(config.get("_name_or_path") or config.get("model_type", ""))
-    text = families.text_of(config)
-    family = families.family(text, name)
+    text = Config(config, name)
     if dtype.lower().removeprefix("torch.") in ("float32", "fp32", "float"):
         way_out = "servers cast such weights down: give --dtype bfloat16"
         raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
-    hidden = figure(text, "hidden_size", name)
-    n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else families.heads(text, name)
-    mixture = layers.experts(text, name)
-    longest = figure(text, "max_position_embeddings", name)
-    rows = longest + (families.maybe(text, "type_vocab_size", name) or 0) if text["model_type"] in _LEARNT else 0
+    hidden = text.figure("hidden_size")
+    n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else heads(text)
+    mixture = layers.experts(text)
+    longest = text.figure("max_position_embeddings")
+    rows = longest + (text.maybe("type_vocab_size") or 0) if text.kind in _LEARNT else 0
     unseen = [field for field in _SENSES if config.get(field)]
     return Model(
         name=name,
-        layers=figure(text, "num_hidden_layers", name),
+        layers=text.figure("num_hidden_layers"),
         hidden=hidden,
-        heads=n_q or figure(text, "num_attention_heads", name),
+        heads=n_q or text.figure("num_attention_heads"),
         kv_heads=n_kv,
         head_dim=d,
-        vocab=figure(text, "vocab_size", name),
-        tied=bool(text.get("tie_word_embeddings", family.tied)),
-        max_context=longest - (_OFFSET if text["model_type"] in _OFFSETS else 0),
+        vocab=text.figure("vocab_size"),
+        tied=bool(text.get("tie_word_embeddings", text.family.tied)),
+        max_context=longest - (_OFFSET if text.kind in _OFFSETS else 0),
         stretched=_stretched(text, longest),
-        attention=layers.attention(text, name),
-        dense=layers.dense(text, name, mixture.layers if mixture else 0),
+        attention=layers.attention(text),
+        dense=layers.dense(text, mixture.layers if mixture else 0),
         experts=mixture,
         positions=rows * hidden,
-        generates=family.generates,
-        stored=quantisation(text, name, dtype, layers.modules(text, name)),
-        kv_bits=kv_bits(text, kv_dtype),
+        generates=text.family.generates,
+        stored=quantisation(text.fields, name, dtype, layers.modules(text)),
+        kv_bits=kv_bits(text.fields, kv_dtype),
         notes=(
             *((f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else ()),
-            *((_CHOSEN.format(text["index_topk"]),) if family.chooses else ()),
-            *another_checkpoint(text, name, dtype),
+            *((_CHOSEN.format(text.get("index_topk")),) if text.family.chooses else ()),
+            *another_checkpoint(text.fields, name, dtype),
         ),
     )
 
 
-def _stretched(config: Mapping[str, Any], longest: int) -> int:
+def _stretched(config: Config, longest: int) -> int:
     """Positions with the rope's scaling counted in, where it may not be: configs write them before it or after it."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(scaling, Mapping):

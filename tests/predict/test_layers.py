@@ -3,8 +3,9 @@ import doctest
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.predict import families, layers
+from harness.predict import layers
 from harness.predict.catalog import model_config, models
+from harness.predict.families import Config
 
 LLAMA = model_config("llama-3.1-8b")
 QWEN_MOE = model_config("qwen3-30b-a3b")
@@ -12,11 +13,11 @@ QWEN_MOE = model_config("qwen3-30b-a3b")
 
 def reach(**figures):
     """Layers and windows of an 8B with these fields."""
-    return [(each.layers, each.window) for each in layers.attention({**LLAMA, **figures}, "toy")]
+    return [(each.layers, each.window) for each in layers.attention(Config({**LLAMA, **figures}, "toy"))]
 
 
 def sparse(config, **figures):
-    found = layers.experts({**config, **figures}, "toy")
+    found = layers.experts(Config({**config, **figures}, "toy"))
     return found.layers if found else 0
 
 
@@ -31,14 +32,14 @@ def sparse(config, **figures):
 )
 def test_an_architecture_that_is_not_understood_is_refused_by_its_field(field, value):
     with pytest.raises(HarnessError, match=f"{field} of 'toy' .* is not predicted; "):
-        families.family({**LLAMA, field: value}, "toy")
+        Config({**LLAMA, field: value}, "toy")
 
 
 def test_chosen_tokens_are_understood_in_one_family_alone():
     with pytest.raises(HarnessError, match=r"index_topk of .toy. .* is not predicted; "):
-        families.family({**LLAMA, "index_topk": 2048}, "toy")
-    (found,) = layers.attention(model_config("deepseek-v3.2"), "toy")
-    (plain,) = layers.attention(model_config("deepseek-v3"), "toy")
+        Config({**LLAMA, "index_topk": 2048}, "toy")
+    (found,) = layers.attention(Config(model_config("deepseek-v3.2"), "toy"))
+    (plain,) = layers.attention(Config(model_config("deepseek-v3"), "toy"))
     assert (found.window, found.all_kept, plain.window) == (2048, True, None)
     assert found.attend == found.prefill == plain.attend  # prompts gather the small vectors too
     assert found.index == layers.Index(kept=132, attend=2 * 64 * 128)
@@ -58,7 +59,7 @@ def test_chosen_tokens_are_understood_in_one_family_alone():
 def test_layers_that_are_not_understood_are_refused_by_their_field(figures, field):
     config = {**LLAMA, **figures}
     with pytest.raises(HarnessError, match=f"{field} of 'toy'"):
-        (layers.attention(config, "toy"), layers.experts(config, "toy"))
+        (layers.attention(Config(config, "toy")), layers.experts(Config(config, "toy")))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_which_layers_have_a_window_follows_from_the_familys_own_fields(figures,
 
 
 def test_modernbert_looks_at_everything_in_every_third_layer():
-    found = layers.attention(model_config("modernbert-large"), "modernbert")
+    found = layers.attention(Config(model_config("modernbert-large"), "modernbert"))
     assert [(each.layers, each.window, each.both_ways) for each in found] == [(10, None, True), (18, 128, True)]
 
 
@@ -117,7 +118,7 @@ def test_which_layers_have_experts_follows_from_the_familys_own_fields():
 
 def test_shared_experts_are_of_the_width_that_their_family_says():
     def shared(name):
-        return layers.experts(model_config(name), name).shared
+        return layers.experts(Config(model_config(name), name)).shared
 
     assert shared("deepseek-v2-lite") == 2 * 3 * 2048 * 1408
     assert shared("qwen3-next-80b-a3b") == 3 * 2048 * 512
@@ -127,7 +128,7 @@ def test_shared_experts_are_of_the_width_that_their_family_says():
 
 def test_latent_attention_counts_its_small_matrices():
     # DeepSeek-V3: 7168·1536 + 1536·128·192 + 7168·576 + 512·128·256 + 128·128·7168
-    (only,) = layers.attention(model_config("deepseek-v3"), "v3")
+    (only,) = layers.attention(Config(model_config("deepseek-v3"), "v3"))
     assert only.parameters == 187_105_280
     assert only.attend == 2 * 128 * (2 * 512 + 64)
     assert only.prefill == 2 * 128 * (128 + 64 + 128)
@@ -136,12 +137,12 @@ def test_latent_attention_counts_its_small_matrices():
 @pytest.mark.parametrize("name", models())
 def test_the_named_matrices_of_a_model_are_all_of_its_body(name):
     config = model_config(name)
-    mixture = layers.experts(config, name)
-    body = sum(each.layers * each.parameters for each in layers.attention(config, name))
-    body += layers.dense(config, name, mixture.layers if mixture else 0)
+    mixture = layers.experts(Config(config, name))
+    body = sum(each.layers * each.parameters for each in layers.attention(Config(config, name)))
+    body += layers.dense(Config(config, name), mixture.layers if mixture else 0)
     if mixture:
         body += mixture.layers * (mixture.count * mixture.each + mixture.shared + mixture.router)
-    assert sum(count for part, _, count in layers.modules(config, name) if part != "head") == body
+    assert sum(count for part, _, count in layers.modules(Config(config, name)) if part != "head") == body
 
 
 def test_the_examples_in_the_docstrings_hold():
