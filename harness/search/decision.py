@@ -17,6 +17,9 @@ from harness.data import roles
 from harness.data.roles import Role
 
 
+_APART = "; "  # parts of a reason
+
+
 class Reason(enum.StrEnum):
     """Why a level is measured."""
 
@@ -60,6 +63,7 @@ class End(enum.StrEnum):
     CEILING = "{bar}"
     SLO_PASSED = "the SLO is missed at {last}"  # likewise
     SLO = "{edge}"
+    SLO_STOPPED = "{edge}; {why}"
     STALLED = "stopped: the server stalled at {levels} levels in a row"
     DEAD = "stopped: nobody has answered since {since_s:.1f} s into the run"
     FAILED = "stopped: {failure}"
@@ -94,9 +98,9 @@ class Part(enum.StrEnum):
     BETWEEN = "the knee lies between {low:.3g} and {high:.3g} (95 %)"
     ABOVE = "the knee lies above {low:.3g} (95 %)"
     NO_SLO = "no level says anything about the SLO"
-    SLO_MET = "the SLO is met up to {met:g} {unit}"
+    SLO_MET = "the SLO is {meets} up to {met:g} {unit}"
     SLO_NEVER = "the SLO is {how} even at {missed:g} {unit}"
-    SLO_BETWEEN = "the SLO is met up to {met:g} {unit} and {how} at {missed:g}"
+    SLO_BETWEEN = "the SLO is {meets} up to {met:g} {unit} and {how} at {missed:g}"
 
     def words(self, **figures: Any) -> str:
         return self.value.format(**figures)
@@ -133,6 +137,18 @@ def measure_rate(rate: float, why: Reason, role: Role = Role.SLO, /, **figures: 
 def end(why: End, /, **figures: Any) -> Decision:
     """The search is over, or a part of it."""
     return Decision(why, why.value.format(**figures))
+
+
+def both(knee: Decision, slo: Decision) -> Decision:
+    """Return the end of a search for a knee and an SLO; what ended both of them is a part of it once.
+
+    >>> found = end(End.SLO_STOPPED, edge="the SLO is met up to 2 in flight", why="no time is left")
+    >>> both(end(End.NOTHING_HELPS, found="the knee lies above 4", why="no time is left"), found).reason
+    'stopped: the knee lies above 4; the SLO is met up to 2 in flight; no time is left'
+    """
+    of_slo = slo.reason.split(_APART)
+    of_knee = [part for part in knee.reason.split(_APART) if part not in of_slo]
+    return msgspec.structs.replace(knee, reason=_APART.join([*of_knee, *of_slo]))
 
 
 def not_enough(seconds: float | None, requests: int | None, need: str) -> str:

@@ -39,7 +39,8 @@ class Edge(msgspec.Struct, frozen=True):
 
     met: float | None  # the largest that leans to it
     missed: float | None  # the smallest above it that does not, be it that nothing is known of it
-    unresolved: bool  # that one is not decided
+    likely: bool  # it is not decided that the SLO is met there
+    unresolved: bool  # the smallest is not decided
     again: float | None  # to be measured once more before anything else
     undecided: float | None  # to be measured for long enough once the edge is found: next to it, else the next lower
 
@@ -49,12 +50,12 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
 
     >>> met, missed, open = (JudgedLoad(o, o, 1, True) for o in ("met", "missed", "unresolved"))
     >>> edge_of({1: met, 2: met, 4: missed})
-    Edge(met=2, missed=4, unresolved=False, again=None, undecided=None)
+    Edge(met=2, missed=4, likely=False, unresolved=False, again=None, undecided=None)
     >>> edge_of({1: met, 2: open, 4: missed}).again
     2
     >>> likely = JudgedLoad("unresolved", "met", 1, True)
     >>> edge_of({1: likely, 2: likely, 4: missed})
-    Edge(met=2, missed=4, unresolved=False, again=None, undecided=2)
+    Edge(met=2, missed=4, likely=True, unresolved=False, again=None, undecided=2)
     """
     loads = sorted(judged)
     misses = [x for x in loads if judged[x].leans == Outcome.MISSED]
@@ -77,6 +78,7 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     return Edge(
         met,
         missed,
+        met is not None and judged[met].outcome == Outcome.UNRESOLVED,
         missed is not None and judged[missed].outcome == Outcome.UNRESOLVED,
         odd[0] if odd else missed if silent else None,
         undecided[0] if undecided else None,

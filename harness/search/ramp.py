@@ -19,7 +19,7 @@ import msgspec
 from harness.data.roles import Role
 from harness.data.summary import FOUND, PROVISIONAL
 from harness.search import first_pass, knee, refinement, slo
-from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate
+from harness.search.decision import Decision, End, Part, Reason, both, end, measure, measure_rate
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
 
@@ -75,7 +75,7 @@ def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
     if not step.over:
         before = any(m.concurrency == step.concurrency for m in measured)
         return _in_role(Role.REPEAT if before else Role.REFINEMENT, step)
-    return msgspec.structs.replace(step, reason=f"{step.reason}; {limit.reason}") if limit else step
+    return both(step, limit) if limit else step
 
 
 def _in_role(role: Role, step: Decision) -> Decision:

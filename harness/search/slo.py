@@ -35,7 +35,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
         assert edge.met is not None
         C, why = min(2 * int(edge.met), state.top), Reason.SLO_MET
         if edge.met >= C:
-            return _decide(state, edge) or end(End.SLO, edge=f"{found}, {state.bar}")
+            return _decide(state, edge) or end(End.SLO_STOPPED, edge=found, why=state.bar)
     else:
         met = edge.met or 0.0
         if edge.missed <= max(met + 1, met * CLOSE):
@@ -43,7 +43,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
         C = min(max(round(math.sqrt(met * edge.missed)), int(met) + 1), math.ceil(edge.missed) - 1)
         why = Reason.SLO_BETWEEN
     if not state.affordable(C):
-        return end(End.SLO, edge=f"{found}; {state.no_more}")
+        return end(End.SLO_STOPPED, edge=found, why=state.no_more)
     return measure(C, why, Role.SLO, met=edge.met or 0.0, missed=edge.missed)
 
 
@@ -104,8 +104,8 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
 
 def _in_words(edge: Edge, unit: str) -> str:
     part = Part.SLO_NEVER if edge.met is None else Part.SLO_MET if edge.missed is None else Part.SLO_BETWEEN
-    how = "unresolved" if edge.unresolved else "missed"
-    return part.words(met=edge.met, missed=edge.missed, unit=unit, how=how)
+    meets, how = "likely met" if edge.likely else "met", "unresolved" if edge.unresolved else "missed"
+    return part.words(met=edge.met, missed=edge.missed, unit=unit, meets=meets, how=how)
 
 
 def _round(rate: float) -> float:
