@@ -16,7 +16,6 @@ import msgspec
 from harness.data import roles
 from harness.data.roles import Role
 
-
 _APART = "; "  # parts of a reason
 
 

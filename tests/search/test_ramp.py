@@ -251,7 +251,9 @@ def test_an_slo_that_even_a_single_stream_misses_or_that_all_meet_is_reported() 
     none = judged(c1="missed", c2="missed", c4="missed", c3="missed")
     assert "missed even at 1 in flight" in next_level(none, search(max_concurrency=4, slo=True)).reason
     every = judged(c1="met", c2="met", c4="met", c3="met")
-    assert next_level(every, search(max_concurrency=4, slo=True)).reason.endswith("met up to 4 in flight; --max-concurrency 4 is reached")
+    assert next_level(every, search(max_concurrency=4, slo=True)).reason.endswith(
+        "met up to 4 in flight; --max-concurrency 4 is reached"
+    )
 
 
 def test_an_unresolved_level_is_measured_twice_more_and_is_then_the_answer() -> None:
