@@ -19,7 +19,7 @@ from harness.base.errors import HarnessError
 from harness.spec import traffic
 from harness.spec.choices import APIS, PREFILL_ONLY, SESSION
 from harness.spec.load import Levels, RateSearch, Search
-from harness.spec.scenario import Scenario, Sweep
+from harness.spec.scenario import HEADER_VALUE, Scenario, Sweep
 
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_REPLICAS = 64  # every one is asked for its model before the load
@@ -27,7 +27,6 @@ MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network st
 MOST_INPUTS = 10_000  # texts of a request
 _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
-_HEADER_VALUE = re.compile(r"[\t -~]*")
 _FIELD = re.compile(r"\w+(\.\w+)*")  # a path in a request's body
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
@@ -213,7 +212,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("target.headers", lambda s: any(_HEADER_NAME.fullmatch(name) is None for name in s.target.headers),
          "a header has a name", "write it Name: value"),
     Rule("target.headers.{}",
-         lambda s: _first(name for name, value in s.target.headers.items() if not _HEADER_VALUE.fullmatch(value)),
+         lambda s: _first(name for name, value in s.target.headers.items() if not HEADER_VALUE.fullmatch(value)),
          "a header is one line of ASCII", "encode it"),
     # The load.
     Rule("workload.image_size", lambda s: s.workload.image_size and not s.workload.images,

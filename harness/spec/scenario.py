@@ -231,7 +231,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return alone and all(isinstance(length, int) for length in lengths)
 
 
-_HEADER_VALUE = re.compile(r"[\t -~]*")
+HEADER_VALUE = re.compile(r"[\t -~]*")
 PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, by default
 
 
@@ -246,7 +246,7 @@ def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
         headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {_key(target.api_key_env, environ)}"
     for name, value in headers.items():
-        if not _HEADER_VALUE.fullmatch(value):
+        if not HEADER_VALUE.fullmatch(value):
             raise HarnessError(
                 "its value is not one line of ASCII", place=f"header {name}", way_out="see what its variable holds"
             )

@@ -16,7 +16,7 @@ from harness.cli import cli
 from harness.data.machines import Card, Machine
 from harness.decide import calibration
 from harness.predict import catalog, question, served, tune
-from harness.predict.calibration import RANGES, calibrated
+from harness.predict.calibration import RANGES, Calibration, calibrated, decode, encode
 from harness.predict.tune import CalibrationPoint
 from harness.results.result import Result
 from harness.run import prediction
@@ -33,7 +33,7 @@ def knee(*arguments: str) -> Outcome:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def profile() -> calibration.Calibration:
+def profile() -> Calibration:
     """Of a server that reads at 0.6 of its bandwidth, fitted at 1 and 16 and judged at 4 and 64."""
     made, where, workload = question.setup(CHAT)
     slow = msgspec.structs.replace(CHAT, levels=[1, 4, 16, 64], figures={"mbu": 0.6})
@@ -50,7 +50,7 @@ def profile() -> calibration.Calibration:
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "profile.json"
-    path.write_text(calibration.encode(profile()))
+    path.write_text(encode(profile()))
     return str(path)
 
 
@@ -111,7 +111,7 @@ def test_a_result_folder_is_calibrated_on_two_levels_and_judged_on_the_others(tm
     got = knee("calibrate", "model", str(DEMO), "--on", "1,16", "--out", str(out))
     assert got.exit_code == 0, got.output
     assert "line, then flat" in got.output
-    found = calibration.decode(out.read_bytes())
+    found = decode(out.read_bytes())
     assert (found.model, found.gpu, found.fitted_on) == ("llama-3.1-8b", "h100-sxm", (1.0, 16.0))
     # the simulated endpoint runs by the very model, so calibrating finds what it was given
     rms = found.rms()
@@ -256,7 +256,7 @@ OF_CSV = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "100
 def test_a_csv_of_points_is_calibrated_on_as_a_folder_is(tmp_path: Path) -> None:
     got = knee("calibrate", "model", str(csv_of(tmp_path)), *OF_CSV)
     assert got.exit_code == 0, got.output
-    found = calibration.decode((tmp_path / "points.calibration.json").read_bytes())
+    found = decode((tmp_path / "points.calibration.json").read_bytes())
     assert found.mbu == pytest.approx(0.6, rel=0.02)
     assert {row.concurrency for row in found.errors_unseen} == {4, 64}
     assert "C = 64: far from the levels that were fitted (1 to 16)" in got.output
