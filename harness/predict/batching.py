@@ -128,15 +128,15 @@ class StepMachine:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the KV blocks in use."""
+        """Return the share of the KV blocks in use."""
         return 1 - self.free_blocks / self.num_blocks
 
     def cached_tokens(self, request_id: int) -> int | None:
-        """Tokens of a running request's prompt that the prefix cache had; None without one."""
+        """Return the tokens of a running request's prompt that the prefix cache had; None without one."""
         return None if self._cache is None else self._running[request_id].cached
 
     def fits(self, request: SimulatedRequest) -> bool:
-        """Whether the request could ever finish, with the whole cache to itself."""
+        """Return whether the request could ever finish, with the whole cache to itself."""
         return self._blocks(request.prompt_tokens + request.output_tokens) <= self.num_blocks
 
     def submit(self, request: SimulatedRequest) -> None:
@@ -237,7 +237,7 @@ class StepMachine:
         self._granted = self._count
 
     def _next(self) -> SequenceState | None:
-        """The waiting request that begins next; None where there is no slot for it."""
+        """Return the waiting request that begins next; None where there is no slot for it."""
         if not self._waiting or self._preempted or len(self._running) >= self.max_num_seqs:
             return None
         waiting = self._waiting.values()
@@ -248,7 +248,7 @@ class StepMachine:
         return sequence
 
     def _prefill(self) -> tuple[list[tuple[int, int]], list[SequenceState]]:
-        """Parts of prompts that this step computes, as (start, end), and the requests that it makes ready to decode."""
+        """Return the parts of prompts that this step computes, (start, end), and the requests that can then decode."""
         chunks: list[tuple[int, int]] = []
         joined: list[SequenceState] = []
         left = self.budget - self._decoding * self.cost.verified
@@ -284,7 +284,7 @@ class StepMachine:
         return chunks, joined
 
     def _steps_alike(self, until: float, most: int | None, context: int) -> tuple[int, float, float] | None:
-        """How many steps can be taken in one go, seconds of the first, and growth; None where it is not worth it."""
+        """Return how many steps can be taken in one go, the seconds of the first, and their growth; None for a few."""
         n = self._end_counts[0] - self._count
         if most is not None:
             n = min(n, most)
@@ -300,7 +300,7 @@ class StepMachine:
         return n, first, growth
 
     def _steps_with_blocks(self, n: int) -> int:
-        """Of n steps those for which blocks are free."""
+        """Return those of n steps for which blocks are free."""
         if self._reserve or -(-n // self.block_size) * self._decoding <= self.free_blocks:
             return n
         free, steps = self.free_blocks, 1
@@ -309,7 +309,7 @@ class StepMachine:
         return steps
 
     def _finish(self) -> int:
-        """Note who is at the end with the count that is reached; tokens that they did not take any more."""
+        """Note who ends at the count that is reached; return the tokens that they did not take any more."""
         lost = 0
         while self._end_counts and self._end_counts[0] <= self._count:
             end = heapq.heappop(self._end_counts)
@@ -374,7 +374,7 @@ class StepMachine:
             self._cache.shrink(self.free_blocks)
 
     def _crossings(self, count: int) -> int:
-        """Blocks that those who decode need up to that count."""
+        """Return the blocks that those who decode need up to that count."""
         if self._reserve:
             return 0
         rounds, rest = divmod(count - self._granted, self.block_size)
@@ -384,7 +384,7 @@ class StepMachine:
         return need
 
     def _cached(self, request: SimulatedRequest) -> int:
-        """Prompt tokens that need no prefill; the last one always does, for its logits."""
+        """Return the prompt tokens that need no prefill; the last one always does, for its logits."""
         cached = request.cached_tokens
         if cached is None:
             cached = math.floor(self.cost.cached * request.prompt_tokens + 1e-9)

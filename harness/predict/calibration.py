@@ -91,7 +91,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     source: str = ""  # the measurement's folder
 
     def rms(self, figure: str = FIGURES[0]) -> Rms:
-        """How far off the three predictions of a figure are at the levels that none of them has seen."""
+        """Return how far off the three predictions of a figure are at the levels that none of them has seen."""
         rows = [row for row in self.errors_unseen if row.figure == figure]
         ways = ([row.calibrated for row in rows], [row.data_sheet for row in rows])
         flat = [row.line_then_flat for row in rows if row.line_then_flat is not None]
@@ -99,7 +99,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def rms(errors: Sequence[float]) -> float | None:
-    """Root mean square; None of nothing.
+    """Return the root mean square; None of nothing.
 
     >>> rms([0.03, -0.04, 0.0, 0.0])
     0.025
@@ -108,7 +108,7 @@ def rms(errors: Sequence[float]) -> float | None:
 
 
 def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Deployment:
-    """The deployment with the calibrated figures in place of the data sheet's; another model or card is refused."""
+    """Return the deployment with the calibrated figures; HarnessError for another model or card."""
     wanted = (model.name, weight_bytes(model), deployment.gpu.key)
     calibrated = (calibration.model, calibration.weight_bytes, calibration.gpu)
     if wanted != calibrated:
@@ -121,12 +121,12 @@ def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Dep
 
 
 def encode(calibration: Calibration) -> str:
-    """The calibration as the text of its file."""
+    """Return the calibration as the text of its file."""
     return msgspec.json.format(msgspec.json.encode(calibration), indent=2).decode() + "\n"
 
 
 def decode(text: str | bytes, place: str = "--calibration") -> Calibration:
-    """A calibration from the text of its file; `place` names that file."""
+    """Return a calibration from the text of its file; `place` names that file."""
     way_out = "write one with `knee calibrate model DIR --out FILE`"
     with decoding.reading(place, "a calibration", way_out):
         data = text.encode() if isinstance(text, str) else text
@@ -146,7 +146,7 @@ def calibrated(
     slo: Mapping[str, float] | None = None,
     price: float | None = None,
 ) -> Calibrated:
-    """The prediction by a calibration; `deployment` is the data sheet's. Another model or card is refused."""
+    """Return the prediction by a calibration; `deployment` is the data sheet's. Another model or card is refused."""
     applied = apply(msgspec.structs.replace(model, name=short(model.name)), deployment, calibration)
     found = roofline.predict(model, applied, lengths, levels, slo=slo, price=price)
     error = calibration.rms().calibrated
@@ -166,7 +166,7 @@ def calibrated(
 
 
 def doubts(calibration: Calibration, levels: Iterable[float]) -> list[str]:
-    """Where the data sheet is known to be nearer, and which of the levels lie far from those that were fitted.
+    """Return where the data sheet is known to be nearer, and which of the levels lie far from those that were fitted.
 
     Far is more than twice as many users as at the highest level, or fewer than half of those at the lowest.
     """
@@ -189,7 +189,7 @@ def _place(name: str) -> int:
 
 
 def _banded(level: PredictedLevel, error: float) -> PredictedLevel:
-    """The level with the calibration's own error as its band."""
+    """Return the level with the calibration's own error as its band."""
 
     def around(band: Band | None) -> Band | None:
         return band and Band(band.mid * (1 - min(error, 1.0)), band.mid, band.mid * (1 + error))

@@ -45,7 +45,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu(key: str, place: str = "--gpu") -> Gpu:
-    """The GPU of that key, in any case, or of the name that nvidia-smi has; behind a colon a MIG slice of it.
+    """Return the GPU of that key, in any case, or of the name that nvidia-smi has; behind a colon a MIG slice of it.
 
     >>> gpu("H100-SXM").key, gpu("NVIDIA H100 80GB HBM3").bandwidth
     ('h100-sxm', 3350000000000.0)
@@ -62,12 +62,12 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
 
 
 def gpus() -> list[Gpu]:
-    """Every GPU of the table, in its order."""
+    """Return every GPU of the table, in its order."""
     return list(_gpus().values())
 
 
 def among(gpu: Gpu, n: int) -> Gpu:
-    """The GPU with the link that n of them have: PCIe where they are more than its bridge joins, or none.
+    """Return the GPU with the link that n of them have: PCIe where they are more than its bridge joins, or none.
 
     >>> among(gpu("h100-pcie"), 2).link, among(gpu("h100-pcie"), 4).link, among(gpu("h100-sxm"), 4).link
     (300000000000.0, 64000000000.0, 450000000000.0)
@@ -85,7 +85,7 @@ Constants = Literal["published", "other cards", "guess"]
 
 
 def constants(gpu: Gpu) -> Constants:
-    """How well MBU, MFU and overheads are known on this card: from its own published levels, those of others, or not.
+    """Return how well MBU, MFU and overheads are known on this card: by its own published levels, by others', or not.
 
     >>> constants(gpu("h100-sxm")), constants(gpu("l40s")), constants(gpu("mi300x"))
     ('published', 'other cards', 'guess')
@@ -96,7 +96,7 @@ def constants(gpu: Gpu) -> Constants:
 
 
 def doubts(gpu: Gpu) -> list[str]:
-    """What makes a prediction on this card less sure than on others, in words."""
+    """Return what makes a prediction on this card less sure than on others, in words."""
     out = []
     if gpu.certainty == "measured":
         return [f"{gpu.key}: {gpu.source}", f"{gpu.key}: overheads were fitted on NVIDIA cards, here they are a guess"]
@@ -117,7 +117,7 @@ _EIGHTHS = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}  # memory slices that
 
 
 def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
-    """A MIG slice: g of seven parts of the SMs, and of eight of memory and bandwidth; no link to others."""
+    """Return a MIG slice: g of seven parts of the SMs, and of eight of memory and bandwidth; no link to others."""
     if not gpu.key.startswith(_SLICED):
         raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"give --gpu {gpu.key}")
     label = next(float(row["mem_gb"]) for row in _rows() if row["key"].lower() == gpu.key)  # slices share the label
@@ -139,7 +139,7 @@ def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
 
 
 def key_of(name: str) -> str | None:
-    """The key of the GPU whose driver calls it so (NVML's product name), in any case, with or without the maker.
+    """Return the key of the GPU whose driver calls it so (NVML's product name), in any case, with or without the maker.
 
     Whole names only, for near ones are other cards (L4 and L40S, H20 and H20-3e, RTX 4090 and 4090 D). None for a
     card that the table lacks, and for part of one (MIG, vGPU).
@@ -151,7 +151,7 @@ def key_of(name: str) -> str | None:
 
 
 def driver_names(key: str) -> list[str]:
-    """The names by which `key_of` knows a card, as its driver writes them.
+    """Return the names by which `key_of` knows a card, as its driver writes them.
 
     >>> driver_names("h100-sxm")
     ['H100 80GB HBM3']
@@ -160,7 +160,7 @@ def driver_names(key: str) -> list[str]:
 
 
 def driver_figures(key: str) -> dict[str, float | None]:
-    """What the driver of that card should report, by the names of `observe.gpu`; None where the table has no figure.
+    """Return what the driver of that card should report, by the names of `observe.gpu`; None for an unknown figure.
 
     Memory only as some driver gave it: a label in GB leaves 7 % open.
 
@@ -222,7 +222,7 @@ _SHORTENED = {  # names at the hub that are longer than ours, without the above
 
 
 def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
-    """The config.json of a model, as a dict: a shipped name, a config.json, or its folder.
+    """Return the config.json of a model, as a dict: a shipped name, a config.json, or its folder.
 
     A name may be the hub's, with its organisation and what says how the model was tuned; `-fp8` is how it is stored.
 
@@ -251,7 +251,7 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
 
 
 def _short(name: str) -> str:
-    """Our name of a model at the hub, if it is one of ours.
+    """Return our name of a model at the hub, if it is one of ours.
 
     >>> _short("Qwen/Qwen3-30B-A3B-Instruct-2507"), _short("BAAI/bge-large-en-v1.5")
     ('qwen3-30b-a3b-2507', 'bge-large-en-v1.5')
@@ -269,7 +269,7 @@ def _short(name: str) -> str:
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
-    """A config.json, with the hf_quant_config.json next to it where quantisation is described only there."""
+    """Return a config.json, with the hf_quant_config.json next to it where quantisation is described only there."""
     config = _decoded(path, place)
     quantised = path.with_name("hf_quant_config.json")
     if not config.get("quantization_config") and quantised.is_file():
@@ -293,17 +293,17 @@ def short(name: str) -> str:
 
 
 def models() -> list[str]:
-    """The names of the models that are shipped."""
+    """Return the names of the models that are shipped."""
     return list(_models())
 
 
 def is_model(name: str) -> bool:
-    """Whether that is the name of a shipped model, also as the hub has it."""
+    """Return whether that is the name of a shipped model, also as the hub has it."""
     return _short(name).removesuffix("-fp8") in _models()
 
 
 @cache
 def _models() -> dict[str, dict[str, Any]]:
-    """The shipped configs; `same_as` names the one that a config differs from in the fields it has."""
+    """Return the shipped configs; `same_as` names the one that a config differs from in the fields it has."""
     found = msgspec.json.decode((_DATA / "models.json").read_bytes(), type=dict[str, dict[str, Any]])
     return {name: {**found.get(config.pop("same_as", ""), {}), **config} for name, config in found.items()}

@@ -50,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_usual(slo: Mapping[str, float], workload: MeanLengths) -> dict[str, float]:
-    """The limits, and one on the time per output token where they only limit the wait for the first.
+    """Return the limits, and one on the time per output token where they only limit the wait for the first.
 
     Without it the best load of a card is one at which nobody wants to read.
 
@@ -73,7 +73,7 @@ def choose(
     measured: Mapping[tuple[str, int], float] | None = None,
     **figures: Any,
 ) -> list[Choice]:
-    """Every card × tensor-parallel size, the best first, those that are out last with their reason.
+    """Return every card × tensor-parallel size, the best first, those that are out last with their reason.
 
     The sizes of a card that do not fit are one choice together, the largest of them, which says what does fit.
     rank "cost": the fewest dollars a million tokens; "speed": the most tokens/s; of each the slow end. An `slo` on the
@@ -92,7 +92,7 @@ def choose(
 
 
 def best_sizes(choices: Iterable[Choice]) -> list[Choice]:
-    """Of each card the size that stands first, in the same order."""
+    """Return the size of each card that stands first, in the same order."""
     first: dict[str, Choice] = {}
     for each in choices:
         first.setdefault(each.gpu, each)
@@ -117,7 +117,7 @@ def _sizes(
     measured: Mapping[tuple[str, int], float],
     figures: dict[str, Any],
 ) -> list[Choice]:
-    """A card in every size that fits, and the largest that does not with the reason."""
+    """Return a card in every size that fits, and the largest that does not with the reason."""
     if price is None and card.usd_per_hour:
         price = sum(card.usd_per_hour) / 2
     sizes = [n for n in _SIZES if n in divisors(model) and (n == 1 or among(card, n).link is not None)]
@@ -176,7 +176,7 @@ def _best(
 
 
 def _replaced(choice: Choice, workload: MeanLengths, rate: float | None) -> Choice:
-    """The choice with what was measured in the place of what was predicted."""
+    """Return the choice with what was measured in the place of what was predicted."""
     if rate is None:
         return choice
     G = workload.output_tokens

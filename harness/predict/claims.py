@@ -58,7 +58,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
-    """What conditions are compared with."""
+    """Return what conditions are compared with."""
     dense = None if model.experts else parameters(model).total
     decodes, drafts = model.generates and workload.output_tokens > 0, deployment.draft_tokens > 0
     found = _facts(deployment.gpu.key, deployment.gpus, deployment.tp, dense, decodes=decodes, drafts=drafts)
@@ -69,7 +69,7 @@ def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Se
 
 
 def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = None) -> dict[str, str]:
-    """The same of a measured run, by what its prediction was made of; `stack` and `dtype` as the manifest has them.
+    """Return the same of a measured run, by what its prediction was made of and the manifest's `stack` and `dtype`.
 
     A prediction keeps the size of the weights but not their format: quantised ones whose `dtype` is unknown
     have neither `weights` nor `native`.
@@ -89,7 +89,7 @@ def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = No
 
 
 def _facts(gpu: str, gpus: int, tp: int, dense: float | None, *, decodes: bool, drafts: bool) -> dict[str, str]:
-    """Those that predictions and runs have alike; `dense` is the parameters of a model without experts."""
+    """Return those that predictions and runs have alike; `dense` is the parameters of a model without experts."""
     found = {
         "gpus": "0" if gpu == "host" else str(gpus),
         "tp": str(tp),
@@ -106,7 +106,7 @@ def _native(compute: str, flops: Collection[str]) -> str:
 
 
 def holds(claim: Claim, facts: Mapping[str, str]) -> bool:
-    """Whether every part of the claim's condition is so.
+    """Return whether every part of the claim's condition is so.
 
     >>> claim = Claim("a", "", "size=7b weights=int8|int4", 1.5, 2.0, "unsourced", "")
     >>> holds(claim, {"size": "7b", "weights": "int4"})
@@ -117,7 +117,7 @@ def holds(claim: Claim, facts: Mapping[str, str]) -> bool:
 
 
 def holding(facts: Mapping[str, str]) -> list[Claim]:
-    """The claims without a source whose condition holds."""
+    """Return the claims without a source whose condition holds."""
     return [claim for claim in claims() if claim.status == "unsourced" and holds(claim, facts)]
 
 
@@ -128,7 +128,7 @@ def notes(
     users: Sequence[int] = (),
     peak_flops: float | None = None,
 ) -> list[str]:
-    """The wrong claims that these inputs rely on, each with the right figure.
+    """Return the wrong claims that these inputs rely on, each with the right figure.
 
     To be called before predicting, since in some of these cases the model does not fit. `peak_flops` is the peak
     that the operator believes in, `users` are the levels.
@@ -171,7 +171,7 @@ def notes(
 
 
 def _kv_tokens(model: Model, deployment: Deployment, workload: MeanLengths) -> int:
-    """KV tokens of one replica, 0 where the model does not fit."""
+    """Return KV tokens of one replica, 0 where the model does not fit."""
     try:
         return kv_capacity(model, deployment, workload.context)
     except HarnessError:

@@ -76,7 +76,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deployment(gpu: Gpu, **figures: Any) -> Deployment:
-    """A deployment with the MFU and the batch usual for that card; any field can be set.
+    """Return a deployment with the MFU and the batch usual for that card; any field can be set.
 
     The number of GPUs follows from tp · pp · dp; where it is set and larger than tp · pp, replicas fill it. The card
     has the link that so many of them have. Shares that are none, and half of what drafting needs, are refused.
@@ -107,7 +107,7 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
 
 
 def _check_shares(deployment: Deployment) -> None:
-    """What is reached may be more than a peak only where that peak was itself measured, on this machine."""
+    """Refuse what is no share; of a peak more is reached only where it was measured on this machine."""
     shares = [
         ("--prefix-hit", deployment.prefix_hit),
         ("--fused", deployment.fused),
@@ -164,7 +164,7 @@ def _check_experts(model: Model, deployment: Deployment) -> None:
 
 
 def divisors(model: Model) -> list[int]:
-    """Tensor-parallel sizes that share the model's heads evenly, and its KV heads evenly or one to several ranks."""
+    """Return the tensor-parallel sizes that share the model's heads evenly, and its KV heads or one to several."""
     whole = [n for n in range(1, model.heads + 1) if model.heads % n == 0]
     n_kv = model.kv_heads or 1
     return [n for n in whole if n_kv % n == 0 or n % n_kv == 0]
@@ -174,7 +174,7 @@ def divisors(model: Model) -> list[int]:
 
 
 def weights_per_gpu(model: Model, deployment: Deployment) -> float:
-    """Weights on one GPU; bytes. Experts lie on all GPUs of their group, all else is split by TP, both by PP."""
+    """Return weights on one GPU; bytes. Experts lie on all GPUs of their group, all else is split by TP, both by PP."""
     stored = weights(model)
     if deployment.weight_bytes is not None:
         return deployment.weight_bytes / deployment.tp / deployment.pp
@@ -183,7 +183,7 @@ def weights_per_gpu(model: Model, deployment: Deployment) -> float:
 
 
 def kv_share(kv_heads: int, tp: int) -> float:
-    """Share of a layer's KV on each rank: one head at least, and all of what heads share (latent attention).
+    """Return the share of a layer's KV on each rank: one head at least, and all of what heads share (latent attention).
 
     >>> kv_share(8, 4), kv_share(8, 16), kv_share(0, 8)
     (0.25, 0.125, 1.0)
@@ -192,7 +192,7 @@ def kv_share(kv_heads: int, tp: int) -> float:
 
 
 def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
-    """KV of one request of `context` tokens on one GPU, states included; bytes."""
+    """Return KV of one request of `context` tokens on one GPU, states included; bytes."""
     kept = 0.0
     for each in model.attention:
         of_tokens = each.kept(context, model.kv_bits) * kv_share(each.kv_heads, deployment.tp)
@@ -201,7 +201,7 @@ def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
 
 
 def room(model: Model, deployment: Deployment) -> float:
-    """What weights, activations and libraries leave for KV on one GPU; bytes, negative where nothing fits.
+    """Return what weights, activations and libraries leave for KV on one GPU; bytes, negative where nothing fits.
 
     mem · util - W_total/TP - act/TP - nontorch (docs/method.md, The deployment).
     """
@@ -213,7 +213,7 @@ def room(model: Model, deployment: Deployment) -> float:
 
 
 def activations(model: Model, deployment: Deployment) -> float:
-    """What one GPU needs to compute the largest step, beside weights and KV; bytes.
+    """Return what one GPU needs to compute the largest step, beside weights and KV; bytes.
 
     A step of T tokens holds their hidden states and what one layer makes of them, 2 bytes each: T (4 h + 3 f / TP), and
     with experts T (4 h + k (h + 3 f_e / TP)), whichever is more; or the logits of a full batch, 6 V max_num_seqs. 0.4
@@ -233,12 +233,12 @@ def activations(model: Model, deployment: Deployment) -> float:
 
 
 def usual_batched_tokens(gpu: Gpu) -> int:
-    """Tokens of a step where the server is not told; vLLM's defaults for its API server (engine/arg_utils.py, 0.25)."""
+    """Return the tokens of a step by vLLM's defaults for its API server (engine/arg_utils.py, 0.25)."""
     return 8192 if gpu.memory_bytes >= _LARGE else 2048
 
 
 def usual_sequences(gpu: Gpu) -> int:
-    """max_num_seqs where the server is not told; from the same source.
+    """Return max_num_seqs by vLLM's defaults, from the same source.
 
     >>> from harness.predict.catalog import gpu
     >>> usual_sequences(gpu("h100-sxm")), usual_sequences(gpu("a100-80-sxm"))
@@ -248,7 +248,7 @@ def usual_sequences(gpu: Gpu) -> int:
 
 
 def kv_capacity(model: Model, deployment: Deployment, context: float | None = None) -> int:
-    """Tokens of KV cache of one replica, in whole blocks; what the server publishes beats the estimate.
+    """Return the tokens of KV cache of one replica, in whole blocks; what the server publishes beats the estimate.
 
     With windows or states a token's share depends on how long its request is: `context` tokens, or so long that
     every layer holds it. 0 where the model keeps nothing.
@@ -279,7 +279,7 @@ def _does_not_fit(model: Model, deployment: Deployment) -> HarnessError:
 
 
 def smallest_tp(model: Model, deployment: Deployment, tokens: float = 1.0) -> int | None:
-    """The fewest GPUs of that card over which the model and one request of so many tokens fit; None up to 64."""
+    """Return the fewest GPUs of that card over which the model and one request of so many tokens fit; None up to 64."""
     card = deployment.gpu
     sizes = [n for n in divisors(model) if n == 1 or (n <= _LARGEST and among(card, n).link is not None)]
     return next((n for n in sizes if _fits(model, deployment, n, tokens)), None)
@@ -292,7 +292,7 @@ def _fits(model: Model, deployment: Deployment, tp: int, tokens: float) -> bool:
 
 
 def blocks(deployment: Deployment, tokens: float) -> int:
-    """KV blocks of so many tokens."""
+    """Return KV blocks of so many tokens."""
     return math.ceil(tokens / deployment.block_size)
 
 
@@ -311,10 +311,10 @@ def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
 
 
 def slow(model: Model, deployment: Deployment) -> Deployment:
-    """The slow end, with the memory of the middle."""
+    """Return the slow end, with the memory of the middle."""
     return msgspec.structs.replace(deployment, speed=deployment.speed / spread(model, deployment)[0])
 
 
 def fast(model: Model, deployment: Deployment) -> Deployment:
-    """The fast end, with the memory of the middle."""
+    """Return the fast end, with the memory of the middle."""
     return msgspec.structs.replace(deployment, speed=deployment.speed * spread(model, deployment)[1])

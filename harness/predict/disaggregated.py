@@ -74,16 +74,16 @@ class _Pools(msgspec.Struct, frozen=True):
 
     @property
     def prompt_s(self) -> float:
-        """A pass of one prompt, from its launch on."""
+        """Return a pass of one prompt, from its launch on."""
         P = self.workload.input_tokens
         return self.cost.step + self.cost.request + prefill_time(self.cost, P, self.cost.cached * P) + self.cost.api
 
     def step_s(self, B: float) -> float:
-        """One step of decode with a batch of B."""
+        """Return the time of a step of decode with a batch of B."""
         return decode_time(self.cost, B, B * self.workload.context)
 
     def steps(self) -> float:
-        """Steps that an answer takes after its first token."""
+        """Return the steps that an answer takes after its first token."""
         G = self.workload.output_tokens
         return (G - 1) / tokens_a_step(self.cost, self.workload)
 
@@ -96,7 +96,7 @@ class _Pools(msgspec.Struct, frozen=True):
         return self.decode * self.cap / (self.steps() * self.step_s(self.cap))
 
     def batch(self, rate: float) -> float:
-        """The batch of a decode replica at a rate of all, B = λ (G-1)/gain · t_dec(B) / replicas; no more than fits."""
+        """Return the batch of a decode replica at a rate of all: B = λ (G-1)/gain · t_dec(B)/replicas, or what fits."""
         low, high = 0.0, self.cap
         while high - low > 1e-9 * high:
             B = (low + high) / 2
@@ -105,7 +105,7 @@ class _Pools(msgspec.Struct, frozen=True):
         return high
 
     def at(self, C: float) -> tuple[float, float, float]:
-        """λ, TTFT and ITL with C in flight: C = λ prompt_s + decode · B(λ), or a pool is full and they queue."""
+        """Return λ, TTFT and ITL with C in flight: C = λ prompt_s + decode · B(λ), or a pool is full and they queue."""
         most = min(self.prefill_rate, self.decode_rate)
 
         def inside(rate: float) -> float:
@@ -128,7 +128,7 @@ def predict(
     prefill_gpus: int,
     decode_gpus: int,
 ) -> Disaggregated:
-    """Two pools of replicas of `deployment`'s tp · pp GPUs each; its dp is not used."""
+    """Predict two pools of replicas of `deployment`'s tp · pp GPUs each; its dp is not used."""
     if workload.output_tokens < 2:
         fact = "an answer of one token has nothing to decode"
         raise HarnessError(fact, place="--output-tokens", way_out="give at least 2")

@@ -184,7 +184,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def blocks(config: Config) -> list[Block]:
-    """The layers of `block_configs`, in order; empty where there are none.
+    """Return the layers of `block_configs`, in order; empty where there are none.
 
     Attention is given by the heads that share one of KV. An MLP is ffn_mult · 2 h / 3 wide, rounded up to the next 256
     (configuration_decilm.py of nvidia/Llama-3_3-Nemotron-Super-49B-v1).

@@ -12,7 +12,7 @@ _PLACE = "--hub"
 
 
 def config(name: str) -> str:
-    """The path of the config.json that the hub has for `name`, like meta-llama/Llama-3.1-8B; kept in its own cache.
+    """Return the path of the config.json that the hub has for `name`, like meta-llama/Llama-3.1-8B; its cache keeps it.
 
     Where that says nothing of quantisation, the hf_quant_config.json comes with it, if there is one.
     """

@@ -47,15 +47,15 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_kept(self) -> bool:
-        """Whether the KV of every token is kept, however far back."""
+        """Return whether the KV of every token is kept, however far back."""
         return self.window is None or self.index is not None
 
     def kept_of_token(self, kv_bits: float) -> float:
-        """Bytes that one layer keeps of one token."""
+        """Return the bytes that one layer keeps of one token."""
         return self.kv * kv_bits / 8 + (self.index.kept if self.index else 0)
 
     def kept(self, context: float, kv_bits: float) -> float:
-        """Bytes that one layer keeps of so many tokens, or of its window; without a state of constant size."""
+        """Return bytes that one layer keeps of so many tokens, or of its window; without a state of constant size."""
         tokens = context if self.all_kept else min(context, self.window or context)
         return tokens * self.kept_of_token(kv_bits)
 
@@ -75,7 +75,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attention(config: Config) -> tuple[Attention, ...]:
-    """The layers that mix tokens, those that are alike together."""
+    """Return the layers that mix tokens, those that are alike together."""
     sorts = [each for each in _sorts(config) if each]
     reach = _window(config)
     found = [
@@ -87,7 +87,7 @@ def attention(config: Config) -> tuple[Attention, ...]:
 
 
 def _sorts(config: Config) -> list[str]:
-    """How each layer mixes tokens, in order; "" where it does not."""
+    """Return how each layer mixes tokens, in order; "" where it does not."""
     if config.kind == "nemotron_h":
         return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in _pattern(config)]
     L = config.figure("num_hidden_layers")
@@ -121,7 +121,7 @@ def _sorts(config: Config) -> list[str]:
 
 
 def _window(config: Config) -> int | None:
-    """Tokens that a windowed layer attends to; None where it never cuts anything off."""
+    """Return the tokens that a windowed layer attends to; None where it never cuts anything off."""
     # The configs of the Qwens have a window that is off unless another field switches it on.
     if not config.get("use_sliding_window", not config.kind.startswith("qwen")):
         return None
@@ -161,7 +161,7 @@ def _attending(config: Config, layers: int, window: int | None) -> Attention:
 
 
 def _latent(config: Config, layers: int) -> Attention:
-    """MLA: what is kept of a token is one small vector that all heads share, so no rank can keep less of it."""
+    """Return MLA layers: of a token one small vector is kept, which all heads share, so no rank can keep less of it."""
     h, n_q = config.figure("hidden_size"), config.figure("num_attention_heads")
     rank, rope = config.figure("kv_lora_rank"), config.figure("qk_rope_head_dim")
     nope, value = config.figure("qk_nope_head_dim"), config.figure("v_head_dim")
@@ -197,7 +197,7 @@ def _latent(config: Config, layers: int) -> Attention:
 
 
 def _linear(config: Config, layers: int) -> Attention:
-    """Layers that keep a matrix a head instead of KV, read and written with every token."""
+    """Return the layers that keep a matrix a head instead of KV, read and written with every token."""
     kept = config.get("mamba_ssm_cache_dtype") or config.get("mamba_ssm_dtype")
     bits = 32 if kept == "float32" else 16
     h = config.figure("hidden_size")
@@ -221,7 +221,7 @@ _KINDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
 
 
 def _pattern(config: Config) -> str:
-    """The layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
+    """Return the layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
     listed = config.get("layers_block_type")  # newer configs have words instead
     if isinstance(listed, list):
         pattern = "".join(_KINDS.get(str(each), "?") for each in listed)
@@ -236,7 +236,7 @@ def _pattern(config: Config) -> str:
 
 
 def dense(config: Config, sparse: int) -> int:
-    """Parameters of all dense MLPs together, where `sparse` layers have experts instead."""
+    """Return the parameters of all dense MLPs together, where `sparse` layers have experts instead."""
     kind = config.family
     if searched := blocks(config):
         return kind.matrices * config.figure("hidden_size") * sum(each.width for each in searched)
@@ -251,7 +251,7 @@ def dense(config: Config, sparse: int) -> int:
 
 
 def experts(config: Config) -> Experts | None:
-    """The layers with experts; None where there are none."""
+    """Return the layers with experts; None where there are none."""
     field = next((each for each in _EXPERT_COUNTS if config.get(each)), None)
     if field is None:
         return None
@@ -282,7 +282,7 @@ def experts(config: Config) -> Experts | None:
 
 
 def _sparse(config: Config) -> Sequence[bool]:
-    """Whether each layer has experts, in order."""
+    """Return whether each layer has experts, in order."""
     if config.kind == "nemotron_h":
         return [kind == "E" for kind in _pattern(config)]
     L = config.figure("num_hidden_layers")
@@ -301,7 +301,7 @@ def _sparse(config: Config) -> Sequence[bool]:
 
 
 def _indices(config: Config, field: str) -> list[int]:
-    """A list of whole numbers; empty where there is none."""
+    """Return a list of whole numbers; empty where there is none."""
     found = config.get(field) or []
     if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
         raise config.refused(field, str(found))
@@ -309,7 +309,7 @@ def _indices(config: Config, field: str) -> list[int]:
 
 
 def modules(config: Config) -> Iterator[tuple[str, str, int]]:
-    """Every matrix as (part, dotted name, parameters); the experts of a layer are one."""
+    """Return every matrix as (part, dotted name, parameters); the experts of a layer are one."""
     mixing = {(_LINEAR if each.state else _FULL if each.all_kept else _WINDOW): each for each in attention(config)}
     mixture, sorts, sparse = experts(config), _sorts(config), _sparse(config)
     has_experts = mixture is not None

@@ -25,7 +25,7 @@ _FLAT = 0.1  # dlnX/dlnB within which a measurement has reached its plateau, doc
 def caps(
     model: Model, deployment: Deployment, workload: MeanLengths, slo: Mapping[str, float] | None = None
 ) -> dict[str, float | None]:
-    """Limits on the batch of one replica by name; None where that one never binds.
+    """Return the limits on the batch of one replica by name; None where that one never binds.
 
     kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's. max_num_batched_tokens:
     as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it at the slow end, queued ones
@@ -48,7 +48,7 @@ def caps(
 
 
 def stops_of(model: Model, deployment: Deployment, workload: MeanLengths) -> dict[str, float | None]:
-    """The caps that stop the batch."""
+    """Return the caps that stop the batch."""
     out: dict[str, float | None] = {
         "kv_memory": _kv_batch(model, deployment, workload),
         "max_num_seqs": deployment.max_num_seqs if workload.inputs == 1 else deployment.max_num_seqs / workload.inputs,
@@ -74,7 +74,7 @@ def _kv_batch(model: Model, deployment: Deployment, workload: MeanLengths) -> fl
 
 
 def _crossing(f: Callable[[float], float]) -> float | None:
-    """The batch from which f is no longer negative; None where that lies beyond any batch."""
+    """Return the batch from which f is no longer negative; None where that lies beyond any batch."""
     low, high = 0.0, 1.0
     while f(high) < 0:
         low, high = high, 2 * high
@@ -87,7 +87,7 @@ def _crossing(f: Callable[[float], float]) -> float | None:
 
 
 def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | None]) -> dict[str, float]:
-    """The caps at which throughput stops growing: those that stop the batch, and compute where it does the same.
+    """Return the caps at which throughput stops growing: those that stop the batch, and compute where it does the same.
 
     From its crossover on a step grows with the batch, and X only as what does not (launching, the weights of prefills)
     is shared by more: compute is a hinge where a measurement would call that a plateau, dlnX/dlnB from there to the
@@ -104,14 +104,14 @@ def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | N
 
 
 def binding_cap(stops: Mapping[str, float], limits: Mapping[str, float | None]) -> str | None:
-    """The least of the hinges, or the SLO where that comes first."""
+    """Return the least of the hinges, or the SLO where that comes first."""
     slo_limit = limits.get(_SLO)
     each = stops if slo_limit is None or slo_limit == math.inf else {**stops, _SLO: slo_limit}
     return min(each, key=lambda name: each[name], default=None)
 
 
 def bound_by(cost: StepCost, workload: MeanLengths, C: float, limits: Mapping[str, float | None]) -> str:
-    """What most of a step's time goes to at C users of one replica, or above the cap the name of that cap."""
+    """Return what most of a step's time goes to at C users of one replica, or above the cap the name of that cap."""
     cap = batch_cap(limits)
     if cap < C:
         return next(name for name, limit in limits.items() if limit == cap)
@@ -142,7 +142,7 @@ class ThroughputLimit(msgspec.Struct, frozen=True):
 def limits(
     model: Model, deployment: Deployment, workload: MeanLengths, slo: Mapping[str, float] | None = None
 ) -> list[ThroughputLimit]:
-    """Every named limit with its value, of all replicas together; one of them binds, if any does.
+    """Return every named limit with its value, of all replicas together; one of them binds, if any does.
 
     weights: the slope per user at low load, BW MBU / W. kv_traffic, compute, prefill: rates that no batch exceeds,
     and where they take over. kv_memory, max_num_seqs, max_num_batched_tokens, slo: where the batch stops.

@@ -63,7 +63,7 @@ class Parameters(msgspec.Struct, frozen=True):
 
 
 def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_dtype: str = "auto") -> Model:
-    """The figures of a config.json; an explicit head_dim beats hidden_size / num_attention_heads.
+    """Return the figures of a config.json; an explicit head_dim beats hidden_size / num_attention_heads.
 
     `dtype` is the server's: "auto" takes what is stored, fp8, int8, int4, mxfp4 and nvfp4 quantise a 16-bit
     checkpoint as it is loaded. Weights stored in 32 bits count 16, for that is what servers cast them to.
@@ -106,7 +106,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
 
 
 def _stretched(config: Config, longest: int) -> int:
-    """Positions with the rope's scaling counted in, where it may not be: configs write them before it or after it."""
+    """Return the positions with the rope's scaling, where it may be left out: configs count before it or after it."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(scaling, Mapping):
         return 0
@@ -139,7 +139,7 @@ def beyond_context(model: Model, tokens: float) -> list[str]:
 
 
 def parameters(model: Model) -> Parameters:
-    """Parameter counts; numbers.
+    """Return the parameter counts; numbers.
 
     body = Σ layers: 2 h n_q d + 2 h n_kv d + 3 h f, or with experts 3 h f_e (E + shared) + h E, of which
     3 h f_e (k + shared) + h E are active; head = V h, N_total = body + head (1 if tied else 2),
@@ -156,7 +156,7 @@ def parameters(model: Model) -> Parameters:
 
 
 def expert_hits(E: int, k: int, B: float) -> float:
-    """Experts of a layer that a batch of B tokens needs, each token k of E uniformly. E (1 - (1 - k/E)^B).
+    """Return the experts of a layer that a batch of B tokens needs, each token k of E uniformly. E (1 - (1 - k/E)^B).
 
     >>> round(expert_hits(8, 2, 4), 3)
     5.469
@@ -178,12 +178,12 @@ class Weights(msgspec.Struct, frozen=True):
         return self.always + self.experts * self.expert + self.looked_up
 
     def read(self, B: float) -> float:
-        """Bytes that one decode step of B tokens reads: W(B)."""
+        """Return the bytes that one decode step of B tokens reads: W(B)."""
         return self.always + (expert_hits(self.experts, self.per_token, B) * self.expert if self.experts else 0.0)
 
 
 def weights(model: Model) -> Weights:
-    """The weights of a model, by how they are read."""
+    """Return the weights of a model, by how they are read."""
     stored, count = model.stored, parameters(model)
     always = sum(each.layers * each.parameters for each in model.attention) * stored.bytes_of("attention")
     always += model.dense * stored.bytes_of("dense") + count.head * stored.bytes_of("head")
@@ -197,17 +197,17 @@ def weights(model: Model) -> Weights:
 
 
 def weight_bytes(model: Model) -> float:
-    """Weights as they lie in memory; bytes. N_total · b_w."""
+    """Return the weights as they lie in memory; bytes. N_total · b_w."""
     return weights(model).total
 
 
 def weight_bytes_per_step(model: Model, B: float = 1) -> float:
-    """Weights read by one decode step of B tokens: W of the formulas; bytes. N_mm · b_w; experts by those hit."""
+    """Return the weights read by one decode step of B tokens, W; bytes. N_mm · b_w; experts by those hit."""
     return weights(model).read(B)
 
 
 def kv_bytes_per_token(model: Model) -> float:
-    """KV cache of one more token in every layer that keeps any: kv of the formulas; bytes.
+    """Return KV cache of one more token in every layer that keeps any: kv of the formulas; bytes.
 
     2 L n_kv d b_kv; with latent attention L (kv_lora_rank + qk_rope_head_dim) b_kv.
     """
@@ -215,7 +215,7 @@ def kv_bytes_per_token(model: Model) -> float:
 
 
 def kv_bytes(model: Model, context: float) -> float:
-    """KV cache of a request of `context` tokens, windows and constant states in their own size; bytes.
+    """Return KV cache of a request of `context` tokens, windows and constant states in their own size; bytes.
 
     Σ layers kv_layer · min(context, window_layer).
     """
@@ -223,11 +223,11 @@ def kv_bytes(model: Model, context: float) -> float:
 
 
 def state_bytes(model: Model) -> float:
-    """What a request stores whatever its length, in layers with a state instead of KV; bytes."""
+    """Return what a request stores whatever its length, in layers with a state instead of KV; bytes."""
     return sum(each.layers * each.state for each in model.attention)
 
 
 def kind(model: Model) -> str:
-    """What the constants of a model are set by: dense, experts, or latent attention (with experts or without)."""
+    """Return what the constants of a model are set by: dense, experts, or latent attention, with experts or not."""
     latent = any(each.kv and not each.kv_heads for each in model.attention)
     return "latent attention" if latent else "experts" if model.experts else "dense"

@@ -34,7 +34,7 @@ class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
     head: float = 0.0
 
     def bytes_of(self, part: str) -> float:
-        """Bytes of one parameter of a part, on average.
+        """Return the bytes of one parameter of a part, on average.
 
         >>> Quantisation(bits=8.0, attention=0.5).bytes_of("attention")
         1.5
@@ -61,7 +61,7 @@ _KEPT = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"
 def quantisation(
     config: Mapping[str, Any], name: str, dtype: str, modules: Iterable[tuple[str, str, int]]
 ) -> Quantisation:
-    """How a model's weights are stored, by its config and the server's --dtype.
+    """Return how a model's weights are stored, by its config and the server's --dtype.
 
     `modules` are (part, dotted name, parameters). A 16-bit --dtype on a quantised checkpoint is the precision of
     its activations, as servers have it, and changes nothing that is stored.
@@ -90,7 +90,7 @@ def _asks_another(wanted: str, scheme: Quantisation) -> bool:
 
 
 def another_checkpoint(config: Mapping[str, Any], name: str, dtype: str) -> list[str]:
-    """A note where --dtype is not how the weights are stored: no server loads this checkpoint so."""
+    """Return a note where --dtype is not how the weights are stored: no server loads this checkpoint so."""
     stored = _mapping(config.get(_WHERE) or config.get("compression_config"))
     wanted = _normal(dtype)
     if not stored or not _asks_another(wanted, scheme := _scheme(stored, name)):
@@ -99,7 +99,7 @@ def another_checkpoint(config: Mapping[str, Any], name: str, dtype: str) -> list
 
 
 def _another(scheme: Quantisation, *, latent: bool) -> Quantisation:
-    """The scheme as published 4-bit checkpoints of models that come in fp8 have it.
+    """Return the scheme as published 4-bit checkpoints of models that come in fp8 have it.
 
     Those with latent attention keep it in 16 bits (the hf_quant_config.json of nvidia/DeepSeek-R1-FP4, the config.json
     of moonshotai/Kimi-K2-Thinking); others convert every linear layer.
@@ -112,7 +112,7 @@ def _normal(dtype: str) -> str:
 
 
 def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
-    """Bits of one stored element of KV; "auto" is 16 unless the checkpoint brings its own scheme.
+    """Return the bits of one stored element of KV; "auto" is 16 unless the checkpoint brings its own scheme.
 
     >>> kv_bits({}, "auto"), kv_bits({}, "fp8")
     (16.0, 8.0)
@@ -130,7 +130,7 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
 
 
 def _named(stored: Mapping[str, Any], name: str) -> list[str]:
-    """The modules that are left in 16 bits, by whichever field names them."""
+    """Return the modules that are left in 16 bits, by whichever field names them."""
     found = []
     inner = _mapping(stored.get("quantization"))  # of an hf_quant_config.json
     for field in _KEPT:
@@ -142,7 +142,7 @@ def _named(stored: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _targets(stored: Mapping[str, Any], name: str) -> list[str]:
-    """The modules that compressed-tensors converts, where that is not every linear layer."""
+    """Return the modules that compressed-tensors converts, where that is not every linear layer."""
     found: set[str] = set()
     for group in _mapping(stored.get("config_groups")).values():
         targets = _mapping(group).get("targets") or []
@@ -245,7 +245,7 @@ _LONGEST_ENTRY = 256
 def _left_out(
     scheme: Quantisation, kept: list[str], targets: list[str], modules: list[tuple[str, str, int]], name: str
 ) -> Quantisation:
-    """The scheme with each part's share reduced by the modules that stay in 16 bits: `kept`, and what is no target."""
+    """Return the scheme, each part's share less the modules that stay in 16 bits: `kept`, and what is no target."""
     left = _matched(kept, "modules_to_not_convert", modules, name)
     if targets:
         left |= set(range(len(modules))) - _matched(targets, "targets", modules, name)
@@ -258,7 +258,7 @@ def _left_out(
 
 
 def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
-    """The places of the modules that entries of a field mean; HarnessError where one means nothing."""
+    """Return the places of the modules that entries of a field mean; HarnessError where one means nothing."""
     if len(entries) * len(modules) > _MOST_COMPARED:
         raise refused(f"{_WHERE}: {field}", f"{len(entries):,} of them", name)
     meant: set[int] = set()
@@ -275,20 +275,20 @@ def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]]
 
 
 def _beyond(entry: str, modules: list[tuple[str, str, int]]) -> bool:
-    """Whether an entry is of a layer past the last: one that drafts tokens, which is in no count."""
+    """Return whether an entry is of a layer past the last: one that drafts tokens, which is in no count."""
     number = entry.partition("layers.")[2].partition(".")[0].rstrip("*")
     layers = {dotted.split(".")[1] for _, dotted, _ in modules if dotted.startswith("layers.")}
     return number.isdecimal() and number not in layers
 
 
 def _spellings(dotted: str) -> tuple[str, ...]:
-    """A module's names in checkpoints that a pattern may be written for."""
+    """Return a module's names in checkpoints that a pattern may be written for."""
     several = dotted.replace(".shared_expert", ".shared_experts")
     return dotted, f"model.{dotted}", several, f"model.{several}"
 
 
 def _matcher(entry: str) -> Any:
-    """Whether a module's dotted name is meant: `re:` a pattern, `*` a glob, else whole parts of the name."""
+    """Return whether a module's dotted name is meant: `re:` a pattern, `*` a glob, else whole parts of the name."""
     if len(entry) > _LONGEST_ENTRY:
         raise re.error("too long")
     if entry.startswith("re:"):

@@ -75,7 +75,7 @@ class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
-    """The model, its deployment, and the mean request."""
+    """Return the model, its deployment, and the mean request."""
     name = question.name or short(question.model)
     made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
     card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
@@ -88,13 +88,13 @@ def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
 
 
 def _longest(question: Question, made: Model) -> float:
-    """Tokens of the longest request, prompt and answer."""
+    """Return the tokens of the longest request, prompt and answer."""
     each: Sequence[tuple[float, float]] = question.mixture or [(question.input_tokens, question.output_tokens)]
     return max(P + made.generates * G for P, G in each)
 
 
 def predict(question: Question) -> Prediction:
-    """The prediction alone."""
+    """Return the prediction alone."""
     return _predict(question, *setup(question))
 
 
@@ -111,7 +111,7 @@ def _predict(question: Question, made: Model, where: Deployment, workload: MeanL
 
 
 def notes(question: Question) -> list[str]:
-    """Remarks that apply even where there is no prediction because the model does not fit."""
+    """Return the notes that apply even where there is no prediction because the model does not fit."""
     return _notes(question, *setup(question))
 
 
@@ -123,7 +123,7 @@ def _notes(question: Question, made: Model, where: Deployment, workload: MeanLen
 
 
 def answer(question: Question) -> PredictionResult:
-    """The prediction and every table."""
+    """Return the prediction and every table."""
     made, where, workload = setup(question)
     prediction = _predict(question, made, where, workload)
     return PredictionResult(
@@ -137,7 +137,7 @@ def answer(question: Question) -> PredictionResult:
 
 
 def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
-    """Speed for a user against throughput of a GPU, level by level: (users, tok/s a user, tok/s a GPU)."""
+    """Return the speed for a user against throughput of a GPU, level by level: (users, tok/s a user, tok/s a GPU)."""
     return [
         (level.concurrency, 1 / level.itl_s, level.output_tokens_per_s.mid / prediction.gpus)
         for level in prediction.levels
@@ -148,7 +148,7 @@ def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
 def rule_comparisons(
     model: Model, where: Deployment, workload: MeanLengths, slo: Mapping[str, float]
 ) -> list[RuleComparison]:
-    """The usual rules of thumb for one replica against the whole model (docs/method.md, Rules of thumb)."""
+    """Return the usual rules of thumb for one replica against the whole model (docs/method.md, Rules of thumb)."""
     ctx, kv, W = workload.context, kv_bytes_per_token(model), weight_bytes_per_step(model)
     n = where.tp * where.pp
     BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n
@@ -188,7 +188,7 @@ def rule_comparisons(
 
 
 def _half(throughput: Any, far: float) -> float:
-    """Users at whom throughput is half of what it is far out."""
+    """Return the users at whom throughput is half of what it is far out."""
     low, high, half = 0.0, far, throughput(far) / 2
     while high - low > 1e-6 * high:
         middle = (low + high) / 2

@@ -105,7 +105,7 @@ class _End(msgspec.Struct, frozen=True):
 
 
 def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_End, _End, _End]:
-    """The slow end, the middle and the fast end of one replica."""
+    """Return the slow end, the middle and the fast end of one replica."""
     cap = batch_cap(stops_of(model, middle, workload))
     return (
         _End(step_cost(model, slow(model, middle)), min(cap, _cap(model, middle, workload, -MEMORY))),
@@ -115,7 +115,7 @@ def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_End
 
 
 def _cap(model: Model, deployment: Deployment, workload: MeanLengths, more: float) -> float:
-    """Requests that can run at once where a GPU leaves so many bytes more for KV; 1 where none fit."""
+    """Return the requests that can run at once where a GPU leaves so many bytes more for KV; 1 where none fit."""
     utilization = deployment.gpu_memory_utilization + more / deployment.gpu.memory_bytes
     try:
         other = msgspec.structs.replace(deployment, gpu_memory_utilization=utilization)
@@ -125,7 +125,7 @@ def _cap(model: Model, deployment: Deployment, workload: MeanLengths, more: floa
 
 
 def _of_all(end: _End, workload: MeanLengths, C: float, dp: int) -> SteadyState:
-    """The steady state of C users who are spread evenly over dp replicas."""
+    """Return the steady state of C users who are spread evenly over dp replicas."""
     busy, point = min(dp, C), steady_state(end.cost, workload, max(1.0, C / dp), end.cap)
     return msgspec.structs.replace(
         point, throughput=busy * point.throughput, requests_per_s=busy * point.requests_per_s
@@ -133,7 +133,7 @@ def _of_all(end: _End, workload: MeanLengths, C: float, dp: int) -> SteadyState:
 
 
 def _tokens(points: Sequence[SteadyState], workload: MeanLengths) -> Band:
-    """Output tokens/s; input tokens/s where nothing is decoded."""
+    """Return the output tokens/s; input tokens/s where nothing is decoded."""
     if workload.output_tokens:
         return Band(*(point.throughput for point in points))
     return Band(*(point.requests_per_s * workload.inputs * workload.input_tokens for point in points))
@@ -148,7 +148,7 @@ def _level(
     slo: Mapping[str, float] | None,
     price: float | None,
 ) -> PredictedLevel:
-    """C users, at the slow, the middle and the fast end of the band."""
+    """Return the level of C users, at the slow, the middle and the fast end of the band."""
     mid, dp, G = band[1].cost, deployment.dp, workload.output_tokens
     points = [_of_all(end, workload, C, dp) for end in band]
     found = [latencies(points[1], mid, workload, together) for together in TOGETHER]
@@ -173,7 +173,7 @@ def _level(
 def _evictions(
     cost: StepCost, deployment: Deployment, workload: MeanLengths, limits: Mapping[str, float | None], most: int
 ) -> list[str]:
-    """What a full KV cache costs at `most` users, where blocks are assigned on demand."""
+    """Return what a full KV cache costs at `most` users, where blocks are assigned on demand."""
     cap, dp = batch_cap(limits), deployment.dp
     if limits["kv_memory"] != cap or deployment.reserve or cap * dp >= most:
         return []
@@ -182,13 +182,13 @@ def _evictions(
 
 
 def _experts_hit(cost: StepCost, B: float) -> float | None:
-    """Experts of a layer that one pass reads; None where there are none."""
+    """Return the experts of a layer that one pass reads; None where there are none."""
     tokens = B / max(1.0, min(cost.micro, B)) * cost.verified * cost.sharing
     return expert_hits(cost.experts, cost.per_token, tokens) if cost.experts else None
 
 
 def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
-    """The share of throughput that is left past the `cap` of a KV cache whose blocks are assigned on demand.
+    """Return the share of throughput that is left past the `cap` of a KV cache whose blocks are assigned on demand.
 
     There the cache is full, and each new token takes the room of one that has to be computed again: G a request. Those
     who are evicted have any length from P to P + G, so that it is r = ∫ da / (P + a) = ln(1 + G/P) times a request,
@@ -214,14 +214,14 @@ def _far_links(deployment: Deployment) -> list[str]:
 
 
 def _usd(price: float | None, gpus: int, rates: Sequence[float]) -> Band | None:
-    """USD per million tokens: output, or input where there is none; low is the price of the fast end."""
+    """Return USD per million tokens: output, or input where there is none; low is the price of the fast end."""
     if price is None or min(rates) <= 0:
         return None
     return Band(*(usd_per_million(price * gpus, rate) for rate in reversed(rates)))
 
 
 def scaling_efficiency(model: Model, deployment: Deployment, workload: MeanLengths) -> float | None:
-    """Throughput of n GPUs over n times that of one, each at its own cap: E_n = X_n / (n X_1).
+    """Return the throughput of n GPUs over n times that of one, each at its own cap: E_n = X_n / (n X_1).
 
     None where the model does not fit on one, where the caps were published for n, and where nothing stops the batch.
     """
@@ -251,7 +251,7 @@ class Roofline(msgspec.Struct, frozen=True):
 
 
 def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: Sequence[float]) -> Roofline:
-    """Where the phases sit under the roofs, by the data sheet, with the shares that the deployment reaches of it."""
+    """Return where the phases lie under the data sheet's roofs, with the shares that the deployment reaches of them."""
     card, n = deployment.gpu, deployment.tp * deployment.pp
     cost, ideal = step_cost(model, deployment), msgspec.structs.replace(deployment, mbu=1.0, mfu_decode=1.0)
     peaks = step_cost(model, msgspec.structs.replace(ideal, mfu_prefill=1.0))
@@ -343,7 +343,7 @@ def _by_steps(
 
 
 def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
-    """A level of the closed form with what the step machine gives in the place of the middle."""
+    """Return a level of the closed form with what the step machine gives in the place of the middle."""
 
     def around(band: Band | None, middle: float) -> Band | None:
         return band and Band(band.low / band.mid * middle, middle, band.high / band.mid * middle)
@@ -362,7 +362,7 @@ def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
 
 
 def _judged(level: PredictedLevel, cost: StepCost, mean: MeanLengths, slo: Mapping[str, float]) -> PredictedLevel:
-    """The level with whether its latencies meet the SLO."""
+    """Return the level with whether its latencies meet the SLO."""
     itl = math.nan if level.itl_s is None else level.itl_s
     point = SteadyState(level.concurrency, level.output_tokens_per_s.mid, itl, level.ttft_s)
     return msgspec.structs.replace(level, meets_slo=meets(latencies(point, cost, mean, TOGETHER[1]), slo))

@@ -14,7 +14,7 @@ import math
 
 
 def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU).
+    """Return the time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU).
 
     >>> round(tpot0(1, 70e9, 0, 0, 3.35e12) * 1e3, 2)  # every weight of 70B in fp8, read once on an H100, ms
     20.9
@@ -23,12 +23,12 @@ def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0
 
 
 def x0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Decode throughput at batch B; tokens/s. B / TPOT0."""
+    """Return the decode throughput at batch B; tokens/s. B / TPOT0."""
     return B / tpot0(B, W, ctx, kv, BW, MBU)
 
 
 def ceiling0(ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Decode throughput that no batch beats; tokens/s. (BW MBU) / (ctx kv).
+    """Return the decode throughput that no batch beats; tokens/s. (BW MBU) / (ctx kv).
 
     >>> round(ceiling0(2000, 131072, 3.35e12, 0.7))
     8945
@@ -37,27 +37,27 @@ def ceiling0(ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
 
 
 def b_star(W: float, ctx: float, kv: float) -> float:
-    """Batch whose KV traffic equals the weight traffic, where X0 is half its ceiling. W / (ctx kv)."""
+    """Return the batch whose KV traffic equals the weight traffic, where X0 is half its ceiling. W / (ctx kv)."""
     return W / (ctx * kv)
 
 
 def prefill0(peak: float, MFU: float, N: float) -> float:
-    """Prompt tokens/s of the compute roof; quoted next to decode, never summed with it. peak MFU / (2 N)."""
+    """Return the prompt tokens/s of the compute roof; quoted next to decode, never summed with it. peak MFU / (2 N)."""
     return peak * MFU / (2 * N)
 
 
 def ridge(F: float, BW: float) -> float:
-    """Arithmetic intensity above which compute limits; FLOP/byte. F / BW."""
+    """Return the arithmetic intensity above which compute limits; FLOP/byte. F / BW."""
     return F / BW
 
 
 def slo_batch(tpot: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> int:
-    """Largest batch whose TPOT0 still meets the limit; 0 when not even one does."""
+    """Return the largest batch whose TPOT0 still meets the limit; 0 when not even one does."""
     return max(0, math.floor((tpot * BW * MBU - W) / (ctx * kv)))
 
 
 def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: float) -> int:
-    """Requests whose KV cache fits next to the weights. floor((memory u - weights) / (ctx kv)).
+    """Return the requests whose KV cache fits next to the weights. floor((memory u - weights) / (ctx kv)).
 
     >>> kv_batch(80e9, 0.9, 16e9, 2000, 131072)
     213
@@ -66,7 +66,7 @@ def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: 
 
 
 def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> float:
-    """Output tokens/s of C users without think time, by Little's law. C G / (TTFT + (G - 1) TPOT).
+    """Return the output tokens/s of C users without think time, by Little's law. C G / (TTFT + (G - 1) TPOT).
 
     >>> round(closed_loop_throughput(100, 0.2, 200, 0.025), 1)
     3864.7
@@ -75,12 +75,12 @@ def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> floa
 
 
 def mixed_step(B: float, G: float, t_dec: float, t_pre: float) -> float:
-    """Mean step in steady state: a step ends B/G requests, so it prefills B/G new ones; seconds."""
+    """Return the mean step in steady state: a step ends B/G requests, so it prefills B/G new ones; seconds."""
     return t_dec + B / G * t_pre
 
 
 def requests_per_s(output_tokens_per_s: float, output_tokens: float) -> float:
-    """Requests/s that a token rate completes. X / G.
+    """Return the requests/s that a token rate completes. X / G.
 
     >>> requests_per_s(6000, 200)
     30.0

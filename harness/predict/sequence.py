@@ -40,12 +40,12 @@ class SequenceState:
 
     @property
     def known(self) -> int:
-        """Tokens whose KV it needs before it can decode: the prompt and everything generated."""
+        """Return the tokens whose KV it needs before it can decode: the prompt and everything generated."""
         return self.request.prompt_tokens + self.done
 
     @property
     def offset(self) -> int:
-        """Its context less the machine's count."""
+        """Return its context less the machine's count."""
         return self.request.prompt_tokens - self.base
 
 
@@ -63,7 +63,7 @@ class PrefixCache:
         self._idle: OrderedDict[int, None] = OrderedDict()  # used by none, from the least to the most recent
 
     def found(self, hashes: Sequence[int]) -> int:
-        """How many of a prompt's blocks are here, from its first on."""
+        """Return how many of a prompt's blocks are here, from its first on."""
         known = 0
         for each in hashes:
             if each not in self._users and each not in self._idle:
@@ -72,7 +72,7 @@ class PrefixCache:
         return known
 
     def shared(self, hashes: Sequence[int]) -> int:
-        """How many of these blocks are in use: they take no more room when another request uses them."""
+        """Return how many of these blocks are in use: they take no more room when another request uses them."""
         return sum(each in self._users for each in hashes)
 
     def use(self, hashes: Sequence[int]) -> None:
@@ -82,7 +82,7 @@ class PrefixCache:
             self._idle.pop(each, None)
 
     def leave(self, hashes: Sequence[int]) -> int:
-        """Let one request less use these blocks; how many of them nobody uses now."""
+        """Let one request less use these blocks; return how many of them nobody uses now."""
         unused = [each for each in hashes if self._users[each] == 1]
         for each in hashes:
             self._users[each] -= 1

@@ -53,7 +53,7 @@ class ServingCard(msgspec.Struct, frozen=True, kw_only=True):
 def find(
     hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]
 ) -> ServingCard:
-    """The card by its key, else by the drivers of this machine's GPUs, where the server runs here.
+    """Return the card by its key, else by the drivers of this machine's GPUs, where the server runs here.
 
     Where the drivers contradict the data sheet there is a note. `measure` measures cores of this machine.
     """
@@ -76,7 +76,7 @@ def find(
 
 
 def host(measured: Machine) -> Gpu:
-    """A measured machine in the place of a card."""
+    """Return a measured machine in the place of a card."""
     return Gpu(
         key=HOST,
         memory_bytes=measured.memory_bytes,
@@ -89,7 +89,7 @@ def host(measured: Machine) -> Gpu:
 
 
 def differs(key: str, row: Mapping[str, float | None], card: Card) -> list[str]:
-    """Where a GPU's driver contradicts the data sheet that predicts it by more than 5 %, in words.
+    """Return where a GPU's driver contradicts the data sheet that predicts it by more than 5 %, in words.
 
     Both by the names of `Card`: memory_bytes, memory_clock_max_hz, sm_clock_max_hz. What either side does not know is
     not compared.
@@ -115,7 +115,7 @@ def differs(key: str, row: Mapping[str, float | None], card: Card) -> list[str]:
 def deployed(
     hardware: Hardware, card: Gpu | None, cache_config: Mapping[str, Any] | None
 ) -> tuple[Model, Deployment] | None:
-    """The model and where it runs, by the data sheet; None where either is not known.
+    """Return the model and where it runs, by the data sheet; None where either is not known.
 
     `cache_config` is what the engine publishes of its KV blocks, which replaces the estimate where all layers keep all
     tokens. Else vLLM shares its blocks among groups of layers, and a block holds a token of one group alone
@@ -135,7 +135,7 @@ def deployed(
 
 
 def figures(hardware: Hardware) -> dict[str, Any]:
-    """What a scenario says of a Deployment, by the names of its fields."""
+    """Return what a scenario says of a Deployment, by the names of its fields."""
     found: dict[str, Any] = {"gpus": hardware.gpus}
     if hardware.tp is not None:
         found["tp"] = hardware.tp

@@ -70,7 +70,7 @@ def closed_loop(
     turnaround: float = 0.0,
     stepwise: bool = False,
 ) -> Simulation:
-    """C users, each of whom sends the next request when the last one is answered.
+    """Simulate C users, each of whom sends the next request when the last one is answered.
 
     They begin spread over `stagger` seconds; the first 2 C answers are warm-up, the `requests` after them the
     window. A user needs `turnaround` seconds for the next request, which may cost it the step that has just
@@ -99,7 +99,7 @@ def open_loop(
     seconds: float = math.inf,
     stepwise: bool = False,
 ) -> Simulation:
-    """Requests that come whether or not others are answered, at `arrivals` seconds: ascending, a trace or endless.
+    """Simulate requests that come whether or not others are answered, at `arrivals` seconds: a trace or endless.
 
     The window is the first `seconds` after `warm_up`, or until all of a trace is answered. Requests go on coming until
     those that came in the window have their answers; a server that cannot keep up is not waited for. Growth looks like
@@ -203,7 +203,7 @@ class _VirtualClock:
         self._answered = self._ran = 0.0  # seconds in flight of all that are answered; integral of the batch
 
     def send(self, at: float) -> None:
-        """One more request, unless there are no more."""
+        """Send one more request, unless there are no more."""
         lengths = next(self._lengths, None)
         if lengths is None:
             return
@@ -302,7 +302,7 @@ def _simulation(clock: _VirtualClock, opened: _Totals, closed: _Totals, answers:
 
 
 def _spread(values: Sequence[float]) -> Spread | None:
-    """Each percentile is the least value that so many lie at or below; None without any."""
+    """Return percentiles, each the least value that so many lie at or below; None without any."""
     if not values:
         return None
     n, ordered = len(values), sorted(values)
@@ -312,7 +312,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
-    """Percentiles by how many saw each gap; all streams see a step's, so that steps are the samples that carry them."""
+    """Return percentiles by how many saw each gap; all streams see a step's, so the samples are steps."""
     if not gaps:
         return Spread(mean=mean, p50=None, p90=None, p95=None, p99=None, max=None, n=0)
     import numpy as np
@@ -327,7 +327,7 @@ def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
 
 
 def _at(series: _Series, rank: float) -> float:
-    """The least gap that `rank` of those seen lie at or below.
+    """Return the least gap that `rank` of those seen lie at or below.
 
     Halves the range of gaps until few are left to sort: an answer of 50,000 tokens has tens of millions, which would
     take gigabytes and seconds in which nothing can be interrupted.
@@ -354,7 +354,7 @@ def _at(series: _Series, rank: float) -> float:
 
 
 def _up_to(series: _Series, gap: float) -> npt.NDArray[np.int64]:
-    """How many gaps of each series are at most `gap` long; a series does not fall."""
+    """Return how many gaps of each series are at most `gap` long; a series does not fall."""
     import numpy as np
 
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -364,7 +364,7 @@ def _up_to(series: _Series, gap: float) -> npt.NDArray[np.int64]:
 
 
 def _grows(came: Sequence[float], done: Sequence[float], start: float, end: float, queued: bool) -> bool:
-    """Whether the number in flight grows over a window: by a share of what came, and not by chance.
+    """Return whether the number in flight grows over a window: by a share of what came, and not by chance.
 
     Not by chance: others wait all through the second half (`queued`), or the changes over equal parts of the window
     have a mean above 0 with 95 % (t). Were they the independent steps of a walk that would be exact; in a steady

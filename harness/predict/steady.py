@@ -41,7 +41,7 @@ class SteadyState(msgspec.Struct, frozen=True):
 
 
 def steady_state(cost: StepCost, workload: MeanLengths, C: float, cap: float) -> SteadyState:
-    """Closed loop of C users on a batch of at most `cap`; throughput has no jump where the queue begins.
+    """Return the closed loop of C users on a batch of at most `cap`; throughput has no jump where the queue begins.
 
     X = B / (step + API/G) with B = min(C, cap), step = (1-w) serial + w fused, serial = t_dec(B) + B/G t_pre,
     fused = max(mem(B), comp(B) + B/G comp_pre) + comm + o. A prefill can only fuse with the decoding of others, so
@@ -71,12 +71,12 @@ def steady_state(cost: StepCost, workload: MeanLengths, C: float, cap: float) ->
 
 
 def tokens_a_step(cost: StepCost, workload: MeanLengths) -> float:
-    """Tokens that a request gains by one step."""
+    """Return the tokens that a request gains by one step."""
     return min(cost.accepted, workload.output_tokens)
 
 
 def _without_decoding(cost: StepCost, workload: MeanLengths, C: float, cap: float) -> SteadyState:
-    """Embeddings and scores: the texts of a batch of requests are one pass; its time is the request's.
+    """Return the state where nothing is decoded: the texts of a batch are one pass, whose time is the request's.
 
     `cap` counts requests. One with more texts than fit into a pass takes several.
     """
@@ -87,7 +87,7 @@ def _without_decoding(cost: StepCost, workload: MeanLengths, C: float, cap: floa
 
 
 def prefilling(cost: StepCost, workload: MeanLengths, B: float) -> float:
-    """Seconds of the prefills in one step."""
+    """Return the seconds of the prefills in one step."""
     P = workload.input_tokens
     return B * tokens_a_step(cost, workload) / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B, B - 1)
 
@@ -107,7 +107,7 @@ class Latencies(msgspec.Struct, frozen=True):
 
 
 def latencies(point: SteadyState, cost: StepCost, workload: MeanLengths, together: float) -> Latencies:
-    """The latencies at a point where a share `together` of the batch meets.
+    """Return the latencies at a point where a share `together` of the batch meets.
 
     >>> from harness.predict.step import StepCost
     >>> cost = StepCost(weights=0.01, kv=0, token=0, attend=0, prompt=1e-4, prompt_head=0, prompt_attend=0, step=0,
@@ -127,7 +127,7 @@ def latencies(point: SteadyState, cost: StepCost, workload: MeanLengths, togethe
 
 
 def _longest_gap(point: SteadyState, cost: StepCost, workload: MeanLengths, prompt: float) -> float:
-    """The 99th percentile of the gaps: a step without prompts, and those that join it by chance."""
+    """Return the 99th percentile of the gaps: a step without prompts, and those that join it by chance."""
     G = workload.output_tokens
     if not G or math.isnan(point.itl):
         return math.nan
@@ -137,7 +137,7 @@ def _longest_gap(point: SteadyState, cost: StepCost, workload: MeanLengths, prom
 
 
 def _quantile(mean: float) -> int:
-    """The 99th percentile of a Poisson distribution.
+    """Return the 99th percentile of a Poisson distribution.
 
     >>> _quantile(0.001), _quantile(0.1), _quantile(1.0)
     (0, 1, 4)
@@ -154,7 +154,7 @@ def _quantile(mean: float) -> int:
 
 
 def slo_figure(name: str) -> str:
-    """The figure that a limit of an SLO is on.
+    """Return the figure that a limit of an SLO is on.
 
     >>> slo_figure("ttft_p99")
     'ttft'
@@ -166,7 +166,7 @@ def slo_figure(name: str) -> str:
 
 
 def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
-    """Whether latencies lie within every limit: `_p50` and `_p75` limit the mean, all others the p99."""
+    """Return whether latencies lie within every limit: `_p50` and `_p75` limit the mean, all others the p99."""
     mean = {"ttft": found.ttft, "itl": found.itl, "e2e": found.e2e}
     tail = {"ttft": found.ttft_p99, "itl": found.itl_p99, "e2e": found.e2e_p99}
     same = {"ttfat": "ttft", "icl": "itl"}
@@ -182,7 +182,7 @@ def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
 
 
 def slo_concurrency(cost: StepCost, workload: MeanLengths, cap: float, slo: Mapping[str, float]) -> float:
-    """The most users in flight whose latencies meet the SLO, where as many meet as usual; 0 where not even one's do."""
+    """Return the most users in flight whose latencies keep the SLO, by the usual share that meets; 0 for none."""
 
     def missed(C: float) -> bool:
         return not meets(latencies(steady_state(cost, workload, C, cap), cost, workload, TOGETHER[1]), slo)

@@ -66,7 +66,7 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_cost(model: Model, deployment: Deployment) -> StepCost:
-    """The coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (docs/method.md, The step).
+    """Return the coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (docs/method.md, The step).
 
     Of one replica; tensor parallelism divides all but what each rank stores itself, latency and overhead.
     """
@@ -126,7 +126,7 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
 
 
 def _indexing(model: Model, deployment: Deployment) -> WindowCost:
-    """What choosing tokens costs, of all there are: reading their keys, and comparing them in 8 bits; on every rank."""
+    """Return what choosing tokens costs on every rank: reading the keys of all, and comparing them in 8 bits."""
     card, speed = deployment.gpu, deployment.speed
     kept = compared = 0
     for each in model.attention:
@@ -141,12 +141,12 @@ def _indexing(model: Model, deployment: Deployment) -> WindowCost:
 
 
 def layer_overhead(model: Model, deployment: Deployment) -> float:
-    """Seconds that launching the kernels of one layer takes in every step, as stated or by the kind of model."""
+    """Return seconds that launching the kernels of one layer takes in every step, as stated or by the kind of model."""
     return _LAYER_OVERHEAD[kind(model)] if deployment.o_layer is None else deployment.o_layer
 
 
 def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> float:
-    """One token through the layers' matrices at the peak of one GPU, each part in the precision it is multiplied in.
+    """Return the time of one token in the layers' matrices at the peak of one GPU, each part in its precision; seconds.
 
     Storage is not compute: what the card has no units for is expanded to 16 bits and runs under that roof. Experts
     reach `of_experts` of what other matrices do.
@@ -170,7 +170,7 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
 
 
 def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
-    """Latency of a pass and time of a token on the links; seconds. comm(t) is the first plus t times the second.
+    """Return latency of a pass and time of a token on the links; seconds. comm(t) is the first plus t times the second.
 
     TP: two all-reduces a layer, 2 L (a_ar + 2 (TP-1)/TP · t h b_act / link). EP over several replicas: a layer with
     experts has two all-to-alls in place of the second, each of which carries every token once for each of its k
@@ -190,7 +190,7 @@ def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
 
 
 def decode_time(cost: StepCost, B: float, context: float) -> float:
-    """One decode step of B requests that hold `context` tokens between them; seconds.
+    """Return the time of a decode step of B requests that hold `context` tokens between them; seconds.
 
     t_dec = max(mem, comp) + comm + o;  mem = (W(B) + (Σ min(context, window) + B) kv) / (BW MBU),
     comp = (2 N_mm B + 4 L n_q d context) / (F MFU). A pipeline of pp stages takes m batches through
@@ -216,7 +216,7 @@ class Work(msgspec.Struct, frozen=True):
         return self.weights + self.kv
 
     def all(self, roof: float, links: float = 0.0) -> float:
-        """The step, where reading or computing takes `roof` and the links so much longer."""
+        """Return the step, where reading or computing takes `roof` and the links so much longer."""
         return (roof + self.links + links + self.overhead) * self.rounds + self.after
 
 
@@ -243,7 +243,7 @@ def work_of(cost: StepCost, B: float, context: float) -> Work:
 
 
 def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1.0, decoding: float = 0.0) -> float:
-    """What one prompt of P tokens, `cached` of which have their KV, adds to the step that admits it; seconds.
+    """Return what one prompt of P tokens, `cached` of which have their KV, adds to the step that admits it; seconds.
 
     t_pre = max((2 body P' + 2 head + 2 L n_q d (P² - cached²)) / (F MFU), W / (BW MBU)) + comm(P'), P' = P - cached.
     In chunks, W is read once for each. Of W counts only what the `decoding` requests of the same step do not read
@@ -257,7 +257,7 @@ def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1
 
 
 def pass_time(cost: StepCost, texts: Sequence[tuple[float, float]], requests: float) -> float:
-    """One pass of an encoder over (texts, tokens of each), of so many requests, without its launch; seconds.
+    """Return the time of a pass of an encoder over (texts, tokens of each) of so many requests, without its launch.
 
     max(Σ n · computing P tokens, W) + comm: the weights are read once for all. In a pipeline it is cut in m parts.
     """
@@ -276,12 +276,12 @@ def prefill_compute(cost: StepCost, P: float, cached: float) -> float:
 
 
 def _twice_pairs(P: float, window: float) -> float:
-    """Twice the causal pairs of P tokens that each attend to `window` tokens before; P² where it never cuts."""
+    """Return twice the causal pairs of P tokens that each attend to `window` tokens before; P² where it never cuts."""
     return P * P if window >= P else 2 * P * window - window * window
 
 
 def weights_read(cost: StepCost, tokens: float, decoding: float = 0.0) -> float:
-    """Reading what a pass of so many tokens needs, beyond what others that decode in it read; seconds.
+    """Return the reading what a pass of so many tokens needs, beyond what others that decode in it read; seconds.
 
     Less than one other is one for that share of the time.
     """
@@ -297,7 +297,7 @@ def weights_read(cost: StepCost, tokens: float, decoding: float = 0.0) -> float:
 def mixed_time(
     cost: StepCost, B: int, context: int, chunks: Sequence[tuple[int, int]], joined: int, running: int
 ) -> float:
-    """One step: B decode, `joined` of them for the first time, together with the chunks of prompts; seconds.
+    """Return the time of a step: B decode, `joined` of them for the first time, with the chunks of prompts; seconds.
 
     t_dec + Σ t_pre, of which the share w that can hide behind the decoding of the B - joined others becomes
     max(mem, comp + Σ comp_pre), where that is less.
@@ -315,7 +315,7 @@ def mixed_time(
 
 
 def _prompts_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: int, decoding: int) -> float:
-    """Prompts one after the other, Σ t_pre; with a token budget in one pass, which reads the weights once; seconds."""
+    """Return the time of prompts one after the other, Σ t_pre; with a token budget in one pass; seconds."""
     if len(chunks) == 1 or cost.chunk == math.inf:
         return sum(prefill_time(cost, end, start, running, decoding) for start, end in chunks)
     tokens = sum(end - start for start, end in chunks)
@@ -325,7 +325,7 @@ def _prompts_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: in
 
 
 def times_alike(cost: StepCost, B: int, context: int, n: int) -> tuple[int, float, float]:
-    """Of n steps without prefill those whose times are an arithmetic series: how many, the first, the growth.
+    """Return those of n steps without prefill whose times are an arithmetic series: how many, the first, the growth.
 
     A step time is convex in the context but where a window is full, so three points on a line mean that all are.
     """
@@ -344,7 +344,7 @@ def times_alike(cost: StepCost, B: int, context: int, n: int) -> tuple[int, floa
 
 
 def series(first: float, growth: float, n: int) -> float:
-    """Sum of n terms.
+    """Return the sum of n terms.
 
     >>> series(1.0, 0.5, 3)
     4.5

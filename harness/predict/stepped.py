@@ -32,7 +32,7 @@ _FLOOD = 20.0  # times what is sustained: beyond it there is only the queue to s
 def at_levels(
     model: Model, where: Deployment, lengths: MeanLengths | Mixture, levels: Sequence[PredictedLevel]
 ) -> list[SteppedLevel]:
-    """The closed form's levels in a closed loop, begun spread over one request time.
+    """Return the closed form's levels in a closed loop, begun spread over one request time.
 
     The window has a whole number of rounds of a mixture, so that each of its requests counts alike.
     """
@@ -64,7 +64,7 @@ def at_rates(
     arrivals: Callable[[int, float], Iterable[float]],
     period_s: float | None = None,
 ) -> list[SteppedLevel]:
-    """Open loops at `rates` requests/s; `arrivals` has the times of the n-th level at a rate, endless, seconds.
+    """Simulate open loops at `rates` requests/s; `arrivals` has the endless times of the n-th level at a rate; seconds.
 
     `period_s`: after which a rate that varies begins anew; the window is of whole periods then. Replicas share the
     requests evenly. A rate far beyond what is sustained is refused.
@@ -102,7 +102,7 @@ def _machine(model: Model, where: Deployment, mean: MeanLengths) -> StepMachine:
 def _level(
     parts: Sequence[tuple[int, Simulation]], *, concurrency: int | None = None, rate: float | None = None
 ) -> SteppedLevel:
-    """All replicas of a load: how many are like which simulation, the fullest first."""
+    """Return the level of all replicas of a load: how many are like which simulation, the fullest first."""
 
     def total(field: str) -> float:
         return float(sum(replicas * getattr(seen, field) for replicas, seen in parts))

@@ -61,7 +61,7 @@ class CalibrationPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assumed(model: Model, deployment: Deployment) -> dict[str, float]:
-    """The figures of RANGES as they are before any fit."""
+    """Return the figures of RANGES as they are before any fit."""
     stated = msgspec.structs.replace(deployment, o_layer=layer_overhead(model, deployment))
     return {name: float(getattr(stated, name)) for name in RANGES}
 
@@ -117,7 +117,7 @@ def tune(
 
 
 def line_then_flat(named: Sequence[CalibrationPoint], C: float) -> float:
-    """The prediction to beat, which knows no hardware: X = min(X1 C, X_max), both of the named levels; tok/s.
+    """Return the prediction to beat, which knows no hardware: X = min(X1 C, X_max), both of the named levels; tok/s.
 
     >>> pairs = ((1, 100), (16, 620))
     >>> two = [CalibrationPoint(concurrency=C, output_tokens_per_s=X) for C, X in pairs]
@@ -135,7 +135,7 @@ def line_then_flat(named: Sequence[CalibrationPoint], C: float) -> float:
 
 
 def _averaged(points: Iterable[CalibrationPoint]) -> dict[float, CalibrationPoint]:
-    """One point a concurrency, in order of it."""
+    """Return one point a concurrency, in order of it."""
     ordered = sorted(points, key=lambda point: point.concurrency)
     out = {}
     for C, same in itertools.groupby(ordered, key=lambda point: point.concurrency):
@@ -162,7 +162,7 @@ def _named(measured: Mapping[float, CalibrationPoint], C: float) -> CalibrationP
 
 
 def _at(model: Model, deployment: Deployment, workload: MeanLengths, C: float, cap: float) -> CalibrationPoint:
-    """What the closed form says of C users, shared evenly by the replicas."""
+    """Return what the closed form says of C users, shared evenly by the replicas."""
     dp = deployment.dp
     point = steady_state(step_cost(model, deployment), workload, max(1.0, C / dp), cap)
     return CalibrationPoint(
@@ -171,7 +171,7 @@ def _at(model: Model, deployment: Deployment, workload: MeanLengths, C: float, c
 
 
 def _ratios(measured: CalibrationPoint, predicted: CalibrationPoint) -> dict[str, float]:
-    """Predicted over measured of every figure that was measured."""
+    """Return predicted over measured of every figure that was measured."""
     values = {figure: getattr(measured, figure) for figure in FIGURES}
     return {figure: getattr(predicted, figure) / value for figure, value in values.items() if value}
 
@@ -206,7 +206,7 @@ def _settled(
     G: float,
     predicted: Callable[[Mapping[str, float], float], CalibrationPoint],
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The figures that the named levels settle, fitted, and why each of the others is kept.
+    """Return the figures that the named levels settle, fitted, and why each of the others is kept.
 
     All are fitted first, each with a prior around what is assumed, of its own width. Of those that the levels leave
     open, the one they constrain least is set back and the rest fitted again, unless the levels contradict the value it
@@ -245,7 +245,7 @@ def _settled(
 
 
 def _uncertain(measured: CalibrationPoint, G: float) -> dict[str, float]:
-    """Relative error of each figure, as far as the closed form can explain it.
+    """Return relative error of each figure, as far as the closed form can explain it.
 
     With others in flight, a request arrives while a step runs and waits for its end, which the closed form leaves out:
     up to an ITL, √⅓ of one in the mean square. That is much of a TTFT and little of the C G / X that a request lasts.
@@ -291,7 +291,7 @@ _SINGULAR = 1e-12
 def least_squares(
     f: Residuals, start: Mapping[str, float], spans: Mapping[str, Span]
 ) -> tuple[dict[str, float], float]:
-    """Where Σ f² is least, within the spans, and how much it is there.
+    """Return where Σ f² is least, within the spans, and how much it is there.
 
     A figure at that end of its span which it would leave stands still for the step.
     """
@@ -324,7 +324,7 @@ def least_squares(
 
 
 def standard_errors(f: Residuals, at: Mapping[str, float], spans: Mapping[str, Span]) -> dict[str, float]:
-    """Of each figure, where f are residuals in units of their own errors: √diag (JᵀJ)⁻¹.
+    """Return of each figure, where f are residuals in units of their own errors: √diag (JᵀJ)⁻¹.
 
     The slopes are those over half of a width: a fit likes to end where one cause takes over from another, and right
     there neither seems to matter.
@@ -336,7 +336,7 @@ def standard_errors(f: Residuals, at: Mapping[str, float], spans: Mapping[str, S
 
 
 def _slopes(f: Residuals, at: Mapping[str, float], spans: Mapping[str, Span], share: float) -> npt.NDArray[np.float64]:
-    """df/dx by central differences over that share of each figure's width, shape [figures, residuals]."""
+    """Return df/dx by central differences over that share of each figure's width, shape [figures, residuals]."""
     import numpy as np
 
     steps = {name: share * spans[name].width for name in at}

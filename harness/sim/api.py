@@ -71,7 +71,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
-    """The request in a body posted to one of the paths in GENERATE; raises RefusalError."""
+    """Return the request in a body posted to one of the paths in GENERATE; raises RefusalError."""
     server = GENERATE[path]
     try:
         body = server.body(data)
@@ -137,7 +137,7 @@ def corrupted(generation: Generation, profile: Profile | Reference, number: int,
 def _blocks(
     texts: Sequence[str], server: Server, salt: int, output_tokens: int, profile: Profile | Reference
 ) -> Sequence[int]:
-    """Hashes of a request's whole KV blocks, the answer's too; none without a prefix cache."""
+    """Return the hashes of a request's whole KV blocks, the answer's too; none without a prefix cache."""
     if not isinstance(profile, Profile) or not profile.deployment.prefix_caching:
         return ()
     words = [*(_TEMPLATE if server.template else ()), *(word for text in texts for word in text.split())]
@@ -146,12 +146,12 @@ def _blocks(
 
 
 def _word(salt: int, position: int) -> int:
-    """Which word an answer has at a position; the stride is odd, so all 64 come before one comes again."""
+    """Return which word an answer has at a position; the stride is odd, so all 64 come before one comes again."""
     return (salt + position * (salt | 1)) & 63
 
 
 def writer(generation: Generation, request_id: str, model: str, created: int) -> EventWriter | PlainWriter:
-    """What writes an answer, in the words of its dialect."""
+    """Return what writes an answer, in the words of its dialect."""
     wording = generation.server.wording
     if isinstance(wording, Wording):
         return EventWriter(generation, wording, request_id, model, created)
@@ -168,7 +168,7 @@ def writer(generation: Generation, request_id: str, model: str, created: int) ->
 
 
 def framed(event: bytes) -> bytes:
-    """An HTTP chunk."""
+    """Return an HTTP chunk."""
     return b"%x\r\n%s\r\n" % (len(event), event)
 
 
@@ -197,7 +197,7 @@ class EventWriter:
         self._loop = b""  # of `run`: the chunks of all 64 words, and again as many as one run has
 
     def middle(self, position: int) -> bytes:
-        """`chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
+        """Return `chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
         if position < self._reasoning:
             return framed(self._piece(position, False))
         word = WORDS[(self._generation.salt + position * self._stride) & 63]
@@ -207,7 +207,7 @@ class EventWriter:
         return b"%x\r\n%s%s%s%s}\n\n\r\n" % (self._size + len(usage), self._before, word, self._after, usage)
 
     def run(self, position: int, tokens: int, finished: bool) -> bytes | memoryview:
-        """What leaves with several tokens at once, the last of which may end the answer."""
+        """Return what leaves with several tokens at once, the last of which may end the answer."""
         if tokens == 1:
             return self.chunk(position, finished)
         end = position + tokens
@@ -220,7 +220,7 @@ class EventWriter:
         return memoryview(self._loop)[at : at + tokens * size]
 
     def chunk(self, position: int, finished: bool) -> bytes:
-        """What leaves with one token: its HTTP chunk, and around it those that have no token."""
+        """Return what leaves with one token: its HTTP chunk, and around it those that have no token."""
         if position and not finished:
             return self.middle(position)
         parts = [framed(event) for event in self._first(position)]
@@ -230,7 +230,7 @@ class EventWriter:
         return b"".join(parts)
 
     def lump(self, position: int, tokens: int, finished: bool) -> bytes:
-        """Several tokens, an event each, in one HTTP chunk; what ends the answer has its own."""
+        """Return several tokens, an event each, in one HTTP chunk; what ends the answer has its own."""
         end = position + tokens
         events = self._first(position)
         events += [self._piece(each, finished and each == end - 1) for each in range(position, end)]
@@ -238,7 +238,7 @@ class EventWriter:
         return out + self._last(end) if finished else out
 
     def whole(self) -> bytes:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         generation = self._generation
         words = [WORDS[_word(generation.salt, each)] for each in range(generation.output_tokens)]
         reasoning, text = (b"".join(part).decode() for part in (words[: self._reasoning], words[self._reasoning :]))
@@ -255,14 +255,14 @@ class EventWriter:
         )
 
     def _first(self, position: int) -> list[bytes]:
-        """The events that stand before this token's own."""
+        """Return the events that stand before this token's own."""
         opening = self._wording.opening
         if position or opening is None:
             return []
         return [self._event(opening, None, self._usage(0) if self._generation.continuous_usage else None)]
 
     def _piece(self, position: int, last: bool) -> bytes:
-        """The event of one token."""
+        """Return the event of one token."""
         generation = self._generation
         usage = self._usage(position + 1) if generation.continuous_usage else None
         word = WORDS[_word(generation.salt, position)]
@@ -270,7 +270,7 @@ class EventWriter:
         return self._event(token % word, generation.finish_reason if last else None, usage)
 
     def _last(self, tokens: int) -> bytes:
-        """The chunks that end an answer of so many tokens."""
+        """Return the chunks that end an answer of so many tokens."""
         end = framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         if not self._generation.include_usage:
             return end
@@ -300,7 +300,7 @@ class EventWriter:
         return b'%b,"completion_tokens_details":{"reasoning_tokens":%d}}' % (usage[:-1], reasoning)
 
     def _final_usage(self, completion: int) -> bytes:
-        """Usage of the whole answer: here vLLM says how much of the prompt was cached, and only here."""
+        """Return the usage of the whole answer: here vLLM says how much of the prompt was cached, and only here."""
         usage = self._usage(completion)
         if self.cached_tokens is None:
             return usage
@@ -315,7 +315,7 @@ class PlainWriter:
 
     @property
     def cached_tokens(self) -> int | None:
-        """Of the prompt, once it is known."""
+        """Return of the prompt, once it is known."""
         return self._answer.cached_tokens
 
     @cached_tokens.setter
@@ -323,19 +323,19 @@ class PlainWriter:
         self._answer.cached_tokens = tokens
 
     def run(self, position: int, tokens: int, finished: bool) -> bytes:
-        """What leaves with several tokens at once, the last of which may end the answer: an HTTP chunk an event."""
+        """Return what leaves with several tokens, the last of which may end the answer; an HTTP chunk an event."""
         return b"".join(map(framed, self._token_events(position, tokens, finished))) + self._end(finished)
 
     def middle(self, position: int) -> bytes:
-        """What leaves with a token that is neither the first nor the last."""
+        """Return what leaves with a token that is neither the first nor the last."""
         return self.run(position, 1, False)
 
     def lump(self, position: int, tokens: int, finished: bool) -> bytes:
-        """The same in one HTTP chunk; what ends the answer has its own."""
+        """Return the same in one HTTP chunk; what ends the answer has its own."""
         return framed(b"".join(self._token_events(position, tokens, finished))) + self._end(finished)
 
     def whole(self) -> bytes:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         assert self._events.whole is not None, "its requests always stream"
         answer = self._answer
         reasoning = "".join(map(self._word, range(answer.reasoning_tokens)))
@@ -343,7 +343,7 @@ class PlainWriter:
         return msgspec.json.encode(self._events.whole(answer, text, reasoning))
 
     def _token_events(self, position: int, tokens: int, finished: bool) -> list[bytes]:
-        """The events of some tokens, behind those that open the answer."""
+        """Return the events of some tokens, behind those that open the answer."""
         last = position + tokens - 1
         opening = [] if position else self._events.opening(self._answer)
         return opening + [
@@ -356,7 +356,7 @@ class PlainWriter:
 
 
 def models(profile: Profile | Reference) -> bytes:
-    """The body of /v1/models."""
+    """Return the body of /v1/models."""
     card = {
         "id": profile.model_name,
         "object": "model",
@@ -380,7 +380,7 @@ class Counts:
 
 
 def metrics(machine: Machine, counts: Counts, model: str) -> bytes:
-    """The body of /metrics, under vLLM's names."""
+    """Return the body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [
         ("num_requests_running", "gauge", machine.running),

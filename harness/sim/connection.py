@@ -115,7 +115,7 @@ class RequestHead:
 
 
 def stream_head(generation: Generation) -> bytes:
-    """The head of a streamed response."""
+    """Return the head of a streamed response."""
     wording = generation.server.wording
     media = wording.media if isinstance(wording, Events) else EVENTS
     return b"HTTP/1.1 200 OK\r\n%scontent-type: %s; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n" % (
@@ -125,7 +125,7 @@ def stream_head(generation: Generation) -> bytes:
 
 
 def response_head(status: int, kind: bytes, length: int, *, closes: bool) -> bytes:
-    """The head of a response with a body of so many bytes; `kind` is its media type."""
+    """Return the head of a response with a body of so many bytes; `kind` is its media type."""
     return b"HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: %d\r\n%s\r\n" % (
         status,
         _REASONS[status],

@@ -40,12 +40,12 @@ class Encoding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all its texts."""
+        """Return of all its texts."""
         return sum(self.texts)
 
 
 def read(path: str, data: bytes, profile: Profile | Reference) -> Encoding:
-    """The request in a body posted to one of the paths in ENCODE; raises RefusalError."""
+    """Return the request in a body posted to one of the paths in ENCODE; raises RefusalError."""
     try:
         body = msgspec.json.decode(data, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -64,7 +64,7 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Encoding:
 
 
 def _tokens(path: str, body: _Body) -> list[int]:
-    """Tokens of each text, with the query in front of it where there is one."""
+    """Return the tokens of each text, with the query in front of it where there is one."""
     if path == "/v1/embeddings":
         return [len(text.split()) + _AROUND_ONE for text in _list(body.input)]
     query, texts = (body.query, body.documents) if path == "/v1/rerank" else (body.text_1, body.text_2)

@@ -121,7 +121,7 @@ class Endpoint:
             self._due = now + round(self._step.duration * (self._outages.slowdown or 1.0) * 1e9)
 
     def _change(self) -> None:
-        """An outage begins or ends: without answers, no address is listened at and every connection is reset."""
+        """Begin or end an outage: without answers, no address is listened at and every connection is reset."""
         self._outages.change()
         address, listens = self._address, self._listener.fileno() >= 0
         if self._outages.slowdown and not listens:
@@ -335,7 +335,7 @@ class Endpoint:
         *,
         job: Job | None = None,
     ) -> None:
-        """A whole answer in one write."""
+        """Send a whole answer in one write."""
         head = response_head(status, kind, len(body), closes=connection.closing)
         self._send(connection, head + body, job, job.generation.output_tokens if job else 0, last=True)
 
@@ -389,7 +389,7 @@ class Endpoint:
         self._serve(connection)
 
     def _answered(self, connection: ClientConnection) -> None:
-        """An answer has left whole: log it; the caller goes on to the next request."""
+        """Log an answer that has left whole; the caller goes on to the next request."""
         job, connection.job = connection.job, None
         if job is not None:
             self._note(job, finished=True)

@@ -151,7 +151,7 @@ class Flood(_Unlimited):
 
 
 def _advance(stream: _Stream, tokens: int, finished: list[int]) -> Token:
-    """The stream's next token; an id that is through goes to `finished`."""
+    """Return the stream's next token; an id that is through goes to `finished`."""
     position = stream.planned
     stream.planned = position + tokens
     if stream.planned < stream.total:
@@ -190,7 +190,7 @@ class Passes(_Unlimited):
         return self._left.pop(request_id, None) is not None
 
     def step(self) -> Step | None:
-        """The launch of a pass, at whose end nobody gets anything, or the pass; None when there is nothing to do."""
+        """Return the launch of a pass, at whose end nobody gets anything, or the pass; None without work."""
         self.running = 0
         if not self._left:
             self._launched = False
@@ -240,7 +240,7 @@ class Replicas:
 
     @property
     def kv_usage(self) -> float:
-        """Share of all KV blocks in use."""
+        """Return the share of all KV blocks in use."""
         return sum(machine.kv_usage for machine in self._machines) / len(self._machines)
 
     @property
@@ -248,7 +248,7 @@ class Replicas:
         return sum(machine.preemptions for machine in self._machines)
 
     def cached_tokens(self, request_id: int) -> int | None:
-        """Tokens of a running request's prompt that its replica's cache had; None without one."""
+        """Return the tokens of a running request's prompt that its replica's cache had; None without one."""
         return self._of[request_id].cached_tokens(request_id)
 
     def submit(self, request: SimulatedRequest) -> None:
@@ -263,7 +263,7 @@ class Replicas:
         return machine is not None and machine.cancel(request_id)
 
     def step(self) -> Step | None:
-        """The step that ends next, of whichever replica; it lasts from the end of the one before. None without work."""
+        """Return the step that ends next, of any replica; it lasts from the end of the one before. None without."""
         for request_id in self._finished:
             self._of.pop(request_id, None)
         for replica in sorted(self._idle):

@@ -24,7 +24,7 @@ _READY = "ready "
 
 
 def beyond_this_machine(host: str) -> bool:
-    """Whether others can reach what listens on that IPv4 host; an empty one is every address of this machine."""
+    """Return whether others can reach what listens on that IPv4 host; an empty one is every address of this machine."""
     return not ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
 
 

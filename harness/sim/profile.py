@@ -78,7 +78,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_
 
 
 def reference(pace: StreamPace | None = None, *, seed: int = 0, api_key: str | None = None) -> Reference:
-    """The reference endpoint at a pace.
+    """Return the reference endpoint at a pace.
 
     >>> reference(StreamPace(groups=1)).pace.itl_s
     0.025
@@ -107,7 +107,7 @@ def profile(
     reasoning_tokens: int = 0,
     **more: Any,
 ) -> Profile:
-    """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder. For `more` see `served`.
+    """Return a profile from `MODEL/GPU`; MODEL may be a config.json or its folder. `more` goes to `served`.
 
     >>> profile("llama-3.1-8b/H100-SXM").name
     'llama-3.1-8b/h100-sxm'
@@ -121,7 +121,7 @@ def profile(
 
 
 def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
-    """The endpoint that a run starts for `sim:`; `prefix_caching` counts where the scenario does not say.
+    """Return the endpoint that a run starts for `sim:`; `prefix_caching` counts where the scenario does not say.
 
     >>> from harness.spec.scenario import Sim
     >>> embedded(Sim(replicas=2)).deployment.gpus
@@ -150,7 +150,7 @@ def served(
     kv_dtype: str = "auto",
     **figures: Any,
 ) -> Profile:
-    """A profile of any model on any card, with `figures` of its Deployment; HarnessError where nothing could be served.
+    """Return a profile of any model on any card, with `figures` of its Deployment; HarnessError where it serves none.
 
     `path` is a shipped name, a config.json or its folder, `name` what to call it where that is not the same.
     """
@@ -206,9 +206,9 @@ class Outages:
 
     @property
     def due(self) -> int | None:
-        """When the next one begins or ends."""
+        """Return when the next one begins or ends."""
         return self._moments[0][0] if self._moments else None
 
     def change(self) -> None:
-        """The moment that is due has come."""
+        """Go on to the moment that is due."""
         _, self.slowdown = self._moments.pop(0)

@@ -84,7 +84,7 @@ def _frame(entry: Entry) -> bytes:
 
 
 def entries(path: str | Path) -> list[Entry]:
-    """All requests of a write log, in the order they ended; one that is still being written is not one."""
+    """Return all requests of a write log, in the order they ended; one that is still being written is not one."""
     rows = map(_decode, frames.payloads(Path(path).read_bytes()))
     return [
         Entry(row.id, row.received_ns, array("q", row.writes), row.tokens, row.finished, row.end_ns) for row in rows
