@@ -1,7 +1,7 @@
 """Which GPU: every card of the table, in every size that fits, by what its tokens cost or by how many there are.
 
 Each is judged at its best load: the most users within the SLO, never more than fit into the batch. They are ordered by
-the slow end of the band, and cards whose constants are a guess stand behind the others. Prices are the middle of what
+the slow end of the band, and cards whose constants are a guess come after the others. Prices are the middle of what
 renting costs, or the operator's own. A measured rate takes the place of a prediction.
 """
 

@@ -53,7 +53,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256  # of one replica; `deployment` has more on large cards
     block_size: int = 16  # tokens
     kv_tokens: int | None = None  # of one replica, as the server itself publishes it; it beats the estimate
-    weight_bytes: float | None = None  # what a dense model really weighs, all of it read by every step; likewise
+    weight_bytes: float | None = None  # what a dense model really weighs, all of it read by every step
     speed: float = 1.0  # 4: the server's clock runs four times as fast; only simulations do that
     tp: int = 1
     pp: int = 1
@@ -213,7 +213,7 @@ def room(model: Model, deployment: Deployment) -> float:
 
 
 def activations(model: Model, deployment: Deployment) -> float:
-    """Return what one GPU needs to compute the largest step, beside weights and KV; bytes.
+    """Return what one GPU needs to compute the largest step, besides weights and KV; bytes.
 
     A step of T tokens holds their hidden states and what one layer makes of them, 2 bytes each: T (4 h + 3 f / TP), and
     with experts T (4 h + k (h + 3 f_e / TP)), whichever is more; or the logits of a full batch, 6 V max_num_seqs. 0.4
@@ -303,7 +303,7 @@ def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
     """Return how many times slower and faster than the middle the two ends are.
 
     Each step is as many times slower or faster as published levels of such models were (docs/predict.md). Constants of
-    untested cards are those of others, so their slow end lies lower. Beside that a GPU has MEMORY bytes less or more
+    untested cards are those of others, so their slow end lies lower. Besides, a GPU has MEMORY bytes less or more
     for KV than its memory says.
     """
     slower, faster = _SPREAD[kind(model)]

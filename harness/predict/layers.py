@@ -1,7 +1,7 @@
 """What the layers of a model are, from the fields of its config.json: which attention, how far back, which MLP.
 
 A layer mixes tokens (attention, or a state of constant size that stands for all of the past) and then works on
-each token alone (a dense MLP, or the few of many experts that its router picks). How a field is read stands in
+each token alone (a dense MLP, or the few of many experts that its router picks). How a field is read is in
 predict.families. Norms, biases, convolutions and the towers of other senses are left out.
 """
 

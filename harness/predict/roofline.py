@@ -2,7 +2,7 @@
 
 Bytes over bandwidth, FLOP over peak and links make a step (predict.step), steps a steady state (predict.steady), and
 limits say where it ends (predict.limits). That is the closed form of the mean request. Where requests differ in length
-no mean stands for them: attention over a prompt grows with its square, a long prompt holds up all that decode, and most
+no mean is like them: attention over a prompt grows with its square, a long prompt holds up all that decode, and most
 tokens belong to the long answers. Then throughput, ITL and TTFT of each level are the step machine's with requests of
 these very lengths (predict.stepped); caps, limits and the distance of low and high from the middle stay the closed
 form's. Lengths come from outside, and with them all randomness.

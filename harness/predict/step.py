@@ -2,7 +2,7 @@
 
 A model on a deployment becomes coefficients once (`step_cost`); from these a step of any batch follows
 (`decode_time`), what a prompt adds to the step that admits it (`prefill_time`), and a step of both (`mixed_time`). The
-closed form and the step machine both stand on these functions, so they can only differ in how requests meet.
+closed form and the step machine both use these functions, so they can only differ in how requests meet.
 
 Letters as in predict.roofline.
 """

@@ -27,11 +27,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--speed", type=float, default=4.0, help="times faster than the real one")
     parser.add_argument("--seed", type=int, default=0)
     paced = parser.add_argument_group("the reference endpoint (any of these; --profile and its figures are not used)")
-    paced.add_argument("--pace-ttft", type=float, metavar="S", help="first token after S seconds (default 0.2)")
-    paced.add_argument("--pace-itl", type=float, metavar="S", help="then one every S seconds (default 0.025)")
-    paced.add_argument("--pace-groups", type=int, metavar="N", help="streams in N phases of that (default 64)")
-    paced.add_argument("--flood", type=int, metavar="N", help="no pace: N tokens a write, as fast as they are taken")
-    paced.add_argument("--lump", type=int, metavar="N", help="N tokens at once, in one chunk, as a proxy that buffers")
+    for option, field, kind, words in (
+        ("--pace-ttft", "ttft_s", float, "first token after S seconds (default 0.2)"),
+        ("--pace-itl", "itl_s", float, "then one every S seconds (default 0.025)"),
+        ("--pace-groups", "groups", int, "streams in N phases of that (default 64)"),
+        ("--flood", "flood", int, "no pace: N tokens a write, as fast as they are taken"),
+        ("--lump", "lump", int, "N tokens at once, in one chunk, as a proxy that buffers"),
+    ):
+        paced.add_argument(option, dest=field, type=kind, metavar="S" if kind is float else "N", help=words)
     parser.add_argument("--api-key-env", help="environment variable with the key to require")
     parser.add_argument("--cpu", type=int, help="core to stay on")
     parser.add_argument("--share-port", action="store_true", help="let other processes serve on this port too")
@@ -51,12 +54,8 @@ def _profile(arguments: argparse.Namespace) -> Profile | Reference:
         if not key:
             fact = f"the environment variable {arguments.api_key_env} is not set"
             raise HarnessError(fact, place="--api-key-env", way_out="export it first")
-    figures = {"ttft_s": arguments.pace_ttft, "itl_s": arguments.pace_itl, "groups": arguments.pace_groups}
-    figures = {
-        name: value
-        for name, value in {**figures, "flood": arguments.flood, "lump": arguments.lump}.items()
-        if value is not None
-    }
+    stated = {field: getattr(arguments, field) for field in StreamPace.__struct_fields__}
+    figures = {field: value for field, value in stated.items() if value is not None}
     if figures:
         return reference(StreamPace(**figures), seed=arguments.seed, api_key=key)
     return profile(

@@ -255,7 +255,7 @@ class EventWriter:
         )
 
     def _first(self, position: int) -> list[bytes]:
-        """Return the events that stand before this token's own."""
+        """Return the events that come before this token's own."""
         opening = self._wording.opening
         if position or opening is None:
             return []

@@ -1,6 +1,6 @@
 """What the simulated endpoint keeps of a client: its socket, the bytes that wait, and the request that is answered.
 
-HTTP/1.1 as bytes stands here too: the head of a request, and that of a response. Left out: reading and writing
+HTTP/1.1 as bytes is here, too: the head of a request, and that of a response. Left out: reading and writing
 (`endpoint`), and what a request's body asks for (`api`).
 """
 

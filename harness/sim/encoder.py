@@ -1,4 +1,4 @@
-"""What the endpoint reads and writes where it stands for an encoder: texts in, vectors or scores out. No sockets.
+"""What the endpoint reads and writes where it plays an encoder: texts in, vectors or scores out. No sockets.
 
 Tokens are words here too, with the special ones that BERT's tokenizer puts around a text or between two. The vectors
 have the model's width, so that an answer is as long as a real one; their numbers mean nothing.
