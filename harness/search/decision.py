@@ -139,14 +139,14 @@ def end(why: End, /, **figures: Any) -> Decision:
 
 
 def both(knee: Decision, slo: Decision) -> Decision:
-    """Return the end of a search for a knee and an SLO; what ended both of them is a part of it once.
+    """Return the end of a search for a knee and an SLO; each part is there once, what is known of the SLO as a whole.
 
     >>> found = end(End.SLO_STOPPED, edge="the SLO is met up to 2 in flight", why="no time is left")
     >>> both(end(End.NOTHING_HELPS, found="the knee lies above 4", why="no time is left"), found).reason
     'stopped: the knee lies above 4; the SLO is met up to 2 in flight; no time is left'
     """
     of_slo = slo.reason.split(_APART)
-    of_knee = [part for part in knee.reason.split(_APART) if part not in of_slo]
+    of_knee = [part for part in knee.reason.split(_APART) if part not in of_slo and not part.startswith("the SLO is ")]
     return msgspec.structs.replace(knee, reason=_APART.join([*of_knee, *of_slo]))
 
 

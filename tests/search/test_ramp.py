@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.analysis.points import points_of
 from harness.data.record import Level
 from harness.data.roles import Role
-from harness.data.summary import SessionSummary
+from harness.data.summary import Attainment, SessionSummary
 from harness.search import first_pass
 from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel
@@ -265,6 +265,22 @@ def test_an_unresolved_level_is_measured_twice_more_and_is_then_the_answer() -> 
     step = next_level(levels, search(max_concurrency=4, slo=True))
     assert step.over
     assert step.reason.endswith("met up to 2 in flight and unresolved at 3")
+
+
+def test_what_ends_both_searches_is_given_once() -> None:
+    levels = judged(c1="met", c2="met", c4="missed", c8="missed", c16="missed")
+    assert next_level(levels, search(slo=True, seconds_left=0.0)).reason == (
+        "stopped: a knee needs 6 valid levels, there are 5; the SLO is met up to 2 in flight and missed at 4; "
+        "the 0 s left are too few for a level that helps"
+    )
+
+
+def test_a_load_that_too_few_requests_leave_open_is_likely_met() -> None:
+    open_ = [Attainment("ttft_p99=2s", 0.99, 100, 100, 1.0, (0.96, 1.0), "unresolved")]
+    levels = judged(c1="met", c2="met", c4="missed", c3="missed")
+    levels[1] = msgspec.structs.replace(levels[1], slo="unresolved", attainments=tuple(open_))
+    step = next_level(levels, search(max_concurrency=4, slo=True, quick=True))
+    assert step.reason.endswith("the SLO is likely met up to 2 in flight and missed at 3")
 
 
 def test_a_miss_below_a_level_that_met_is_measured_again() -> None:
