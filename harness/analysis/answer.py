@@ -11,11 +11,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from harness.analysis import slo
 from harness.analysis.conclusion import NARROW
 from harness.analysis.curve import operating_point
 from harness.analysis.points import Point, pool
 from harness.analysis.stats import Z95
-from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, LevelSummary, Value
+from harness.data.judgement import Outcome
+from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, LevelSummary, Value, is_decided
 
 
 def headline(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessions: bool = False) -> Headline:
@@ -41,6 +43,28 @@ def _of_value(kind: str, value: Value | None) -> Headline:
     low, high = value.ci95 or (None, None)
     narrow = low is not None and high is not None and high <= NARROW * low
     return Headline(kind, FOUND if narrow else PROVISIONAL, value.value, value.ci95)
+
+
+class SloKnee(msgspec.Struct, frozen=True):
+    """Up to which load a run meets its limits; a load is a concurrency, or a rate in requests per second."""
+
+    met: float | None  # the highest load that meets them, or likely does
+    missed: float | None  # the lowest load above it that misses them
+    decided: bool = False  # it is known that `met` meets them
+    lowest: bool = False  # `missed` is the lowest load of all
+    judged: bool = True  # some load says something of the limits
+    chunked: Sequence[str] = ()  # limits that no load can be judged by, since its tokens come in chunks
+
+
+def slo_knee(knees: Knees, levels: Sequence[LevelSummary], *, rates: bool) -> SloKnee:
+    """Return the SLO knee in concurrency or in rate, without one what the levels say of the limits."""
+    knee = knees.slo_rate if rates else knees.slo
+    if knee is not None and knee.value is not None:
+        return SloKnee(knee.value, knee.ci95[1] if knee.ci95 else None, is_decided(knee))
+    found = slo.by_load(levels, rates=rates)
+    missed = next((load for load, each in found.items() if each.outcome == Outcome.MISSED), None)
+    lowest = missed is not None and missed == min(found)
+    return SloKnee(None, missed, lowest=lowest, judged=bool(found), chunked=slo.by_chunks(found))
 
 
 _AT = 1.05  # of a knee: a load up to there counts as at the knee

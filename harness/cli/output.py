@@ -134,14 +134,14 @@ def publish_shard(folder: Path, shard: Shard, *, quiet: bool) -> None:
 def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
     """The same for a level map; its cells have reports of their own."""
     from harness.base import files
-    from harness.report import heat, level_map, markdown
+    from harness.report import level_map, markdown
     from harness.results import levelmap
 
     document = level_map.report(found)
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", markdown.render(document))
     panels = level_map.panels(found)
-    whole = heat.with_heat(document, panels)
+    whole = level_map.with_heat(document, panels)
     drawn: list[tuple[str, str | Path]] = [("page", folder / "map.html"), ("picture", folder / "map.png")]
     made: list[tuple[str, str | Path]] = [("map", folder / levelmap.MAP), ("report", folder / "map.md")]
     show(whole, made + drawn * plots, found, as_json=as_json, quiet=quiet)

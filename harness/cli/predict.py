@@ -170,7 +170,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
 
     from harness.predict import disaggregated
     from harness.predict import question as questions
-    from harness.report import disaggregated as predicted
+    from harness.report import prediction as predicted
 
     for flag in ("prefill_gpus", "decode_gpus"):
         if flags[flag] is None:
@@ -188,7 +188,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        _show(predicted.report(found))
+        _show(predicted.disaggregated(found))
 
 
 def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:

@@ -120,7 +120,7 @@ def fit(source: str, as_json: bool, seed: int, named: str) -> None:
     import msgspec
 
     from harness.library import answers as fitting
-    from harness.report import fitted, terminal
+    from harness.report import facts, terminal
 
     measured = _of_stdin(named) if source == "-" else fitting.read(source, named)
     found = fitting.fitted(measured, seed)
@@ -128,7 +128,7 @@ def fit(source: str, as_json: bool, seed: int, named: str) -> None:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
         loads = [point.concurrency for point in measured.points]
-        document = fitted.fit(found.curve, found.knees, loads, measured.unit, measured.about)
+        document = facts.fit(found.curve, found.knees, loads, measured.unit, measured.about)
         terminal.show(document, console(stderr=False))
 
 

@@ -73,10 +73,10 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
         return notebook.html(self.summary, self.manifest)
 
     def __repr__(self) -> str:
-        from harness.report.headline import sentence
+        from harness.report.answer import answer
 
         simulated = "SIMULATED, " * self.summary.simulated
-        return f"<Measurement {str(self.path)!r}: {simulated}{sentence(self.summary)}>"
+        return f"<Measurement {str(self.path)!r}: {simulated}{answer(self.summary).sentence}>"
 
     @cached_property
     def _result(self) -> Result:

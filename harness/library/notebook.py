@@ -17,10 +17,10 @@ from harness.analysis.table import Floats, Table
 from harness.data.manifest import Manifest
 from harness.data.record import Record, Sample
 from harness.data.summary import LevelSummary, Summary
+from harness.report.answer import answer, unit_of
+from harness.report.facts import simulated_words, subject
 from harness.report.format import label, ms, number, percent
-from harness.report.headline import sentence, unit_of
 from harness.report.remarks import worst
-from harness.report.subject import simulated_words, subject
 from harness.results import columns
 from harness.results.exporters import csv
 from harness.results.result import Result
@@ -95,7 +95,7 @@ def telemetry(samples: Sequence[Sample]) -> pandas.DataFrame:
 def html(summary: Summary, manifest: Manifest) -> str:
     """A `div` without scripts and styles."""
     title, about = subject(summary, manifest)
-    lines = [f"<b>{escape(title)}</b> {escape(about)}".rstrip(), f"<b>{escape(sentence(summary))}</b>"]
+    lines = [f"<b>{escape(title)}</b> {escape(about)}".rstrip(), f"<b>{escape(answer(summary).sentence)}</b>"]
     if simulated := simulated_words(summary, manifest):
         lines.insert(0, f"<b>SIMULATED</b>: {escape(simulated)}")
     if not summary.complete:

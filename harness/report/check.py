@@ -110,7 +110,7 @@ def _why(each: Decision) -> str:
     return joined(plain(each.why), plain(each.way_out))
 
 
-# ---- for other programs ---------------------------------------------------------------------------------------------
+# ---- for other programs ----------------------------------------------------------------------------------------------
 
 
 def junit(found: Report) -> str:

@@ -12,9 +12,9 @@ from harness.analysis import answer
 from harness.data.manifest import Manifest
 from harness.data.summary import Summary
 from harness.predict import claims
+from harness.report.answer import fastest, unit_of
 from harness.report.document import Column, Section
 from harness.report.format import MISSING, interval, load_of, number, plain
-from harness.report.headline import fastest, unit_of
 from harness.results.levelmap import REPEAT, SERVER, Map, MeasuredCell
 from harness.spec.recipe import Claim
 

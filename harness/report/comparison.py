@@ -9,10 +9,10 @@ from harness.analysis.stats import Z95
 from harness.data.summary import Knees, Value
 from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
 from harness.decide.compare.runs import Load
+from harness.report.answer import of_curve
 from harness.report.chart import PARTS, Chart, Datum, Guide, Scale, Series, ticks
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
-from harness.report.headline import of_curve
 from harness.spec.work import Unit
 
 PICTURE = "comparison.png"
@@ -270,7 +270,7 @@ def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | 
     return sum(known) / len(known) if known else None
 
 
-# ---- charts ---------------------------------------------------------------------------------------------------------
+# ---- charts ----------------------------------------------------------------------------------------------------------
 
 
 def curves(found: Comparison, suffix: str = "") -> Chart:

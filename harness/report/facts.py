@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis import slo
+import msgspec
+from msgspec import UNSET
+
+from harness.analysis.answer import headline
 from harness.analysis.rules import Purpose, usable
-from harness.data.judgement import AGREES, Cause, Outcome
-from harness.data.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value, is_decided
-from harness.report.document import Fact
-from harness.report.format import confidence, joined, load, load_of, number, percent, plain, slo_met
-from harness.report.headline import (
+from harness.base.units import span
+from harness.data.judgement import AGREES, Cause
+from harness.data.machines import Amount
+from harness.data.manifest import Manifest
+from harness.data.summary import PROVISIONAL, Calibrated, Curve, Gap, Knees, PredictedLevel, Summary, Value
+from harness.report import document as doc
+from harness.report.answer import (
     by_curve,
+    hinge_of,
     is_open,
     limited,
     of_curve,
+    of_knee,
     of_ramp,
     of_seats,
     one_alone,
     own_knee,
     plateau_of,
     price,
+    reasons,
+    slo_fact,
+    state,
     throughputs_alone,
-    undecided,
     unit_of,
-    unsettled,
 )
-from harness.report.subject import BY_CONSTRUCTION
+from harness.report.document import Fact
+from harness.report.format import confidence, flat, joined, listed, load, load_of, number, percent, plain, slo_met
+from harness.spec.work import Unit
 
+BY_CONSTRUCTION = "results agree with the prediction by construction"
+_DIFFERS = 0.02  # of the tokens requested: the mean that was sent is shown too if it differs by more
+_AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
 
 
@@ -41,8 +54,29 @@ def details(summary: Summary) -> list[Fact]:
     if limited(summary) and (seats := own_knee(summary)).kind == "seats":
         curve = [of_seats(seats, label="Seats"), *curve]
     curve += [*_plateau(summary), *_single_stream(summary)]
-    found = [*_slo(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
+    found = [*slo_fact(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
     return [*_interrupted(summary), *curve, *found, *_client(summary)]
+
+
+def unsettled(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
+    """Why the knee is provisional, and what would settle it: levels to measure, some again, and how long that takes."""
+    why = reasons(curve) if state(curve) == PROVISIONAL else ""
+    return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads)]
+
+
+def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
+    """The levels to measure, some of them again, for an answer that is found, and how long that takes."""
+    settle = curve.settle if curve else None
+    if settle is None or not settle.levels:
+        return []
+    wanted = list(dict.fromkeys(settle.levels))
+    again = [number(level) for level in wanted if level in loads]
+    new = [number(level) for level in wanted if level not in loads]
+    does = f"measure {listed(new)} in flight" if new else ""
+    if again:
+        does = f"repeat {listed(again)}" + (f" and {does}" if does else " in flight")
+    time = f", about {span(settle.seconds)}" if settle.seconds is not None else ""
+    return [Fact("To settle it", f"{does}{time}")]
 
 
 def _interrupted(summary: Summary) -> list[Fact]:
@@ -76,32 +110,6 @@ def _single_stream(summary: Summary) -> list[Fact]:
         return [Fact(label, curve.format(f"{per_s} "))] if curve else []
     how = confidence(ones[0].ci95) if len(rates) == 1 else f"mean of {len(rates)} levels"
     return [Fact(label, f"{number(sum(rates) / len(rates))} {per_s} measured ({how})", curve.format(""))]
-
-
-def _slo(summary: Summary) -> list[Fact]:
-    """The highest load that meets the limits, or why there is none."""
-    judged = [level for level in summary.levels if level.slo]
-    if not judged:
-        return []
-    limits = ", ".join(
-        f"{f'{plain(each.class_)} ' if each.class_ else ''}{plain(each.limit)} for {percent(each.needed)}"
-        for each in judged[0].slo
-    )
-    open_loop = is_open(summary)
-    knee = summary.knees.slo_rate if open_loop else summary.knees.slo
-    unit = "requests per second" if open_loop else summary.load_unit
-    if knee is not None and knee.value is not None:
-        missed = knee.ci95[1] if knee.ci95 else None
-        beyond = f"missed at {number(missed)}" if missed is not None else "no level misses them"
-        if not is_decided(knee):
-            likely = f"likely met up to {number(knee.value)} {unit}, with too few requests to decide"
-            return [Fact("SLO", likely, joined(limits, beyond))]
-        return [Fact("SLO", f"met up to {number(knee.value)} {unit}", joined(limits, beyond))]
-    found = slo.by_load(summary.levels, rates=open_loop)
-    lowest = next(iter(found), None)
-    if lowest is not None and found[lowest].outcome == Outcome.MISSED:
-        return [Fact("SLO", f"missed at the lowest level, {load(open_loop, lowest)}", limits)]
-    return [Fact("SLO", "unresolved", joined(limits, undecided(found, unit)))]
 
 
 def _prediction(summary: Summary) -> list[Fact]:
@@ -216,3 +224,131 @@ def _client(summary: Summary) -> list[Fact]:
         f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
     )
     return [Fact("Client", value, detail or "ceiling and error unknown")]
+
+
+# ---- a fit -----------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    curve: Curve,
+    knees: Knees,
+    loads: Sequence[float] = (),
+    unit: Unit = Unit.OUTPUT_TOKENS,
+    about: str = "",
+) -> doc.Document:
+    """Return the result of a fit alone: the answer, every knee, the fit's verdicts.
+
+    `loads` are the concurrencies that it was made of; `about` says what they lack.
+    """
+    own = headline(knees, curve)
+    corner = [of_curve(curve, knees, loads, label="Hinge")] if own.kind == "seats" else []
+    found = [of_knee(own, curve, knees, loads), *corner, *unsettled(curve, loads)]
+    found = [Fact(fact.label.lower(), fact.value, fact.detail) for fact in found]
+    found += knee_facts(curve, knees, unit)
+    found += [
+        Fact(verdict.level, verdict.code.replace("_", " "), joined(plain(verdict.message), plain(verdict.advice)))
+        for verdict in curve.verdicts
+    ]
+    return doc.Document(sections=[doc.Section(facts=found, note=plain(about))])
+
+
+def knee_facts(
+    curve: Curve, knees: Knees, unit: Unit = Unit.OUTPUT_TOKENS, load_unit: str = "requests in flight"
+) -> list[Fact]:
+    """Every knee and figure of the curve by its own name, with interval and meaning; they are different numbers."""
+    provisional = state(curve) == PROVISIONAL
+    load, one = load_unit.removeprefix("requests "), "session" if load_unit == "sessions" else "request in flight"
+    per_s = "tok/s" if unit.decodes else unit.per_s
+    named: list[tuple[str, Value | None, str, str]] = [
+        ("seats", knees.seats, "requests in flight", "served at once; more wait"),
+        ("hinge", knees.hinge or hinge_of(curve, knees), load, "where the rising branch meets the plateau"),
+        ("plateau95", knees.plateau95, load, "lowest load with 95 % of the plateau"),
+        ("half_point", knees.half_point, load, "half of the plateau"),
+        ("slo", knees.slo, load, "highest load that meets the limits, up to the lowest that misses them"),
+        ("slo_rate", knees.slo_rate, "requests/s", "the same for requests sent at a fixed rate"),
+        ("quality", knees.quality or None, load, "the knee, below every load at which answers changed"),
+        ("peak", knees.peak, load, "lowest load with the highest throughput"),
+        ("plateau", curve.plateau_tokens_per_s, per_s, f"{'output' if unit.decodes else unit} at and past the hinge"),
+        ("single stream", curve.single_stream_tokens_per_s, per_s, f"one {one}"),
+        ("dip", curve.dip, "", "share of the plateau lost at the last level"),
+    ]
+    out = []
+    for name, value, counted, meaning in named:
+        if value is not None and value.value is not None:
+            doubt = "provisional" if provisional and name in _AT_THE_PLATEAU else ""
+            figure = f"{number(value.value)} {counted}".strip()
+            out.append(Fact(name, figure, joined(confidence(value.ci95), doubt, meaning)))
+    return out
+
+
+# ---- what was measured -----------------------------------------------------------------------------------------------
+
+
+def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
+    """What was measured, as a title and a subtitle; what is unknown is left out."""
+    prediction, workload, server = summary.prediction, manifest.workload, manifest.server
+    model = manifest.model or (prediction.model if prediction else None)
+    gpu = manifest.gpu or (prediction.gpu if prediction else None)
+    gpus = manifest.gpus or (prediction.gpus if prediction else None)
+    asked_in = workload.input_tokens if summary.workload else workload.prompt_tokens
+    tokens_in = asked_in or workload.input_tokens or (prediction.input_tokens if prediction else None)
+    tokens_out = workload.output_tokens or (prediction.output_tokens if prediction else None)
+    parts = [
+        " × ".join([number(gpus)] * bool(gpus) + [plain(gpu)]) if gpu else "",
+        _lengths(summary, tokens_in, tokens_out, manifest.scenario.workload.inputs or None),
+        " ".join(plain(server[key]) for key in ("name", "version") if server.get(key)),
+        plain(manifest.created or ""),
+    ]
+    return plain(model) if model else "unnamed model", " · ".join(part for part in parts if part)
+
+
+def _tokens(wanted: Amount, sent: float | None, unit: str) -> str:
+    """A length as it was requested; what was sent before it, where the two differ."""
+    if sent is None or abs(sent / wanted - 1) <= _DIFFERS:
+        return f"{number(wanted)}{unit}"
+    return f"{number(sent)}{unit} ({number(wanted)} requested)"
+
+
+def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | None, inputs: int | None = None) -> str:
+    """Tokens of a request; of requests that differ the mean that was asked, for what came has a table of its own."""
+    if not tokens_in:
+        return ""
+    if not tokens_out:
+        texts = f"{number(inputs)} texts of " if inputs and inputs > 1 else ""
+        return f"{texts}{number(tokens_in)} tokens in{' on average' if summary.workload else ''}"
+    if summary.workload:
+        return f"{number(tokens_in)} tokens in, {number(tokens_out)} out on average"
+    own = of_ramp(summary.levels)
+    sent_in = _mean([(level.input_tokens_mean, level.requests) for level in own])
+    sent_out = _mean([(level.output_tokens_mean, level.requests) for level in own])
+    return f"{_tokens(tokens_in, sent_in, ' tokens in')}, {_tokens(tokens_out, sent_out, ' out')}"
+
+
+def _mean(pairs: list[tuple[float | None, int]]) -> float | None:
+    """Mean tokens of all requests, from each level's mean and number; None where they were not counted."""
+    known = [(tokens, n) for tokens, n in pairs if tokens is not None and n > 0]
+    total = sum(n for _, n in known)
+    return sum(tokens * n for tokens, n in known) / total if total else None
+
+
+def simulated_words(summary: Summary, manifest: Manifest) -> str:
+    """What was simulated, in words; "" for a measurement."""
+    if not summary.simulated:
+        return ""
+    played = manifest.simulated
+    profile = played.profile if played else None
+    what = f"the simulated endpoint {f'played {plain(profile)}' if profile else 'answered'}"
+    if played and played.speed is not UNSET and played.speed != 1:
+        what += f" at {number(played.speed)} × real time"
+    return f"{what}. No GPU was measured; {BY_CONSTRUCTION}."
+
+
+def manifest_facts(manifest: Manifest) -> list[Fact]:
+    """What most readers want to know of how it was measured; absent facts are left out."""
+    known = {
+        "scenario": manifest.name, "measured": manifest.created, "endpoint": manifest.urls or manifest.url,
+        "model": manifest.model,
+        "server": manifest.server, "GPU": manifest.gpu, "GPUs": manifest.gpus, "workload": manifest.workload,
+        "simulated": manifest.simulated, "client host": manifest.host, "harness": manifest.harness_version,
+    }  # fmt: skip
+    return [Fact(label, flat(value)) for label, value in msgspec.to_builtins(known).items() if value]

@@ -18,9 +18,9 @@ from harness.data.summary import Value
 from harness.predict.served import predicted_hinge
 from harness.report import claims
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
-from harness.report.document import Column, Document, FileLink, Section
+from harness.report.document import Column, Document, FileLink, Section, Shaded
+from harness.report.facts import BY_CONSTRUCTION
 from harness.report.format import MISSING, flat, interval, listed, number, plain
-from harness.report.subject import BY_CONSTRUCTION
 from harness.results import levelmap
 from harness.results.levelmap import INPUT, INPUTS, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.spec.work import Unit
@@ -362,3 +362,39 @@ def _same_everywhere(map_: Map) -> str:
         return ""
     bounds = sorted({flat(each.binding_cap) for each in made})
     return f"predicted hinge {', '.join(number(each) for each in hinges)} ({', '.join(bounds)})"
+
+
+# ---- heat maps as tables ---------------------------------------------------------------------------------------------
+
+
+def with_heat(document: Document, whole: Panels) -> Document:
+    """A level map's report with its heat maps before its table of cells, for a page and a terminal."""
+    found = [panel for row in whole.rows for panel in row]
+    charts = [panel for panel in found if isinstance(panel, Chart) and panel.series]
+    maps = [panel for panel in found if isinstance(panel, Heat)]
+    x = next((panel.x.label for panel in maps if panel.x.label), "")  # panels share their axes' names
+    y = next((panel.y.label for panel in maps if panel.y.label), "")
+    heads = [Section("Along the axis", charts=charts)] if charts else []
+    heads += [Section(panel.title[:1].upper() + panel.title[1:], columns=heat_table(panel, x, y)) for panel in maps]
+    early, cells, *rest = document.sections
+    cells = msgspec.structs.replace(cells, title="Cells", picture="")
+    return msgspec.structs.replace(document, answer="level map", sections=[early, *heads, cells, *rest])
+
+
+def heat_table(panel: Heat, x: str, y: str) -> list[Column]:
+    """A column for each value of x, and rows with the largest y first; shades are even in the logarithm."""
+    low, high = panel.span
+    rows = list(enumerate(name for _, name in panel.y.ticks))[::-1]
+
+    def cell(box: Box) -> Shaded:
+        detail = box.detail.replace("\n", "; ")
+        words = box.words.replace("\n", " ") + (f" ({detail})" if detail else "")
+        share = None
+        if box.value:
+            share = 0.5 if high == low else math.log(box.value / low) / math.log(high / low)
+        return Shaded(words, share)
+
+    columns = [
+        Column(f"{x}\n{name}", [cell(panel.boxes[i, j]) for j, _ in rows]) for i, (_, name) in enumerate(panel.x.ticks)
+    ]
+    return [Column(y, [name for _, name in rows], words=True), *columns]

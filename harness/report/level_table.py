@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from harness.data.judgement import Gravity, Outcome
 from harness.data.summary import LevelSummary, PredictedLevel, Spread, Summary
+from harness.report.answer import is_open, unit_of
 from harness.report.document import Column, Section, shown
 from harness.report.format import MISSING, half_width, label, ms, number
-from harness.report.headline import is_open, unit_of
+from harness.report.levels import mean_of, of_loads
 from harness.report.remarks import SIGNS, legend, worst
-from harness.report.repeats import mean_of, of_loads
 from harness.spec.work import Unit
 
 _MEANS = "× n: mean of n repeats"
@@ -101,7 +101,9 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
     mean, *itl = _columns(levels, "ITL ms", lambda x: x.itl_s, {"mean": 0, "p50": 1, "p90": 1, "p95": 1, "p99": 4})
     e2e = _columns(levels, "E2E ms", _e2e, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
     means = [
-        [] if all(times(x).p50 is not None for x in levels) else _columns(levels, name, times, {"mean": 1})
+        []
+        if all(times(x).p50 is not None for x in levels)
+        else [Column(f"{name}\nmean (n)", [_mean(times(x)) for x in levels], spare=1)]
         for name, times in (("TTFT ms", _ttft), ("E2E ms", _e2e))
     ]
     return [*means[0], first, *shown(ttft), mean, *shown(itl), *means[1], *shown(e2e)]
@@ -128,6 +130,12 @@ def _columns(
 ) -> list[Column]:
     """A column for each statistic of a time, with how readily a narrow terminal leaves it out."""
     return [Column(f"{name}\n{q}", [ms(getattr(times(x), q)) for x in levels], spare=n) for q, n in spare.items()]
+
+
+def _mean(times: Spread) -> str:
+    """Return a mean; one without a median beside it has the number of its samples."""
+    few = times.p50 is None and times.mean is not None
+    return f"{ms(times.mean)} ({times.n:,})" if few else ms(times.mean)
 
 
 def _half(level: LevelSummary) -> str:

@@ -7,9 +7,9 @@ from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.costs import FOLLOWING, Costs
 from harness.decide.plan.plan import Plan
 from harness.decide.plan.replicas import TrafficFleet
+from harness.report.answer import count
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, joined, listed, ms, number, percent, plain
-from harness.report.headline import count
 from harness.spec.work import Unit
 
 _MARK = "planned"

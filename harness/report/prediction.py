@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase
     from harness.predict.calibration import Calibration
     from harness.predict.choice import Choice
+    from harness.predict.disaggregated import Disaggregated
     from harness.predict.limits import ThroughputLimit
     from harness.predict.question import PredictionResult
 
@@ -395,3 +396,53 @@ def _how(found: Calibration, parameter: str) -> str:
 
 def _signed(error: float | None) -> str:
     return MISSING if error is None else f"{100 * error:+.1f} %"
+
+
+# ---- prefill and decode apart ----------------------------------------------------------------------------------------
+
+
+def disaggregated(found: Disaggregated) -> Document:
+    """What each pool can take, the ratio that balances them, and the levels."""
+    pools = [("prefill", found.prefill), ("decode", found.decode)]
+    tightest, least = min(pools, key=lambda each: each[1].requests_per_s.mid)
+    rate = number(found.best_requests_per_s)
+    more = f"{found.balance:.3g} prefill GPUs for 1 of decode"
+    balance = f"1 prefill GPU for {1 / found.balance:.3g} of decode" if found.balance < 1 else more
+    prefill, decode = found.best_split
+    head = [
+        f"{found.model} on {found.gpu}, {found.input_tokens:g} tokens in, {found.output_tokens:g} out: "
+        f"{number(least.requests_per_s.mid)} requests/s, bound by {tightest}",
+        f"Balance: {balance}; of {prefill + decode} GPUs {prefill} + {decode} reach {rate} requests/s",
+    ]
+    levels = found.levels
+    bands = [each.output_tokens_per_s for each in levels]
+    return Document(
+        sections=[
+            Section(lines=head),
+            Section(
+                "Each pool alone",
+                columns=[
+                    Column("", [name for name, _ in pools], words=True),
+                    Column("GPUs", [number(pool.gpus) for _, pool in pools]),
+                    Column("replicas", [number(pool.replicas) for _, pool in pools]),
+                    Column("most req/s", [number(pool.requests_per_s.mid) for _, pool in pools]),
+                    Column("low", [number(pool.requests_per_s.low) for _, pool in pools]),
+                    Column("high", [number(pool.requests_per_s.high) for _, pool in pools]),
+                ],
+            ),
+            Section(
+                "Together",
+                columns=[
+                    Column("C", [number(each.concurrency) for each in levels]),
+                    Column("tok/s", [number(each.mid) for each in bands]),
+                    Column("low", [number(each.low) for each in bands]),
+                    Column("high", [number(each.high) for each in bands]),
+                    Column("req/s", [number(each.requests_per_s.mid) for each in levels]),
+                    Column("ITL ms", [ms(each.itl_s) for each in levels]),
+                    Column("TTFT ms", [ms(each.ttft_s) for each in levels]),
+                    Column("bound by", [each.bound_by for each in levels], words=True),
+                ],
+            ),
+            Section("Notes", lines=found.notes),
+        ]
+    )

@@ -10,9 +10,10 @@ from harness.analysis.rules import Purpose, by_code, invalid_by, usable
 from harness.analysis.rules.run import incomplete, run_note, spool_damaged
 from harness.data.judgement import Gravity, rank
 from harness.data.summary import LevelSummary, Summary, Verdict
+from harness.report.answer import by_curve, is_open, of_ramp
 from harness.report.document import Remark
+from harness.report.facts import unsettled
 from harness.report.format import load, loads, plain
-from harness.report.headline import by_curve, is_open, of_ramp, unsettled
 
 SIGNS = {Gravity.INVALID: "✗", Gravity.DOUBT: "?", Gravity.NOTE: "·"}
 _OF_THE_RECORDS = (incomplete.code, spool_damaged.code)  # what is shown is not the whole run

@@ -6,44 +6,48 @@ again at any time.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 
 import msgspec
 
 from harness.analysis.level import Facts
+from harness.analysis.rules.observed import said
+from harness.analysis.stats import SAMPLES
 from harness.analysis.timeline import timeline
 from harness.data.manifest import Manifest, Scenario
 from harness.data.roles import Role, role_of
-from harness.data.summary import RampStep, Summary
+from harness.data.summary import RampStep, Spread, Summary
 from harness.decide.plan import what_if
 from harness.report import (
+    breakdown,
     charts,
-    checks,
     claims,
-    distributions,
-    drift,
-    failures,
-    fleet,
     level_table,
-    parts,
-    quality,
-    serving,
-    timelines,
-    workload,
+    run_tables,
 )
 from harness.report import document as doc
-from harness.report.facts import details
-from harness.report.figures import figures
-from harness.report.fitted import knee_facts
-from harness.report.format import load, plain
-from harness.report.frontier import frontier
-from harness.report.headline import headline, is_open, sentence, unit_of
+from harness.report.answer import answer, figures, is_open, unit_of
+from harness.report.facts import details, knee_facts, manifest_facts, simulated_words, subject
+from harness.report.format import MISSING, load, loads, number, plain
 from harness.report.remarks import first_lines, remarks
-from harness.report.subject import manifest_facts, simulated_words, subject
 from harness.results.result import Result
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
 LEVELS = "Levels"
+_TIMES = (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"), ("E2EL", "e2e_s"))
+_WORDS = 120  # characters of what the server said
+_SERVER = "see the server's log"
+_WAYS_OUT = {
+    "http_429": "--max-rps R keeps its quota",
+    "http_4xx": "send what it takes: --api-key-env, --model, --omit FIELD, --extra-body",
+    "refused": "is the server still there? --wait TIME waits for it",
+    "connect": "is the server still there? --wait TIME waits for it",
+    "client_deadline": "--request-timeout TIME waits for longer",
+    "empty_response": f"{_SERVER}: it answers without a token",
+    "truncated": f"{_SERVER}, and that of any proxy before it",
+    "oom": "lower the load or the lengths",
+}
 
 
 def report(
@@ -55,28 +59,29 @@ def report(
     such a setup beside what was measured.
     """
     title, subtitle = subject(summary, manifest)
+    found = answer(summary)
     curve = charts.curve(summary, manifest, baseline)
     unit = unit_of(summary)
     slo = manifest.scenario.slo
     latencies = [charts.latency(summary, name, slo) for name in charts.latencies(unit)]
-    tradeoff = [frontier(summary)] if unit.decodes else []
+    tradeoff = [charts.frontier(summary)] if unit.decodes else []
     alt = f"{unit.capitalize()} per second against {summary.load_unit}"
     knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
     command = plain(manifest.command or "")
     scenario = _indented(manifest.scenario) if manifest.scenario != Scenario() else ""
     sections = [
-        doc.Section(facts=headline(summary), answer=True),
+        doc.Section(facts=found.lines, answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("What if", what_if=what_if.of_run(manifest, summary)),
         doc.Section("Latency against load", charts=latencies),
         doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
-        doc.Section("By class and by replica", charts=parts.charts(summary)),
+        doc.Section("By class and by replica", charts=breakdown.by_part(summary)),
         level_table.by_load(summary, LEVELS),
-        *workload.sections(summary),
-        quality.section(summary),
-        checks.section(summary),
-        drift.section(summary),
-        *fleet.sections(summary),
+        *run_tables.of_workload(summary),
+        run_tables.canaries(summary),
+        run_tables.operational(summary),
+        run_tables.drift(summary),
+        *run_tables.of_replicas(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
         doc.Section("Details", details(summary)),
         doc.Section("All knees", knees),
@@ -88,8 +93,8 @@ def report(
     return doc.Document(
         title=title,
         subtitle=subtitle,
-        answer=headline(summary)[0].value,
-        sentence=sentence(summary),
+        answer=found.first.value,
+        sentence=found.sentence,
         figures=figures(summary),
         simulated=simulated_words(summary, manifest),
         sections=sections,
@@ -104,8 +109,8 @@ def with_records(document: doc.Document, summary: Summary, result: Result) -> do
     table = Facts.of(result.manifest).table(result.records) if result.records else None
     found = timeline(table, result.samples, result.last_s)
     more = [
-        doc.Section("Over time", charts=timelines.charts(summary, found)),
-        doc.Section("Distributions", charts=distributions.charts(summary, table, result.levels, found)),
+        doc.Section("Over time", charts=breakdown.over_time(summary, found)),
+        doc.Section("Distributions", charts=breakdown.distributions(summary, table, result.levels, found)),
     ]
     at = next((i for i, each in enumerate(document.sections) if each.title == LEVELS), len(document.sections))
     return msgspec.structs.replace(document, sections=[*document.sections[:at], *more, *document.sections[at:]])
@@ -120,18 +125,18 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False, noted
     title, subtitle = subject(summary, manifest)
     found = remarks(summary)
     first = [
-        doc.Section(facts=headline(summary), answer=True),
+        doc.Section(facts=answer(summary).lines, answer=True),
         level_table.by_load(summary),
-        serving.section(summary),
-        failures.section(summary),
-        quality.section(summary),
+        serving(summary),
+        failures(summary),
+        run_tables.canaries(summary),
     ]
     if verbose:
         tables = [
-            *workload.sections(summary),
-            *fleet.sections(summary),
-            checks.section(summary),
-            drift.section(summary),
+            *run_tables.of_workload(summary),
+            *run_tables.of_replicas(summary),
+            run_tables.operational(summary),
+            run_tables.drift(summary),
         ]
         knees = knee_facts(summary.curve, summary.knees, unit_of(summary), summary.load_unit) if summary.curve else []
         every = [doc.Section("Details", details(summary), answer=True), doc.Section("All knees", knees, answer=True)]
@@ -170,3 +175,71 @@ def ramp_facts(summary: Summary) -> list[doc.Fact]:
 
 def _indented(scenario: Scenario) -> str:
     return msgspec.json.format(msgspec.json.encode(scenario), indent=2).decode()
+
+
+# ---- the figures of `vllm bench serve` -------------------------------------------------------------------------------
+
+
+def serving(summary: Summary) -> doc.Section:
+    """Return the figures of the only level; an empty section where there are several, or nothing was generated."""
+    if len(summary.levels) != 1 or not unit_of(summary).decodes:
+        return doc.Section()
+    (level,) = summary.levels
+    done = level.requests - level.errors - level.cancelled
+    if done <= 0:
+        return doc.Section()
+
+    def total(each: float | None) -> str:
+        return MISSING if each is None else number(round(each * done))
+
+    facts = [
+        doc.Fact("Successful requests", number(done)),
+        doc.Fact("Benchmark duration (s)", f"{level.window_s:.2f}"),
+        doc.Fact("Total input tokens", total(level.input_tokens_mean)),
+        doc.Fact("Total generated tokens", total(level.output_tokens_mean)),
+        doc.Fact("Request throughput (req/s)", number(level.requests_per_s.mean)),
+        doc.Fact("Output token throughput (tok/s)", number(level.output_tokens_per_s.mean)),
+    ]
+    for name, field in _TIMES:
+        spread: Spread = getattr(level, field)
+        facts += [
+            doc.Fact(f"Mean {name} (ms)", _ms(spread.mean)),
+            doc.Fact(f"Median {name} (ms)", _percentile_ms(spread, spread.p50, 50)),
+            doc.Fact(f"P99 {name} (ms)", _percentile_ms(spread, spread.p99, 99)),
+        ]
+    return doc.Section("Serving result", facts)
+
+
+def _ms(seconds: float | None) -> str:
+    return MISSING if seconds is None else f"{seconds * 1e3:,.2f}"
+
+
+def _percentile_ms(spread: Spread, value: float | None, q: int) -> str:
+    """The percentile, or how many samples it needs."""
+    return _ms(value) if value is not None else f"{MISSING} (n = {spread.n}, {SAMPLES[q]} needed)"
+
+
+# ---- why requests failed ---------------------------------------------------------------------------------------------
+
+
+def failures(summary: Summary) -> doc.Section:
+    """Return a line for each kind of failure, the commonest first; a section without lines where nothing failed."""
+    counts: Counter[str] = Counter()
+    failed_at: dict[str, set[float]] = defaultdict(set)
+    words: dict[str, str] = {}
+    for level in summary.levels:
+        for kind, count in level.errors_by_type.items():
+            counts[kind] += count
+            if level.load is not None:
+                failed_at[kind].add(level.load)
+        for verdict in level.verdicts:
+            if said.made(verdict):
+                kind = verdict.code.removeprefix(f"{said.code}_")
+                words.setdefault(kind, verdict.message.removeprefix(f"{kind}: "))
+    open_loop = is_open(summary)
+    lines = []
+    for kind, count in counts.most_common():
+        where, way_out = loads(open_loop, sorted(failed_at[kind])), _WAYS_OUT.get(kind, _SERVER)
+        quoted = plain(words.get(kind, ""))[:_WORDS].rstrip()
+        lines.append(f"{count} × {kind} at {where}{f': {quoted}' if quoted else ''} ({way_out})")
+    return doc.Section("Failed requests", lines=lines) if lines else doc.Section()

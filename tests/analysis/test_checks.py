@@ -18,8 +18,8 @@ from harness.data.summary import (
     Verdict,
     WorkloadSummary,
 )
-from harness.report import checks as shown
 from harness.report import document as doc
+from harness.report import run_tables as shown
 from harness.spec.work import Unit
 from tests.builders import summaries
 
@@ -159,7 +159,7 @@ def test_the_level_is_the_largest_valid_one_up_to_the_knee() -> None:
 
 def test_the_report_has_a_row_for_each_check() -> None:
     found = checks.of_run([level(1), level(16, server=BUSY)], 16, {}, workload=ONE_LONG)
-    section = shown.section(msgspec.structs.replace(summaries.full(), checks=found))
+    section = shown.operational(msgspec.structs.replace(summaries.full(), checks=found))
     rows = doc.rows(section.columns)
     assert rows[0][:4] == (
         "prefill and decode apart",
@@ -174,4 +174,4 @@ def test_the_report_has_a_row_for_each_check() -> None:
         "2s (MLPerf Inference, Llama 2 70B, server)",
     )
     assert (rows[4][1], rows[4][2]) == ("not measured", "–")
-    assert shown.section(summaries.full()) == doc.Section()
+    assert shown.operational(summaries.full()) == doc.Section()

@@ -18,9 +18,10 @@ from matplotlib.figure import Figure
 
 from harness.data.manifest import Manifest
 from harness.data.summary import Estimate, Knees, Spread, Summary, Value
-from harness.report import chart, charts, headline, page, png
+from harness.report import answer as answers
+from harness.report import chart, charts, page, png
 from harness.report.chart import Chart, Guide, Series
-from harness.report.frontier import frontier
+from harness.report.charts import frontier
 from tests.builders.summaries import (
     MANIFEST,
     SIMULATED_MANIFEST,
@@ -257,7 +258,7 @@ def test_a_baseline_is_laid_over_where_it_is_over_the_same_load() -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_answer_stands_above_the_picture_in_the_words_of_the_report(name: str) -> None:
     summary = SITUATIONS[name]()
-    assert curve(summary).answer == headline.sentence(summary)
+    assert curve(summary).answer == answers.answer(summary).sentence
     written: list[str] = []
     text = Figure.text
 
@@ -268,7 +269,7 @@ def test_the_answer_stands_above_the_picture_in_the_words_of_the_report(name: st
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Figure, "text", listening)
         drawn(summary)
-    assert headline.sentence(summary) in written
+    assert answers.answer(summary).sentence in written
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import msgspec
 
 from harness.data.summary import Change, Drift, Trend, Value
 from harness.report import document as doc
-from harness.report.drift import section
+from harness.report.run_tables import drift
 from tests.builders.summaries import full, level
 
 FALLS = Trend(
@@ -21,7 +21,7 @@ WAITS = msgspec.structs.replace(FALLS, mean=0.15, per_hour=Value(0.01), share_pe
 
 def test_each_figure_has_its_slope_and_its_change() -> None:
     levels = [level(8), level(16, drift=Drift(throughput=FALLS, ttft_p99_s=WAITS))]
-    found = section(msgspec.structs.replace(full(), levels=levels))
+    found = drift(msgspec.structs.replace(full(), levels=levels))
     assert doc.rows(found.columns) == [
         ("16", "output tok/s", "90", "-60", "-60 %; -62.5–-57.5", "yes", "–"),
         ("16", "TTFT p99 ms", "150", "10", "–", "no", "612 s (600–630); 100 %; restart"),
@@ -29,4 +29,4 @@ def test_each_figure_has_its_slope_and_its_change() -> None:
 
 
 def test_short_windows_have_no_table() -> None:
-    assert section(full()) == doc.Section()
+    assert drift(full()) == doc.Section()

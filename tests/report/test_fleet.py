@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.data.summary import Estimate, LossPhase, NodeLoss, ReplicaSummary, Summary
-from harness.report import fleet, run_report
+from harness.report import run_report, run_tables
 from tests.builders.summaries import MANIFEST, full, level, spread
 from tests.report.test_workload_tables import cells
 
@@ -32,14 +32,14 @@ def lossy() -> Summary:
 
 
 def test_a_replica_has_a_row_at_each_level() -> None:
-    found = cells(fleet.sections(lossy())[0])
+    found = cells(run_tables.of_replicas(lossy())[0])
     assert found["replica"] == ["http://a", "http://b"]
     assert (found["requests"], found["errors"], found["share"]) == (["90", "30"], ["3", "0"], ["75 %", "25 %"])
     assert found["TTFT ms p50"] == ["50", "50"]
 
 
 def test_a_loss_is_a_row_with_its_three_phases_and_no_escape_of_a_terminal() -> None:
-    found = cells(fleet.sections(lossy())[1])
+    found = cells(run_tables.of_replicas(lossy())[1])
     assert found["replica"] == ["http://b\\u001b[31m"]
     assert (found["at s"], found["recovery s"], found["errors"]) == (["31.2"], ["2.50"], ["3"])
     assert found["output tok/s"] == ["256 → 140 → –"]
@@ -49,4 +49,4 @@ def test_a_loss_is_a_row_with_its_three_phases_and_no_escape_of_a_terminal() -> 
 def test_the_tables_stand_in_the_report_and_not_in_that_of_one_server() -> None:
     titles = [section.title for section in run_report.report(lossy(), MANIFEST).sections]
     assert titles.index("Replicas") + 1 == titles.index("Lost replicas")
-    assert all(not section.columns for section in fleet.sections(full()))
+    assert all(not section.columns for section in run_tables.of_replicas(full()))

@@ -11,7 +11,7 @@ import pytest
 from harness.data.summary import Prediction, Value
 from harness.predict import catalog, deployment, model, roofline
 from harness.predict.served import predicted_hinge
-from harness.report import document, heat, level_map, map_png, markdown, page
+from harness.report import document, level_map, map_png, markdown, page
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.spec import work
 
@@ -219,7 +219,7 @@ def test_every_shape_of_map_is_drawn_without_a_warning(shape: str) -> None:
 
 
 def heated(map_: Map) -> document.Document:
-    return heat.with_heat(level_map.report(map_), level_map.panels(map_))
+    return level_map.with_heat(level_map.report(map_), level_map.panels(map_))
 
 
 def test_a_heat_map_is_a_table_with_the_largest_answers_on_top() -> None:

@@ -19,9 +19,8 @@ from harness.data.machines import Host
 from harness.data.manifest import Manifest, Scenario, Simulated, Target
 from harness.data.summary import Check, Summary, Verdict
 from harness.report import document, markdown, page, run_report
-from harness.report.figures import figures
+from harness.report.answer import answer, figures
 from harness.report.format import plain as plain_text
-from harness.report.headline import sentence
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 
@@ -95,7 +94,7 @@ def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
     assert min(places) >= 0
     first = [text.find(part) for fact in figures(summary) for part in (fact.value, fact.detail)]
     later = [text.find(head) for head in ("Throughput against load", "Levels", "Verdicts", "What was run")]
-    order = [text.find(sentence(summary)), *first, *(place for place in later if place >= 0)]
+    order = [text.find(answer(summary).sentence), *first, *(place for place in later if place >= 0)]
     assert order[0] >= 0
     assert max(order[: 1 + len(first)]) < order[1 + len(first)]
     assert later == sorted(later)

@@ -27,7 +27,8 @@ from harness.data.summary import (
     Value,
     Verdict,
 )
-from harness.report import claims, fitted, headline, level_table, remarks, run_report, subject
+from harness.report import answer as answers
+from harness.report import claims, facts, level_table, remarks, run_report
 from harness.report.document import Fact
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import (
@@ -149,12 +150,12 @@ def curve_of(summary: Summary, **changes: Any) -> Curve:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_no_headline_is_none_and_a_doubt_takes_no_answer_away(name: str) -> None:
     summary = SITUATIONS[name]()
-    first = headline.sentence(summary)
+    first = answers.answer(summary).sentence
     assert not re.search(r"\bnone\b", "\n".join(answer(summary)))
     if summary.knee_concurrency is not None:
         assert f"{summary.knee_concurrency:.3g}" in first
     gravest = Verdict("errors_above_1_percent", "invalid", "x")
-    assert headline.sentence(msgspec.structs.replace(summary, verdicts=[gravest])) == first
+    assert answers.answer(msgspec.structs.replace(summary, verdicts=[gravest])).sentence == first
 
 
 def seated(**changes: Any) -> Summary:
@@ -180,9 +181,9 @@ def test_known_seats_are_the_knee_and_the_curve_s_own_is_a_detail() -> None:
 
 
 def test_seats_that_were_counted_are_said_to_be() -> None:
-    found = headline.of_seats(Headline("seats", FOUND, 8.0, (8.0, 8.0)))
+    found = answers.of_seats(Headline("seats", FOUND, 8.0, (8.0, 8.0)))
     assert found.text == "8 requests in flight (counted): the server serves so many at once, more wait"
-    unsure = headline.of_seats(Headline("seats", PROVISIONAL, 20.0, (14.0, 29.0)), label="Seats")
+    unsure = answers.of_seats(Headline("seats", PROVISIONAL, 20.0, (14.0, 29.0)), label="Seats")
     assert unsure.text.startswith("about 20 requests in flight (provisional; 95 % interval 14–29)")
 
 
@@ -204,21 +205,21 @@ def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
 
 def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
     def knee(summary: Summary) -> list[str]:
-        return [line for line in answer(summary) if line.startswith(("Knee", "Hinge"))]
+        return [line for line in answer(summary) if line.startswith(("Knee", "Limit", "Hinge"))]
 
     hinge = "Hinge: 16.2 requests in flight (95 % interval 15.4–17.1)"
     assert knee(judged({}, knee=Value(16.0, (16.0, 24.0)))) == [
-        "Knee: 16 requests in flight meet the limits, 24 miss them; ttft_p99=2s", hinge
+        "Knee: 16 requests in flight meet the limits, 24 miss them", "Limit: ttft_p99=2s", hinge
     ]  # fmt: skip
     assert knee(judged({}, knee=Value(64.0, (64.0, None)))) == [
-        "Knee: at least 64 requests in flight: no level misses the limits; ttft_p99=2s", hinge
+        "Knee: at least 64 requests in flight: no level misses the limits", "Limit: ttft_p99=2s", hinge
     ]  # fmt: skip
     assert knee(judged({1: "missed"}, knee=None))[0] == (
-        "Knee: below 1 request in flight: the lowest level misses the limits; ttft_p99=2s"
+        "Knee: below 1 request in flight: the lowest level misses the limits"
     )
     everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
     assert knee(judged(everywhere, knee=None))[0] == (
-        "Knee: not measurable: no level has enough requests to decide the limits; ttft_p99=2s"
+        "Knee: not measurable: no level has enough requests to decide the limits"
     )
 
 
@@ -236,9 +237,9 @@ def test_the_single_stream_is_measured_first_and_repeats_are_averaged() -> None:
 def test_the_lengths_that_were_sent_stand_before_those_requested_where_they_differ() -> None:
     summary = full()
     other = [msgspec.structs.replace(x, input_tokens_mean=1063.0, output_tokens_mean=199.0) for x in summary.levels]
-    _, below = subject.subject(msgspec.structs.replace(summary, levels=other), MANIFEST)
+    _, below = facts.subject(msgspec.structs.replace(summary, levels=other), MANIFEST)
     assert "1,063 tokens in (1,000 requested), 200 out · " in below
-    assert "1,000 tokens in, 200 out · " in subject.subject(summary, MANIFEST)[1]
+    assert "1,000 tokens in, 200 out · " in facts.subject(summary, MANIFEST)[1]
 
 
 def test_an_unbounded_interval_is_said_in_words() -> None:
@@ -324,8 +325,8 @@ def test_gpus_are_shown_where_they_were_watched_and_nowhere_else() -> None:
 
 
 def test_a_bare_manifest_is_enough() -> None:
-    assert subject.subject(interrupted(), Manifest()) == ("unnamed model", "")
-    assert subject.subject(full(), Manifest()) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
+    assert facts.subject(interrupted(), Manifest()) == ("unnamed model", "")
+    assert facts.subject(full(), Manifest()) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
 
 
 def test_the_client_s_ceiling_and_how_near_it_came_are_shown() -> None:
@@ -371,11 +372,11 @@ def test_of_several_limits_the_answer_names_those_that_are_missed() -> None:
         )
         for level in both.levels
     ]
-    first = answer(msgspec.structs.replace(both, levels=levels))[0]
-    assert first == (
-        "Knee: 16 requests in flight meet the limits, 24 miss them; ttft_p99=2s, itl=50ms; "
-        "missed at C = 24: ttft_p99=2s (100 % within it), itl=50ms (90 % within it)"
-    )
+    assert answer(msgspec.structs.replace(both, levels=levels))[:3] == [
+        "Knee: 16 requests in flight meet the limits, 24 miss them",
+        "Limits: ttft_p99=2s, itl=50ms",
+        "Missed: ttft_p99=2s (100 % within it), itl=50ms (90 % within it) at C = 24",
+    ]
 
 
 def test_the_slo_is_answered_by_the_last_level_that_keeps_it_and_the_first_that_misses_it() -> None:
@@ -437,7 +438,7 @@ def test_every_decision_of_the_ramp_is_shown_in_order_with_its_end() -> None:
 def test_every_knee_stands_under_its_own_name() -> None:
     curve = full().curve
     assert curve is not None
-    names = [fact.label for fact in fitted.knee_facts(curve, full().knees)]
+    names = [fact.label for fact in facts.knee_facts(curve, full().knees)]
     assert names[0] == "hinge"
     assert len(set(names)) == len(names)
 
@@ -447,10 +448,10 @@ def test_a_fit_says_the_answer_first_in_the_words_of_the_report() -> None:
         summary = made()
         assert summary.curve is not None
         loads = [level.concurrency or 0 for level in summary.levels]
-        found = fitted.fit(summary.curve, summary.knees, loads).sections[0].facts
-        head = headline.headline(summary)[0]
+        found = facts.fit(summary.curve, summary.knees, loads).sections[0].facts
+        head = answers.answer(summary).first
         assert found[0] == Fact("knee", head.value, head.detail)
-    provisional_knees = fitted.knee_facts(curve_of(provisional()), provisional().knees)
+    provisional_knees = facts.knee_facts(curve_of(provisional()), provisional().knees)
     assert provisional_knees[0] == Fact(
         "hinge", "16.1 in flight", "95 % interval 11–28; provisional; where the rising branch meets the plateau"
     )  # fmt: skip

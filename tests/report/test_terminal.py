@@ -16,9 +16,10 @@ from rich.console import Console
 
 from harness.analysis.rules import registered
 from harness.data.manifest import Manifest
-from harness.data.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
+from harness.data.summary import Estimate, GpuView, Knees, Spread, Summary, Value, Verdict
+from harness.report import answer as answers
 from harness.report import format as fmt
-from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
+from harness.report import level_table, levels, remarks, run_report, terminal
 from harness.report.document import Column, Document, Fact, Section
 from harness.report.live import LiveView
 from tests.builders.summaries import (
@@ -66,7 +67,7 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    for module in (fmt, terminal, headline, operating_point, repeats):
+    for module in (fmt, terminal, answers, levels):
         found = doctest.testmod(module)
         assert found.failed == 0
         assert found.attempted or module is terminal, module
@@ -172,6 +173,16 @@ def test_a_first_remark_fits_a_line_of_80_columns(code: str) -> None:
     assert "{" not in line
 
 
+def test_a_mean_without_a_median_has_the_number_of_its_samples() -> None:
+    few = msgspec.structs.replace(full().levels[0], ttft_s=Spread(0.05, None, None, None, None, 0.06, 9))
+    summary = msgspec.structs.replace(full(), levels=[few, *full().levels[1:]], curve=None)
+    (means,) = (each for each in level_table.by_load(summary).columns if each.head == "TTFT ms\nmean (n)")
+    assert means.cells[0] == "50 (9)"
+    assert "(" not in str(means.cells[1])
+    alone = answers.answer(msgspec.structs.replace(summary, levels=[few])).lines
+    assert alone[1] == Fact("First token", "TTFT 50 ms on average (n = 9)")
+
+
 def test_repeats_of_a_level_are_one_row_of_their_means() -> None:
     """98, 100 and 102 tok/s: s = 2, and t(2) = 4.303 makes ±4.97; of two repeats there is no interval."""
     rates = [level(4, output_tokens_per_s=Estimate(x)) for x in (98.0, 100.0, 102.0)]
@@ -192,7 +203,7 @@ def test_repeats_of_a_level_are_one_row_of_their_means() -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_terminal_says_the_answer_as_the_report_does(name: str) -> None:
     text = " ".join(printed(SITUATIONS[name](), 100).split())
-    for fact in headline.headline(SITUATIONS[name]()):
+    for fact in answers.answer(SITUATIONS[name]()).lines:
         assert f"{fact.label} {fact.text}" in text
 
 

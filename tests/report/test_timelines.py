@@ -11,9 +11,9 @@ from harness.analysis.summarise import summarise
 from harness.analysis.timeline import Timeline
 from harness.data.manifest import Manifest
 from harness.data.summary import ClassSummary, Knees, ServerView, Spread, Value
-from harness.report import distributions, figures, page, parts, run_report, timelines
+from harness.report import answer as answers
+from harness.report import breakdown, page, run_report
 from harness.report.chart import Chart
-from harness.report.headline import headline
 from harness.results.result import Result
 from tests.builders.summaries import SITUATIONS, full, level
 
@@ -22,8 +22,8 @@ EMPTY = Timeline(seconds=1.0)
 
 
 def test_only_what_was_recorded_has_a_chart() -> None:
-    assert timelines.charts(full(), EMPTY) == []
-    found = timelines.charts(full(), Timeline(seconds=1.0, errors=[(0.5, 0.0), (1.5, 2.0)]))
+    assert breakdown.over_time(full(), EMPTY) == []
+    found = breakdown.over_time(full(), Timeline(seconds=1.0, errors=[(0.5, 0.0), (1.5, 2.0)]))
     assert [each.title for each in found] == ["Failed requests"]
     assert [(point.x, point.y) for point in found[0].series[0].points] == [(0.5, 0.0), (1.5, 2.0)]
 
@@ -32,20 +32,20 @@ def test_each_level_begins_with_a_line_and_its_name_where_there_is_room() -> Non
     starts = zip((1, 2, 4), (10.0, 12.0, 60.0), strict=True)
     levels = [msgspec.structs.replace(level(c), window=(at, at + 1)) for c, at in starts]
     summary = msgspec.structs.replace(full(), levels=levels)
-    (chart,) = timelines.charts(summary, Timeline(seconds=1.0, throughput=[(0.0, 1.0), (100.0, 2.0)]))
+    (chart,) = breakdown.over_time(summary, Timeline(seconds=1.0, throughput=[(0.0, 1.0), (100.0, 2.0)]))
     assert [(guide.at, guide.label) for guide in chart.guides] == [(10.0, "1"), (12.0, ""), (60.0, "4")]
 
 
 def test_a_long_line_keeps_its_peak() -> None:
     line = [(float(i), 9.0 if i == 777 else 1.0) for i in range(1000)]
-    (chart,) = timelines.charts(full(), Timeline(seconds=1.0, throughput=line))
+    (chart,) = breakdown.over_time(full(), Timeline(seconds=1.0, throughput=line))
     points = chart.series[0].points
     assert len(points) <= 300
     assert max(point.y for point in points) == 9.0
 
 
 def test_kv_use_is_in_percent_and_replicas_are_told_apart() -> None:
-    found = timelines.charts(
+    found = breakdown.over_time(
         full(), Timeline(seconds=1.0, kv_usage={"http://a": [(1.0, 0.5)], "http://b": [(1.0, 0.25)]})
     )
     assert [(each.name, each.points[0].y) for each in found[0].series] == [
@@ -57,7 +57,7 @@ def test_kv_use_is_in_percent_and_replicas_are_told_apart() -> None:
 def test_batches_are_bars_of_the_fastest_level() -> None:
     server = ServerView(batch_histogram=[(8.0, 0.25), (16.0, 0.5), (None, 0.25)])
     levels = [msgspec.structs.replace(each, server=server) for each in full().levels]
-    (chart,) = distributions.charts(msgspec.structs.replace(full(), levels=levels), None, [], EMPTY)
+    (chart,) = breakdown.distributions(msgspec.structs.replace(full(), levels=levels), None, [], EMPTY)
     assert [point.y for point in chart.series[0].points] == [25.0, 50.0, 25.0]
     assert chart.x.ticks == [(0.0, "≤ 8"), (1.0, "≤ 16"), (2.0, "more")]
     assert chart.series[0].marker == "bar"
@@ -69,10 +69,10 @@ def test_classes_have_a_line_each() -> None:
     known = {name: getattr(whole.levels[0], name) for name in fields & set(whole.levels[0].__struct_fields__)}
     short = ClassSummary(**known | {"abandoned": 0})
     levels = [msgspec.structs.replace(each, classes={"short": short, "long": short}) for each in whole.levels]
-    found = parts.charts(msgspec.structs.replace(whole, levels=levels))
+    found = breakdown.by_part(msgspec.structs.replace(whole, levels=levels))
     assert [each.name for each in found] == ["class-throughput", "class-ttft"]
     assert [(each.name, len(each.points)) for each in found[0].series] == [("short", 10), ("long", 10)]
-    assert parts.charts(whole) == []
+    assert breakdown.by_part(whole) == []
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_page_begins_with_knee_plateau_and_ttft_at_the_knee() -> None:
     levels = [
         msgspec.structs.replace(each, ttft_s=Spread(0.1, 0.09, 0.2, 0.3, 0.4, 0.5, 700)) for each in full().levels
     ]
-    found = figures.figures(msgspec.structs.replace(full(), levels=levels))
+    found = answers.figures(msgspec.structs.replace(full(), levels=levels))
     assert [(fact.label, fact.text) for fact in found] == [
         ("Knee", "16.2 requests in flight; 95 % interval 15.4–17.1"),
         ("Plateau", "1,853 output tok/s; 95 % interval 1,839–1,868"),
@@ -108,7 +108,7 @@ def test_a_page_begins_with_knee_plateau_and_ttft_at_the_knee() -> None:
 
 def test_the_knee_of_limits_is_the_highest_load_that_meets_them() -> None:
     knees = Knees(slo=Value(12.0, (12.0, 16.0)))
-    (knee, _, ttft) = figures.figures(msgspec.structs.replace(full(), knees=knees))
+    (knee, _, ttft) = answers.figures(msgspec.structs.replace(full(), knees=knees))
     assert knee.text == "12 requests in flight; the limits are met there, and missed at 16"
     assert "measured at C = 12" in ttft.detail
 
@@ -116,5 +116,5 @@ def test_the_knee_of_limits_is_the_highest_load_that_meets_them() -> None:
 @pytest.mark.parametrize("name", ["simulated", "hollow", "interrupted"])
 def test_without_a_knee_the_first_figures_are_the_headline_s(name: str) -> None:
     document = run_report.report(SITUATIONS[name](), Manifest())
-    assert document.figures == headline(SITUATIONS[name]())[:3]
+    assert document.figures == answers.answer(SITUATIONS[name]()).lines[:3]
     assert document.figures[0].value == document.answer

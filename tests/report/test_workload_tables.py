@@ -18,7 +18,8 @@ from harness.data.summary import (
     Summary,
     WorkloadSummary,
 )
-from harness.report import charts, fitted, headline, level_table, markdown, run_report, subject, workload
+from harness.report import answer as answers
+from harness.report import charts, facts, level_table, markdown, run_report, run_tables
 from harness.report import document as doc
 from harness.spec.distribution import parse
 from tests.builders.screens import shown_facts
@@ -59,15 +60,15 @@ def test_a_run_of_sessions_says_so_wherever_a_load_stands() -> None:
     assert (heads["sessions"], heads["requests\nin flight"]) == (["8"], ["5.5"])
     assert charts.curve(run, MANIFEST).x.label == charts.latency(run, "ttft").x.label == "sessions"
     assert [x for x, _, _ in charts.measured(run)] == [8.0]  # what the curve is over
-    assert headline.sentence(run).startswith("Knee: 16.2 sessions")
+    assert answers.answer(run).sentence.startswith("Knee: 16.2 sessions")
     assert run.curve is not None
-    hinge = fitted.knee_facts(run.curve, run.knees, load_unit=run.load_unit)[0]
+    hinge = facts.knee_facts(run.curve, run.knees, load_unit=run.load_unit)[0]
     assert (hinge.label, hinge.value) == ("hinge", "16.2 sessions")
     assert charts.curve(full(), MANIFEST).x.label == "requests in flight"
 
 
 def test_a_class_has_a_row_at_each_level() -> None:
-    classes, *_ = workload.sections(differing())
+    classes, *_ = run_tables.of_workload(differing())
     assert cells(classes) == {
         "C": ["8", "8"], "class": ["chat", "long"], "requests": ["90", "10"], "errors": ["1", "1"],
         "input tokens": ["500", "500"], "output tokens": ["64", "64"], "output tok/s": ["192", "192"],
@@ -77,7 +78,7 @@ def test_a_class_has_a_row_at_each_level() -> None:
 
 
 def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
-    _, _, sessions, *_ = workload.sections(differing())
+    _, _, sessions, *_ = run_tables.of_workload(differing())
     assert cells(sessions) == {
         "C": ["8"], "sessions in flight": ["7.90"], "requests in flight": ["5.50"], "sessions": ["20"],
         "completed": ["18"], "failed": ["1"], "requests each": ["4"], "sessions/s": ["0.600"],
@@ -86,7 +87,7 @@ def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
 
 
 def test_lengths_stand_asked_beside_realised() -> None:
-    _, _, _, table, *_ = workload.sections(differing())
+    _, _, _, table, *_ = run_tables.of_workload(differing())
     found = cells(table)
     assert found["lengths"] == ["chat prompts", "chat answers"]
     assert found["asked"] == ["400..600", "–"]
@@ -102,7 +103,7 @@ def test_long_prompts_stand_with_the_gaps_of_the_others_around_them() -> None:
     )
     made = differing()
     made = msgspec.structs.replace(made, levels=[msgspec.structs.replace(made.levels[0], interference=gaps)])
-    *_, table, _ = workload.sections(made)
+    *_, table, _ = run_tables.of_workload(made)
     assert cells(table) == {
         "C": ["8"], "long prompts of class": ["long"], "prompts": ["4"], "before ms p99": ["14.0"],
         "during ms p99": ["700"], "during ms longest": ["800"], "after ms p99": ["28.0"],
@@ -114,7 +115,7 @@ def test_spikes_stand_with_what_it_takes_to_recover() -> None:
     made = msgspec.structs.replace(
         made, levels=[msgspec.structs.replace(made.levels[0], recoveries_s=[1.0, 2.0, None])]
     )
-    *_, table = workload.sections(made)
+    *_, table = run_tables.of_workload(made)
     assert cells(table) == {
         "C": ["8"], "spikes": ["3"], "not recovered": ["1"], "recovery s mean": ["1.50"], "recovery s longest": ["2"],
     }  # fmt: skip
@@ -133,19 +134,19 @@ def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None
 
 
 def test_a_run_whose_requests_are_alike_has_none() -> None:
-    assert workload.sections(full()) == [doc.Section()] * 6
+    assert run_tables.of_workload(full()) == [doc.Section()] * 6
 
 
 def test_an_adapter_s_first_use_stands_beside_its_later_ones() -> None:
     run = differing()
     assert run.workload
     used = msgspec.structs.replace(run.workload.classes[0], first_use=FirstUse(2.0, 0.25))
-    _, uses, *_ = workload.sections(msgspec.structs.replace(run, workload=WorkloadSummary(classes=[used])))
+    _, uses, *_ = run_tables.of_workload(msgspec.structs.replace(run, workload=WorkloadSummary(classes=[used])))
     assert cells(uses) == {"class": ["chat"], "first use TTFT ms": ["2,000"], "resident TTFT ms p50": ["250"]}
 
 
 def test_the_title_has_the_mean_lengths_that_were_asked() -> None:
-    _, subtitle = subject.subject(differing(), MANIFEST)
+    _, subtitle = facts.subject(differing(), MANIFEST)
     assert "1,000 tokens in, 200 out on average" in subtitle
 
 

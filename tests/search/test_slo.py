@@ -10,7 +10,7 @@ import pytest
 
 from harness.analysis.stats import wilson
 from harness.data.summary import Attainment, Summary, is_decided
-from harness.report.headline import sentence
+from harness.report.answer import answer
 from harness.search.edge import JudgedLoad, edge_of, judged
 from harness.search.measured import MeasuredLevel
 from harness.sim import profile as profiles
@@ -35,7 +35,9 @@ def test_limits_that_an_idle_server_meets_are_followed_up_to_where_they_are_miss
     assert summary.knees.slo is not None
     assert summary.knees.slo.value == 10
     assert summary.knees.slo.ci95 == (10, 11)
-    assert sentence(summary) == "Knee: 10 requests in flight meet the limits, 11 miss them; tpot_p99=7.5ms"
+    assert (
+        answer(summary).sentence == "Knee: 10 requests in flight meet the limits, 11 miss them; Limit: tpot_p99=7.5ms"
+    )
 
 
 def test_in_a_minute_there_is_at_least_a_provisional_answer(tmp_path: Path) -> None:
@@ -47,7 +49,7 @@ def test_in_a_minute_there_is_at_least_a_provisional_answer(tmp_path: Path) -> N
     assert 64 <= knee.value < (knee.ci95[1] or 0) <= 96
     assert summary.knee_concurrency == knee.value
     if not is_decided(knee):
-        assert "provisional: too few requests to decide" in sentence(summary)
+        assert "provisional: too few requests to decide" in answer(summary).sentence
 
 
 def test_a_rate_that_too_few_requests_leave_open_is_doubled_and_not_halved(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from harness.analysis import answer, slo
+from harness.analysis import answer
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import phase_plateau_not_reached
 from harness.analysis.stats import SAMPLES, t_quantile, wilson
@@ -36,7 +36,6 @@ from harness.data.summary import (
     Spread,
     Summary,
     Value,
-    is_decided,
 )
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
 from harness.decide.levels import of_ramp
@@ -152,7 +151,7 @@ def knee(summary: Summary) -> Quantity:
     """Return the knee unqualified: by the limits where the run has some, else the seats, else the hinge."""
     open_loop = any(level.rate is not None for level in summary.levels)
     if any(level.slo for level in summary.levels) or summary.knees.slo or summary.knees.slo_rate:
-        return _by_limits(summary.knees.slo_rate if open_loop else summary.knees.slo, summary, rates=open_loop)
+        return _by_limits(summary, rates=open_loop)
     if open_loop:
         return Quantity(None, None, "requests were sent at fixed rates", "give the run limits: --slo")
     if answer.headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions").kind == "seats":
@@ -161,29 +160,21 @@ def knee(summary: Summary) -> Quantity:
     return _fitted(summary, _hinge, least)
 
 
-def _by_limits(found: Value | None, summary: Summary, *, rates: bool) -> Quantity:
+def _by_limits(summary: Summary, *, rates: bool) -> Quantity:
     """Return the highest load that meets the limits: at least that where none misses them, open where none decides."""
-    load = "rate" if rates else "load"
-    if found is None:
-        return _below_a_miss(summary, load, rates=rates)
-    if not is_decided(found):
-        return Quantity(found.value, found.ci95, "provisional: too few requests to decide", "hold the levels longer")
-    missed = found.ci95[1] if found.ci95 else None
-    if missed is None:
-        return Quantity(found.value, found.ci95, f"no {load} misses the SLO", f"measure a higher {load}")
-    return Quantity(found.value, found.ci95, "", f"measure {load}s between {found.value:g} and {missed:g}")
-
-
-def _below_a_miss(summary: Summary, load: str, *, rates: bool) -> Quantity:
-    """Return what is known where no load is shown to meet the limits: the knee is below the lowest that misses them."""
-    levels = [level for level in summary.levels if all(_may_be(each) for each in level.slo)]
-    judged = slo.by_load(levels, rates=rates) if any(level.slo for level in levels) else {}
-    missed = next((at for at, each in judged.items() if each.outcome == Outcome.MISSED), None)
-    if missed is None:
-        return Quantity(None, None, f"no {load} is shown to meet the SLO")
-    lowest = missed == min(judged)
-    why = f"the SLO is missed at the lowest {load}" if lowest else f"no {load} is shown to meet the SLO"
-    return Quantity(None, (None, float(missed)), why, f"measure a lower {load}" if lowest else "hold the levels longer")
+    load, limited = "rate" if rates else "load", any(level.slo for level in summary.levels)
+    levels = [level for level in summary.levels if limited and all(_may_be(each) for each in level.slo)]
+    knee = answer.slo_knee(summary.knees, levels, rates=rates)
+    ends = (knee.met if knee.decided else None, knee.missed)
+    if knee.met is None:
+        why = f"the SLO is missed at the lowest {load}" if knee.lowest else f"no {load} is shown to meet the SLO"
+        way_out = f"measure a lower {load}" if knee.lowest else "hold the levels longer"
+        return Quantity(None, ends, why, way_out) if knee.missed is not None else Quantity(None, None, why)
+    if not knee.decided:
+        return Quantity(knee.met, ends, "provisional: too few requests to decide", "hold the levels longer")
+    if knee.missed is None:
+        return Quantity(knee.met, ends, f"no {load} misses the SLO", f"measure a higher {load}")
+    return Quantity(knee.met, ends, "", f"measure {load}s between {knee.met:g} and {knee.missed:g}")
 
 
 def plausible(stored: Attainment) -> bool:
@@ -267,7 +258,7 @@ def _single_stream(summary: Summary) -> Quantity:
 
 
 def _rate_knee(summary: Summary) -> Quantity:
-    return _by_limits(summary.knees.slo_rate, summary, rates=True)
+    return _by_limits(summary, rates=True)
 
 
 def _cost(name: str) -> Callable[[Summary], Quantity]:

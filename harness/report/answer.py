@@ -1,8 +1,8 @@
-"""The headline: the answer in three lines by what the run was for, in the same words everywhere.
+"""The answer of a run in lines, by what the run was for, in the same words everywhere.
 
-    knees         the knee, the plateau with the load that gives 95 % of it, latencies at the knee
+    knees         the knee, its limits, the plateau with the load that gives 95 % of it, latencies at the knee
     one level     throughput, time to the first token, pace
-    fixed rates   the rate that the server sustains, throughput and latencies there
+    fixed rates   the rate that the server sustains, its limits, throughput and latencies there
 
 The knee is the seats where the records show them:
 
@@ -16,19 +16,22 @@ Else it is, by the state of the curve:
     none         not measurable: 1 level measured, too few for a curve
 
 Where slots hold sessions, the knee is so many sessions. With limits (an SLO) the knee is the highest load that
-meets them. A phase's probe ends with its phase. Terminal, Markdown, page, picture and `knee fit` take their sentences
-from here; nothing is decided here. Left out: what one level gives (`operating_point`), and all other facts (`facts`).
+meets them. A phase's probe ends with its phase. Terminal, Markdown, page, picture and `knee fit` take their lines
+from here; nothing is decided here. Left out: what one level gives (`levels`), and all other facts (`facts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from harness.analysis import answer, slo
+import msgspec
+
+from harness.analysis.answer import SloKnee, headline
+from harness.analysis.answer import slo_knee as of_limits
+from harness.analysis.answer import throughput as throughput_at
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import knee_not_identifiable, plateau_not_reached
 from harness.analysis.rules.requests import unstable
-from harness.base.units import span
 from harness.data.judgement import Outcome
 from harness.data.summary import (
     BEYOND,
@@ -42,20 +45,21 @@ from harness.data.summary import (
     LevelSummary,
     Summary,
     Value,
-    is_decided,
 )
 from harness.report.document import Fact
-from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
-from harness.report.operating_point import (
+from harness.report.format import confidence, joined, listed, load, load_of, ms, number, percent, plain
+from harness.report.levels import (
     at_the_knee,
+    distinct,
     highest_up_to,
     latencies,
+    mean_of,
     most_served,
+    of_loads,
     one_level,
     phases,
     throughput,
 )
-from harness.report.repeats import distinct
 from harness.spec.work import Unit
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
@@ -77,37 +81,47 @@ def unit_of(summary: Summary) -> Unit:
     return Unit.known(summary.unit)
 
 
-def headline(summary: Summary) -> list[Fact]:
-    """The answer, most important first: three lines, or two where nothing was measured."""
+class Answer(msgspec.Struct, frozen=True):
+    """The lines of an answer; each place shows those that it has room for."""
+
+    first: Fact  # the knee, or what a run without one is for
+    limits: Sequence[Fact] = ()  # of an SLO, and which of them is missed first
+    rest: Sequence[Fact] = ()  # the plateau and latencies, or other figures
+
+    @property
+    def lines(self) -> list[Fact]:
+        """All of them, most important first."""
+        return [self.first, *self.limits, *self.rest]
+
+    @property
+    def sentence(self) -> str:
+        """The knee and its limits in one line, for titles and pictures."""
+        return joined(*(f"{fact.label}: {fact.text}" for fact in (self.first, *self.limits[:1])))
+
+
+def answer(summary: Summary) -> Answer:
+    """Return the answer of a run."""
     own = of_ramp(summary.levels)
     valid = [level for level in own if not _invalid(level)]
     if is_open(summary):
         return _at_rates(summary, own, distinct(valid))
     one = len({level.concurrency for level in own}) == 1 and state(summary.curve) == NONE
     if one and valid and not (limited(summary) or summary.phases):
-        return one_level(distinct(valid)[0], unit_of(summary), price(summary))
+        first, *rest = one_level(distinct(valid)[0], unit_of(summary), price(summary))
+        return Answer(first, rest=rest)
     loads = [level.concurrency for level in valid if level.concurrency is not None]
     of_run = of_knee(own_knee(summary), summary.curve, summary.knees, loads, unit=summary.load_unit)
-    knee = _limited_knee(summary) if limited(summary) else of_run
+    knee, *limits = by_limits(summary) if limited(summary) else [of_run]
     of_phase = phases(summary.phases)[:1]
     if of_phase and not own:
-        return [*of_phase, knee]
-    return [
-        knee,
-        _plateau(summary),
-        *(of_phase or at_the_knee(distinct(valid), summary.knee_concurrency, summary.curve)),
-    ]
-
-
-def sentence(summary: Summary) -> str:
-    """The knee in one line, for titles and pictures."""
-    fact = headline(summary)[0]
-    return f"{fact.label}: {fact.text}"
+        return Answer(of_phase[0], rest=[knee, *limits])
+    at_knee = of_phase or at_the_knee(distinct(valid), summary.knee_concurrency, summary.curve)
+    return Answer(knee, limits, [_plateau(summary), *at_knee])
 
 
 def own_knee(summary: Summary) -> Headline:
     """Return the server's own knee, whatever limits a run has: its seats where they are known, else the curve's."""
-    return answer.headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
+    return headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
 
 
 def by_curve(summary: Summary) -> bool:
@@ -139,7 +153,7 @@ def of_curve(
     """The knee that the curve has, by its state. `loads` are the concurrencies of the valid levels, in this unit."""
     now = state(curve)
     if curve is None or now == NONE:
-        return Fact(label, f"not measurable: {_reasons(curve) or _too_few(len(set(loads)))}")
+        return Fact(label, f"not measurable: {reasons(curve) or _too_few(len(set(loads)))}")
     if now == BEYOND:
         last = curve.at_least_concurrency if curve.at_least_concurrency is not None else max(loads, default=None)
         where = "the last level" if last is None else count(last, unit)
@@ -154,12 +168,6 @@ def of_curve(
         about = "at most "
     value = f"{about}{count(hinge.value, unit)}{_brackets(hinge, now)}"
     return Fact(label, value, _not_rising(curve, lowest) if at_lowest and lowest is not None else "")
-
-
-def unsettled(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
-    """Why the knee is provisional, and what would settle it: levels to measure, some again, and how long that takes."""
-    why = _reasons(curve) if state(curve) == PROVISIONAL else ""
-    return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads)]
 
 
 def hinge_of(curve: Curve | None, knees: Knees) -> Value | None:
@@ -189,61 +197,89 @@ def limited(summary: Summary) -> bool:
     return bool(summary.knees.slo or summary.knees.slo_rate) or any(level.slo for level in summary.levels)
 
 
-def _limited_knee(summary: Summary) -> Fact:
-    """The highest load that meets the limits, with the limits."""
-    open_loop = is_open(summary)
-    knee = summary.knees.slo_rate if open_loop else summary.knees.slo
-    unit = "requests per second" if open_loop else summary.load_unit
+def slo_knee(summary: Summary) -> tuple[SloKnee, str]:
+    """Return the SLO knee with the unit of its loads."""
+    rates = is_open(summary)
+    unit = "requests per second" if rates else summary.load_unit
+    return of_limits(summary.knees, summary.levels, rates=rates), unit
+
+
+def by_limits(summary: Summary) -> list[Fact]:
+    """Return the highest load that meets the limits, the limits, and which of several is missed first."""
     judged = sorted((level for level in summary.levels if level.slo), key=lambda level: level.load or 0)
-    limits = ", ".join(dict.fromkeys(plain(each.limit) for each in judged[0].slo)) if judged else ""
-    limits = joined(limits, _which_missed(judged) if ", " in limits else "")
-    if knee is not None and knee.value is not None:
-        missed = knee.ci95[1] if knee.ci95 else None
-        if not is_decided(knee):
-            above = "" if missed is None else f"; {number(missed)} miss the limits"
-            why = f"provisional: too few requests to decide{above}"
-            return Fact("Knee", f"about {count(knee.value, unit)} ({why})", limits)
-        if missed is None:
-            return Fact("Knee", f"at least {count(knee.value, unit)}: no level misses the limits", limits)
-        verb = "meets" if knee.value == 1 else "meet"
-        return Fact("Knee", f"{count(knee.value, unit)} {verb} the limits, {number(missed)} miss them", limits)
-    found = slo.by_load(summary.levels, rates=open_loop)
-    lowest = next(iter(found), None)
-    if lowest is not None and found[lowest].outcome == Outcome.MISSED:
-        return Fact("Knee", f"below {count(lowest, unit)}: the lowest level misses the limits", limits)
-    return Fact("Knee", undecided(found, unit), limits)
+    limits = list(dict.fromkeys(plain(each.limit) for each in judged[0].slo)) if judged else []
+    missed = _first_missed(judged) if len(limits) > 1 else []
+    return [
+        Fact("Knee", _highest_within(*slo_knee(summary))),
+        *([Fact("Limits" if len(limits) > 1 else "Limit", ", ".join(limits))] if limits else []),
+        *missed,
+    ]
 
 
-def undecided(found: Mapping[float, slo.Judged], unit: str) -> str:
-    """Why no load is known to meet the limits, where the lowest does not miss them."""
-    if chunked := slo.by_chunks(found):
-        return f"not measurable: tokens come in chunks, so {listed(chunked)} cannot be judged; limit tpot or icl"
-    missed = next((load for load, each in found.items() if each.outcome == Outcome.MISSED), None)
-    if missed is not None:
-        return f"below {count(missed, unit)}: {number(missed)} miss the limits, lower levels have too few requests"
-    if not found:
+def _highest_within(knee: SloKnee, unit: str) -> str:
+    if knee.met is None:
+        return beyond_limits(knee, unit)
+    met, missed = count(knee.met, unit), number(knee.missed)
+    if not knee.decided:
+        above = "" if knee.missed is None else f", {missed} miss the limits"
+        return f"about {met} (provisional: too few requests to decide){above}"
+    if knee.missed is None:
+        return f"at least {met}: no level misses the limits"
+    return f"{met} {'meets' if knee.met == 1 else 'meet'} the limits, {missed} miss them"
+
+
+def beyond_limits(knee: SloKnee, unit: str) -> str:
+    """Return why no load is known to meet the limits."""
+    if knee.lowest:
+        return f"below {count(knee.missed, unit)}: the lowest level misses the limits"
+    if knee.chunked:
+        return f"not measurable: tokens come in chunks, so {listed(knee.chunked)} cannot be judged; limit tpot or icl"
+    if knee.missed is not None:
+        below = f"below {count(knee.missed, unit)}: {number(knee.missed)} miss the limits"
+        return f"{below}, lower levels have too few requests"
+    if not knee.judged:
         return "not measurable: no valid level says whether it meets the limits"
     return "not measurable: no level has enough requests to decide the limits"
 
 
-def _which_missed(judged: Sequence[LevelSummary]) -> str:
-    """The limits that the first of the levels misses which misses any, with the share of requests within each."""
+def slo_fact(summary: Summary) -> list[Fact]:
+    """Return the same with the share that each limit asks for; none without judged levels."""
+    judged = next((level.slo for level in summary.levels if level.slo), None)
+    if judged is None:
+        return []
+    limits = ", ".join(
+        f"{f'{plain(each.class_)} ' if each.class_ else ''}{plain(each.limit)} for {percent(each.needed)}"
+        for each in judged
+    )
+    knee, unit = slo_knee(summary)
+    if knee.met is not None:
+        met = f"met up to {number(knee.met)} {unit}"
+        beyond = f"missed at {number(knee.missed)}" if knee.missed is not None else "no level misses them"
+        text = met if knee.decided else f"likely {met}, with too few requests to decide"
+        return [Fact("SLO", text, joined(limits, beyond))]
+    if knee.lowest:
+        return [Fact("SLO", f"missed at the lowest level, {load(is_open(summary), knee.missed or 0.0)}", limits)]
+    return [Fact("SLO", "unresolved", joined(limits, beyond_limits(knee, unit)))]
+
+
+def _first_missed(judged: Sequence[LevelSummary]) -> list[Fact]:
+    """Return the limits that the first level misses which misses any, with the share of requests within each."""
     for level in judged:
         missed = [each for each in level.slo if each.outcome == Outcome.MISSED]
         if missed:
             shares = [f"{plain(each.limit)} ({percent(each.fraction)} within it)" for each in missed]
-            return f"missed at {load_of(level)}: {', '.join(shares)}"
-    return ""
+            return [Fact("Missed", f"{', '.join(shares)} at {load_of(level)}")]
+    return []
 
 
-def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[LevelSummary]) -> list[Fact]:
+def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[LevelSummary]) -> Answer:
     """An open loop: the rate that meets the limits, or that the server sustains, and what it gives there."""
     knee = summary.knees.slo_rate.value if summary.knees.slo_rate else None
     top = highest_up_to(valid, knee) or max(valid, key=lambda level: level.rate or 0.0, default=None)
-    first = _limited_knee(summary) if limited(summary) else _sustained(levels, top)
+    first, *limits = by_limits(summary) if limited(summary) else [_sustained(levels, top)]
     if top is None:
-        return [first, Fact("Throughput", "not measurable: no valid level")]
-    return [first, throughput(top, unit_of(summary), price(summary)), latencies(top)]
+        return Answer(first, limits, [Fact("Throughput", "not measurable: no valid level")])
+    return Answer(first, limits, [throughput(top, unit_of(summary), price(summary)), latencies(top)])
 
 
 def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact:
@@ -285,7 +321,7 @@ def _expected(curve: Curve) -> str:
     return f"the {curve.expected_by} puts it near {number(curve.expected_concurrency)}"
 
 
-def _reasons(curve: Curve | None) -> str:
+def reasons(curve: Curve | None) -> str:
     """Why the answer is not found."""
     if curve is None:
         return ""
@@ -298,21 +334,6 @@ def _too_few(levels: int) -> str:
     if not levels:
         return "no valid level"
     return f"{levels} level{'' if levels == 1 else 's'} measured, too few for a curve"
-
-
-def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
-    """The levels to measure, some of them again, for an answer that is found, and how long that takes."""
-    settle = curve.settle if curve else None
-    if settle is None or not settle.levels:
-        return []
-    wanted = list(dict.fromkeys(settle.levels))
-    again = [number(level) for level in wanted if level in loads]
-    new = [number(level) for level in wanted if level not in loads]
-    does = f"measure {listed(new)} in flight" if new else ""
-    if again:
-        does = f"repeat {listed(again)}" + (f" and {does}" if does else " in flight")
-    time = f", about {span(settle.seconds)}" if settle.seconds is not None else ""
-    return [Fact("To settle it", f"{does}{time}")]
 
 
 def price(summary: Summary) -> str:
@@ -341,7 +362,7 @@ def _plateau(summary: Summary) -> Fact:
         return Fact("Plateau", f"not measurable: no level has {'output' if unit.decodes else 'answers'}")
     if _invalid(top):
         return Fact("Plateau", "not measurable: no valid level")
-    most = answer.throughput(curve, [top]).value
+    most = throughput_at(curve, [top]).value
     return Fact("Plateau", f"at least {number(most)} {unit.per_s}, served at {load_of(top)}", detail)
 
 
@@ -371,3 +392,56 @@ def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
     """Return a figure's interval, and whether it is provisional, in brackets; one without width was counted."""
     counted = value.ci95 is not None and value.ci95[0] == value.ci95[1] is not None
     return f" ({joined('provisional' * (now == PROVISIONAL), 'counted' if counted else confidence(value.ci95))})"
+
+
+# ---- the first figures of a page -------------------------------------------------------------------------------------
+
+
+def figures(summary: Summary) -> list[Fact]:
+    """Return the knee, the plateau and the time to the first token; without a knee or a plateau the answer's lines."""
+    knee, plateau = _knee_figure(summary), None if is_open(summary) else plateau_of(summary.curve)
+    if knee is None or (plateau is None and not is_open(summary)):
+        found = answer(summary)
+        return [found.first, *found.rest][:3]
+    rest = [_figure("Plateau", plateau, unit_of(summary).per_s, state(summary.curve))] if plateau is not None else []
+    return [knee, *rest, *_first_token(summary)]
+
+
+def level_at_the_knee(summary: Summary) -> LevelSummary | None:
+    """Return the highest of the valid levels up to the knee; None without such a one."""
+    if is_open(summary) or limited(summary):
+        knee = slo_knee(summary)[0].met
+    else:
+        knee = own_knee(summary).value
+    return highest_up_to([each for each in of_ramp(summary.levels) if each.load and not _invalid(each)], knee)
+
+
+def _knee_figure(summary: Summary) -> Fact | None:
+    if not (is_open(summary) or limited(summary)):
+        own = own_knee(summary)
+        return _figure("Knee", Value(own.value, own.ci95), summary.load_unit, own.state) if own.value else None
+    knee = slo_knee(summary)[0]
+    if knee.met is None:
+        return None
+    met = "the limits are met there" if knee.decided else "provisional: too few requests to decide the limits"
+    missed = "" if knee.missed is None else f", and missed at {number(knee.missed)}"
+    unit = "requests/s" if is_open(summary) else summary.load_unit
+    return Fact("Knee", f"{number(knee.met)} {unit}", met + missed)
+
+
+def _figure(label: str, value: Value, unit: str, now: str) -> Fact:
+    about, doubt = ("about ", "provisional") if now == PROVISIONAL else ("", "")
+    return Fact(label, f"{about}{number(value.value)} {unit}", joined(doubt, confidence(value.ci95)))
+
+
+def _first_token(summary: Summary) -> list[Fact]:
+    """Return median and 99th percentile at the level at the knee, means of its repeats."""
+    level = level_at_the_knee(summary)
+    if level is None:
+        return []
+    level = next((mean_of(same) for same in of_loads(of_ramp(summary.levels)) if level in same), level)
+    if level.first_s.p50 is None:
+        return []
+    name = "TTFT at the knee" if unit_of(summary).decodes else "Latency at the knee"
+    p99 = f"p99 {ms(level.first_s.p99)} ms" if level.first_s.p99 is not None else "too few requests for a p99"
+    return [Fact(name, f"{ms(level.first_s.p50)} ms", joined(f"median, measured at {load_of(level)}", p99))]

@@ -1,17 +1,27 @@
-"""What one level, or one phase, gives, in a line each; and the level that a run's answer is read at.
+"""What one level, or one phase, gives, in a line each; repeats as one level; the level that an answer is read at.
 
-Left out: the knee and the plateau, which several levels make together (`headline`).
+A percentile of several repeats is the mean of those that have it, not that of all their requests together. Left out:
+the knee and the plateau, which several levels make together (`answer`), and how a fit pools repeats, weighted by their
+errors (`analysis.points`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
-from harness.analysis import answer
-from harness.data.summary import Curve, LevelSummary, Phases, Spread, Value
+import msgspec
+import numpy as np
+
+from harness.analysis import answer, slo
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.stats import t_quantile
+from harness.data.summary import Curve, Estimate, LevelSummary, Phases, Spread, Value
 from harness.report.document import Fact
 from harness.report.format import MISSING, confidence, interval, joined, load_of, number, time
 from harness.spec.work import Unit
+
+_FEWEST = 3  # repeats whose scatter makes an interval
 
 
 def highest_up_to(levels: Sequence[LevelSummary], knee: float | None) -> LevelSummary | None:
@@ -97,10 +107,10 @@ def _percentiles(name: str, times: Spread) -> str:
     >>> _percentiles("TTFT ", Spread(0.05, 0.04, 0.06, 0.07, None, 0.2, 150))
     'TTFT p50 40 ms, p95 70 ms'
     >>> _percentiles("TTFT ", Spread(0.05, None, None, None, None, 0.2, 9))
-    'TTFT 50 ms on average'
+    'TTFT 50 ms on average (n = 9)'
     """
     if times.p50 is None:
-        return f"{name}{time(times.mean)} on average" if times.mean is not None else ""
+        return f"{name}{time(times.mean)} on average (n = {times.n:,})" if times.mean is not None else ""
     highest = next((q for q in ("p99", "p95", "p90") if getattr(times, q) is not None), "")
     high = f", {highest} {time(getattr(times, highest))}" if highest else ""
     return f"{name}p50 {time(times.p50)}{high}"
@@ -111,3 +121,70 @@ def _share(name: str, value: Value | None) -> str:
         return ""
     words = interval(value.ci95)
     return f"{name} {value.value:.2f}" + (f" ({words})" if words else "")
+
+
+# ---- repeats of a level ----------------------------------------------------------------------------------------------
+
+
+def of_loads(levels: Sequence[LevelSummary]) -> list[list[LevelSummary]]:
+    """The levels by their load, the lowest first, in each the repeats; those that are invalid only where all are."""
+    by_load: dict[tuple[float, int], list[LevelSummary]] = {}
+    for level in levels:
+        by_load.setdefault((level.load or 0, level.input_tokens_asked or 0), []).append(level)
+    return [[x for x in same if usable(x, Purpose.ANSWER)] or same for _, same in sorted(by_load.items())]
+
+
+def distinct(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
+    """One level for each load, the lowest first."""
+    return [mean_of(same) for same in of_loads(levels)]
+
+
+def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
+    """Repeats of one level as one: means of rates and times, sums of requests and errors, every verdict."""
+    first = same[0]
+    if len(same) == 1:
+        return first
+    spreads = {
+        name: _spread([getattr(x, name) for x in same]) for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "lag_s")
+    }
+    rates = {
+        name: _estimate([getattr(x, name) for x in same])
+        for name in ("output_tokens_per_s", "input_tokens_per_s", "requests_per_s", "documents_per_s")
+        if getattr(first, name)
+    }
+    return msgspec.structs.replace(
+        first,
+        repeat=0,
+        in_flight=_mean(x.in_flight for x in same),
+        requests=sum(x.requests for x in same),
+        errors=sum(x.errors for x in same),
+        verdicts=[verdict for x in same for verdict in x.verdicts],
+        slo=list(slo.judged([x.slo for x in same if usable(x, Purpose.ANSWER)] or [first.slo], 0).pooled),
+        **spreads,
+        **rates,
+    )
+
+
+def _estimate(repeats: Sequence[Estimate]) -> Estimate:
+    """The mean, with an interval by the scatter of three or more repeats (Student's t).
+
+    >>> _estimate([Estimate(98.0), Estimate(100.0), Estimate(102.0)]).mean
+    100.0
+    """
+    known = [each.mean for each in repeats if each.mean is not None]
+    if len(known) < _FEWEST:
+        return Estimate(_mean(known))
+    mean = float(np.mean(known))
+    half = t_quantile(0.975, len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
+    return Estimate(mean, (mean - half, mean + half))
+
+
+def _spread(repeats: Sequence[Spread]) -> Spread:
+    means = {name: _mean(getattr(x, name) for x in repeats) for name in ("mean", "p50", "p90", "p95", "p99")}
+    most = max((x.max for x in repeats if x.max is not None), default=None)
+    return Spread(**means, max=most, n=sum(x.n for x in repeats))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,391 @@
+"""The tables of a run besides that of its levels: classes, sessions, lengths, canaries, checks, drift, replicas.
+
+A table without rows is an empty section, which is not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from harness.analysis.checks import DOUBT, PASS, SECONDS
+from harness.base.units import duration
+from harness.data.summary import (
+    AnswerQuality,
+    Check,
+    ClassSummary,
+    Estimate,
+    FirstUse,
+    Interference,
+    Lengths,
+    LengthSpread,
+    LevelSummary,
+    LossPhase,
+    NodeLoss,
+    ReplicaSummary,
+    SessionSummary,
+    Summary,
+    Trend,
+    Value,
+)
+from harness.report import document as doc
+from harness.report.answer import is_open, unit_of
+from harness.report.format import MISSING, confidence, joined, label, ms, number, percent, plain, time
+
+_SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
+_INTERFERENCE = (
+    "gaps between the tokens of all other classes, while such a prompt is read, and as long before and after"
+)
+_RECOVERY = "from the end of a spike until no request waits 1.5 times as long for its first token as before it"
+_FIRST_USE = "first use: the run's first request to it; resident: the later ones at that level"
+_KS = "asked / realised, in tokens; KS: largest distance between the two cumulative distributions"
+_CANARIES = (
+    "agreement: answers with the words of the first one, unloaded; part after: words that the others begin with alike; "
+    "detectable: the smallest share of changed answers that would have been found"
+)
+_NAMES = {
+    "phases": "prefill and decode apart",
+    "p99_ttft": "p99 TTFT",
+    "kv_cache": "KV use and hits",
+    "long_context_tail": "long-context tail",
+    "node_loss": "node loss",
+}
+# Charts by name and sections by title, the best first.
+_RESTS_ON = {
+    "phases": ("e2e", "Levels"),
+    "p99_ttft": ("ttft", "Levels"),
+    "kv_cache": ("kv-over-time", "Levels"),
+    "long_context_tail": ("Lengths asked and realised", "Classes", "Levels"),
+    "node_loss": ("Lost replicas", "replica-throughput", "Replicas"),
+}
+_UPPER = {"ttft": "TTFT", "e2e": "E2E", "kv": "KV"}
+_CHECK_SHARES = ("prefill_fraction", "ttft_over_e2e", "kv_usage", "hit_fraction")
+_DRIFT = "change an hour: slope of a line through equal parts of the window; sure: not 0, at 99.99 %"
+_PHASES = "before → during → after the loss; TTFT is that of the replicas that were left"
+
+_T = TypeVar("_T")
+_Row = TypeVar("_Row")
+
+
+class _At(NamedTuple, Generic[_T]):
+    """Something of a level, with its name where a level has several."""
+
+    level: LevelSummary
+    of: _T
+    name: str = ""
+
+
+def _table(
+    title: str,
+    rows: Sequence[_Row],
+    heads: Mapping[str, Callable[[_Row], str]],
+    note: str = "",
+    *,
+    words: Sequence[str] = (),
+    whole: bool = False,
+) -> doc.Section:
+    """Return a table with a column for each heading, of `words` or numbers; an empty one only where `whole`."""
+    columns = [doc.Column(head, [text(row) for row in rows], words=head in words) for head, text in heads.items()]
+    return doc.Section(title, columns=columns if whole else doc.shown(columns), note=note) if rows else doc.Section()
+
+
+def _load(summary: Summary) -> dict[str, Callable[[_At[_T]], str]]:
+    """Return the column of the load of each row: concurrency, or in open loop the target rate."""
+    return {"target\nreq/s" if is_open(summary) else "C": lambda x: label(x.level)}
+
+
+# ---- requests that differ --------------------------------------------------------------------------------------------
+
+
+def of_workload(summary: Summary) -> list[doc.Section]:
+    """Return the tables of requests that differ."""
+    alone = [_classes(summary), _first_uses(summary), _sessions(summary), _lengths(summary)]
+    return [*alone, _interference(summary), _recoveries(summary)]
+
+
+def _classes(summary: Summary) -> doc.Section:
+    """Return a row for each class of each level; times in milliseconds."""
+    rows = [_At(level, each, plain(name)) for level in summary.levels for name, each in (level.classes or {}).items()]
+    heads: dict[str, Callable[[_At[ClassSummary]], str]] = {
+        **_load(summary),
+        "class": lambda x: x.name,
+        "requests": lambda x: number(x.of.requests),
+        "errors": lambda x: number(x.of.errors),
+        "given\nup": lambda x: number(x.of.abandoned or None),
+        "input\ntokens": lambda x: number(x.of.input_tokens_mean),
+        "output\ntokens": lambda x: number(x.of.output_tokens_mean),
+        "output\ntok/s": lambda x: number(x.of.output_tokens_per_s.mean),
+        "TTFT ms\np50": lambda x: ms(x.of.ttft_s.p50),
+        "TTFT ms\np99": lambda x: ms(x.of.ttft_s.p99),
+        "ITL ms\nmean": lambda x: ms(x.of.itl_s.mean),
+        "E2E ms\np50": lambda x: ms(x.of.e2e_s.p50),
+        "SLO\nmet": lambda x: percent(x.of.slo_met_fraction),
+        "slowdown": lambda x: number(x.of.slowdown),
+    }
+    return _table("Classes", rows, heads, _SLOWDOWN, words=["class"])
+
+
+def _interference(summary: Summary) -> doc.Section:
+    """Return a row for each level with a class of long prompts; gaps in milliseconds."""
+    of_class = "long prompts\nof class"
+    rows = [_At(level, level.interference) for level in summary.levels if level.interference]
+    heads: dict[str, Callable[[_At[Interference]], str]] = {
+        **_load(summary),
+        of_class: lambda x: plain(x.of.class_),
+        "prompts": lambda x: number(x.of.prompts),
+        "before\nms p99": lambda x: ms(x.of.before_s.p99),
+        "during\nms p99": lambda x: ms(x.of.during_s.p99),
+        "during\nms longest": lambda x: ms(x.of.during_s.max),
+        "after\nms p99": lambda x: ms(x.of.after_s.p99),
+    }
+    return _table("Long prompts and the answers of others", rows, heads, _INTERFERENCE, words=[of_class])
+
+
+def _recoveries(summary: Summary) -> doc.Section:
+    """Return a row for each level with spikes; times in seconds."""
+    rows = [_At(level, level.recoveries_s) for level in summary.levels if level.recoveries_s]
+
+    def known(row: _At[list[float | None]]) -> list[float]:
+        return [each for each in row.of if each is not None]
+
+    heads: dict[str, Callable[[_At[list[float | None]]], str]] = {
+        **_load(summary),
+        "spikes": lambda x: number(len(x.of)),
+        "not\nrecovered": lambda x: number(len(x.of) - len(known(x))),
+        "recovery s\nmean": lambda x: number(sum(known(x)) / len(known(x)) if known(x) else None),
+        "recovery s\nlongest": lambda x: number(max(known(x), default=None)),
+    }
+    return _table("Recovery after spikes", rows, heads, _RECOVERY, whole=True)
+
+
+def _first_uses(summary: Summary) -> doc.Section:
+    """Return a row for each class with a model of its own; times in milliseconds."""
+    known = summary.workload.classes if summary.workload else []
+    rows = [(plain(each.class_), each.first_use) for each in known if each.first_use]
+    heads: dict[str, Callable[[tuple[str, FirstUse]], str]] = {
+        "class": lambda x: x[0],
+        "first use\nTTFT ms": lambda x: ms(x[1].ttft_s),
+        "resident\nTTFT ms p50": lambda x: ms(x[1].resident_ttft_s),
+    }
+    return _table("Models and adapters", rows, heads, _FIRST_USE, words=["class"], whole=True)
+
+
+def _sessions(summary: Summary) -> doc.Section:
+    """Return a row for each level; times in seconds."""
+    rows = [_At(level, level.sessions) for level in summary.levels if level.sessions]
+    heads: dict[str, Callable[[_At[SessionSummary]], str]] = {
+        **_load(summary),
+        "sessions\nin flight": lambda x: number(x.of.in_flight),
+        "requests\nin flight": lambda x: number(x.level.in_flight),
+        "sessions": lambda x: number(x.of.sessions),
+        "completed": lambda x: number(x.of.completed),
+        "failed": lambda x: number(x.of.failed),
+        "requests\neach": lambda x: number(x.of.requests_mean),
+        "sessions/s": lambda x: number(x.of.sessions_per_s),
+        "latency s\np50": lambda x: number(x.of.latency_s.p50),
+        "latency s\np99": lambda x: number(x.of.latency_s.p99),
+        "last token\ns p50": lambda x: number(x.of.last_token_s.p50),
+    }
+    return _table("Sessions", rows, heads)
+
+
+def _lengths(summary: Summary) -> doc.Section:
+    """Return a row for the prompts and one for the answers of each class."""
+    rows = [
+        (f"{plain(each.class_)} {noun}".strip(), lengths)
+        for each in (summary.workload.classes if summary.workload else ())
+        for noun, lengths in (("prompts", each.input_tokens), ("answers", each.output_tokens))
+        if noun == "prompts" or unit_of(summary).decodes
+    ]
+    heads: dict[str, Callable[[tuple[str, Lengths]], str]] = {
+        "lengths": lambda x: x[0],
+        "asked": lambda x: plain(x[1].law) if x[1].law else MISSING,
+        "mean": lambda x: _side_by_side(x[1], lambda y: y.mean),
+        "p10": lambda x: _side_by_side(x[1], lambda y: y.p10),
+        "p50": lambda x: _side_by_side(x[1], lambda y: y.p50),
+        "p90": lambda x: _side_by_side(x[1], lambda y: y.p90),
+        "p99": lambda x: _side_by_side(x[1], lambda y: y.p99),
+        "KS": lambda x: number(x[1].ks),
+    }
+    return _table("Lengths asked and realised", rows, heads, _KS, words=["lengths", "asked"])
+
+
+def _side_by_side(lengths: Lengths, figure: Callable[[LengthSpread], float | None]) -> str:
+    asked = number(figure(lengths.asked)) if lengths.asked else MISSING
+    return f"{asked} / {number(figure(lengths.realised))}"
+
+
+# ---- canaries --------------------------------------------------------------------------------------------------------
+
+
+def canaries(summary: Summary) -> doc.Section:
+    """Return a row for the unloaded server and one for each level; an empty section without canaries."""
+    unloaded = summary.unloaded_quality
+    of_levels = [(label(level), level.quality) for level in summary.levels if level.quality]
+    heads: dict[str, Callable[[tuple[str, AnswerQuality]], str]] = {
+        "target\nreq/s" if is_open(summary) else "C": lambda x: x[0],
+        "answers": lambda x: number(x[1].answers),
+        "agreement": lambda x: _share_with_interval(x[1].agreement),
+        "part\nafter": lambda x: number(x[1].differs_at),
+        "flawed": lambda x: number(sum(x[1].flaws.values())),
+        "accuracy": lambda x: _share_with_interval(x[1].accuracy) if x[1].accuracy else MISSING,
+        "detectable": lambda x: percent(x[1].detectable),
+    }
+    return _table("Answers of the canaries", [("unloaded", unloaded), *of_levels] if unloaded else [], heads, _CANARIES)
+
+
+def _share_with_interval(share: Estimate) -> str:
+    if share.mean is None or share.ci95 is None:
+        return MISSING
+    low, high = share.ci95
+    return f"{percent(share.mean)} ({number(100 * low)}–{number(100 * high)})"
+
+
+# ---- operational checks ----------------------------------------------------------------------------------------------
+
+
+def operational(summary: Summary) -> doc.Section:
+    """Return a row for each check, and for the page a block that links what each rests on."""
+    checks = summary.checks or []
+    if not checks:
+        return doc.Section()
+    columns = [
+        doc.Column("check", [_NAMES.get(each.name, plain(each.name)) for each in checks], words=True),
+        doc.Column("result", [plain(each.outcome) for each in checks], words=True),
+        doc.Column("figures", [_check_figures(each) for each in checks], words=True),
+        doc.Column("limit", [_limit(each) for each in checks], words=True),
+        doc.Column("at", [number(each.at) for each in checks]),
+        doc.Column("remark", [plain(each.message) or MISSING for each in checks], words=True, spare=1),
+    ]
+    return doc.Section("Operational checks", columns=columns, checks=[_block(each) for each in checks])
+
+
+def _block(check: Check) -> doc.Check:
+    at = f"at {number(check.at)}" if check.at is not None else ""
+    return doc.Check(
+        name=_NAMES.get(check.name, plain(check.name)),
+        kind="pass" if check.outcome == PASS else "doubt" if check.outcome == DOUBT else "unmeasured",
+        outcome=plain(check.outcome),
+        figures=" ".join(filter(None, [_check_figures(check), at])) if check.figures else "",
+        limit=_limit(check) if check.figures else "",
+        message=plain(check.message),
+        rests_on=_RESTS_ON.get(check.name, ()) if check.figures else (),
+    )
+
+
+def _check_figures(check: Check) -> str:
+    def one(name: str, value: float) -> str:
+        words = " ".join(_UPPER.get(word, word) for word in plain(name.removesuffix("_s")).split("_"))
+        shown = time(value) if name.endswith("_s") else f"{value:.0%}" if name in _CHECK_SHARES else number(value)
+        return f"{words} {shown}"
+
+    return ", ".join(one(name, value) for name, value in check.figures.items()) or MISSING
+
+
+def _limit(check: Check) -> str:
+    source = plain(check.source)
+    if check.threshold is None:
+        return source or MISSING
+    return f"{duration(check.threshold) if check.name in SECONDS else f'{check.threshold:.0%}'} ({source})"
+
+
+# ---- drift -----------------------------------------------------------------------------------------------------------
+
+
+def drift(summary: Summary) -> doc.Section:
+    """Return a row for each figure of each level; an empty section where every window is shorter than five minutes."""
+    per_s = "output tok/s" if unit_of(summary).decodes else unit_of(summary).per_s
+    rows = [_At(level, each, each[0]) for level in summary.levels for each in _figures(level, per_s)]
+    heads: dict[str, Callable[[_At[tuple[str, float, Trend]]], str]] = {
+        **_load(summary),
+        "figure": lambda x: x.name,
+        "mean": lambda x: number(x.of[2].mean * x.of[1]),
+        "change\nan hour": lambda x: number((x.of[2].per_hour.value or 0.0) * x.of[1]),
+        "share\nan hour": lambda x: _share(x.of[2].share_per_hour),
+        "sure": lambda x: "yes" if x.of[2].sure else "no",
+        "changed at once": lambda x: _change(x.of[2]),
+    }
+    words = ["figure", "share\nan hour", "sure", "changed at once"]
+    return _table("Over the window", rows, heads, _DRIFT, words=words)
+
+
+def _figures(level: LevelSummary, per_s: str) -> list[tuple[str, float, Trend]]:
+    """(name with its unit, its scale, how it moves) of each figure that was read."""
+    moved = level.drift
+    if not moved:
+        return []
+    named = [
+        (per_s, 1.0, moved.throughput),
+        ("TTFT p99 ms", 1e3, moved.ttft_p99_s),
+        ("KV use %", 100.0, moved.kv_usage),
+        ("preemptions/s", 1.0, moved.preemptions_per_s),
+        ("server memory GB", 1e-9, moved.memory_bytes),
+        ("GPU memory GB", 1e-9, moved.gpu_memory_bytes),
+    ]
+    return [(name, scale, trend) for name, scale, trend in named if trend is not None]
+
+
+def _share(share: Value | None) -> str:
+    """A share an hour with its interval, in percent."""
+    if share is None:
+        return MISSING
+    ends = None if share.ci95 is None else tuple(None if end is None else end * 100 for end in share.ci95)
+    return joined(percent(share.value), confidence(ends).removeprefix("95 % interval "))  # type: ignore[arg-type]
+
+
+def _change(trend: Trend) -> str:
+    """Its moment with its interval, its size, and its cause."""
+    change = trend.change
+    if change is None:
+        return MISSING
+    at = f"{number(change.at_s.value)} s ({confidence(change.at_s.ci95).removeprefix('95 % interval ')})"
+    return joined(at, percent(change.share.value) if change.share is not None else "", change.cause)
+
+
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+def of_replicas(summary: Summary) -> list[doc.Section]:
+    """Return the tables of several replicas: each at each level, and those that were lost."""
+    return [_replicas(summary), _losses(summary)]
+
+
+def _replicas(summary: Summary) -> doc.Section:
+    """Return a row for each replica at each level; times in milliseconds."""
+    rows = [_At(level, each, plain(url)) for level in summary.levels for url, each in (level.replicas or {}).items()]
+    heads: dict[str, Callable[[_At[ReplicaSummary]], str]] = {
+        **_load(summary),
+        "replica": lambda x: x.name,
+        "requests": lambda x: number(x.of.requests),
+        "errors": lambda x: number(x.of.errors),
+        "in\nflight": lambda x: number(x.of.in_flight),
+        "share": lambda x: percent(x.of.in_flight_share),
+        "output\ntok/s": lambda x: number(x.of.output_tokens_per_s.mean),
+        "TTFT ms\np50": lambda x: ms(x.of.ttft_s.p50),
+        "TTFT ms\np99": lambda x: ms(x.of.ttft_s.p99),
+        "E2E ms\np50": lambda x: ms(x.of.e2e_s.p50),
+    }
+    return _table("Replicas", rows, heads, words=["replica"])
+
+
+def _losses(summary: Summary) -> doc.Section:
+    """Return a row for each loss; times in seconds but for TTFT."""
+    per_s = unit_of(summary).per_s.replace(" ", "\n")
+    heads: dict[str, Callable[[NodeLoss], str]] = {
+        "replica": lambda x: plain(x.url),
+        "what": lambda x: plain(x.kind),
+        "at s": lambda x: number(x.start_s),
+        "errors": lambda x: number(x.errors),
+        "within s": lambda x: number(x.errors_s),
+        "recovery\ns": lambda x: number(x.recovery_s),
+        per_s: lambda x: _phases(x, lambda y: number(y.output_tokens_per_s)),
+        "TTFT ms\nmean": lambda x: _phases(x, lambda y: ms(y.survivors_ttft_s.mean)),
+        "headroom": lambda x: {True: "held", False: "not held", None: MISSING}[x.headroom_held],
+    }
+    words = ["replica", "what", per_s, "TTFT ms\nmean", "headroom"]
+    return _table("Lost replicas", summary.node_losses or [], heads, _PHASES, words=words)
+
+
+def _phases(loss: NodeLoss, figure: Callable[[LossPhase], str]) -> str:
+    phases = (loss.before, loss.during, loss.after)
+    return " → ".join(MISSING if phase is None else figure(phase) for phase in phases)
