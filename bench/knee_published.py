@@ -21,6 +21,7 @@ from knee_table import Bench, Line
 
 from harness.base import files
 from harness.data.record import Level, Record
+from harness.data.roles import Role
 from harness.data.summary import FOUND, PROVISIONAL, Curve, Value
 from harness.results import frames
 from harness.results.spool import Spool, header
@@ -66,7 +67,7 @@ def folder(path: Path, levels: Sequence[PublishedLevel], window_s: float) -> Non
         request_s = C * answer / level.output_tokens_per_s
         start, end = now + 2 * request_s, now + 2 * request_s + window_s
         over = end + request_s
-        spool.level(Level(index, C, 0, now, start, end, over, reason="given"))
+        spool.level(Level(index, C, 0, now, start, end, over, reason="given", role=Role.FIXED))
         chunks = min(answer, _CHUNKS)
         share = np.diff(np.round(np.linspace(0, answer, chunks + 1)).astype(np.int32))
         at = request_s * (level.waits + (1 - level.waits) * np.cumsum(share) / answer)

@@ -331,6 +331,7 @@ def _summary(
         client=ClientView(),
         input_tokens_asked=level.input_tokens,
         reason=level.reason,
+        role=level.role,
         verdicts=[],
     )
     return made if conditions.unit is Unit.OUTPUT_TOKENS else _without_decoding(made, rates, conditions)

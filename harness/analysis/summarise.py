@@ -34,7 +34,7 @@ from harness.data import server_metrics
 from harness.data.judgement import Gravity, Outcome
 from harness.data.manifest import Manifest
 from harness.data.record import LevelNote
-from harness.data.roles import Role, role_of
+from harness.data.roles import Role
 from harness.data.server_metrics import Figure
 from harness.data.summary import (
     BEYOND,
@@ -183,7 +183,7 @@ def _ramp(run: Result) -> list[RampStep]:
     if run.manifest.ramp:
         return run.manifest.ramp
     begun = [level for level in run.levels if LevelNote.VOID not in level.notes]
-    return [RampStep(level.concurrency, level.reason, level.rate, level.repeat) for level in begun]
+    return [RampStep.of(level) for level in begun]
 
 
 def _probed(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -> Probed | None:
@@ -232,7 +232,7 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:
-        chosen = role_of(s.reason) not in (None, Role.FIXED)
+        chosen = s.role not in (None, Role.FIXED)
         failed = errors_above_1_percent.voids(s)
         return usable(s, Purpose.ANSWER) or not (chosen or (failed and last[s.repeat] is s))
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from harness.data.machines import Amount, Card, Client, Count, Host, Machine, Natural
-from harness.data.record import FORMAT
+from harness.data.record import FORMAT, check_format
 from harness.data.summary import Prediction, RampStep
 from harness.spec import classes, recipe, scenario, shard
 
@@ -312,25 +312,18 @@ class MapManifest(Begun, frozen=True, kw_only=True):
     unit: CountedIn = UNSET
 
 
-def upgraded(stored: dict[str, Any]) -> dict[str, Any]:
-    """The content of a manifest of any version in today's form; ValueError for a format that is not known.
-
-    Format 1 is the only one so far: it has gained fields, which are UNSET or None where an older folder lacks them.
-    """
-    found = stored.get("format", FORMAT)
-    if found != FORMAT:
-        raise ValueError(f"it has format {found}, this program reads {FORMAT}")
-    return stored
-
-
 def read(stored: Any) -> Manifest | MapManifest:
-    """The manifest that plain data is; ValueError, or msgspec's own error, with the path of what is wrong with it."""
+    """Return the manifest that plain data is, of any format.
+
+    ValueError, or msgspec's own error, with the path of what is wrong with it.
+    """
     if not isinstance(stored, dict):
         raise ValueError(f"Expected `object`, got `{type(stored).__name__}`")
-    data = upgraded(stored)
-    many = isinstance(data.get("simulated"), bool) or "stacks" in data
-    of_map = many or msgspec.convert(data, Begun).scenario.sweep != Sweep()
-    return msgspec.convert(data, MapManifest) if of_map else msgspec.convert(data, Manifest)
+    stored = {"format": 1} | stored  # the first ones did not say
+    check_format(stored["format"])
+    many = isinstance(stored.get("simulated"), bool) or "stacks" in stored
+    of_map = many or msgspec.convert(stored, Begun).scenario.sweep != Sweep()
+    return msgspec.convert(stored, MapManifest) if of_map else msgspec.convert(stored, Manifest)
 
 
 def missing(found: Manifest | MapManifest) -> str | None:

@@ -11,7 +11,11 @@ from array import array
 
 import msgspec
 
-FORMAT = 1  # of the spool and of requests.parquet; a change of name or meaning raises it
+from harness.data.roles import Role
+
+# Of all files of a result folder; a change of name or meaning raises it. 2: Curve.state; 3: the roles of levels. What
+# an earlier format has otherwise is read by `results.upgrade`.
+FORMAT = 3
 
 SERVER = "server"  # source of a server's own figures; of one of several replicas it goes on with its address
 
@@ -27,6 +31,12 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
     fields: tuple[str, ...]
     monotonic_ns_origin: int  # CLOCK_MONOTONIC at t = 0
     unix_origin: float
+
+
+def check_format(found: object) -> None:
+    """Refuse a file of a format that this program does not read; ValueError."""
+    if not isinstance(found, int) or not 1 <= found <= FORMAT:
+        raise ValueError(f"it has format {found}, this program reads up to {FORMAT}")
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -110,6 +120,7 @@ class Level(msgspec.Struct, frozen=True):
     rate: float | None = None  # open loop: requests per second that were to be sent
     reason: str = ""  # why the ramp chose it
     input_tokens: int | None = None  # of its prompts, where a probe varies them; None: the scenario's
+    role: Role | None = None  # what for; None: of a level without a reason
     hung: int = 0  # requests that were still in flight at its end, for much longer than any that succeeded took
 
     @property

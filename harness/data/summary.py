@@ -14,9 +14,10 @@ from msgspec import UNSET, UnsetType
 
 from harness.data.judgement import CurveState
 from harness.data.judgement import Verdict as Verdict
+from harness.data.record import FORMAT as FORMAT
+from harness.data.record import Level
+from harness.data.roles import Role
 from harness.spec.work import Unit
-
-FORMAT = 2  # 2: Curve.state
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -334,6 +335,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     drift: Drift | UnsetType = UNSET  # not in the file where the window is shorter than five minutes
     service: Service | UnsetType = UNSET  # not in the file where nothing streams
     reason: str = ""  # why the ramp chose it
+    role: Role | None = None  # what for; None: of a level without a reason
     verdicts: list[Verdict]
 
     @property
@@ -599,6 +601,13 @@ class RampStep(msgspec.Struct, frozen=True):
     reason: str
     rate: float | None = None
     repeat: int = 0
+    role: Role | None = None  # of a level: what it is measured for
+    stopped: bool = False  # whether an end is a remark: what was to be measured did not come to an end
+
+    @classmethod
+    def of(cls, level: Level) -> RampStep:
+        """Return the decision to measure a level."""
+        return cls(level.concurrency, level.reason, level.rate, level.repeat, level.role)
 
 
 class PrefillPhase(msgspec.Struct, frozen=True, kw_only=True):

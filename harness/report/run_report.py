@@ -16,7 +16,7 @@ from harness.analysis.rules.observed import said
 from harness.analysis.stats import SAMPLES
 from harness.analysis.timeline import timeline
 from harness.data.manifest import Manifest, Scenario
-from harness.data.roles import Role, role_of
+from harness.data.roles import Role
 from harness.data.summary import RampStep, Spread, Summary
 from harness.decide.plan import what_if
 from harness.report import (
@@ -159,7 +159,7 @@ def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section
 def ramp_facts(summary: Summary) -> list[doc.Fact]:
     """The ramp's decisions in order, each level with its reason; none where the operator chose all levels."""
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
-    if all(role_of(step.reason) is Role.FIXED for step in levels):
+    if all(step.role is Role.FIXED for step in levels):
         return []
     open_loop = is_open(summary)
     repeats = len({step.repeat for step in summary.ramp}) > 1

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from harness.base import decoding, files
-from harness.data.record import FORMAT, Header, Level, Record, Sample, phase_of, tokens_of
-from harness.results import arrow, frames
+from harness.data.record import Header, Level, Record, Sample, check_format, phase_of, tokens_of
+from harness.results import arrow, frames, upgrade
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,15 +172,14 @@ def _about(metadata: Mapping[bytes, bytes]) -> tuple[Header, list[Level]]:
         raise ValueError("it does not say of which run it is")
     about = decoding.typed(decoding.json(metadata[b"knee"]), About)
     header = decoding.typed({key: value for key, value in about.header.items() if key != "kind"}, Header)
-    if header.format != FORMAT:
-        raise ValueError(f"it has format {header.format}, this program reads {FORMAT}")
+    check_format(header.format)
     levels: dict[int, Level] = {}
     for level in about.levels:
         why = "an index that another has" if level.index in levels else frames.unsound_level(level, levels)
         if why:
             raise ValueError(f"it holds a level with {why}")
-        levels[level.index] = level
-    return header, about.levels
+        levels[level.index] = upgrade.upgraded(level, header.format)
+    return header, list(levels.values())
 
 
 def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iterator[Record]:

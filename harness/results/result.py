@@ -16,10 +16,9 @@ from harness.base import decoding
 from harness.base.errors import HarnessError
 from harness.data import manifest
 from harness.data.manifest import Manifest, MapManifest
-from harness.data.record import FORMAT, Header, Level, Record, Sample
-from harness.data.summary import FORMAT as SUMMARY_FORMAT
+from harness.data.record import FORMAT, Header, Level, Record, Sample, check_format
 from harness.data.summary import Summary
-from harness.results import columns, frames
+from harness.results import columns, frames, upgrade
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY, has_requests
 
 _LARGEST = 64 << 20  # bytes of a summary: thousands of levels
@@ -95,7 +94,7 @@ def read_manifest(path: str | Path) -> Manifest | MapManifest:
     if has_requests(folder):
         way_out = "what was measured lies next to it: restore it, or move it away and `knee report` reads without it"
     with decoding.reading(str(file), "a manifest of this project", way_out):
-        return manifest.read(decoding.json(decoding.content(file)))
+        return upgrade.of_manifest(manifest.read(decoding.json(decoding.content(file))))
 
 
 def read_summary(path: str | Path) -> Summary:
@@ -103,14 +102,13 @@ def read_summary(path: str | Path) -> Summary:
     file = Path(path) / SUMMARY
     with decoding.reading(str(file), "a summary of this project", "make it again: knee report"):
         found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Summary)
-        if found.format > SUMMARY_FORMAT:
-            raise ValueError(f"it has format {found.format}, this program reads up to {SUMMARY_FORMAT}")
+        check_format(found.format)
         predicted = found.prediction
         loads = [load for level in found.levels for load in (level.concurrency, level.rate) if load is not None]
         loads += [predicted.gpus, *(level.concurrency for level in predicted.levels)] if predicted else []
         if min(loads, default=1) <= 0:
             raise ValueError("it has a load that is not above 0")
-        return found
+        return upgrade.of_summary(found)
 
 
 def run_manifest(path: str | Path) -> Manifest:

@@ -30,7 +30,7 @@ from harness.run import telemetry
 from harness.run.launch import reach
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
-from harness.run.resume import Earlier, end_step, level_step, void
+from harness.run.resume import Earlier, end_step, void
 from harness.run.shown import Shown
 from harness.search import decision, ramp, timetable
 from harness.search.budget import Bound, Budget, Spent, Usage, dollars, sharing
@@ -247,7 +247,7 @@ class Levels:
     def _level(self, step: Decision, repeat: int, input_tokens: int | None = None) -> Level:
         return Level(
             self._next_index, step.concurrency, repeat, self.live.now(), rate=step.rate, reason=step.reason,
-            input_tokens=input_tokens,
+            input_tokens=input_tokens, role=step.role,
         )  # fmt: skip
 
     async def _run_level(self, workers: Workers, level: Level, role: Role) -> Level | None:
@@ -256,7 +256,7 @@ class Levels:
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
         reason = "" if spec.load.is_given else level.reason
         self._view.level_started(name, self._begun, self._total(), reason)
-        self.steps.append(level_step(level))
+        self.steps.append(RampStep.of(level))
         self._begun, self._next_index = self._begun + 1, self._next_index + 1
         return await self._drive(workers, level, role)
 

@@ -13,7 +13,7 @@ from harness.base.errors import HarnessError
 from harness.base.secrecy import HIDDEN
 from harness.data.manifest import Manifest
 from harness.data.record import Level, LevelNote
-from harness.data.roles import Role, role_of
+from harness.data.roles import Role
 from harness.data.summary import RampStep
 from harness.observe import host
 from harness.results import result
@@ -22,7 +22,7 @@ from harness.results.result import Result
 from harness.run.launch.endpoint import Endpoint
 from harness.search import ramp
 from harness.search.budget import Budget, Spent, Usage
-from harness.search.decision import Decision
+from harness.search.decision import Decision, End
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.spec import reading
@@ -156,7 +156,7 @@ class Earlier(msgspec.Struct, frozen=True):
         Those at its end are left out that nobody answered, and given ones that failed: they are measured again.
         """
         found = [(level, m) for level, m in self._counting(repeat) if level.input_tokens is None]
-        while found and (found[-1][1].stalled or (found[-1][1].fails and role_of(found[-1][0].reason) is Role.FIXED)):
+        while found and (found[-1][1].stalled or (found[-1][1].fails and found[-1][0].role is Role.FIXED)):
             found.pop()
         return [m for _, m in found]
 
@@ -166,7 +166,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
     def steps(self, repeat: int) -> list[RampStep]:
         """The decisions of a repeat, as far as its levels count."""
-        return [level_step(level) for level, _ in self._counting(repeat)]
+        return [RampStep.of(level) for level, _ in self._counting(repeat)]
 
     def all_steps(
         self,
@@ -190,14 +190,9 @@ class Earlier(msgspec.Struct, frozen=True):
         return [(level, m) for level, m in self.levels if m is not None and level.repeat == repeat]
 
 
-def level_step(level: Level) -> RampStep:
-    """The decision to measure a level, as the manifest has it."""
-    return RampStep(level.concurrency, level.reason, level.rate, level.repeat)
-
-
 def end_step(end: Decision, repeat: int) -> RampStep:
     """The decision to end a ramp, as the manifest has it."""
-    return RampStep(None, end.reason, None, repeat)
+    return RampStep(None, end.reason, None, repeat, stopped=isinstance(end.why, End) and end.why.stopped)
 
 
 def void(level: Level) -> Level:

@@ -5,8 +5,8 @@
   the time left; docs/knee.md has the table. Its figures are of the whole request times in it
   (`window.whole_requests`), which are the `window` of the summary.
 - A ramp decides on the figures that the report shows, and on nothing else, so a resumed run goes on as if it had never
-  ended. The reason for each level is a sentence in its frame of the spool: `search/decision.py` makes it of an
-  enumeration, `roles.py` reads it back, and nothing else parses it.
+  ended. The role of each level is in its frame of the spool, next to the reason, a sentence for people
+  (`search/decision.py`).
 - A level that is invalid is measured once more. Where the ramp chose its levels an invalid one is left out of the
   curve and voids no other; only errors, which are the server's, keep the ramp from higher levels.
 - More than 1 % of errors exclude that concurrency and all above it, unless as many or more in flight went without

@@ -1,8 +1,7 @@
 """What a search decides: a level in its role, or its end, with the reason; the sentences of all reasons are here.
 
-A reason is an enumeration whose value is its sentence, with places for figures. Result folders have the sentences
-alone: `data.roles` reads them back, those of earlier versions too, and nothing else parses one. So a sentence that
-changes needs a rule there.
+A reason is an enumeration whose value is its sentence, with places for figures. Sentences are for people: result
+folders also have the role of a level, and whether an end is a stop.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from harness.data import roles
 from harness.data.roles import Role
 
 _APART = "; "  # parts of a reason
@@ -78,7 +76,12 @@ class End(enum.StrEnum):
     @property
     def stopped(self) -> bool:
         """Whether it is shown at once, and as a remark in the report."""
-        return roles.stopped(self.value)
+        return self not in _PLANNED
+
+
+_PLANNED = frozenset((
+    End.ALL_MEASURED, End.SOAKED, End.QUICK, End.FLAT, End.NO_GAIN, End.WAITING, End.CEILING, End.SLO_PASSED, End.SLO,
+))  # fmt: skip
 
 
 class Part(enum.StrEnum):

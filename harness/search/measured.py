@@ -9,7 +9,7 @@ from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import answered, in_flight_low, too_many_fail, unstable
 from harness.analysis.seats import Occupancy, occupancy
 from harness.data.record import Level, LevelNote
-from harness.data.roles import Role, role_of
+from harness.data.roles import Role
 from harness.data.summary import Attainment, LevelSummary, Spread
 from harness.search.decision import Part
 
@@ -96,7 +96,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         stalled=bool({LevelNote.STALLED, LevelNote.REFUSED, LevelNote.COOLDOWN_STALLED} & {*level.notes}),
         occupancy=occupancy(summary),
         time_s=sum(summary.window) / 2,
-        soak=role_of(level.reason) is Role.SOAK,
+        soak=level.role is Role.SOAK,
     )
 
 

@@ -12,6 +12,7 @@ from harness.analysis.rules.observed import Observed
 from harness.analysis.summarise import exit_status, summarise
 from harness.base import files
 from harness.data.record import Level, Record, Sample
+from harness.data.roles import Role
 from harness.data.summary import Attainment, ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from harness.results import frames
 from harness.results.folder import MANIFEST
@@ -53,19 +54,19 @@ def status(*levels: LevelSummary, slo_fail: bool = False, knees: Knees = Knees()
 
 
 def test_where_a_ramp_chose_its_levels_those_that_told_it_to_turn_back_void_nothing() -> None:
-    chosen = summaries.level(8, reason="doubling")
-    failing, back = summaries.level(16, reason="doubling", verdicts=[FAILING]), summaries.level(12, reason="between")
+    chosen = summaries.level(8, role=Role.FIRST_PASS)
+    failing, back = summaries.level(16, role=Role.FIRST_PASS, verdicts=[FAILING]), summaries.level(12, role=Role.SLO)
     assert status(chosen, failing, back) == 0
-    assert status(chosen, summaries.level(16, reason="given", verdicts=[FAILING]), back) == 3
+    assert status(chosen, summaries.level(16, role=Role.FIXED, verdicts=[FAILING]), back) == 3
     assert status(chosen, msgspec.structs.replace(back, verdicts=[UNSTABLE])) == 0
     assert status(failing) == 3, "there is nothing else"
 
 
 def test_an_invalid_level_that_the_ramp_chose_is_left_out_and_voids_no_other() -> None:
-    limited = summaries.level(8, reason="doubling", verdicts=[BAD])
-    assert status(limited, summaries.level(8, reason="8 again")) == 0
-    assert status(limited, summaries.level(16, reason="doubling")) == 0
-    assert status(limited, msgspec.structs.replace(limited, reason="8 again")) == 3, "there is nothing else"
+    limited = summaries.level(8, role=Role.FIRST_PASS, verdicts=[BAD])
+    assert status(limited, summaries.level(8, role=Role.REPEAT)) == 0
+    assert status(limited, summaries.level(16, role=Role.FIRST_PASS)) == 0
+    assert status(limited, msgspec.structs.replace(limited, role=Role.REPEAT)) == 3, "there is nothing else"
 
 
 def test_a_missed_slo_is_status_99_where_that_is_asked_for_and_3_wins() -> None:
@@ -252,7 +253,10 @@ def test_what_the_ramp_decided_is_told_even_if_the_run_died(tmp_path: Path) -> N
         {"concurrency": 2, "reason": "doubling", "rate": None},
         {"concurrency": None, "reason": "done", "rate": None},
     ]
-    assert folder(tmp_path / "b", levels, ramp=steps).ramp == [RampStep(2, "doubling"), RampStep(None, "done")]
+    assert folder(tmp_path / "b", levels, ramp=steps).ramp == [
+        RampStep(2, "doubling", role=Role.FIRST_PASS),
+        RampStep(None, "done"),
+    ]
 
 
 def test_an_slo_is_judged_at_each_level_and_its_knee_is_the_knee(tmp_path: Path) -> None:

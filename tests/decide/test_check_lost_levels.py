@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.stats import wilson
+from harness.data.roles import Role
 from harness.data.summary import Attainment, LevelSummary
 from harness.decide.check import figures
 from harness.decide.check.sides import CheckedRun
@@ -60,7 +61,7 @@ def test_a_run_that_ended_below_the_levels_of_its_baseline_is_unresolved() -> No
 
 
 def test_levels_that_a_ramp_chose_may_differ() -> None:
-    old = side(place="old", reason="between 4 and 64")
+    old = side(place="old", role=Role.REFINEMENT)
     assert outcome(ALL, side(loads=(1, 4, 12, 64)), old).outcome == "met"
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from harness.data.manifest import Manifest
+from harness.data.roles import Role
 from harness.data.summary import (
     FOUND,
     PROVISIONAL,
@@ -431,7 +432,7 @@ def test_every_decision_of_the_ramp_is_shown_in_order_with_its_end() -> None:
     ramp = [RampStep(1, "a single stream"), RampStep(17, "tells most"), RampStep(None, "stopped: known")]
     rows = run_report.ramp_facts(msgspec.structs.replace(full(), ramp=ramp))
     assert rows == [Fact("C = 1", "a single stream"), Fact("C = 17", "tells most"), Fact("end", "stopped: known")]
-    chosen = [RampStep(1, "given"), RampStep(2, "given"), RampStep(None, "all given levels are held")]
+    chosen = [RampStep(C, "given", role=Role.FIXED) for C in (1, 2)] + [RampStep(None, "all given levels are held")]
     assert run_report.ramp_facts(msgspec.structs.replace(full(), ramp=chosen)) == []
 
 

@@ -345,7 +345,7 @@ def test_a_main_process_that_reads_late_is_told_from_a_worker_that_stood_still(
 
 def finished(index: int, concurrency: int, repeat: int = 0) -> Level:
     at = 10.0 * index
-    return Level(index, concurrency, repeat, at, at + 2, at + 8, at + 9, reason="given")
+    return Level(index, concurrency, repeat, at, at + 2, at + 8, at + 9, reason="given", role=Role.FIXED)
 
 
 def manifest_of(data: dict[str, Any]) -> Manifest:
@@ -379,7 +379,7 @@ def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> No
     assert (first.concurrency, first.throughput, first.error_rate) == (1, 15 / 6, 0.0)
     assert before.requests == 12
     # A third of level 1 failed, which ended its ramp: a resumed run measures it again, and goes on with the rest.
-    assert before.steps(1) == [RampStep(1, "given", None, 1)]
+    assert before.steps(1) == [RampStep(1, "given", None, 1, Role.FIXED)]
     once = msgspec.structs.replace(spec, ramp=msgspec.structs.replace(spec.ramp, repeat=1))
     assert before.all_steps(once) is None
     first_only = msgspec.structs.replace(spec, ramp=msgspec.structs.replace(spec.ramp, repeat=1, levels=[1]))

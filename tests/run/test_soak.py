@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.data.roles import Role, role_of
+from harness.data.roles import Role
 from harness.data.summary import Drift, LevelSummary, Value
 from harness.sim.profile import profile
 from tests.builders.virtual_run import Server, asked
@@ -88,7 +88,7 @@ def test_without_a_load_a_soak_is_at_a_share_of_the_knee_that_it_finds(tmp_path:
     served = profile(max_num_seqs=8)
     run = measured(spec, served, tmp_path, server=Server(served))
     *search, soaked = run.summary.levels
-    assert role_of(soaked.reason) is Role.SOAK
+    assert soaked.role is Role.SOAK
     assert soaked.window_s == pytest.approx(60.0, abs=1.0)
     assert 3 <= (soaked.concurrency or 0) <= 5, "half of a knee near eight"
     assert all(level.window_s < 30.0 for level in search)

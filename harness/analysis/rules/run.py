@@ -14,7 +14,6 @@ from harness.base.terminal import few
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.manifest import Manifest, Shard
 from harness.data.record import Level, LevelNote
-from harness.data.roles import stopped
 from harness.data.summary import ClassWorkload, Lengths, NodeLoss, WorkloadSummary
 from harness.spec.work import Unit
 
@@ -161,7 +160,7 @@ def nothing_measured(run: Recorded) -> Finding | None:
 @rule(Recorded, NOTE, usual=True)
 def run_note(run: Recorded) -> Iterator[Finding]:
     """The run has any other remark."""
-    stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
+    stops = [step.reason for step in run.manifest.ramp or () if step.stopped]
     for text in (*run.manifest.notes, *dict.fromkeys(stops)):
         yield Finding(text)
 

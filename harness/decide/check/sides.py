@@ -18,7 +18,7 @@ from harness.analysis.rules import Purpose, invalid_by, usable
 from harness.analysis.stats import FLOOR, Z95, between, t_quantile
 from harness.data.judgement import Gravity
 from harness.data.manifest import Manifest
-from harness.data.roles import Role, role_of
+from harness.data.roles import Role
 from harness.data.summary import LevelSummary, Summary
 from harness.decide import levels as reading
 from harness.decide.check import figures
@@ -144,7 +144,7 @@ def lost(baseline: Sequence[CheckedRun], runs: Sequence[CheckedRun], *, open_loo
 def _valid(of: CheckedRun, *, open_loop: bool, fixed: bool = False) -> set[float]:
     """Return the loads of a run's valid levels; `fixed`: of those that no ramp chose."""
     levels = [level for level in _of_ramp(of, open_loop=open_loop) if usable(level, Purpose.ANSWER)]
-    return _loads([level for level in levels if not fixed or role_of(level.reason) in (None, Role.FIXED)])
+    return _loads([level for level in levels if not fixed or level.role in (None, Role.FIXED)])
 
 
 def _loads(levels: Sequence[LevelSummary]) -> set[float]:
