@@ -1,0 +1,173 @@
+"""The shape of a prediction in `summary.json`, made before any load, and of how the measurement left it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from harness.data.views import Spread
+
+
+class Band(msgspec.Struct, frozen=True):
+    low: float
+    mid: float
+    high: float
+
+
+class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
+    concurrency: int
+    output_tokens_per_s: Band
+    input_tokens_per_s: Band | UnsetType = UNSET  # where nothing is decoded; else not in the file
+    itl_s: float | None  # None where nothing is decoded
+    ttft_s: float  # the mean, where as many requests meet as in published benchmarks
+    ttft_mean_s: Band | UnsetType = UNSET  # low: requests come evenly spread; high: all at once
+    ttft_p99_s: Band | UnsetType = UNSET
+    itl_p99_s: float | UnsetType = UNSET
+    measured_over_predicted: float | None = None
+    requests_per_s: Band | None = None
+    usd_per_million: Band | None = None  # output tokens, or input where there are none; low is the cheap end
+    meets_slo: bool | None = None  # by the means; None without an SLO
+    bound_by: str | None = None  # what most of the time goes to, or the cap that is passed
+    experts_hit: float | None = None  # of a layer, by one step's batch; None where there are no experts
+
+    @property
+    def throughput(self) -> Band:
+        """Output tokens per second; input tokens where nothing is decoded."""
+        return self.input_tokens_per_s or self.output_tokens_per_s
+
+
+class SteppedLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One load as the step machine serves it on its virtual clock, all replicas together.
+
+    Latencies are those of the fullest replica, None where it falls behind what arrives; percentiles of the gaps between
+    tokens also None where speculation brings several tokens at once.
+    """
+
+    concurrency: int | None  # None in open loop
+    rate: float | None = None  # open loop: requests per second that were to come; None in closed loop
+    offered_requests_per_s: float | None = None  # open loop: that came
+    window_s: float
+    requests: int  # answered in the window
+    output_tokens_per_s: float
+    requests_per_s: float
+    in_flight: float
+    running: float  # of these, in the batch
+    preemptions: int
+    ttft_s: Spread | None
+    itl_s: Spread | None
+    e2e_s: Spread | None
+    over_closed_form: float | None = None  # output tokens/s over the closed form's; None in open loop
+    unstable: bool = False  # it falls behind what arrives: requests_per_s is what is sustained
+
+
+class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
+    """The same prediction by what a server was measured to reach, next to the data sheet's and never mixed with it.
+
+    low and high of its levels are the error at the levels that the calibration did not see.
+    """
+
+    source: str  # the measurement that it was fitted on
+    fitted_on: list[float]  # its concurrencies
+    parameters: dict[str, float]  # mbu, mfu_prefill, mfu_decode, o_layer, o_step, o_req, o_api; seconds
+    fitted: list[str]  # those that the levels settle
+    kept: dict[str, str]  # those that stay as they were assumed, with the reason
+    error_unseen: float | None  # of output tokens/s, root mean square; None where every level was fitted on
+    single_stream_tokens_per_s: float
+    plateau_tokens_per_s: float
+    hinge_concurrency: float | None
+    levels: list[PredictedLevel]
+
+
+class Assumptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a prediction rests on; None, and not in the file, where it is not known or an older version left it out.
+
+    Those from `tp` on are in the file only where they are not the usual ones.
+    """
+
+    mbu: float | None = None
+    mfu_prefill: float | None = None
+    mfu_decode: float | None = None
+    layer_overhead_s: float | None = None
+    step_overhead_s: float | None = None
+    request_overhead_s: float | None = None
+    api_overhead_s: float | None = None
+    gpu_memory_utilization: float | None = None
+    kv_tokens: float | None = None  # of one replica
+    weight_bytes: float | None = None
+    kv_bytes_per_token: float | None = None
+    kv_bytes_per_request: float | None = None  # at the mean context
+    parameters: float | None = None
+    prefill_s: float | None = None  # of one prompt
+    prefill_beside_s: float | None = None  # likewise, in steps in which others decode
+    speed: float | None = None  # of a simulation's clock
+    kv_tokens_by_memory: float | None = None  # that the card has room for, where the server publishes its own
+    tp: float = 1
+    pp: float = 1
+    dp: float = 1
+    ep: float = 1
+    prefix_hit: float = 0
+    fused: float = 0
+    acceptance: float = 0
+    draft_tokens: float = 0
+    draft_s: float = 0
+
+
+def stopping(caps: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the caps that stop the batch; others bend the curve, and at an SLO the operator stops."""
+    others = ("kv_traffic", "compute", "prefill", "slo")
+    return {name: cap for name, cap in caps.items() if cap is not None and name not in others}
+
+
+def batch_cap(caps: Mapping[str, float | None]) -> float:
+    """Return how many requests can run at once: the least of the caps that stop the batch."""
+    return min(stopping(caps).values(), default=math.inf)
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Made before any load. `caps` are named limits on the batch size B (requests running at once)."""
+
+    model: str
+    gpu: str
+    gpus: int
+    simulated: bool
+    input_tokens: float
+    output_tokens: float
+    inputs: int | UnsetType = UNSET  # texts of a request, each of so many input tokens; not in the file where it is one
+    binding_cap: str | None
+    caps: dict[str, float | None]
+    plateau_tokens_per_s: Band
+    single_stream_tokens_per_s: Band
+    hinge_concurrency: float | None
+    levels: list[PredictedLevel]
+    assumptions: Assumptions
+    calibrated: Calibrated | None = None
+    step_machine: list[SteppedLevel] = []  # on request or where lengths vary: the same, or rates, step by step
+    scaling_efficiency: float | None = None  # throughput of n GPUs over n times that of one
+    notes: list[str] = []
+    gap: Gap | None = None  # where the measurement leaves it
+
+
+class Achieved(msgspec.Struct, frozen=True):
+    """A share of the data sheet's figure that was reached, and the same quotient by the prediction."""
+
+    value: float
+    predicted: float
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the measured throughput leaves the predicted one: factors by cause that multiply to `ratio`."""
+
+    at: float | None  # the concurrency at which the two are compared; None: at the plateau
+    ratio: float  # output tokens/s, measured over predicted
+    ratio_single: float | None  # ITL at one request in flight, measured over predicted
+    ratio_prefill: float | None  # time that a prompt takes to compute, likewise, as far as ITL does not explain it
+    hinge_over_cap: float | None  # requests at which the batch was seen to stop, over the predicted cap
+    limits: list[str]  # predicted caps that lie in the measured hinge's interval
+    mbu: Achieved | None
+    mfu: Achieved | None
+    factors: dict[str, float]
+    largest: str  # bandwidth | compute (prefill) | max_num_seqs | KV memory | client | software or host | none
+    sentence: str

@@ -1,0 +1,117 @@
+"""What the server, its machines and the load generator show of themselves over a level's window.
+
+A missing number is None, never 0; an interval end that is unbounded is None.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A mean with its 95 % interval; `ci95` None where the samples do not carry one."""
+
+    mean: float | None
+    ci95: tuple[float, float] | None = None
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A fitted value with its 95 % interval; an end that is unbounded is None."""
+
+    value: float | None
+    ci95: tuple[float | None, float | None] | None = None
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A distribution; a percentile is None where n samples do not carry it (docs/method.md, Percentiles)."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+    n: int
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several engines behind the server's page (data parallelism); as in `ServerView`."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    generation_tokens_per_s: float | None = None
+
+
+class ServerView(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's own figures over the level's window; None where it does not publish one.
+
+    Of several engines the sum, of `kv_usage` the mean. Distributions by buckets have no `max`.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    prefix_hit_fraction: float | None = None
+    preemptions: float | None = None
+    generation_tokens_per_s: float | None = None
+    prompt_tokens_per_s: float | None = None
+    generation_tokens_ratio: float | None = None  # server's token counter / ours, over the level
+    prompt_tokens_ratio: float | None = None
+    queue_s: Spread | None = None  # of a request: in the queue, computing its prompt, making its answer, TTFT
+    prefill_s: Spread | None = None
+    decode_s: Spread | None = None
+    ttft_s: Spread | None = None
+    prefill_time_fraction: float | None = None  # prefill over prefill and decode
+    batch_size: Spread | None = None  # requests in a batch: of a batch, or as seen at each reading of the page
+    batch_histogram: list[tuple[float | None, float]] = []  # the same: (up to so many, share)
+    batch_limit: float | None = None  # requests that all batches together may have
+    batch_utilization: float | None = None  # running / batch_limit
+    step_tokens: Spread | None = None  # prompt and output tokens of one engine step
+    acceptance: float | None = None  # of the drafted tokens, kept
+    tokens_per_step: float | None = None  # that one step of one request brings: 1 + kept drafts
+    cache_tiers: dict[str, float] = {}  # share of the prompt tokens that came from each tier of the cache
+    engines: dict[str, EngineView] = {}  # by the engine's label; empty where there is one
+    running_imbalance: float | None = None  # of the engines: (largest - smallest) / mean
+    kv_usage_imbalance: float | None = None  # of the engines: largest - smallest
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The machines that serve, by their node exporters."""
+
+    nodes: int
+    cpu_fraction: float | None = None  # of the busiest
+    memory_used_fraction: float | None = None  # of the fullest
+
+
+class ClientView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the load generator cost and missed over the level's window."""
+
+    cpu_fraction: float | None = None
+    read_delay_p99_s: float | None = None
+    merged_fraction: float | None = None  # of the events, that shared a read because it came late
+    ceiling_fraction: float | None = None  # events a second over what this host's calibration followed
+    limited: bool | None = None  # throughput is void on the client's account
+    late_fraction: float | None = None  # of the slots' time, between an answer's end and the next send
+    lumped_fraction: float | None = None  # of the events, that the server sent together with others
+    timestamp_source: str | None = None  # kernel | user
+    waited_fraction: float | None = None  # of the time, that the worker could have run and had no processor
+    steal_fraction: float | None = None  # of the processors' time, that the hypervisor gave to others
+    throttled_fraction: float | None = None  # of the time, that this container was throttled at its CPU limit
+    idle_processors: float | None = None  # of this host, on average
+
+
+class GpuView(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of this machine that were busy over the level's window; None where they do not publish it."""
+
+    gpus: int  # how many; the rest of the machine's idled and are not in here
+    utilization: float | None = None  # share of the time in which any kernel ran, 0 to 1
+    power_w: float | None = None  # of all of them together, and so the energy
+    energy_j: float | None = None
+    joules_per_output_token: float | None = None  # all energy on the output tokens
+    memory_used_bytes: float | None = None  # of the fullest one
+    sm_clock_hz: float | None = None
+    sm_clock_min_hz: float | None = None
+    temperature_max_c: float | None = None
+    throttle: dict[str, float] | None = None  # share of the window by reason, those that occurred
+    throttled_fraction: float | None = None  # by heat or power brake; the ordinary power cap is not in it
