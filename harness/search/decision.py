@@ -81,6 +81,7 @@ class End(enum.StrEnum):
 
 _PLANNED = frozenset((
     End.ALL_MEASURED, End.SOAKED, End.QUICK, End.FLAT, End.NO_GAIN, End.WAITING, End.CEILING, End.SLO_PASSED, End.SLO,
+    End.SLO_STOPPED,
 ))  # fmt: skip
 
 
