@@ -72,7 +72,7 @@ def state(curve: Curve | None) -> str:
 
 
 def is_open(summary: Summary) -> bool:
-    """Whether requests were sent at fixed rates (open loop) instead of by slots."""
+    """Return whether requests were sent at fixed rates (open loop) instead of by slots."""
     return any(level.rate is not None for level in summary.levels)
 
 
@@ -90,12 +90,12 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> list[Fact]:
-        """All of them, most important first."""
+        """Return all of them, most important first."""
         return [self.first, *self.limits, *self.rest]
 
     @property
     def sentence(self) -> str:
-        """The knee and its limits in one line, for titles and pictures."""
+        """Return the knee and its limits in one line, for titles and pictures."""
         return joined(*(f"{fact.label}: {fact.text}" for fact in (self.first, *self.limits[:1])))
 
 
@@ -150,7 +150,7 @@ def of_curve(
     label: str = "Knee",
     unit: str = "requests in flight",
 ) -> Fact:
-    """The knee that the curve has, by its state. `loads` are the concurrencies of the valid levels, in this unit."""
+    """Return the knee of the curve, by its state. `loads` are the concurrencies of the valid levels, in this unit."""
     now = state(curve)
     if curve is None or now == NONE:
         return Fact(label, f"not measurable: {reasons(curve) or _too_few(len(set(loads)))}")
@@ -171,7 +171,7 @@ def of_curve(
 
 
 def hinge_of(curve: Curve | None, knees: Knees) -> Value | None:
-    """The hinge, found or provisional; None where there is none to show."""
+    """Return the hinge, found or provisional; None where there is none to show."""
     if curve is None or state(curve) not in (FOUND, PROVISIONAL):
         return None
     hinge = knees.hinge or curve.hinge_concurrency
@@ -179,7 +179,7 @@ def hinge_of(curve: Curve | None, knees: Knees) -> Value | None:
 
 
 def plateau_of(curve: Curve | None) -> Value | None:
-    """The plateau, found or provisional; None where there is none to show."""
+    """Return the plateau, found or provisional; None where there is none to show."""
     if curve is None or state(curve) not in (FOUND, PROVISIONAL) or curve.plateau_tokens_per_s.value is None:
         return None
     return curve.plateau_tokens_per_s
@@ -193,7 +193,7 @@ def fastest(summary: Summary) -> LevelSummary | None:
 
 
 def limited(summary: Summary) -> bool:
-    """Whether the run has limits, which make the knee."""
+    """Return whether the run has limits, which make the knee."""
     return bool(summary.knees.slo or summary.knees.slo_rate) or any(level.slo for level in summary.levels)
 
 
@@ -273,7 +273,7 @@ def _first_missed(judged: Sequence[LevelSummary]) -> list[Fact]:
 
 
 def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[LevelSummary]) -> Answer:
-    """An open loop: the rate that meets the limits, or that the server sustains, and what it gives there."""
+    """Return the answer of an open loop: the rate that meets the limits, or is sustained, and what it gives there."""
     knee = summary.knees.slo_rate.value if summary.knees.slo_rate else None
     top = highest_up_to(valid, knee) or max(valid, key=lambda level: level.rate or 0.0, default=None)
     first, *limits = by_limits(summary) if limited(summary) else [_sustained(levels, top)]
@@ -283,7 +283,7 @@ def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[
 
 
 def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact:
-    """The highest rate that the server sustained, and the lowest at which requests piled up."""
+    """Return the highest rate that the server sustained, and the lowest at which requests piled up."""
     over = [level.rate for level in levels if level.rate is not None and unstable.voids(level)]
     if over and top is None:
         return Fact("Sustained rate", f"below {number(min(over))} requests/s: they pile up")
@@ -295,7 +295,7 @@ def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact
 
 
 def count(value: float | None, unit: str) -> str:
-    """So many of a unit.
+    """Return a count with its unit.
 
     >>> count(1, "requests in flight"), count(16.2, "sessions")
     ('1 request in flight', '16.2 sessions')
@@ -306,7 +306,7 @@ def count(value: float | None, unit: str) -> str:
 
 
 def _not_rising(curve: Curve, lowest: float) -> str:
-    """What a curve that does not rise means for the server."""
+    """Return what a curve that does not rise means for the server."""
     if curve.dip is not None:
         return "throughput falls with load: the server is fastest at the lowest level"
     if lowest == 1:
@@ -315,14 +315,14 @@ def _not_rising(curve: Curve, lowest: float) -> str:
 
 
 def _expected(curve: Curve) -> str:
-    """Where the knee is expected beyond the levels."""
+    """Return where the knee is expected beyond the levels."""
     if curve.expected_concurrency is None:
         return ""
     return f"the {curve.expected_by} puts it near {number(curve.expected_concurrency)}"
 
 
 def reasons(curve: Curve | None) -> str:
-    """Why the answer is not found."""
+    """Return why the answer is not found."""
     if curve is None:
         return ""
     of_answer = [v for v in curve.verdicts if any(rule.made(v) for rule in _REASONS)]
@@ -337,7 +337,7 @@ def _too_few(levels: int) -> str:
 
 
 def price(summary: Summary) -> str:
-    """What a million of the run's unit costs; "" where no price is known."""
+    """Return what a million of the run's unit costs; "" where no price is known."""
     unit = unit_of(summary)
     usd = getattr(summary.cost, f"usd_per_million_{unit.replace(' ', '_')}", None)
     return f"${number(usd)} per million {unit}" if usd else ""
@@ -367,14 +367,14 @@ def _plateau(summary: Summary) -> Fact:
 
 
 def one_alone(summary: Summary) -> str:
-    """What one request, or one session, in flight is called."""
+    """Return what one request, or one session, in flight is called."""
     if summary.load_unit == "sessions":
         return "single session"
     return "single stream" if unit_of(summary).decodes else "single request"
 
 
 def throughputs_alone(summary: Summary) -> list[Estimate]:
-    """Throughput of the valid levels with one request, or one session, in flight."""
+    """Return throughput of the valid levels with one request, or one session, in flight."""
     ones = [level for level in of_ramp(summary.levels) if level.concurrency == 1 and not _invalid(level)]
     return [level.throughput for level in ones if level.throughput.mean is not None]
 
@@ -384,7 +384,7 @@ def _invalid(level: LevelSummary) -> bool:
 
 
 def of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """The levels of the curve, without those of a prefill probe."""
+    """Return the levels of the curve, without those of a prefill probe."""
     return [level for level in levels if level.input_tokens_asked is None]
 
 

@@ -35,7 +35,7 @@ _Part = ClassSummary | ReplicaSummary
 
 
 def over_time(summary: Summary, found: Timeline) -> list[Chart]:
-    """Those that were recorded."""
+    """Return those that were recorded."""
     unit = unit_of(summary)
     flight = [("in flight, by the client", found.in_flight)]
     flight += [(_named("running", server, found.running), line) for server, line in found.running.items()]
@@ -78,7 +78,7 @@ def _over_time(summary: Summary, name: str, title: str, unit: str, lines: list[t
 
 
 def _thinned(label: str, unit: str, line: Line) -> list[Datum]:
-    """Every so many points, the highest among them: a peak is not to be lost."""
+    """Return the highest of every few points, so that no peak is lost."""
     step = -(-len(line) // _POINTS)
     kept = [max(line[i : i + step], key=lambda point: point[1]) for i in range(0, len(line), step)]
     return [Datum(x, y, hover=(f"{number(x)} s: {label} {number(y)} {unit}",)) for x, y in kept]
@@ -100,7 +100,7 @@ def _levels(summary: Summary, end_s: float) -> list[Guide]:
 
 
 def distributions(summary: Summary, table: Table | None, levels: Sequence[Level], found: Timeline) -> list[Chart]:
-    """Those for which there are requests, or telemetry."""
+    """Return those for which there are requests, or telemetry."""
     shown = _shown(summary)
     decodes = unit_of(summary).decodes
     ttft, pace, length = [], [], []
@@ -126,14 +126,14 @@ def distributions(summary: Summary, table: Table | None, levels: Sequence[Level]
 
 
 def _shown(summary: Summary) -> list[LevelSummary]:
-    """The lowest level, that at the knee, and the highest."""
+    """Return the lowest level, that at the knee, and the highest."""
     known = sorted((each for each in summary.levels if each.load is not None), key=lambda each: each.load or 0)
     wanted = [*known[:1], level_at_the_knee(summary), *known[-1:]]
     return [each for i, each in enumerate(wanted) if each is not None and each not in wanted[:i]]
 
 
 def _same(level: Level, summary: LevelSummary) -> bool:
-    """Whether the summary is of this level, whose window may have been cut to whole requests."""
+    """Return whether the summary is of this level, whose window may have been cut to whole requests."""
     if not level.finished or level.window_start_s is None or level.window_end_s is None:
         return False
     return level.window_start_s <= summary.window[0] + 1e-6 and summary.window[1] <= level.window_end_s + 1e-6
@@ -169,7 +169,7 @@ def _chart(
 
 
 def _batches(summary: Summary) -> Chart:
-    """How large the batches of the fastest level were, by the server."""
+    """Return how large the batches of the fastest level were, by the server."""
     top = fastest(summary)
     shares = top.server.batch_histogram if top is not None and top.server else []
     names = ["more" if end is None or math.isinf(end) else f"≤ {end:g}" for end, _ in shares]
@@ -195,7 +195,7 @@ def _batches(summary: Summary) -> Chart:
 
 
 def by_part(summary: Summary) -> list[Chart]:
-    """Throughput and TTFT of each class and of each replica; none where a run has only one."""
+    """Return throughput and TTFT of each class and of each replica; none where a run has only one."""
 
     def rate(part: _Part) -> float | None:
         return part.output_tokens_per_s.mean

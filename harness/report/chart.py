@@ -109,7 +109,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def ticks(levels: Sequence[float], octaves: float = 0.34) -> list[float]:
-    """The levels that get a tick label: none closer than `octaves`, powers of two first.
+    """Return the levels that get a tick label: none closer than `octaves`, powers of two first.
 
     >>> ticks([1, 2, 4, 8, 12, 14, 15, 16, 24, 32])
     [1, 2, 4, 8, 12, 16, 24, 32]
@@ -142,7 +142,7 @@ def described(chart: Chart) -> str:
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places for labels, each near where it is wanted and none closer than `gap`, between low and high.
+    """Return places for labels, each near where it is wanted and none closer than `gap`, between low and high.
 
     >>> spread_apart([5.0, 5.5, 1.0], 1.0, 0.0, 6.0)
     [5.0, 6.0, 1.0]

@@ -32,7 +32,7 @@ LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e":
 
 
 def latencies(unit: Unit) -> list[str]:
-    """Those of LATENCIES that a run has."""
+    """Return those of LATENCIES that a run has."""
     return list(LATENCIES) if unit.decodes else ["e2e"]
 
 
@@ -40,7 +40,7 @@ _Measured = tuple[float, float, LevelSummary]
 
 
 def measured(summary: Summary) -> list[_Measured]:
-    """The measured levels as (load, throughput, level), by load: requests in flight, sessions, or the target rate.
+    """Return the levels as (load, throughput, level), by load: requests in flight, sessions, or the target rate.
 
     C is used where N is unknown, and where it is 0, which a log axis does not have. Levels of a prefill probe, whose
     prompts have other lengths, are left out beside those of a curve.
@@ -54,7 +54,7 @@ def measured(summary: Summary) -> list[_Measured]:
 
 
 def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None) -> Chart:
-    """Throughput against load: measured levels, fit, knee and plateau, prediction, caps, and another run's levels."""
+    """Return throughput against load: levels, fit, knee and plateau, prediction, caps, and another run's levels."""
     other = baseline if baseline is not None and _alike(summary, baseline) else None
     levels, ends = measured(summary), _extent(summary, other)
     series = [
@@ -87,7 +87,7 @@ def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None)
 
 
 def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxyType({})) -> Chart:
-    """p50, p90 and p99 of one of LATENCIES against load, milliseconds, with the limits that an SLO puts on it.
+    """Return p50, p90 and p99 of one of LATENCIES against load, in milliseconds, with the limits of an SLO on it.
 
     ITL percentiles do not exist where chunks contain several tokens: its mean and the percentiles of TPOT replace them.
     """
@@ -129,7 +129,7 @@ _QUANTILES: dict[str, tuple[Stroke, Marker]] = {
 
 
 def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> list[Series]:
-    """A series whose line goes through the mean of the repeats of a level, not up and down between them."""
+    """Return a series whose line goes through the mean of the repeats of a level, not up and down between them."""
     by: dict[float | None, list[Datum]] = {}
     at = {x: level.load for x, level in levels}
     for point in series.points:
@@ -142,7 +142,7 @@ def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> li
 
 
 def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> list[Guide]:
-    """The limits on a latency that are near what was measured: one far above it would flatten the rest."""
+    """Return the limits on a latency that are near what was measured: one far above it would flatten the rest."""
     highest = max((point.y for each in series for point in each.points), default=0.0)
     limits = [(limit, seconds * 1e3) for limit, seconds in slo.items() if LIMITS.get(limit, ("",))[0] == name]
     return [
@@ -153,7 +153,7 @@ def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> li
 
 
 def _within(series: Series, top: float) -> Series:
-    """The same with the intervals of its markers cut to the axis, which begins at 0."""
+    """Return the same with the intervals of its markers cut to the axis, which begins at 0."""
     if series.line or not series.marker:
         return series
     points = [
@@ -165,12 +165,12 @@ def _within(series: Series, top: float) -> Series:
 
 
 def _alike(summary: Summary, other: Summary) -> bool:
-    """Whether two runs are over the same kind of load and count the same."""
+    """Return whether two runs are over the same kind of load and count the same."""
     return all(of(summary) == of(other) for of in (is_open, unit_of, lambda each: each.load_unit))
 
 
 def _baseline(baseline: Summary) -> list[Series]:
-    """The levels of another run, and the line fitted to them."""
+    """Return the levels of another run, and the line fitted to them."""
     levels = measured(baseline)
     points = [Datum(x, y, hover=(f"baseline, {load_of(level)}: {number(y)}",)) for x, y, level in levels]
     line = [msgspec.structs.replace(each, name="", tone="baseline", line="dashed") for each in _fitted(baseline)]
@@ -195,7 +195,7 @@ def load_axis(summary: Summary, other: Summary | None = None, octaves: float = 0
 
 
 def _extent(summary: Summary, other: Summary | None = None) -> tuple[float, float]:
-    """The ends of the load axis: what was measured or predicted, and a cap if it is near."""
+    """Return the ends of the load axis: what was measured or predicted, and a cap if it is near."""
     loads = [x for each in (summary, other) if each is not None for x, _, _ in measured(each)]
     loads += [x for x, *_ in _predicted_rates(summary)]
     if summary.prediction and not is_open(summary):
@@ -207,20 +207,20 @@ def _extent(summary: Summary, other: Summary | None = None) -> tuple[float, floa
 
 
 def _predicted_rates(summary: Summary) -> list[tuple[float, float]]:
-    """Output tokens per second that the step machine predicts at each rate of an open loop."""
+    """Return output tokens per second that the step machine predicts at each rate of an open loop."""
     levels = (summary.prediction.step_machine or []) if summary.prediction and is_open(summary) else []
     return [(each.rate, each.output_tokens_per_s) for each in levels if each.rate and each.output_tokens_per_s]
 
 
 def _caps(summary: Summary) -> list[tuple[float, str]]:
-    """The predicted caps with their labels, the lowest first; they are requests in flight, not rates."""
+    """Return the predicted caps with their labels, the lowest first; they are requests in flight, not rates."""
     caps = summary.prediction.caps if summary.prediction and not is_open(summary) else {}
     found = [(cap, f"{flat(name)} {number(cap)}") for name, cap in caps.items() if cap is not None]
     return sorted(((cap, label) for cap, label in found if 0 < cap < math.inf), key=lambda each: each[0])
 
 
 def _caps_in(summary: Summary, low: float, high: float) -> list[Guide]:
-    """Caps within the axis, those that would be drawn over each other under one label."""
+    """Return caps within the axis, those that would be drawn over each other under one label."""
     out: list[tuple[float, str]] = []
     for cap, label in _caps(summary):
         if out and low < cap < high and math.log2(cap / out[-1][0]) < 0.03 * math.log2(high / low):
@@ -231,7 +231,7 @@ def _caps_in(summary: Summary, low: float, high: float) -> list[Guide]:
 
 
 def _predictions(summary: Summary) -> list[Series]:
-    """The data sheet's prediction as a band, and the calibrated one as a line."""
+    """Return the data sheet's prediction as a band, and the calibrated one as a line."""
     prediction = summary.prediction
     if prediction is None:
         return []
@@ -259,7 +259,7 @@ def _predictions(summary: Summary) -> list[Series]:
 
 
 def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, float, float]]:
-    """The predicted band as (in flight, low, mid, high), with points between the levels.
+    """Return the predicted band as (in flight, low, mid, high), with points between the levels.
 
     N/X is straight in N on both sides of a cap (docs/method.md, The steady state), so that is what is
     interpolated: straight lines in X would bend upwards on a log axis.
@@ -276,7 +276,7 @@ def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, fl
 
 
 def _fitted(summary: Summary) -> list[Series]:
-    """The curve over the levels, with its 95 % band."""
+    """Return the curve over the levels, with its 95 % band."""
     if summary.curve is None or is_open(summary):
         return []
     points = [Datum(each.in_flight, each.per_s, each.low, each.high) for each in summary.curve.line]
@@ -284,7 +284,7 @@ def _fitted(summary: Summary) -> list[Series]:
 
 
 def _levels(levels: Sequence[_Measured], noise: float | None) -> list[Series]:
-    """The levels with their 95 % intervals; those too short for one have the fit's `noise`, a relative error."""
+    """Return the levels with their 95 % intervals; those too short for one have the fit's `noise`, a relative error."""
     kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
         assumed = level.output_tokens_per_s_se_assumed and noise is not None
@@ -305,7 +305,7 @@ def _levels(levels: Sequence[_Measured], noise: float | None) -> list[Series]:
 
 
 def _hover(level: LevelSummary) -> list[str]:
-    """All figures of one level."""
+    """Return all figures of one level."""
     out, half = level.throughput, half_width(level.throughput.ci95)
     figure = f"{number(out.mean)}{'' if half is None else f' ± {number(half, 2)}'}"
     if level.unit:
@@ -333,7 +333,7 @@ def _hover(level: LevelSummary) -> list[str]:
 
 
 def _knees(summary: Summary) -> list[Guide]:
-    """The curve's own knee and plateau, with their intervals, and the knee of the limits."""
+    """Return the curve's own knee and plateau, with their intervals, and the knee of the limits."""
     if is_open(summary):
         rate = summary.knees.slo_rate
         return [_by_limits(rate, " requests/s")] if rate and rate.value is not None else []
@@ -350,14 +350,14 @@ def _knees(summary: Summary) -> list[Guide]:
 
 
 def _by_limits(knee: Value, unit: str = "") -> Guide:
-    """The highest load that meets the limits, dashed where too few requests decide it."""
+    """Return the highest load that meets the limits, dashed where too few requests decide it."""
     sure = is_decided(knee)
     label = f"knee {'' if sure else 'about '}{number(knee.value)}{unit}, by the limits"
     return Guide(at=knee.value or 0.0, tone="limit", line="solid" if sure else "dashed", label=label)
 
 
 def _own_knee(summary: Summary) -> list[Guide]:
-    """The server's own knee with its interval, dashed where it is provisional."""
+    """Return the server's own knee with its interval, dashed where it is provisional."""
     if is_open(summary):
         return []
     own = own_knee(summary)
@@ -374,7 +374,7 @@ def _own_knee(summary: Summary) -> list[Guide]:
 
 
 def frontier(summary: Summary) -> Chart:
-    """Output tok/s per GPU against output tok/s per user, measured and predicted: a point a level."""
+    """Return output tok/s per GPU against output tok/s per user, measured and predicted: a point a level."""
     levels = [
         (level.tokens_per_s_per_user, level.output_tokens_per_s_per_gpu, level) for _, _, level in measured(summary)
     ]
@@ -413,7 +413,7 @@ def frontier(summary: Summary) -> Chart:
 
 
 def _labelled_apart(points: Sequence[Datum]) -> list[Datum]:
-    """The points without the labels that would stand over another."""
+    """Return the points without the labels that would cover another."""
     width, height = max((p.x for p in points), default=1.0), max((p.y for p in points), default=1.0)
     kept: list[Datum] = []
     for point in points:

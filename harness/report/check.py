@@ -14,7 +14,7 @@ _WORDS = {Outcome.MISSED: "MISSED", Outcome.UNRESOLVED: "unresolved", Outcome.ME
 
 
 def report(found: Report) -> Document:
-    """The answer in a line, and a row for each threshold."""
+    """Return the answer in a line, and a row for each threshold."""
     rows = found.decisions
     against = f" against {_places(found.baseline)}" if found.baseline else ""
     simulated = "the simulated endpoint answered. No GPU was measured." if found.simulated else ""
@@ -35,7 +35,7 @@ def report(found: Report) -> Document:
 
 
 def sentence(found: Report) -> str:
-    """How many thresholds are met, missed and unresolved."""
+    """Return how many thresholds are met, missed and unresolved."""
     outcomes = [each.outcome for each in found.decisions]
     many = f"{len(outcomes)} threshold{'s' * (len(outcomes) != 1)}"
     counts = [
@@ -46,7 +46,7 @@ def sentence(found: Report) -> str:
 
 
 def _places(places: list[str]) -> str:
-    """Folders, those that have several runs with their number."""
+    """Return folders, those that have several runs with their number."""
     return ", ".join(
         plain(place) + (f" ({places.count(place)} repeats)" if places.count(place) > 1 else "")
         for place in dict.fromkeys(places)
@@ -54,7 +54,7 @@ def _places(places: list[str]) -> str:
 
 
 def measured(each: Decision) -> str:
-    """The figure that a threshold was held against, with its interval and its level."""
+    """Return the figure that a threshold was compared with, with its interval and its level."""
     where = f" at {load(each.open_loop, each.at)}" if each.at is not None else ""
     value = amount(each, each.value) + where
     if each.ratio is not None:
@@ -75,7 +75,7 @@ def measured(each: Decision) -> str:
 
 
 def amount(each: Decision, value: float | None) -> str:
-    """A value of the figure with its unit; times below a second are milliseconds."""
+    """Return a value of the figure with its unit; times below a second are milliseconds."""
     if value is None:
         return MISSING
     scale, unit = _shown(each, value)
@@ -83,7 +83,7 @@ def amount(each: Decision, value: float | None) -> str:
 
 
 def _shown(each: Decision, value: float) -> tuple[float, str]:
-    """What a value is multiplied by to be shown, and the unit that it then has."""
+    """Return what a value is multiplied by to be shown, and the unit that it then has."""
     match each.unit:
         case expression.SECONDS:
             return (1e3, "ms") if value < 1 else (1.0, "s")
@@ -96,7 +96,7 @@ def _shown(each: Decision, value: float) -> tuple[float, str]:
 
 
 def unit_words(figure: str) -> str:
-    """The unit of a rate.
+    """Return the unit of a rate.
 
     >>> unit_words("plateau"), unit_words("goodput_requests_per_s"), unit_words("images_per_s")
     ('tok/s', 'req/s', '/s')
@@ -148,7 +148,7 @@ def github(found: Report) -> str:
 
 
 def _data(text: str) -> str:
-    r"""Text of a workflow command, which a line break would end.
+    r"""Return text of a workflow command, which a line break would end.
 
     >>> print(_data("100 %\nnext"), _property("a: b, c"))
     100 %25%0Anext a%3A b%2C c

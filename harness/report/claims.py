@@ -20,7 +20,7 @@ from harness.spec.recipe import Claim
 
 
 def section(summary: Summary, manifest: Manifest) -> Section:
-    """A table of the claims about such a setup; empty, and not shown, where none holds."""
+    """Return a table of the claims about such a setup; empty, and not shown, where none holds."""
     rows, heads = of_run(summary, manifest), ("claim", "claimed", "measured")
     return Section(
         claims.TITLE,
@@ -29,7 +29,7 @@ def section(summary: Summary, manifest: Manifest) -> Section:
 
 
 def of_run(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
-    """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
+    """Return unsourced claims that apply to what was measured: (quote, low–high, what was measured).
 
     The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
     knows the model and the card, for a simulated run, which measured no card, and where nothing is decoded.
@@ -61,7 +61,7 @@ def of_run(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
 
 
 def ratios(map_: Map, of: str, over: str) -> list[float]:
-    """Plateau of one stack over that of another, in every repeat that has both."""
+    """Return the plateau of one stack over that of another, in every repeat that has both."""
     found = []
     for repeat in dict.fromkeys(cell.at[REPEAT] for cell in map_.cells if REPEAT in cell.at):
         above, below = (_plateau(map_.cell({REPEAT: repeat, SERVER: name})) for name in (of, over))
@@ -76,7 +76,7 @@ def _plateau(cell: MeasuredCell | None) -> float | None:
 
 
 def lines(map_: Map) -> list[str]:
-    """A line for each claim."""
+    """Return a line for each claim."""
     quoted = {each.id: each for each in claims.claims()}
     known = [(claim, quoted[claim.id]) for claim in map_.claims if claim.id in quoted]
     return [
@@ -86,7 +86,7 @@ def lines(map_: Map) -> list[str]:
 
 
 def _claimed(claim: Claim, quote: claims.Claim) -> str:
-    """The quoted ratio.
+    """Return the quoted ratio.
 
     >>> quote = claims.Claim("", "", "", 0.65, 0.9, "unsourced", "")
     >>> _claimed(Claim(id="", of="tp8", over="tp1", times=8), quote)
@@ -102,7 +102,7 @@ def _measured(map_: Map, claim: Claim) -> str:
 
 
 def _spread(found: Sequence[float]) -> str:
-    """The mean with its ends.
+    """Return the mean with its ends.
 
     >>> _spread([1.3, 1.4]), _spread([1.25])
     ('1.35 (1.3–1.4, 2 repeats)', '1.25')

@@ -22,7 +22,7 @@ _AGAIN = "measure each stack at least twice, better three times, in turn"
 
 
 def report(found: Report) -> Document:
-    """The whole comparison; a matrix first where there are several workloads."""
+    """Return the whole comparison; a matrix first where there are several workloads."""
     many = len(found.workloads) > 1
     stacks = list(dict.fromkeys(stack.label for each in found.workloads for stack in each.stacks))
     simulated = any(stack.simulated for each in found.workloads for stack in each.stacks)
@@ -43,13 +43,13 @@ def report(found: Report) -> Document:
 
 
 def sentence(found: Comparison) -> str:
-    """The first answer in a line."""
+    """Return the first answer in a line."""
     fact = answer(found)[0]
     return fact.value if fact.label == _ANSWER else f"{fact.label}: {fact.value}"
 
 
 def answer(found: Comparison) -> list[Fact]:
-    """A line for each pair, those that differ before the others, and what weakens all of them."""
+    """Return a line for each pair, those that differ before the others, and what weakens all of them."""
     out = []
     if found.fatal:
         out.append(Fact("Forced" if found.forced else "Refused", f"not alike: {listed(found.fatal)}", _way_out(found)))
@@ -68,7 +68,7 @@ def _way_out(found: Comparison) -> str:
 
 
 def _pair(found: Comparison, pair: Pair) -> Fact:
-    """Who is faster, or why nobody is shown to be."""
+    """Return who is faster, or why nobody is shown to be."""
     a, b, apart = plain(pair.a), plain(pair.b), pair.b_over_a
     if apart is None:
         return Fact(_ANSWER, f"{b} against {a}: not ranked", "no concurrency was measured in every run of both")
@@ -93,7 +93,7 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
 
 
 def _turn(pair: Pair) -> str:
-    """The load at which the order turns over."""
+    """Return the load at which the order turns over."""
     turned = pair.turnover
     if turned is None:
         return ""
@@ -106,7 +106,7 @@ def _ends(ends: tuple[float, float]) -> str:
 
 
 def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Section]:
-    """The parts of one comparison; of several each has its workload's name, and charts of their own."""
+    """Return the parts of one comparison; of several each has its workload's name, and charts of their own."""
     charts, prefix = [curves(found, suffix), frontier(found, suffix)], f"{name}: " if name else ""
     drawn = f"{unit.capitalize()} per second" if (unit := _unit(found)) else "Throughput"
     lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
@@ -166,7 +166,7 @@ def _fairness(found: Comparison) -> list[Column]:
 
 
 def _ratios(found: Comparison) -> list[Column]:
-    """Every stack over the first, load by load."""
+    """Return every stack over the first, load by load."""
     first = [pair for pair in found.pairs if pair.a == found.stacks[0].label and pair.levels]
     loads = sorted({level.concurrency for pair in first for level in pair.levels})
     if not loads:
@@ -216,12 +216,12 @@ def _hinge(stack: Stack) -> str:
 
 
 def _per_s(stack: Stack) -> str:
-    """The unit of a stack's throughput, beside a figure."""
+    """Return the unit of a stack's throughput, beside a figure."""
     return "tok/s" if stack.counts.decodes else stack.counts.per_s
 
 
 def _unit(found: Comparison) -> Unit | None:
-    """What all stacks count; None where they count other things."""
+    """Return what all stacks count; None where they count other things."""
     units = {stack.counts for stack in found.stacks}
     return units.pop() if len(units) == 1 else None
 
@@ -238,7 +238,7 @@ def _share(value: float | None) -> str:
 
 
 def _equal_load(found: Comparison) -> list[Column]:
-    """The other figures at every load that all stacks have; several runs of a stack by their mean."""
+    """Return the other figures at every load that all stacks have; several runs of a stack by their mean."""
     keys = [{(each.load, each.open_loop) for each in stack.loads} for stack in found.stacks]
     common = sorted(set.intersection(*keys)) if keys else []
     rows = [(key, stack) for key in common for stack in found.stacks]
@@ -329,7 +329,7 @@ def _line(stack: Stack) -> list[Datum]:
 
 
 def frontier(found: Comparison, suffix: str = "") -> Chart:
-    """Output tok/s per GPU against output tok/s per user, a point a level."""
+    """Return output tok/s per GPU against output tok/s per user, a point a level."""
     series = []
     for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
         loads = sorted({each.load for each in stack.loads if not each.open_loop})

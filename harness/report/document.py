@@ -121,12 +121,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
-    """The cells of a table, row by row."""
+    """Return the cells of a table, row by row."""
     return list(zip(*(column.cells for column in columns), strict=True))
 
 
 def shown(columns: Sequence[Column], empty: Sequence[str] = (MISSING,)) -> list[Column]:
-    """The columns in which any cell is not empty.
+    """Return the columns in which any cell is not empty.
 
     >>> [column.head for column in shown([Column("C", ["1", "2"]), Column("SLO", ["–", "–"])])]
     ['C']

@@ -45,7 +45,7 @@ _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/metho
 
 
 def details(summary: Summary) -> list[Fact]:
-    """What stands behind the headline, most important first."""
+    """Return the details of the answer, most important first."""
     own = of_ramp(summary.levels)
     loads = [each.concurrency for each in own if each.concurrency is not None and usable(each, Purpose.ANSWER)]
     curve = [] if is_open(summary) else unsettled(summary.curve, loads)
@@ -59,13 +59,13 @@ def details(summary: Summary) -> list[Fact]:
 
 
 def unsettled(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
-    """Why the knee is provisional, and what would settle it: levels to measure, some again, and how long that takes."""
+    """Return why the knee is provisional, and what would settle it: levels to measure, and how long that takes."""
     why = reasons(curve) if state(curve) == PROVISIONAL else ""
     return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads)]
 
 
 def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
-    """The levels to measure, some of them again, for an answer that is found, and how long that takes."""
+    """Return the levels to measure, some of them again, for an answer that is found, and how long that takes."""
     settle = curve.settle if curve else None
     if settle is None or not settle.levels:
         return []
@@ -88,7 +88,7 @@ def _interrupted(summary: Summary) -> list[Fact]:
 
 
 def _plateau(summary: Summary) -> list[Fact]:
-    """Where half of the plateau is reached, and what is lost of it."""
+    """Return where half of the plateau is reached, and what is lost of it."""
     curve, half = summary.curve, summary.knees.half_point
     reached = half.value if plateau_of(curve) and half else None
     lost = curve.dip.value if curve and curve.dip else None
@@ -100,7 +100,7 @@ def _plateau(summary: Summary) -> list[Fact]:
 
 
 def _single_stream(summary: Summary) -> list[Fact]:
-    """One request in flight, or one session: as it was measured, then as the curve has it."""
+    """Return the throughput of one request, or one session, in flight: as measured, then by the curve."""
     label, per_s = one_alone(summary).capitalize(), unit_of(summary).per_s
     fitted = summary.curve.single_stream_tokens_per_s if summary.curve else Value(None)
     ones = throughputs_alone(summary)
@@ -135,7 +135,7 @@ def _prediction(summary: Summary) -> list[Fact]:
 
 
 def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLevel]) -> str:
-    """Measured over predicted at the plateau, else at the highest level; "" where there is neither."""
+    """Return measured over predicted at the plateau, else at the highest level; "" where there is neither."""
     reached = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
     if reached is not None and plateau > 0:
         return f"{reached / plateau:.2f} at the plateau"
@@ -145,7 +145,7 @@ def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLe
 
 
 def _binding(cap: str | None, limit: float | None) -> str:
-    """What limits the batch, or the SLO before."""
+    """Return what limits the batch, or the SLO before."""
     if cap is None:
         return "no cap binds"
     if cap == "slo":
@@ -154,7 +154,7 @@ def _binding(cap: str | None, limit: float | None) -> str:
 
 
 def _gap(gap: Gap | None) -> list[Fact]:
-    """Why the measurement differs from the prediction: the largest cause, and every factor."""
+    """Return why the measurement differs from the prediction: the largest cause, and every factor."""
     if gap is None:
         return []
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
@@ -164,7 +164,7 @@ def _gap(gap: Gap | None) -> list[Fact]:
 
 
 def _calibrated(curve: Curve | None, own: Calibrated | None) -> list[Fact]:
-    """The calibrated prediction, and what it was fitted on."""
+    """Return the calibrated prediction, and what it was fitted on."""
     if own is None:
         return []
     detail = joined(
@@ -192,7 +192,7 @@ def _cost(summary: Summary) -> list[Fact]:
 
 
 def _gpu(summary: Summary) -> list[Fact]:
-    """What the GPUs drew at the fastest level at which they were watched."""
+    """Return what the GPUs drew at the fastest level at which they were watched."""
     watched = [level for level in summary.levels if level.gpu and level.gpu.power_w is not None]
     top = max(watched, key=lambda level: level.throughput.mean or 0.0, default=None)
     if top is None or top.gpu is None:
@@ -209,7 +209,7 @@ def _gpu(summary: Summary) -> list[Fact]:
 
 
 def _client(summary: Summary) -> list[Fact]:
-    """The load generator: its ceiling, how much of it was used, and the error of its time stamps."""
+    """Return the load generator: its ceiling, how much of it was used, and the error of its time stamps."""
     client = summary.client
     if client.timestamp_source is None:
         return []
@@ -255,7 +255,7 @@ def fit(
 def knee_facts(
     curve: Curve, knees: Knees, unit: Unit = Unit.OUTPUT_TOKENS, load_unit: str = "requests in flight"
 ) -> list[Fact]:
-    """Every knee and figure of the curve by its own name, with interval and meaning; they are different numbers."""
+    """Return every knee and figure of the curve by its own name, with interval and meaning; the numbers differ."""
     provisional = state(curve) == PROVISIONAL
     load, one = load_unit.removeprefix("requests "), "session" if load_unit == "sessions" else "request in flight"
     per_s = "tok/s" if unit.decodes else unit.per_s
@@ -285,7 +285,7 @@ def knee_facts(
 
 
 def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
-    """What was measured, as a title and a subtitle; what is unknown is left out."""
+    """Return what was measured, as a title and a subtitle; what is unknown is left out."""
     prediction, workload, server = summary.prediction, manifest.workload, manifest.server
     model = manifest.model or (prediction.model if prediction else None)
     gpu = manifest.gpu or (prediction.gpu if prediction else None)
@@ -303,14 +303,14 @@ def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
 
 
 def _tokens(wanted: Amount, sent: float | None, unit: str) -> str:
-    """A length as it was requested; what was sent before it, where the two differ."""
+    """Return a length as it was requested; what was sent before it, where the two differ."""
     if sent is None or abs(sent / wanted - 1) <= _DIFFERS:
         return f"{number(wanted)}{unit}"
     return f"{number(sent)}{unit} ({number(wanted)} requested)"
 
 
 def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | None, inputs: int | None = None) -> str:
-    """Tokens of a request; of requests that differ the mean that was asked, for what came has a table of its own."""
+    """Return the tokens of a request; of requests that differ the mean that was asked: what came has a table."""
     if not tokens_in:
         return ""
     if not tokens_out:
@@ -325,14 +325,14 @@ def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | No
 
 
 def _mean(pairs: list[tuple[float | None, int]]) -> float | None:
-    """Mean tokens of all requests, from each level's mean and number; None where they were not counted."""
+    """Return the mean tokens of all requests, from each level's mean and number; None where not counted."""
     known = [(tokens, n) for tokens, n in pairs if tokens is not None and n > 0]
     total = sum(n for _, n in known)
     return sum(tokens * n for tokens, n in known) / total if total else None
 
 
 def simulated_words(summary: Summary, manifest: Manifest) -> str:
-    """What was simulated, in words; "" for a measurement."""
+    """Return what was simulated, in words; "" for a measurement."""
     if not summary.simulated:
         return ""
     played = manifest.simulated
@@ -344,7 +344,7 @@ def simulated_words(summary: Summary, manifest: Manifest) -> str:
 
 
 def manifest_facts(manifest: Manifest) -> list[Fact]:
-    """What most readers want to know of how it was measured; absent facts are left out."""
+    """Return what most readers want to know of how it was measured; absent facts are left out."""
     known = {
         "scenario": manifest.name, "measured": manifest.created, "endpoint": manifest.urls or manifest.url,
         "model": manifest.model,

@@ -18,7 +18,7 @@ _MOST = 1_000  # characters of one text, and of one list of them
 
 
 def number(value: float | None, figures: int = 3) -> str:
-    """A number to three figures (whole digits are never cut); "–" where there is none.
+    """Return a number to three figures (whole digits are never cut); "–" where there is none.
 
     >>> [number(x) for x in (0.09259, 7.1234, 16.24, 99.96, 2104.4, 16.0, None, float("nan"))]
     ['0.0926', '7.12', '16.2', '100', '2,104', '16', '–', '–']
@@ -36,7 +36,7 @@ def number(value: float | None, figures: int = 3) -> str:
 
 
 def ms(seconds: float | None) -> str:
-    """Seconds as milliseconds, without the unit.
+    """Return seconds as milliseconds, without the unit.
 
     >>> ms(0.00712), ms(1.5), ms(None)
     ('7.12', '1,500', '–')
@@ -45,7 +45,7 @@ def ms(seconds: float | None) -> str:
 
 
 def time(seconds: float | None) -> str:
-    """A time with its unit, for a sentence.
+    """Return a time with its unit, for a sentence.
 
     >>> time(0.0493), time(1.0724), time(None)
     ('49.3 ms', '1.07 s', '–')
@@ -56,7 +56,7 @@ def time(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as a percentage.
+    """Return a fraction as a percentage.
 
     >>> percent(0.0123), percent(None)
     ('1.23 %', '–')
@@ -65,7 +65,7 @@ def percent(fraction: float | None) -> str:
 
 
 def interval(ends: tuple[float | None, float | None] | None) -> str:
-    """An interval in words, also one with an unbounded end; "" where there is no interval.
+    """Return an interval in words, also one with an unbounded end; "" where there is no interval.
 
     >>> interval((15.4, 17.1)), interval((14.1, None)), interval((None, 9.0)), interval(None)
     ('15.4–17.1', '14.1 or more', '9 or less', '')
@@ -79,7 +79,7 @@ def interval(ends: tuple[float | None, float | None] | None) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Parts of a sentence.
+    """Return parts of a sentence.
 
     >>> listed(["8"]), listed(["8", "16", "23"])
     ('8', '8, 16 and 23')
@@ -88,7 +88,7 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def confidence(ends: tuple[float | None, float | None] | None) -> str:
-    """The 95 % interval in words, or that there is none.
+    """Return the 95 % interval in words, or that there is none.
 
     >>> confidence((15.4, 17.1)), confidence(None)
     ('95 % interval 15.4–17.1', 'no interval')
@@ -98,7 +98,7 @@ def confidence(ends: tuple[float | None, float | None] | None) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Parts of a line, separated by semicolons; empty ones are left out.
+    """Return parts of a line, separated by semicolons; empty ones are left out.
 
     >>> joined("band 1–2", "", "no knee")
     'band 1–2; no knee'
@@ -107,7 +107,7 @@ def joined(*parts: str) -> str:
 
 
 def load(open_loop: bool, *at: int | float) -> str:
-    """Levels by their load: concurrency, or requests per second in an open loop.
+    """Return levels by their load: concurrency, or requests per second in an open loop.
 
     >>> load(False, 1, 16), load(True, 2.5)
     ('C = 1, 16', '2.5 req/s')
@@ -117,7 +117,7 @@ def load(open_loop: bool, *at: int | float) -> str:
 
 
 def loads(open_loop: bool, at: Sequence[int | float], of: str = "") -> str:
-    """Levels by their load where these are few, else how many there are; `of` says of how many.
+    """Return levels by their load where these are few, else how many there are; `of` says of how many.
 
     >>> loads(False, [1, 16]), loads(False, [1, 2, 4, 8, 16], of="of 9 ")
     ('C = 1, 16', '5 of 9 levels')
@@ -126,18 +126,18 @@ def loads(open_loop: bool, at: Sequence[int | float], of: str = "") -> str:
 
 
 def load_of(level: LevelSummary) -> str:
-    """One level by its load."""
+    """Return one level by its load."""
     return load(level.rate is not None, level.concurrency if level.rate is None else level.rate)  # type: ignore[arg-type]
 
 
 def label(level: LevelSummary) -> str:
-    """One level by the number of its load, and of its repeat if it is not the first."""
+    """Return one level by the number of its load, and of its repeat if it is not the first."""
     load = level.concurrency if level.rate is None else f"{level.rate:g}"
     return f"{load}{f' #{level.repeat + 1}' if level.repeat else ''}"
 
 
 def half_width(ends: tuple[float, float] | None) -> float | None:
-    """Half the width of an interval, the figure after ±; in the unit of the interval.
+    """Return half the width of an interval, the figure after ±; in the unit of the interval.
 
     >>> half_width((98.0, 102.0))
     2.0
@@ -146,7 +146,7 @@ def half_width(ends: tuple[float, float] | None) -> float | None:
 
 
 def slo_met(limit: float) -> str:
-    """Up to which load the limits are met; an SLO makes no knee: it is missed before there is one.
+    """Return up to which load the limits are met; an SLO makes no knee: it is missed before there is one.
 
     >>> slo_met(12.0), slo_met(0.0)
     ('the SLO is met up to 12 in flight', 'the SLO is missed at any load')
@@ -155,7 +155,7 @@ def slo_met(limit: float) -> str:
 
 
 def plain(text: object) -> str:
-    r"""Text from outside on one line, as `terminal.clean` shows it.
+    r"""Return text from outside on one line, as `terminal.clean` shows it.
 
     >>> print(plain("evil\x1b[2Jname"))
     evil\u001b[2Jname
@@ -164,7 +164,7 @@ def plain(text: object) -> str:
 
 
 def flat(value: object) -> str:
-    """Any value of the manifest as one line of text.
+    """Return any value of the manifest as one line of text.
 
     >>> flat({"name": "vllm", "version": None, "tp": 2, "eager": True})
     'name vllm, version –, tp 2, eager yes'

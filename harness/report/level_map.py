@@ -38,12 +38,12 @@ _FINE = 30  # places along each direction of the predicted grid
 
 
 def varying(map_: Map) -> list[Axis]:
-    """The axes with more than one value, in the map's order."""
+    """Return the axes with more than one value, in the map's order."""
     return [axis for axis in map_.axes if len(axis.values) > 1]
 
 
 def tokens_at(values: Sequence[int], position: float) -> float:
-    """Tokens at a place along an axis whose cells are centred on 0, 1, 2, …: straight in their logarithm.
+    """Return tokens at a place along an axis whose cells are centred on 0, 1, 2, …: straight in their logarithm.
 
     >>> [round(tokens_at([128, 256, 1024], p)) for p in (0, 0.5, 1, 1.5, 2.5)]
     [128, 181, 256, 512, 2048]
@@ -56,7 +56,7 @@ def tokens_at(values: Sequence[int], position: float) -> float:
 
 
 def contour_levels(low: float, high: float) -> list[float]:
-    """Hinges that get a contour, each twice the one before, strictly between two; with halves if fewer than 3.
+    """Return the hinges that get a contour, each twice the one before, between two; with halves if fewer than 3.
 
     >>> contour_levels(11, 130), contour_levels(20, 70), contour_levels(17, 17)
     ([16.0, 32.0, 64.0, 128.0], [24.0, 32.0, 48.0, 64.0], [])
@@ -79,7 +79,7 @@ class Grid(msgspec.Struct, frozen=True):
 
     @property
     def range(self) -> tuple[float, float]:
-        """Least and largest hinge; (nan, nan) where there is none."""
+        """Return the least and the largest hinge; (nan, nan) where there is none."""
         found = [value for row in self.hinge for value in row if not math.isnan(value)]
         return (min(found), max(found)) if found else (math.nan, math.nan)
 
@@ -107,7 +107,7 @@ def predicted_grid(map_: Map, x: Axis, y: Axis, fixed: dict[str, int | str]) -> 
 
 
 def _between(axis: Axis) -> list[tuple[float, float]]:
-    """Places across an axis' cells, edge to edge, and the tokens there."""
+    """Return places across an axis' cells, edge to edge, and the tokens there."""
     cells, counts = len(axis.values), [int(value) for value in axis.values]
     places = [-0.5 + cells * i / _FINE for i in range(_FINE + 1)]
     return [(place, tokens_at(counts, place)) for place in places]
@@ -148,17 +148,17 @@ class Panels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def knee_box(cell: MeasuredCell | None) -> Box:
-    """The measured knee, "≈" before a provisional one; else "not reached", "not measured" or "failed"."""
+    """Return the measured knee, "≈" before a provisional one; else "not reached", "not measured" or "failed"."""
     return _box(cell, cell.knee if cell else None, whole=False, provisional=_provisional(cell))
 
 
 def _provisional(cell: MeasuredCell | None) -> bool:
-    """Whether the cell's knee is the hinge of a provisional plateau."""
+    """Return whether the cell's knee is the hinge of a provisional plateau."""
     return cell is not None and cell.plateau_reached is False and cell.knee is not None and cell.knee == cell.hinge
 
 
 def _knee_box_predicted(cell: MeasuredCell | None) -> Box:
-    """The measured knee and the predicted hinge, for panels without contours."""
+    """Return the measured knee and the predicted hinge, for panels without contours."""
     box, prediction = knee_box(cell), cell.prediction if cell else None
     if prediction is None or prediction.hinge_concurrency is None or not box.measured:
         return box
@@ -167,7 +167,7 @@ def _knee_box_predicted(cell: MeasuredCell | None) -> Box:
 
 
 def plateau_box(cell: MeasuredCell | None) -> Box:
-    """The plateau in output tokens/s, where it was reached; "≈" before one that is provisional as the knee is."""
+    """Return the plateau in output tokens/s, where it was reached; "≈" before a provisional one."""
     provisional = _provisional(cell)
     shown = cell is not None and (cell.plateau_reached or provisional)
     return _box(cell, cell.plateau_tokens_per_s if cell and shown else None, whole=True, provisional=provisional)
@@ -184,7 +184,7 @@ def _box(cell: MeasuredCell | None, value: Value | None, *, whole: bool, provisi
 
 
 def report(map_: Map) -> Document:
-    """The map as a document, with a row for every cell and map.png as its picture."""
+    """Return the map as a document, with a row for every cell and map.png as its picture."""
     title, subtitle = _subject(map_)
     missing = math.prod(len(axis.values) for axis in map_.axes) - len(map_.cells)
     early = "" if map_.complete or not missing else f"The map ended early: {missing} cells are missing."
@@ -228,7 +228,7 @@ def _columns(map_: Map) -> list[Column]:
 
 
 def _link(cell: MeasuredCell) -> str | FileLink:
-    """The cell's name; a link to its report where there is one and a sweep made the name."""
+    """Return the cell's name; a link to its report where there is one and a sweep made the name."""
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
         return name
@@ -236,7 +236,7 @@ def _link(cell: MeasuredCell) -> str | FileLink:
 
 
 def _subject(map_: Map) -> tuple[str, str]:
-    """A title and a line under it; what is unknown is left out."""
+    """Return a title and a line under it; what is unknown is left out."""
     facts = [plain(map_.model or ""), plain(map_.gpu or ""), plain(map_.created or "")]
     return (
         f"{plain(map_.name)}: knee by {listed([_NAMES[axis.name] for axis in varying(map_) or map_.axes])}",
@@ -266,24 +266,24 @@ def panels(map_: Map) -> Panels:
 
 
 def _second(map_: Map) -> str:
-    """The axis that stands beside the length of the prompts."""
+    """Return the axis that goes with the length of the prompts."""
     return OUTPUT if map_.unit == Unit.OUTPUT_TOKENS else INPUTS
 
 
 def _of_one_cell(map_: Map) -> list[Axis]:
-    """The axes of a map of which none varies: the lengths, or of a comparison its own."""
+    """Return the axes of a map of which none varies: the lengths, or of a comparison its own."""
     if REPEAT in [axis.name for axis in map_.axes]:
         return list(map_.axes)
     return [_only(map_, INPUT), _only(map_, _second(map_))]
 
 
 def _only(map_: Map, name: str) -> Axis:
-    """The one value of an axis that does not vary."""
+    """Return the one value of an axis that does not vary."""
     return Axis(name, list(dict.fromkeys(cell.at[name] for cell in map_.cells)) or [0])
 
 
 def _cells(map_: Map, x: Axis, y: Axis, panels: Sequence[dict[str, int | str]], *, plateau: bool) -> list[Heat]:
-    """The knee, or the plateau, of all cells: a panel for each setting that is fixed in it."""
+    """Return the knee, or the plateau, of all cells: a panel for each setting that is fixed in it."""
     contours = not plateau and {x.name, y.name} == {INPUT, OUTPUT}
     box = plateau_box if plateau else knee_box if contours else _knee_box_predicted
     title = f"{_PLATEAU}, {map_.per_s}" if plateau else _KNEE
@@ -307,13 +307,13 @@ def _cells(map_: Map, x: Axis, y: Axis, panels: Sequence[dict[str, int | str]], 
 
 
 def _axis(axis: Axis, *, named: bool = True) -> Scale:
-    """The scale of an axis of cells; not `named` where the next panel has the same one."""
+    """Return the scale of an axis of cells; not `named` where the next panel has the same one."""
     names = [(float(i), flat(value)) for i, value in enumerate(axis.values)]
     return Scale(label=_NAMES[axis.name] if named else "", ends=(-0.5, len(names) - 0.5), ticks=names)
 
 
 def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
-    """The knee, or the plateau, along one axis with its interval, and the predicted one as a line."""
+    """Return the knee, or the plateau, along one axis with its interval, and the predicted one as a line."""
     cells = [map_.cell({axis.name: value}) for value in axis.values]
     points, words = [], []
     for position, cell in enumerate(cells):
@@ -355,7 +355,7 @@ def _predicted_line(axis: Axis, cells: Sequence[MeasuredCell | None], *, plateau
 
 
 def _same_everywhere(map_: Map) -> str:
-    """The predicted hinge in words where all cells have the same one, which has no contour."""
+    """Return the predicted hinge in words where all cells have the same one, which has no contour."""
     made = [cell.prediction for cell in map_.cells if cell.prediction is not None]
     hinges = sorted({each.hinge_concurrency for each in made if each.hinge_concurrency is not None})
     if not hinges:
@@ -368,7 +368,7 @@ def _same_everywhere(map_: Map) -> str:
 
 
 def with_heat(document: Document, whole: Panels) -> Document:
-    """A level map's report with its heat maps before its table of cells, for a page and a terminal."""
+    """Return a level map's report with its heat maps before its table of cells, for a page and a terminal."""
     found = [panel for row in whole.rows for panel in row]
     charts = [panel for panel in found if isinstance(panel, Chart) and panel.series]
     maps = [panel for panel in found if isinstance(panel, Heat)]
@@ -382,7 +382,7 @@ def with_heat(document: Document, whole: Panels) -> Document:
 
 
 def heat_table(panel: Heat, x: str, y: str) -> list[Column]:
-    """A column for each value of x, and rows with the largest y first; shades are even in the logarithm."""
+    """Return a column for each value of x, and rows with the largest y first; shades are even in the logarithm."""
     low, high = panel.span
     rows = list(enumerate(name for _, name in panel.y.ticks))[::-1]
 

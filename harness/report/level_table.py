@@ -21,7 +21,7 @@ _MEANS = "× n: mean of n repeats"
 
 
 def by_load(summary: Summary, title: str = "") -> Section:
-    """A row for each level, the lowest load first; repeats averaged."""
+    """Return a row for each level, the lowest load first; repeats averaged."""
     same = of_loads(summary.levels)
     rows = [mean_of(each) for each in same]
     times = [f"× {len(each)}" if len(each) > 1 else "" for each in same]
@@ -31,7 +31,7 @@ def by_load(summary: Summary, title: str = "") -> Section:
 
 
 def every(summary: Summary, title: str) -> Section:
-    """A row for each measurement in its order; empty where no level has repeats."""
+    """Return a row for each measurement in its order; empty where no level has repeats."""
     if len(of_loads(summary.levels)) == len(summary.levels):
         return Section()
     return _section(title, summary.levels, columns(summary, summary.levels), "")
@@ -45,7 +45,7 @@ def _section(title: str, rows: Sequence[LevelSummary], found: Sequence[Column], 
 
 
 def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
-    """The columns of these levels, the load first; those of times that no level has are left out."""
+    """Return the columns of these levels, the load first; those of times that no level has are left out."""
     unit, open_loop, of_sessions = unit_of(summary), is_open(summary), summary.load_unit == "sessions"
     kind = unit.removesuffix("tokens").strip()
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
@@ -72,7 +72,7 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
 
 
 def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
-    """Predicted throughput and measured over it; the same by a calibration."""
+    """Return predicted throughput and measured over it; the same by a calibration."""
     prediction = None if is_open(summary) else summary.prediction
     own = prediction.calibrated if prediction else None
     predicted = {level.concurrency: level for level in prediction.levels} if prediction else {}
@@ -118,7 +118,7 @@ def _e2e(level: LevelSummary) -> Spread:
 
 
 def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:
-    """Where nothing is decoded: an answer has one time."""
+    """Return the columns where nothing is decoded: a response has one time."""
     documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
     first, *later = _columns(levels, "latency ms", _e2e, {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
     of_documents = [Column("docs/s", documents, spare=8)] if unit is not Unit.DOCUMENTS else []
@@ -128,7 +128,7 @@ def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:
 def _columns(
     levels: Sequence[LevelSummary], name: str, times: Callable[[LevelSummary], Spread], spare: Mapping[str, int]
 ) -> list[Column]:
-    """A column for each statistic of a time, with how readily a narrow terminal leaves it out."""
+    """Return a column for each statistic of a time, with how readily a narrow terminal leaves it out."""
     return [Column(f"{name}\n{q}", [ms(getattr(times(x), q)) for x in levels], spare=n) for q, n in spare.items()]
 
 
@@ -144,6 +144,6 @@ def _half(level: LevelSummary) -> str:
 
 
 def _outcome(level: LevelSummary) -> str:
-    """Of all limits of the SLO together."""
+    """Return the outcome of all limits of the SLO together."""
     outcomes = [each.outcome for each in level.slo]
     return next((outcome for outcome in Outcome if outcome in outcomes), MISSING)

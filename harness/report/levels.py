@@ -44,7 +44,7 @@ def at_the_knee(levels: Sequence[LevelSummary], knee: float | None, curve: Curve
 
 
 def one_level(level: LevelSummary, unit: Unit, price: str) -> list[Fact]:
-    """A run of one level: no knee, but its figures."""
+    """Return the figures of a run of one level, which has no knee."""
     first = throughput(level, unit, price)
     if not unit.decodes:
         return [first, Fact("Latency", _percentiles("", level.e2e_s) or MISSING)]
@@ -53,19 +53,19 @@ def one_level(level: LevelSummary, unit: Unit, price: str) -> list[Fact]:
 
 
 def throughput(level: LevelSummary, unit: Unit, price: str) -> Fact:
-    """Throughput of a level, with its interval, its requests and what they cost."""
+    """Return throughput of a level, with its interval, its requests and what they cost."""
     rate = level.requests_per_s.mean
     value = f"{number(level.throughput.mean)} {unit.per_s} ({confidence(level.throughput.ci95)}) at {load_of(level)}"
     return Fact("Throughput", value, joined(f"{number(rate)} requests/s" if rate is not None else "", price))
 
 
 def latencies(level: LevelSummary) -> Fact:
-    """Times of the requests at a level."""
+    """Return times of the requests at a level."""
     return Fact(f"At {load_of(level)}", _latencies(level))
 
 
 def phases(found: Phases | None) -> list[Fact]:
-    """Prefill and decode, as their probes measured them."""
+    """Return prefill and decode, as their probes measured them."""
     out = []
     if found and found.prefill:
         prefill, slope = found.prefill, found.prefill.seconds_per_token.value
@@ -102,7 +102,7 @@ def _itl(level: LevelSummary) -> str:
 
 
 def _percentiles(name: str, times: Spread) -> str:
-    """The median and the highest percentile that the samples carry; the mean where they carry none.
+    """Return the median and the highest percentile that the samples carry; the mean where they carry none.
 
     >>> _percentiles("TTFT ", Spread(0.05, 0.04, 0.06, 0.07, None, 0.2, 150))
     'TTFT p50 40 ms, p95 70 ms'
@@ -135,12 +135,12 @@ def of_loads(levels: Sequence[LevelSummary]) -> list[list[LevelSummary]]:
 
 
 def distinct(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """One level for each load, the lowest first."""
+    """Return one level for each load, the lowest first."""
     return [mean_of(same) for same in of_loads(levels)]
 
 
 def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
-    """Repeats of one level as one: means of rates and times, sums of requests and errors, every verdict."""
+    """Return repeats of a level as one: means of rates and times, sums of requests and errors, every finding."""
     first = same[0]
     if len(same) == 1:
         return first
@@ -166,7 +166,7 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
 
 
 def _estimate(repeats: Sequence[Estimate]) -> Estimate:
-    """The mean, with an interval by the scatter of three or more repeats (Student's t).
+    """Return the mean, with an interval by the scatter of three or more repeats (Student's t).
 
     >>> _estimate([Estimate(98.0), Estimate(100.0), Estimate(102.0)]).mean
     100.0

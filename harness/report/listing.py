@@ -21,7 +21,7 @@ _LABELS = 6  # at most, on the axis of time
 
 
 def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
-    """A row for each folder, with the figure of that name; where not `whole`, as much as fits on a terminal."""
+    """Return a row for each folder, with the figure of that name; where not `whole`, as much as fits on a terminal."""
     rows = found.results
     simulated = _SIMULATED if any(each.simulated for each in rows) else ""
     scale, words = _shown(name, unit, rows)
@@ -40,7 +40,7 @@ def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True)
 
 
 def index(found: Listing, name: str, unit: str) -> Document:
-    """The page: a figure over time, then the table."""
+    """Return the page: a figure over time, then the table."""
     made, many = table(found, name, unit), len(found.results)
     lines = [f"{plain(each.place)}: {plain(each.error)}" for each in found.broken]
     return Document(
@@ -58,7 +58,7 @@ def index(found: Listing, name: str, unit: str) -> Document:
 
 
 def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
-    """A figure of every run against when it was begun; a tone for each model, rings where it is provisional."""
+    """Return a figure of every run against when it was begun; a tone for each model, rings where it is provisional."""
     scale, words = _shown(name, unit, rows)
     tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(PARTS), strict=False))
     points: dict[tuple[str | None, bool], list[Datum]] = {}
@@ -98,7 +98,7 @@ def _datum(each: Entry, figure: Quantity, scale: float, words: str) -> Datum:
 
 
 def _shown(name: str, unit: str, rows: Sequence[Entry]) -> tuple[float, str]:
-    """What the figure is multiplied by to be shown, and its unit then."""
+    """Return what the figure is multiplied by to be shown, and its unit then."""
     if unit == expression.SECONDS:
         return 1e3, "ms"
     if unit == expression.PER_SECOND:
@@ -109,7 +109,7 @@ def _shown(name: str, unit: str, rows: Sequence[Entry]) -> tuple[float, str]:
 
 
 def _ticks(begin: float, end: float) -> list[tuple[float, str]]:
-    """Evenly spaced times with their names: days, or within two days hours.
+    """Return evenly spaced times with their names: days, or within two days hours.
 
     >>> [name for _, name in _ticks(0.0, 5 * 86400.0)]
     ['1970-01-01', '1970-01-02', '1970-01-03', '1970-01-04', '1970-01-05', '1970-01-06']
@@ -126,7 +126,7 @@ def _date(each: Entry) -> str:
 
 
 def _quantity(found: Quantity, beyond: str, scale: float = 1.0, words: str = "") -> str:
-    """A figure with its interval; one that is not found by its estimate, or by what it is at least.
+    """Return a figure with its interval; one that is not found by its estimate, or by what it is at least.
 
     >>> _quantity(Quantity(16.2, (15.4, 17.1)), ""), _quantity(Quantity(0.05, None, "provisional"), "", 1e3, "ms")
     ('16.2 (15.4–17.1)', 'about 50 ms')

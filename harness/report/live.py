@@ -126,7 +126,7 @@ class LiveView:
                 self._print(Text(plain(line)))
 
     def _joined(self, when: Text, how: Text) -> Text:
-        """One line, or two on a terminal too narrow for it."""
+        """Return one line, or two on a terminal too narrow for it."""
         if self._live and when.cell_len + 2 + how.cell_len > self._console.width:
             return Text.assemble(when, "\n    ", how)
         return Text.assemble(when, "  ", how)
@@ -149,7 +149,7 @@ class LiveView:
 def _figures(
     tokens: float | None, in_flight: float | None, latency: str, errors: int, half: float | None = None, *, unit: str
 ) -> Text:
-    """How a level runs: 1,853 tok/s ±15  16.0 in flight  TTFT 120 ms  2 errors."""
+    """Return how a level runs: 1,853 tok/s ±15  16.0 in flight  TTFT 120 ms  2 errors."""
     spread = "" if half is None else f" ±{number(half, 2)}"
     text = Text(f"{number(tokens):>6} {unit}{spread}  {_load(in_flight):>5} in flight")
     if latency:

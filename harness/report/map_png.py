@@ -18,7 +18,7 @@ _CHART = 4.3, 3.0  # inches of a panel of points
 
 
 def draw(whole: Panels) -> bytes:
-    """The map with its heading and its legend."""
+    """Draw the map with its heading and its legend."""
     width, height = _panel_size(whole.rows[0][0])
     columns, rows = len(whole.rows[0]), len(whole.rows)
     whole_w = _LEFT + columns * width + (columns - 1) * _GAP_X + _RIGHT
@@ -51,7 +51,7 @@ _CONTOUR, _PREDICTED, _NOT_REACHED = "predicted hinge", "predicted", "plateau no
 
 
 def _panel_size(panel: Heat | Chart) -> tuple[float, float]:
-    """Inches of a panel: cells of one size as long as there is room."""
+    """Return the inches of a panel: cells of one size as long as there is room."""
     if isinstance(panel, Chart):
         return _CHART
     width, height = _CELL_W * len(panel.x.ticks), _CELL_H * len(panel.y.ticks)
@@ -59,7 +59,7 @@ def _panel_size(panel: Heat | Chart) -> tuple[float, float]:
 
 
 def _heat(axes: Any, panel: Heat, small: float) -> dict[str, Any]:
-    """All cells, each coloured by its figure, with contours over them; and the legend's entries."""
+    """Draw all cells, each coloured by its figure, with contours over them; return the legend's entries."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -125,7 +125,7 @@ def _contours(axes: Any, grid: Grid, small: float) -> bool:
 
 
 def _clear(x: float, y: float) -> float:
-    """The distance of a place from the text of the nearest cell, which is wide and not high."""
+    """Return the distance of a place from the text of the nearest cell, which is wide and not high."""
     return max(0.7 * abs(x - round(x)), abs(y - round(y)))
 
 

@@ -9,7 +9,7 @@ from harness.report import document as doc
 
 
 def render(document: doc.Document) -> str:
-    """The document as CommonMark with tables. The scenario, which a page folds away, is left out."""
+    """Return the document as CommonMark with tables. The scenario, which a page folds away, is left out."""
     parts = [
         f"# {literal(document.title)}" if document.title else "",
         literal(document.subtitle),
@@ -20,7 +20,7 @@ def render(document: doc.Document) -> str:
 
 
 def literal(text: str) -> str:
-    r"""Text that Markdown shows as it is, on one line.
+    r"""Return text that Markdown shows as it is, on one line.
 
     >>> print(literal("a|b <i> `x` &lt; max_num_seqs"), literal("1. # x\n\n# y"))
     a\|b \<i> \`x\` \&lt; max\_num\_seqs 1\. # x # y
@@ -30,7 +30,7 @@ def literal(text: str) -> str:
 
 
 def _section(section: doc.Section) -> str:
-    """A section with its title; one with a picture has no title, for the picture has one."""
+    """Return a section with its title; one with a picture has no title, for the picture has one."""
     facts = [_fact(fact) for fact in section.facts]
     again = [f"- to run it again:\n\n{_indented(section.command)}"] if section.command else []
     parts = [

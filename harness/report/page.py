@@ -30,7 +30,7 @@ _FIGURES = 6  # of a coordinate on the page: a ten-thousandth of a pixel
 
 
 def render(document: doc.Document) -> str:
-    """The document as a page that needs no network; with charts half a megabyte and their points."""
+    """Return the document as a page that needs no network; with charts half a megabyte and their points."""
     from markupsafe import Markup
 
     charts = {chart.name: chart for section in document.sections for chart in section.charts if chart.series}
@@ -50,7 +50,7 @@ def render(document: doc.Document) -> str:
 
 
 def ordered(document: doc.Document) -> list[doc.Section]:
-    """The sections as a page has them: where it begins with figures, the curve comes before the other facts."""
+    """Return the sections as a page has them: where it begins with figures, the curve comes before the other facts."""
     sections = list(document.sections)
     first = next((i for i, section in enumerate(sections) if section.picture), None)
     if document.figures and first is not None:
@@ -59,7 +59,7 @@ def ordered(document: doc.Document) -> list[doc.Section]:
 
 
 def places(document: doc.Document) -> dict[str, tuple[str, str]]:
-    """What can be linked on the page: id and words by the names of charts and the titles of sections.
+    """Return what can be linked on the page: id and words by the names of charts and the titles of sections.
 
     >>> places(doc.Document(sections=[doc.Section("All knees", [doc.Fact("hinge", "16")])]))
     {'All knees': ('section-all-knees', 'All knees')}
@@ -89,29 +89,29 @@ def _templates() -> Environment:
 
 
 def asset(name: str) -> str:
-    """A file that pages are made of."""
+    """Return a file that pages are made of."""
     return (_ASSETS / name).read_text("utf-8")
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """The page's content policy; a script is known by its digest."""
+    """Return the page's content policy; a script is known by its digest."""
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     sources = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"{_POLICY}; script-src " + (sources or "'none'")
 
 
 def charts_json(charts: dict[str, Chart]) -> str:
-    """The charts for the script, with as many digits as a screen shows."""
+    """Return the charts for the script, with as many digits as a screen shows."""
     return _for_script(_rounded(msgspec.to_builtins(charts)))
 
 
 def _for_script(value: Any) -> str:
-    """JSON inside an element; "<" cannot end it when it is not there."""
+    """Return JSON for inside an element, without a "<", which could end it."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
 def _rounded(value: Any) -> Any:
-    """The same with fewer digits, and whole numbers as such."""
+    """Return the same with fewer digits, and whole numbers as such."""
     match value:
         case float():
             short = float(f"{value:.{_FIGURES}g}")

@@ -16,7 +16,7 @@ _MARK = "planned"
 
 
 def report(plan: Plan) -> Document:
-    """The whole plan."""
+    """Return the whole plan."""
     sections = [Section(facts=answer(plan), answer=True)]
     if plan.operating_point.at is None:
         sections.append(Section("Measured", columns=_loads(plan.capacity)))
@@ -34,7 +34,7 @@ def report(plan: Plan) -> Document:
 
 
 def answer(plan: Plan) -> list[Fact]:
-    """Replicas, where each of them runs, and the cost."""
+    """Return the replicas, where each of them runs, and the cost."""
     at = plan.operating_point.at
     limits = listed([plain(each) for each in plan.capacity.slo])
     if at is None:
@@ -61,7 +61,7 @@ def _replicas(plan: Plan) -> Fact:
 
 
 def _spread(ends: tuple[int, int]) -> str:
-    """The interval of a count; "" where both ends are alike."""
+    """Return the interval of a count; "" where both ends are alike."""
     return f" (95 % interval {ends[0]}–{ends[1]})" if ends[0] != ends[1] else ""
 
 
@@ -99,7 +99,7 @@ def _cost(plan: Plan) -> list[Fact]:
 
 
 def _sizes(plan: Plan) -> Section:
-    """One replica fewer, the plan, one more."""
+    """Return one replica fewer, the plan, one more."""
     if plan.fleet is None:
         return Section()
     rows, n = plan.fleet.options, plan.fleet.replicas
@@ -129,7 +129,7 @@ def _loads(capacity: Capacity) -> list[Column]:
 
 
 def _money(plan: Plan) -> Section:
-    """Ways to pay and what the money buys; only what needs more than the answer's line."""
+    """Return ways to pay and what the money buys; only what needs more than the answer's line."""
     found = plan.costs
     if found is None:
         return Section()
@@ -191,7 +191,7 @@ def _traffic(plan: Plan) -> Section:
 
 
 def _autoscaler(day: TrafficFleet) -> list[str]:
-    """Whether a fleet can follow without a forecast."""
+    """Return whether a fleet can follow without a forecast."""
     if day.cold_start_s is None:
         return []
     within = f"within one cold start of {span(day.cold_start_s)}"

@@ -45,12 +45,12 @@ Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
 
 
 def draw(chart: Chart) -> bytes:
-    """The chart as a PNG."""
+    """Draw the chart as a PNG."""
     return encoded(figure(chart))
 
 
 def vector(chart: Chart) -> bytes:
-    """The same as SVG, its text as text."""
+    """Return the same as SVG, its text as text."""
     import matplotlib
 
     out = io.BytesIO()
@@ -60,7 +60,7 @@ def vector(chart: Chart) -> bytes:
 
 
 def figure(chart: Chart) -> Any:
-    """The chart with its title, its answer and its legend, as a figure of matplotlib."""
+    """Return the chart with its title, its answer and its legend, as a figure of matplotlib."""
     drawn = paper((9, 5.4))
     margin = any(series.end for series in chart.series) or any(guide.axis == "y" for guide in chart.guides)
     top = 0.77 if chart.answer else 0.795
@@ -88,7 +88,7 @@ def figure(chart: Chart) -> Any:
 
 
 def paper(inches: tuple[float, float]) -> Any:
-    """An empty figure."""
+    """Return an empty figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -118,7 +118,7 @@ def head(figure: Any, title: str, subtitle: str, answer: str = "", *, simulated:
 
 
 def encoded(figure: Any) -> bytes:
-    """A figure as a PNG of 256 colours, a third of the size of all, without a date or a version in it."""
+    """Return a figure as a PNG of 256 colours, a third of the size of all, without a date or a version in it."""
     from PIL import Image
 
     drawn = io.BytesIO()
@@ -150,7 +150,7 @@ def fill(axes: Any, chart: Chart) -> list[Entry]:
 
 
 def _reach(chart: Chart, name: str, axis: Scale) -> tuple[float, float]:
-    """The ends of an axis without any of its own, by the chart's points and guides."""
+    """Return the ends of an axis without any of its own, by the chart's points and guides."""
     values = [float(getattr(point, name)) for each in chart.series for point in each.points]
     values += [guide.at for guide in chart.guides if guide.axis == name and math.isfinite(guide.at)]
     values = [value for value in values if value > 0] if axis.log else values
@@ -182,7 +182,7 @@ def scale(axes: Any, name: str, axis: Scale) -> None:
 
 
 def _series(axes: Any, series: Series) -> list[Entry]:
-    """A line, its band, its markers with their whiskers, and its points' labels."""
+    """Return a line, its band, its markers with their whiskers, and its points' labels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -37,7 +37,7 @@ PARAMETERS = {
 
 
 def limit_name(limit: str) -> str:
-    """A limit's name for people; options keep their own names.
+    """Return a limit's name for people; options keep their own names.
 
     >>> limit_name("kv_traffic"), limit_name("max_num_seqs"), limit_name("slo")
     ('KV traffic', 'max_num_seqs', 'SLO')
@@ -73,7 +73,7 @@ def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
 
 
 def _head(prediction: Prediction) -> list[str]:
-    """The answer in a few lines."""
+    """Return the answer in a few lines."""
     has, bound = prediction.assumptions, binding(prediction) or "no cap binds"
     lines = [", ".join(subject(prediction))]
     if prediction.output_tokens:
@@ -99,7 +99,7 @@ def _head(prediction: Prediction) -> list[str]:
 
 
 def subject(prediction: Prediction) -> tuple[str, str]:
-    """What was predicted: the model on its cards, and the tokens of a request."""
+    """Return what was predicted: the model on its cards, and the tokens of a request."""
     answers = f", {number(prediction.output_tokens)} out" if prediction.output_tokens else ""
     served = f"{plain(prediction.model)} on {prediction.gpus} × {plain(prediction.gpu)}"
     texts = f"{prediction.inputs} texts of " if prediction.inputs else ""
@@ -107,7 +107,7 @@ def subject(prediction: Prediction) -> tuple[str, str]:
 
 
 def binding(prediction: Prediction) -> str:
-    """What stops the batch, or the SLO before, and where; "" where nothing does."""
+    """Return what stops the batch, or the SLO before, and where; "" where nothing does."""
     cap = prediction.binding_cap
     limit = prediction.caps.get(cap) if cap else None
     if cap == "slo":
@@ -120,7 +120,7 @@ def _billions(value: float | None) -> str:
 
 
 def _edges(prediction: Prediction) -> str:
-    """How far low and high lie from the middle; docs/predict.md, The band."""
+    """Return how far low and high lie from the middle; docs/predict.md, The band."""
     band = prediction.single_stream_tokens_per_s if prediction.output_tokens else None
     if band is None or not band.low:
         return ""
@@ -132,7 +132,7 @@ def _band(band: Band) -> str:
 
 
 def calibrated_line(found: Calibrated) -> str:
-    """The calibrated prediction in a line of its own."""
+    """Return the calibrated prediction in a line of its own."""
     on = ", ".join(f"{each:g}" for each in found.fitted_on)
     error = f"error {percent(found.error_unseen)} at the other levels" if found.error_unseen is not None else ""
     unseen = error or "there are no other levels to judge it by"
@@ -144,7 +144,7 @@ def calibrated_line(found: Calibrated) -> str:
 
 
 def level_columns(prediction: Prediction) -> list[Column]:
-    """The table over concurrency."""
+    """Return the table over concurrency."""
     levels, decodes = prediction.levels, prediction.output_tokens > 0
     tokens = [level.throughput if decodes or level.input_tokens_per_s else None for level in levels]
     rates = [level.requests_per_s for level in levels]
@@ -180,7 +180,7 @@ def _ratio(value: float | None, digits: int = 2) -> str:
 
 
 def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
-    """The step machine's table, over concurrency or over the target rate; percentiles follow their mean."""
+    """Return the step machine's table, over concurrency or over the target rate; percentiles follow their mean."""
 
     def spread(head: str, get: Callable[[SteppedLevel], Spread | None]) -> list[Column]:
         found = [get(level) for level in levels]
@@ -206,7 +206,7 @@ def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
 
 
 def limit_columns(limits: Sequence[ThroughputLimit], prediction: Prediction) -> list[Column]:
-    """Every named limit with its value, and which one binds."""
+    """Return every named limit with its value, and which one binds."""
     unit = "tok/s" if prediction.output_tokens else ""
     effects = [_effect(each) + " ← binds" * (each.name == prediction.binding_cap) for each in limits]
     return shown([
@@ -218,7 +218,7 @@ def limit_columns(limits: Sequence[ThroughputLimit], prediction: Prediction) -> 
 
 
 def _effect(limit: ThroughputLimit) -> str:
-    """What a limit does to the curve, and what happens from its load on, where it has one."""
+    """Return what a limit does to the curve, and what happens from its load on, where it has one."""
     if limit.kind == "ceiling":
         from_there = f"; from there it outweighs {_OUTWEIGHED[limit.name]}"
         return "no batch exceeds it" + (from_there if limit.concurrency is not None else "")
@@ -246,7 +246,7 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
 
 
 def choice_sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> list[Section]:
-    """Every card that fits, the best first, and the others with the reason why not.
+    """Return every card that fits, the best first, and the others with the reason why not.
 
     Where not `whole`, as many columns as fit on a terminal.
     """
@@ -321,7 +321,7 @@ def _choices(choices: Sequence[Choice], *, whole: bool) -> list[Column]:
 
 
 def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
-    """Every golden case: id, inputs, value, expected, met."""
+    """Return every golden case: id, inputs, value, expected, met."""
 
     def exact(value: float) -> str:
         return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}" if value < 1e6 else f"{value:,.6e}"
@@ -338,7 +338,7 @@ def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
 
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
-    """What was fitted and what was `assumed`, and the error at the levels that were not fitted on."""
+    """Return what was fitted and what was `assumed`, and the error at the levels that were not fitted on."""
     from harness.predict.calibration import doubts  # which reports of other things start without
 
     def figure(parameter: str, value: float) -> str:
@@ -364,7 +364,7 @@ def _unseen(found: Calibration) -> list[float]:
 
 
 def _errors(found: Calibration) -> list[Section]:
-    """The error at the levels that were not fitted on: of the calibration and of two simpler predictions."""
+    """Return the error at the levels that were not fitted on: of the calibration and of two simpler predictions."""
     unseen = [row for row in found.errors_unseen if row.figure == "output_tokens_per_s"]
     if not unseen:
         return [Section("Error at other levels", lines=["unknown: every valid level was fitted on"])]
@@ -402,7 +402,7 @@ def _signed(error: float | None) -> str:
 
 
 def disaggregated(found: Disaggregated) -> Document:
-    """What each pool can take, the ratio that balances them, and the levels."""
+    """Return what each pool can take, the ratio that balances them, and the levels."""
     pools = [("prefill", found.prefill), ("decode", found.decode)]
     tightest, least = min(pools, key=lambda each: each[1].requests_per_s.mid)
     rate = number(found.best_requests_per_s)

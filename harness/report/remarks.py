@@ -20,18 +20,18 @@ _OF_THE_RECORDS = (incomplete.code, spool_damaged.code)  # what is shown is not 
 
 
 def worst(level: LevelSummary) -> Gravity | None:
-    """The gravity of the level's gravest verdict; None when there are none."""
+    """Return the severity of the level's gravest finding; None where it has none."""
     return next((gravity for gravity in Gravity if any(v.level == gravity for v in level.verdicts)), None)
 
 
 def legend(levels: Sequence[LevelSummary]) -> str:
-    """The meaning of the signs that these levels have in a table; "" when there are none."""
+    """Return the meaning of the signs that these levels have in a table; "" when there are none."""
     seen = {worst(level) for level in levels}
     return ", ".join(f"{SIGNS[gravity]} {gravity}" for gravity in Gravity if gravity in seen)
 
 
 def remarks(summary: Summary) -> list[Remark]:
-    """All verdicts of the run, its curve and its levels; those of several levels with one code are one remark.
+    """Return all verdicts of the run, its curve and its levels; those of several levels with one code are one remark.
 
     The gravest come first, but an early end before all, and notes about the run as such after those on its figures.
     """
@@ -84,7 +84,7 @@ def _is_usual(remark: Remark) -> bool:
 
 
 def _repeated(summary: Summary) -> set[str]:
-    """Codes that void only levels of which there is a valid repeat, and so nothing that is shown."""
+    """Return the codes that void only levels which have a valid repeat, and so nothing that is shown."""
     valid = {level.load for level in summary.levels if usable(level, Purpose.ANSWER)}
     voided: dict[str, set[float | None]] = {}
     for level in summary.levels:
@@ -113,7 +113,7 @@ def _remark(group: list[Verdict], summary: Summary) -> Remark:
 
 
 def _place(at: Sequence[int | float], summary: Summary) -> str:
-    """Where, in few words: the levels, or how many of them."""
+    """Return where, in few words: the levels, or how many of them."""
     levels = len({level.load for level in summary.levels})
     if not at:
         return ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def frontier(answer: PredictionResult) -> Chart:
-    """Output tok/s per GPU against output tok/s per user: a point a level with its users; hollow: SLO missed."""
+    """Return output tok/s per GPU against output tok/s per user: a point a level with its users; hollow: SLO missed."""
     prediction = answer.prediction
     missed = {float(level.concurrency) for level in prediction.levels if level.meets_slo is False}
     points = [Datum(x, y) for _, x, y in answer.frontier]
@@ -49,7 +49,7 @@ def frontier(answer: PredictionResult) -> Chart:
 
 
 def _merged(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str, float, float]]:
-    """The points with their users; points in one place, where a cap limits the batch, share a label.
+    """Return the points with their users; points in one place, where a cap limits the batch, share a label.
 
     >>> _merged([(8, 90.0, 700.0), (16, 70.0, 1000.0), (32, 70.0, 1000.0)])
     [('8', 90.0, 700.0), ('16–32', 70.0, 1000.0)]
@@ -64,7 +64,7 @@ def _merged(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str, f
 
 
 def roofline(answer: PredictionResult) -> Chart:
-    """FLOP/s against FLOP/byte: both roofs, their ridge, decoding by batch, and prefill."""
+    """Return FLOP/s against FLOP/byte: both roofs, their ridge, decoding by batch, and prefill."""
     roof, prediction = answer.roof, answer.prediction
     batches = roof.decode if prediction.output_tokens else []
     reached = [(x, y) for _, x, y in batches] + [roof.prefill]
@@ -101,7 +101,7 @@ def roofline(answer: PredictionResult) -> Chart:
 
 
 def _labelled(decode: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """The batches that get a label: none closer than a fifth of a decade of intensity."""
+    """Return the batches that get a label: none closer than a fifth of a decade of intensity."""
     kept: list[tuple[float, float, float]] = []
     for row in decode:
         if not kept or math.log10(row[1] / kept[-1][1]) >= 0.2:
@@ -110,7 +110,7 @@ def _labelled(decode: Sequence[tuple[float, float, float]]) -> list[tuple[float,
 
 
 def _si(value: float) -> str:
-    """A rate with its prefix.
+    """Return a rate with its prefix.
 
     >>> _si(3.35e12), _si(989.4e12), _si(41e9)
     ('3.35 T', '989 T', '41 G')
@@ -122,5 +122,5 @@ def _si(value: float) -> str:
 
 
 def _subtitle(prediction: Prediction) -> str:
-    """What was predicted, in a line."""
+    """Return what was predicted, in a line."""
     return " · ".join(part for part in (*subject(prediction), binding(prediction), "predicted") if part)

@@ -53,7 +53,7 @@ _WAYS_OUT = {
 def report(
     summary: Summary, manifest: Manifest, baseline: Summary | None = None, *, with_claims: bool = False
 ) -> doc.Document:
-    """The whole report: the answer first, then charts, levels, verdicts, and how it was measured.
+    """Return the whole report: the answer first, then charts, levels, verdicts, and how it was measured.
 
     The levels of a baseline, which is another run, are laid over the curve. `with_claims` has unsourced claims about
     such a setup beside what was measured.
@@ -105,7 +105,7 @@ def report(
 
 
 def with_records(document: doc.Document, summary: Summary, result: Result) -> doc.Document:
-    """The report with the charts that need the requests or the telemetry; they stand before the levels."""
+    """Return the report with the charts that need the requests or the telemetry; they come before the levels."""
     table = Facts.of(result.manifest).table(result.records) if result.records else None
     found = timeline(table, result.samples, result.last_s)
     more = [
@@ -117,7 +117,7 @@ def with_records(document: doc.Document, summary: Summary, result: Result) -> do
 
 
 def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False, noted: Collection[str] = ()) -> doc.Document:
-    """What a terminal shows: the answer, the table by load, and the gravest remarks, a line each.
+    """Return what a terminal shows: the answer, the table by load, and the gravest remarks, a line each.
 
     `verbose` has every remark with its code and its advice, the details of the answer, and every table. Without it, the
     notes in `noted`, which were printed before the load, are not printed again.
@@ -149,7 +149,7 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False, noted
 
 
 def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section:
-    """The gravest remarks, a line each, and how many more there are."""
+    """Return the gravest remarks, a line each, and how many more there are."""
     first = first_lines(summary, found, FIRST_REMARKS)
     more = len(found) - len(first)
     rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more > 0 else ""
@@ -157,7 +157,7 @@ def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section
 
 
 def ramp_facts(summary: Summary) -> list[doc.Fact]:
-    """The ramp's decisions in order, each level with its reason; none where the operator chose all levels."""
+    """Return the ramp's decisions in order, each level with its reason; none where the operator chose all levels."""
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
     if all(step.role is Role.FIXED for step in levels):
         return []
@@ -215,7 +215,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _percentile_ms(spread: Spread, value: float | None, q: int) -> str:
-    """The percentile, or how many samples it needs."""
+    """Return the percentile, or how many samples it needs."""
     return _ms(value) if value is not None else f"{MISSING} (n = {spread.n}, {SAMPLES[q]} needed)"
 
 

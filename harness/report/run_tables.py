@@ -310,7 +310,7 @@ def drift(summary: Summary) -> doc.Section:
 
 
 def _figures(level: LevelSummary, per_s: str) -> list[tuple[str, float, Trend]]:
-    """(name with its unit, its scale, how it moves) of each figure that was read."""
+    """Return (name with its unit, scale, how it moves) of each figure that was read."""
     moved = level.drift
     if not moved:
         return []
@@ -326,7 +326,7 @@ def _figures(level: LevelSummary, per_s: str) -> list[tuple[str, float, Trend]]:
 
 
 def _share(share: Value | None) -> str:
-    """A share an hour with its interval, in percent."""
+    """Return a share an hour with its interval, in percent."""
     if share is None:
         return MISSING
     ends = None if share.ci95 is None else tuple(None if end is None else end * 100 for end in share.ci95)
@@ -334,7 +334,7 @@ def _share(share: Value | None) -> str:
 
 
 def _change(trend: Trend) -> str:
-    """Its moment with its interval, its size, and its cause."""
+    """Return the moment of a change with its interval, its size, and its cause."""
     change = trend.change
     if change is None:
         return MISSING

@@ -47,7 +47,7 @@ def show_paths(paths: Sequence[tuple[str, str | Path]], console: Console) -> Non
 
 
 def _section(section: doc.Section, console: Console) -> list[RenderableType]:
-    """The parts of a section, with its title if there are any; the first line of one without a title is bold."""
+    """Return the parts of a section, with its title if there are any; the first line of one without a title is bold."""
     parts: list[RenderableType] = []
     if section.facts and section.answer:
         parts.append(_folding([(Text(fact.label, "bold"), Text(fact.text)) for fact in section.facts]))
@@ -65,7 +65,7 @@ def _section(section: doc.Section, console: Console) -> list[RenderableType]:
 
 
 def _figures(facts: Sequence[doc.Fact]) -> Table:
-    """A line for each fact: label, value and detail."""
+    """Return a line for each fact: label, value and detail."""
     grid = Table.grid(padding=(0, 2))
     for fact in facts:
         grid.add_row(Text(fact.label), Text(fact.value, style="bold"), Text(fact.detail, style="dim"))
@@ -73,7 +73,7 @@ def _figures(facts: Sequence[doc.Fact]) -> Table:
 
 
 def _figure_lines(facts: Sequence[doc.Fact]) -> Text:
-    """The same for a file, which has no width: nothing is folded, and no line ends in blanks."""
+    """Return the same for a file, which has no width: nothing is folded, and no line ends in blanks."""
     labels = max(cell_len(fact.label) for fact in facts)
     values = max((cell_len(fact.value) for fact in facts if fact.detail), default=0)
     lines = [f"{set_cell_size(fact.label, labels)}  {_padded(fact, values)}".rstrip() for fact in facts]
@@ -81,12 +81,12 @@ def _figure_lines(facts: Sequence[doc.Fact]) -> Text:
 
 
 def _padded(fact: doc.Fact, width: int) -> str:
-    """The value, before a detail as wide as the others that have one."""
+    """Return the value, before a detail as wide as the others that have one."""
     return f"{set_cell_size(fact.value, width)}  {fact.detail}" if fact.detail else fact.value
 
 
 def _table(section: doc.Section, console: Console) -> RenderableType:
-    """A table; where it is too wide for the terminal, without as many spare columns as needed.
+    """Return a table; where it is too wide for the terminal, without as many spare columns as needed.
 
     One without spare columns is never cut in a file, which has no width.
     """
@@ -106,13 +106,13 @@ def _table(section: doc.Section, console: Console) -> RenderableType:
 
 
 def _widths(columns: Sequence[doc.Column]) -> list[int]:
-    """What each column takes on a terminal, its heading's longer line included."""
+    """Return what each column takes on a terminal, its heading's longer line included."""
     texts = ([*column.head.split("\n"), *map(str, column.cells)] for column in columns)
     return [max(map(cell_len, each)) for each in texts]
 
 
 def _heads(columns: Sequence[doc.Column]) -> list[str]:
-    """The headings; the first line of one is not repeated by the columns after it."""
+    """Return the headings; the first line of one is not repeated by the columns after it."""
     found, above = [], ""
     for column in columns:
         first, _, second = column.head.partition("\n")
@@ -151,7 +151,7 @@ def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Tabl
 
 
 def _folding(rows: Sequence[tuple[Text, Text]]) -> Table:
-    """Labels with their texts, which are folded where they are long."""
+    """Return labels with their texts, which are folded where they are long."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -161,7 +161,7 @@ def _folding(rows: Sequence[tuple[Text, Text]]) -> Table:
 
 
 def _remark(remark: doc.Remark, console: Console) -> Text:
-    """A remark in full; one without a code is a line, which a terminal cuts."""
+    """Return a remark in full; one without a code is a line, which a terminal cuts."""
     if not remark.code:
         cut = console.is_terminal
         return Text(remark.message, no_wrap=cut, overflow="ellipsis" if cut else None)
