@@ -108,6 +108,22 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     foot: str = ""
 
 
+def frontier(
+    name: str, per_user: str, series: Sequence[Series], *, room: float, subtitle: str = "", missing: str = ""
+) -> Chart:
+    """Return throughput per user against throughput per GPU, with `room` above the highest point, as a factor."""
+    everywhere = [point for each in series for point in each.points]
+    return Chart(
+        name=name,
+        title="Throughput per user against throughput per GPU",
+        subtitle=subtitle,
+        x=Scale(label=per_user, ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
+        y=Scale(label="output tok/s per GPU", ends=(0, room * max((p.y for p in everywhere), default=1.0))),
+        series=[each for each in series if each.points],
+        missing=missing,
+    )
+
+
 def ticks(levels: Sequence[float], octaves: float = 0.34) -> list[float]:
     """Return the levels that get a tick label: none closer than `octaves`, powers of two first.
 

@@ -20,6 +20,7 @@ from harness.base.units import LIMITS, duration
 from harness.data.judgement import Gravity
 from harness.data.manifest import Manifest
 from harness.data.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value, is_decided
+from harness.report import chart
 from harness.report.answer import answer, is_open, limited, of_ramp, own_knee, plateau_of, state, unit_of
 from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks
 from harness.report.facts import simulated_words, subject
@@ -402,14 +403,7 @@ def frontier(summary: Summary) -> Chart:
     load = "target rate" if is_open(summary) else summary.load_unit
     name = f"measured; the numbers are {load}"
     series.append(Series(name=name, tone="measured", points=points, line="solid", marker="dot"))
-    everywhere = [point for each in series for point in each.points]
-    return Chart(
-        name="frontier",
-        title="Throughput per user against throughput per GPU",
-        x=Scale(label="output tok/s per user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
-        y=Scale(label="output tok/s per GPU", ends=(0, 1.15 * max((p.y for p in everywhere), default=1.0))),
-        series=[each for each in series if each.points],
-    )
+    return chart.frontier("frontier", "output tok/s per user (1/ITL)", series, room=1.15)
 
 
 def _labelled_apart(points: Sequence[Datum]) -> list[Datum]:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from harness.data.judgement import Outcome
 from harness.decide.check import expression
 from harness.decide.check.decision import Decision, Report
-from harness.report.document import Column, Document, Section, shown
+from harness.report.document import SIMULATED, Column, Document, Section, shown
 from harness.report.format import MISSING, confidence, joined, load, number, percent, plain
 
 _WORDS = {Outcome.MISSED: "MISSED", Outcome.UNRESOLVED: "unresolved", Outcome.MET: "met"}
@@ -17,7 +17,6 @@ def report(found: Report) -> Document:
     """Return the answer in a line, and a row for each threshold."""
     rows = found.decisions
     against = f" against {_places(found.baseline)}" if found.baseline else ""
-    simulated = "the simulated endpoint answered. No GPU was measured." if found.simulated else ""
     columns = [
         Column("outcome", [_WORDS[Outcome(each.outcome)] for each in rows], words=True),
         Column("threshold", [plain(each.threshold) for each in rows], words=True),
@@ -29,7 +28,7 @@ def report(found: Report) -> Document:
         title=sentence(found),
         subtitle=_places(found.runs) + against,
         answer=sentence(found),
-        simulated=simulated,
+        simulated=SIMULATED if found.simulated else "",
         sections=[Section(columns=columns, void=missed)],
     )
 

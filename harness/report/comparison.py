@@ -9,9 +9,10 @@ from harness.analysis.stats import Z95
 from harness.data.summary import Knees, Value
 from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
 from harness.decide.compare.runs import Load
+from harness.report import chart
 from harness.report.answer import of_curve
 from harness.report.chart import PARTS, Chart, Datum, Guide, Scale, Series, ticks
-from harness.report.document import Column, Document, Fact, Section, shown
+from harness.report.document import SIMULATED, Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
 from harness.spec.work import Unit
 
@@ -35,7 +36,7 @@ def report(found: Report) -> Document:
         title=" against ".join(map(plain, stacks)),
         subtitle="" if many or not first.workload else f"workload {plain(first.workload)}",
         answer=sentence(first) if not many else "winner by workload",
-        simulated="the simulated endpoint answered. No GPU was measured." if simulated else "",
+        simulated=SIMULATED if simulated else "",
         sections=sections,
         source="the runs that it names",
         again="knee compare",
@@ -348,12 +349,5 @@ def frontier(found: Comparison, suffix: str = "") -> Chart:
         ]
         if points:
             series.append(Series(name=plain(stack.label), tone=tone, points=points, line="solid", marker="dot"))
-    everywhere = [point for each in series for point in each.points]
-    return Chart(
-        name=f"frontier{suffix}",
-        title="Throughput per user against throughput per GPU",
-        x=Scale(label="output tok/s per user", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
-        y=Scale(label="output tok/s per GPU", ends=(0, 1.15 * max((p.y for p in everywhere), default=1.0))),
-        series=series,
-        missing="" if series else "not known",
-    )
+    missing = "" if series else "not known"
+    return chart.frontier(f"frontier{suffix}", "output tok/s per user", series, room=1.15, missing=missing)

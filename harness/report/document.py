@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from harness.decide.plan.what_if import WhatIf  # which reads arrays: a prediction starts without numpy
 
 
+SIMULATED = "the simulated endpoint answered. No GPU was measured."
+
+
 class Fact(msgspec.Struct, frozen=True):
     """One line of an answer: "label: value; detail"."""
 

@@ -8,7 +8,7 @@ from harness.decide.plan.costs import FOLLOWING, Costs
 from harness.decide.plan.plan import Plan
 from harness.decide.plan.replicas import TrafficFleet
 from harness.report.answer import count
-from harness.report.document import Column, Document, Fact, Section, shown
+from harness.report.document import SIMULATED, Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, joined, listed, ms, number, percent, plain
 from harness.spec.work import Unit
 
@@ -28,7 +28,7 @@ def report(plan: Plan) -> Document:
         title="Plan",
         subtitle=f"from {plain(plan.capacity.source)}",
         answer=answer(plan)[0].text,
-        simulated="the simulated endpoint answered. No GPU was measured." if plan.capacity.simulated else "",
+        simulated=SIMULATED if plan.capacity.simulated else "",
         sections=sections,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.data.summary import Prediction
+from harness.report import chart
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
 from harness.report.format import number
 from harness.report.prediction import binding, subject
@@ -36,16 +37,9 @@ def frontier(answer: PredictionResult) -> Chart:
         Series(tone="measured", points=labels),
         Series(name="calibrated", tone="knee", points=calibrated, line="dashed", marker="square"),
     ]
-    everywhere = [point for each in series for point in each.points]
-    return Chart(
-        name="frontier",
-        title="Throughput per user against throughput per GPU",
-        subtitle=_subtitle(prediction),
-        x=Scale(label="output tok/s per user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
-        y=Scale(label="output tok/s per GPU", ends=(0, 1.2 * max((p.y for p in everywhere), default=1.0))),
-        series=[each for each in series if each.points],
-        missing="" if points else "nothing is decoded",
-    )
+    missing = "" if points else "nothing is decoded"
+    per_user = "output tok/s per user (1/ITL)"
+    return chart.frontier("frontier", per_user, series, room=1.2, subtitle=_subtitle(prediction), missing=missing)
 
 
 def _merged(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str, float, float]]:
