@@ -46,7 +46,7 @@ def counting(tokens: Callable[[int], int], context: int | None = None) -> Script
 
     def script(r: Request) -> None:
         if r.path == "/v1/models":
-            r.answer(200, models(**({"max_model_len": context} if context else {})))
+            r.answer(200, models() if context is None else models(max_model_len=context))
         elif r.path != "/v1/chat/completions":
             r.answer(404, b"{}")
         elif context is not None and tokens(prompt_words(r)) + most(r) > context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def level(concurrency: int, noise: float = 0.0, **changes: Any) -> LevelSummary:
     return msgspec.structs.replace(made, **changes)
 
 
-def prediction(levels: tuple[int, ...], measured: dict[int, float], simulated: bool = False) -> Prediction:
+def prediction(levels: tuple[int, ...], measured: Mapping[int | None, float], simulated: bool = False) -> Prediction:
     rows = []
     for concurrency in levels:
         mid = throughput(concurrency) * 1.06

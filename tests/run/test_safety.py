@@ -205,6 +205,7 @@ def test_a_level_whose_requests_fail_ends_early_and_ends_the_ramp(tmp_path: Path
     assert level.window_start_s is not None
     assert level.window_end_s - level.window_start_s < 30
     assert "failing" in level.notes
+    assert run.manifest.ramp
     assert run.manifest.ramp[-1].reason == "stopped: 100.0% of the requests failed at 8 in flight"
     assert status == 3, "nothing else was measured"
 
@@ -222,6 +223,7 @@ def test_dollars_bound_a_run_by_what_its_tokens_cost(tmp_path: Path) -> None:
         more = ["--levels", "1,2", "--price-per-mtok", "1,5", "--max-dollars", "0.004", "--level-seconds", "60"]
         knee_run(f"http://127.0.0.1:{port}", tmp_path / "r", *more)
     run = Result.open(tmp_path / "r")
+    assert run.manifest.ramp
     assert run.manifest.ramp[-1].reason == "stopped: --max-dollars 0.004 are spent"
     spent = dollars(scenario.Hardware(price_per_mtok=[1.0, 5.0]), 0, sum(map(Usage.of, run.records), Usage()))
     assert spent == pytest.approx(0.004, rel=0.5)  # it is looked at twenty times a second
@@ -235,6 +237,7 @@ def test_dollars_bound_a_run_by_the_hour(tmp_path: Path) -> None:
         more = ["--levels", "1,2", "--price", "1800", "--gpus", "2", "--max-dollars", "1", "--level-seconds", "60"]
         knee_run(url, tmp_path / "r", *more)
     run = Result.open(tmp_path / "r")
+    assert run.manifest.ramp
     assert run.manifest.ramp[-1].reason == "stopped: --max-dollars 1 are spent"
     assert run.levels[0].window_end_s == pytest.approx(1.0, abs=0.5)
 

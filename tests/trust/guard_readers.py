@@ -201,7 +201,7 @@ def beyond(**changes: Any) -> bytes:
 
 def level(**changes: Any) -> bytes:
     fields = {"index": 99, "concurrency": 4, "repeat": 0, "begin_s": 1.0, "window_start_s": 2.0, "window_end_s": 9.0}
-    made = Level(**{**fields, "end_s": 10.0, **changes})  # type: ignore[arg-type]
+    made = Level(**{**fields, "end_s": 10.0, **changes})
     return msgspec.msgpack.encode({"kind": "level", "level": msgspec.to_builtins(made)})
 
 
