@@ -33,8 +33,8 @@ from knee_truths import KINDS, SERVERS, Floats, TrueCurve
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
 from harness.data.summary import Value
-from harness.search.measured import MeasuredLevel
-from harness.search.precision import Window, window
+from harness.search.pace import Window, window
+from harness.search.state import MeasuredLevel
 
 NOISES = (0.01, 0.03, 0.05)
 REACHED, PAST = 0.95, 3.0  # "plateau reached" is due in this share of the ramps that went so many hinges far

@@ -31,9 +31,8 @@ from harness.analysis import answer, change, seats, stats
 from harness.analysis.curve import Point, fit
 from harness.data.summary import Value
 from harness.library.prediction import Deployment, predict
-from harness.search.measured import MeasuredLevel
 from harness.search.ramp import next_level
-from harness.search.state import Search
+from harness.search.state import MeasuredLevel, Search
 
 NOISES = (0.0, 0.03, 0.05)
 DOUBTED, FALSE_ALARMS = 0.95, 0.01  # of the servers that change, and of those that do not

@@ -27,10 +27,9 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import model
 from harness.predict.sequence import SimulatedRequest
-from harness.search import precision
-from harness.search.measured import MeasuredLevel
+from harness.search import pace
 from harness.search.ramp import next_level
-from harness.search.state import Search
+from harness.search.state import MeasuredLevel, Search
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Measure = Callable[[int, np.random.Generator], MeasuredLevel]  # a concurrency in, the measured level out
@@ -41,7 +40,7 @@ BENDS = (0.05, 2.0)  # bB/a, log-uniform: elasticity right below the hinge is 1/
 DIPS = (0.05, 0.25)  # d·P, uniform: throughput 4 times past the hinge is down by 6 to 26 %
 SINGLE = 0.02  # a, seconds a token
 TOKENS = 128  # G
-WARM_UP, WINDOW, COOLDOWN = 2.0, float(precision.REQUEST_TIMES), 1.0  # request times; the shortest window
+WARM_UP, WINDOW, COOLDOWN = 2.0, float(pace.REQUEST_TIMES), 1.0  # request times; the shortest window
 
 
 class KnownCurve(Protocol):
@@ -255,7 +254,7 @@ def windowed(name: str, steps: int, C: int, rng: np.random.Generator) -> Measure
     found = traced(name, steps, C)
     half = (float(found.at[-1]) - found.warm_s) / 2
     start = found.warm_s + rng.uniform() * half
-    window = precision.window(found.at, found.counts, start, found.request_s, most=half)
+    window = pace.window(found.at, found.counts, start, found.request_s, most=half)
     return _level(found, C, start, start + window.seconds)
 
 
@@ -291,7 +290,7 @@ def saturated(name: str, steps: int) -> float:
 
 # ---- series of tokens whose rate is known ---------------------------------------------------------------
 
-LONGEST = precision.lengths(1.0)[-1]  # request times that a window may last
+LONGEST = pace.lengths(1.0)[-1]  # request times that a window may last
 _BINS, _RHO, _VARIES = 10, 0.8, 0.10  # bins a request time, their lag-1 correlation and relative deviation
 _GAPS = 200  # mean arrivals a request time
 RATE = 1000.0  # tokens a request time of both series

@@ -30,11 +30,10 @@ from harness.data.summary import NONE, Value
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import StepMachine as StepMachine
 from harness.predict.sequence import SimulatedRequest
-from harness.search import pace, precision, timing
+from harness.search import pace, timing
 from harness.search.decision import Decision
-from harness.search.measured import MeasuredLevel
 from harness.search.ramp import next_level
-from harness.search.state import Search
+from harness.search.state import MeasuredLevel, Search
 from harness.spec.scenario import Scenario
 
 ITL = 0.015  # seconds a token of a single stream, of the closed server
@@ -395,7 +394,7 @@ def measured_level(
             break
         counts = np.concatenate(([0.0], np.cumsum(series.tokens)))
         times = np.concatenate(([series.at[0] - 1e-9], series.at))
-        if precision.check(times, counts, start, start + length, series.request_s, 0.02).precise:
+        if pace.check(times, counts, start, start + length, series.request_s, 0.02).precise:
             break
     return sample(series, C, start, length)
 

@@ -35,7 +35,7 @@ MEASURING = {
 }  # what reads its results never comes to it
 PURE_ROOMS = {"predict", "decide", "analysis", "search"}
 SEEDED_ROOMS = {"dialects", "workload"}  # pure, but for random numbers from a seed
-PURE_LOAD = {"balance", "clock", "http1", "quota", "schedule"}
+PURE_LOAD = {"http1", "schedule"}
 IMPURE = {"socket", "asyncio", "time"}
 MEDIA = {  # of report: who shows something by which library; what is shown is described without any
     "rich": {"harness.report.terminal", "harness.report.live"},

@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 
 from harness.data.record import Level, Record
-from harness.load import clock
-from harness.load.clock import Offset
-from harness.load.local import received
+from harness.load import schedule
+from harness.load.link import received
 from harness.load.loop import LATE_BINS
 from harness.load.messages import PROGRESS_EVERY_S, Codec, Command, Done, Plan, Progress, Replica, encode
+from harness.load.schedule import Offset
 from harness.load.transport import Target
 from harness.load.workers import Workers
 from harness.results import frames
@@ -188,7 +188,7 @@ async def clock_error_s(sock: socket.socket) -> float:
         writer.write(b"?")
         return int.from_bytes(await reader.readexactly(8), "little")
 
-    found = await clock.estimated(theirs, time.monotonic_ns)
+    found = await schedule.estimated(theirs, time.monotonic_ns)
     writer.close()
     return found.error_ns * 1e-9
 

@@ -20,10 +20,10 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
-from harness.load import clock
-from harness.load.clock import Offset
-from harness.load.local import LocalWorker
+from harness.load import schedule
+from harness.load.link import LocalWorker
 from harness.load.messages import Command, Plan, encode
+from harness.load.schedule import Offset
 
 _CONNECT_S = 5.0
 _START_S = 120.0  # of an actor, whose node may start a Python first
@@ -244,7 +244,7 @@ class RayWorker:
             return int(await self._actor.clock_ns.remote())
 
         try:
-            found = await clock.estimated(theirs, time.monotonic_ns)
+            found = await schedule.estimated(theirs, time.monotonic_ns)
         except self._lost:  # its messages end, which says so
             return None
         self.clock_offset_ns = found.ns

@@ -2,7 +2,7 @@
 
 Closed loop: a slot sends, waits for the end of the response, sends again. A new level changes the number of slots:
 those that stay never pause, new ones begin staggered, surplus ones end with their current request. Where requests
-belong together (`load.tasks`) a slot holds a task, and takes the next one when all of that is over. Static batches:
+belong together (`load.sending`) a slot holds a task, and takes the next one when all of that is over. Static batches:
 all slots send at once, and again when the last answer is over. Open loop: a request is sent when it is due, whether or
 not earlier ones have ended. How long a level lasts is decided by the parent; the driver only reports progress. Every
 request ends as a record, tagged with the level in which it was sent.
@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.data.record import ABANDONED, NOT_FAILED, Record
 from harness.dialects.tokens import TokenPlacer
-from harness.load import quota, tasks
+from harness.load import schedule, sending
 from harness.load.loop import HotSelector, now
 from harness.load.messages import (
     BATCH_EVERY_S,
@@ -35,10 +35,9 @@ from harness.load.messages import (
     Stop,
     encode,
 )
-from harness.load.open_loop import Room, each
-from harness.load.prepared import Built, Prepared
-from harness.load.recording import Running, record
+from harness.load.requests import Built, Prepared, Running, record
 from harness.load.schedule import pause_after
+from harness.load.sending import Room, each
 from harness.load.transport import IDLE_S, CutExchange, Exchange, Transport
 from harness.results import frames
 from harness.spec import traffic
@@ -175,7 +174,7 @@ class Driver:
             self._waiting -= 1
         if (source := self._tasks) is not None:
             send = functools.partial(self._one_of_task, slot=i, keep_text=source.live)
-            await tasks.one_after_the_other(source, self._requests.next_number, due, send, lambda: self._has(i))
+            await sending.one_after_the_other(source, self._requests.next_number, due, send, lambda: self._has(i))
             return
         failures = 0
         before: Exchange | None = None
@@ -211,7 +210,7 @@ class Driver:
         """Whether the level has the slot."""
         return self._level is not None and slot < self._level.slots
 
-    async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> tasks.Answer:
+    async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> sending.Answer:
         """A request of a slot's task, sent when it is due if the level still has the slot."""
         built = self._requests.build(request)
         while (left_s := (due - self._clock()) * 1e-9) > 0 and self._has(slot):
@@ -219,11 +218,11 @@ class Driver:
         await self._within_quota()
         level = self._level
         if level is None or slot >= level.slots:
-            return tasks.Answer(due, None)
+            return sending.Answer(due, None)
         exchange = await self._sent(built, level, due, keep_text=keep_text)
         await self._decoded(exchange)  # the next request may hold it
         text = None if exchange.error else exchange.decoded.text
-        return tasks.Answer(exchange.done_ns, text, exchange.retry_after_s)
+        return sending.Answer(exchange.done_ns, text, exchange.retry_after_s)
 
     async def _decoded(self, exchange: Exchange) -> None:
         """Wait until a response that is over is decoded."""
@@ -421,8 +420,8 @@ class Driver:
                 running = self._ended.popleft()
                 self._failed += running.level is self._level and running.exchange.error not in NOT_FAILED
                 records.append(record(running, self._plan))
-                if not quota.NAMES.keys().isdisjoint(headers := running.exchange.response.headers):
-                    self._quota |= quota.figures(headers)
+                if not schedule.QUOTA_HEADERS.keys().isdisjoint(headers := running.exchange.response.headers):
+                    self._quota |= schedule.quota_figures(headers)
                 size += len(records[-1].arrivals)
             await self._send(frames.batch(records))
             await asyncio.sleep(0)  # requests that are due go first

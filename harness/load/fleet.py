@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from harness.load import control
-from harness.load.balance import Balancer, State
 from harness.load.client import client
 from harness.load.messages import Replica
+from harness.load.schedule import Balancer, State
 from harness.load.transport import Exchange, Transport
 from harness.spec.choices import LOST
 

@@ -1,6 +1,20 @@
-"""A worker's time: its share of a level, the rest after a failure, the tick of its loop. Pure: times in, times out."""
+"""What a worker decides: its share of a level, its rests, the replica of each request, and what its clock is. Pure.
+
+A hosted API publishes its quota in the headers of its answers: OpenAI's names (x-ratelimit-remaining-requests and the
+like), which many hosts share, Anthropic's, and Retry-After. Left out: reset times that are moments, not durations.
+"""
 
 from __future__ import annotations
+
+import enum
+import hashlib
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from harness.spec.choices import LEAST_IN_FLIGHT, SESSION, Balance
 
 
 def shares(total: int, workers: int) -> list[int]:
@@ -36,3 +50,169 @@ def tick_ns(itl_s: float | None, e2e_s: float | None) -> int:
     """
     known = [t for t in (itl_s and itl_s / 8, e2e_s and e2e_s / 256) if t]
     return round(min(0.003, max(0.00025, min(known))) * 1e9) if known else 1_000_000
+
+
+QUOTA_HEADERS = {  # header: our name
+    "x-ratelimit-limit-requests": "limit_requests",
+    "x-ratelimit-limit-tokens": "limit_tokens",
+    "x-ratelimit-remaining-requests": "remaining_requests",
+    "x-ratelimit-remaining-tokens": "remaining_tokens",
+    "x-ratelimit-reset-requests": "reset_requests_s",
+    "x-ratelimit-reset-tokens": "reset_tokens_s",
+    "anthropic-ratelimit-requests-limit": "limit_requests",
+    "anthropic-ratelimit-tokens-limit": "limit_tokens",
+    "anthropic-ratelimit-requests-remaining": "remaining_requests",
+    "anthropic-ratelimit-tokens-remaining": "remaining_tokens",
+    "retry-after": "retry_after_s",
+}
+_LONGEST_VALUE = 40  # characters of a value
+_MOST = 1e15  # of anything that a quota counts
+_PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ms|s|m|h|d|$)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
+
+
+def quota_figures(headers: Mapping[str, str]) -> dict[str, float]:
+    """The figures of one answer's headers (names in lower case); what cannot be read is left out.
+
+    >>> quota_figures({"x-ratelimit-remaining-requests": "59", "x-ratelimit-reset-tokens": "6m0.5s", "date": "x"})
+    {'remaining_requests': 59.0, 'reset_tokens_s': 360.5}
+    """
+    found = {}
+    for header, name in QUOTA_HEADERS.items():
+        if header in headers and (value := _value(headers[header])) is not None:
+            found[name] = value
+    return found
+
+
+def _value(text: str) -> float | None:
+    """A count, or a duration in seconds: '59', '1s', '6m0s', '12ms'."""
+    total, at = 0.0, 0
+    text = text.strip()
+    if not text or len(text) > _LONGEST_VALUE or not text.isascii():
+        return None
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None:
+            return None
+        total, at = total + float(part[1]) * _SECONDS[part[2]], part.end()
+    return total if math.isfinite(total) and total < _MOST else None
+
+
+FAILURES = 3  # in a row, which take a replica out
+
+
+class State(enum.Enum):
+    IN = "in"
+    OUT = "out"
+    TRIAL = "trial"
+
+
+class Balancer:
+    """A worker's choice among its replicas, by their numbers: outcomes in, a replica out.
+
+    Each worker balances the requests of its own, and begins the turn at another replica than the workers before it.
+
+    A replica whose last three requests failed is out: no request goes to it. Once it answers a probe it is on trial: it
+    gets one request at a time, and is in again when one of them succeeds, out again when it fails. A failure is a
+    connection that is refused, reset or cut off, a deadline that passes, or a status of 5xx; what the server refuses
+    (4xx) is none. Where all replicas are out, requests go to all of them in turn.
+    """
+
+    def __init__(self, policy: Balance, replicas: int, worker: int = 0) -> None:
+        self._policy = policy
+        self._turn = worker % replicas
+        self.states = [State.IN] * replicas
+        self.in_flight = [0] * replicas
+        self._failures = [0] * replicas  # in a row
+
+    def begin(self, session: str = "") -> int:
+        """The replica of the next request, which counts as in flight there until `end`."""
+        at = self._pick(session)
+        self.in_flight[at] += 1
+        return at
+
+    def end(self, at: int, *, failed: bool, cut: bool = False) -> None:
+        """A request is over; one that was `cut` by us says nothing of its replica."""
+        self.in_flight[at] -= 1
+        if cut:
+            return
+        self._failures[at] = self._failures[at] + 1 if failed else 0
+        if not failed:
+            self.states[at] = State.IN
+        elif self._failures[at] >= FAILURES:
+            self.states[at] = State.OUT
+
+    def answered(self, at: int) -> None:
+        """A replica that is out has answered a probe."""
+        if self.states[at] is State.OUT:
+            self.states[at] = State.TRIAL
+
+    def _pick(self, session: str) -> int:
+        on_trial = [i for i, state in enumerate(self.states) if state is State.TRIAL and not self.in_flight[i]]
+        if on_trial:
+            return on_trial[0]
+        usable = [i for i, state in enumerate(self.states) if state is State.IN] or list(range(len(self.states)))
+        if self._policy == SESSION and session:
+            return max(usable, key=lambda i: _weight(session, i))
+        if self._policy == LEAST_IN_FLIGHT:
+            fewest = min(self.in_flight[i] for i in usable)
+            usable = [i for i in usable if self.in_flight[i] == fewest]
+        at = min(usable, key=lambda i: (i - self._turn) % len(self.states))
+        self._turn = (at + 1) % len(self.states)
+        return at
+
+
+def _weight(session: str, replica: int) -> bytes:
+    """Of a session at a replica: the heaviest has it, and without that one the next (rendezvous hashing).
+
+    Every worker finds the same one, and the sessions of a replica that is lost are spread over all that are left.
+    """
+    return hashlib.blake2b(f"{replica}/{session}".encode("utf-8", "replace"), digest_size=8).digest()
+
+
+_TRIPS = 16  # of one estimate; the quickest ways out and back bound it, and most trips are slower
+_LONGEST_NS = 1_000_000_000  # of an estimate: a level waits for it
+
+
+class RoundTrip(msgspec.Struct, frozen=True):
+    """One reading of a worker's clock, nanoseconds: the first two by our clock, the last by the worker's."""
+
+    sent_ns: int
+    answered_ns: int
+    theirs_ns: int
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """A worker's clock minus ours, nanoseconds; the true offset lies within the error.
+
+    CLOCK_MONOTONIC counts from the boot of each machine. A worker reads its own between the moment at which we ask and
+    the one at which its answer comes, so each round trip bounds the offset from both sides, however uneven the two ways
+    are.
+    """
+
+    ns: int
+    error_ns: int
+
+
+def offset(trips: Sequence[RoundTrip]) -> Offset:
+    """The offset that all round trips allow: the middle of what their bounds have in common.
+
+    A trip bounds it to [theirs − answered, theirs − sent]. The bounds of clocks that drift during the trips may miss
+    each other by little; then the error is half of what they miss.
+
+    >>> offset([RoundTrip(100, 300, 5_200), RoundTrip(400, 700, 5_420)])
+    Offset(ns=4960, error_ns=60)
+    """
+    least = max(trip.theirs_ns - trip.answered_ns for trip in trips)
+    most = min(trip.theirs_ns - trip.sent_ns for trip in trips)
+    return Offset((least + most) // 2, (abs(most - least) + 1) // 2)
+
+
+async def estimated(theirs: Callable[[], Awaitable[int]], ours: Callable[[], int]) -> Offset:
+    """The offset by some round trips, one after the other; `theirs` reads the worker's clock over its link."""
+    trips: list[RoundTrip] = []
+    while len(trips) < _TRIPS and (not trips or trips[-1].answered_ns - trips[0].sent_ns < _LONGEST_NS):
+        sent_ns = ours()
+        theirs_ns = await theirs()
+        trips.append(RoundTrip(sent_ns, ours(), theirs_ns))
+    return offset(trips)

@@ -32,9 +32,8 @@ from typing import Any
 
 from harness.base.errors import ProtocolError
 from harness.load import http1
-from harness.load.deadlines import Deadlines
 from harness.load.loop import HotSelector, enable_stamps, now
-from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError, own_headers
+from harness.load.transport import IDLE_S, Deadlines, Exchange, LateRead, Target, TlsError, own_headers
 
 _PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
 _NEXT_ADDRESS_S = 2.0  # that one of several addresses has to accept a connection

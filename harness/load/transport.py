@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from harness.dialects.dialect import Decoder
 from harness.dialects.sse import EVENTS
 from harness.dialects.unlisted import UNREADABLE, error_words, printable
 from harness.load.http1 import ResponseParser, decompressed, is_readable, media_type
+from harness.load.loop import now
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
@@ -258,3 +260,44 @@ class Transport(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class Deadlines:
+    """Calls `expired` with each exchange whose deadline has come; all of them may take the same time.
+
+    One timer serves them all. A timer of its own for each request would cost time where many are sent at once, and
+    asyncio keeps those that were taken back in memory until they are half of all.
+    """
+
+    def __init__(self, seconds: float, expired: Callable[[Exchange], None]) -> None:
+        self._seconds = seconds
+        self._expired = expired
+        self._at: dict[Exchange, int] = {}  # CLOCK_MONOTONIC ns; the first one added has the first deadline
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, exchange: Exchange) -> int:
+        """Its time begins now; its deadline, CLOCK_MONOTONIC ns."""
+        self._at[exchange] = deadline = now() + round(self._seconds * 1e9)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check)
+        return deadline
+
+    def remove(self, exchange: Exchange) -> None:
+        """It is over. The timer stays: it is set to the next deadline when it goes off."""
+        self._at.pop(exchange, None)
+
+    def close(self) -> None:
+        """No deadline comes any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        self._timer = None
+        while self._at:
+            exchange, deadline = next(iter(self._at.items()))
+            if (left_ns := deadline - now()) > 0:
+                self._timer = asyncio.get_running_loop().call_later(left_ns * 1e-9, self._check)
+                return
+            del self._at[exchange]
+            self._expired(exchange)

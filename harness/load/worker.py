@@ -15,7 +15,7 @@ import sys
 
 from harness.base.terminal import guard
 from harness.load.driver import Driver
-from harness.load.local import received
+from harness.load.link import received
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
 from harness.load.messages import UNREAD_S, Command, Done, Plan, Prepare, Stop, decode_command, decode_plan, encode
 from harness.load.transport import Target, Transport
@@ -60,8 +60,8 @@ def _transport(plan: Plan, selector: HotSelector) -> Transport:
     """The transport of the plan's server, or of its replicas together."""
     if len(plan.replicas) == 1:
         return transport_for(plan.replicas[0].target, selector)
-    from harness.load.balance import Balancer
     from harness.load.fleet import FleetTransport
+    from harness.load.schedule import Balancer
 
     transports = [transport_for(replica.target, selector) for replica in plan.replicas]
     balancer = Balancer(plan.balance, len(transports), plan.worker)

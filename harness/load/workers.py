@@ -16,7 +16,6 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.machines import WorkerClock
-from harness.load.clock import Offset
 from harness.load.link import Link
 from harness.load.messages import (
     SILENT_S,
@@ -32,7 +31,7 @@ from harness.load.messages import (
     decode_message,
     on_clock,
 )  # fmt: skip
-from harness.load.schedule import shares
+from harness.load.schedule import Offset, shares
 from harness.results.frames import is_batch
 
 _AHEAD_NS = 5_000_000  # a level is announced so long before it begins, which reaches every worker of this machine

@@ -1,15 +1,18 @@
-"""The machine that the load generator runs on: facts once, and how busy it was while load ran."""
+"""The machine that the load generator runs on: facts once, how busy it was while load ran, and its wall clock."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
+import time
 from pathlib import Path
 
 import psutil
 
 from harness.data.machines import Host
+from harness.data.manifest import WallClock
 from harness.data.record import Sample
 
 
@@ -78,3 +81,42 @@ def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
         if (throttled := figures.get("throttled_usec", figures.get("throttled_time"))) is not None:
             return float(throttled) * unit
     return None
+
+
+_UNSYNCHRONISED = 0x0040  # STA_UNSYNC of adjtimex(2)
+
+
+class _Timex(ctypes.Structure):
+    """`struct timex` of adjtimex(2), as far as it is read."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),  # microseconds
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+def ahead_ns() -> int:
+    """The wall clock minus CLOCK_MONOTONIC; it changes only where the wall clock is set."""
+    before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+    return wall - (before + after) // 2
+
+
+def clock_error() -> WallClock:
+    """What the kernel knows of the wall clock's error; nothing where it may not be asked.
+
+    The error is the largest possible one, which a daemon (chrony, ntpd, systemd-timesyncd) keeps up to date.
+    """
+    found = _Timex()
+    try:
+        state = ctypes.CDLL(None).adjtimex(ctypes.byref(found))
+    except (OSError, AttributeError):
+        return WallClock()
+    if state < 0:
+        return WallClock()
+    synchronised = not found.status & _UNSYNCHRONISED
+    return WallClock(synchronised=synchronised, error_s=found.maxerror * 1e-6 if synchronised else None)

@@ -1,17 +1,75 @@
-"""The metrics that the server publishes, as samples under the engine's own names.
+"""Pages in Prometheus' text format as samples: the server's metrics, and those of exporters of its GPUs and machines.
 
-`data.server_metrics` has the names and what they mean. A gauge or a counter is a sample of its value. Of a histogram
-the count and the sum are samples of their values, and a bucket one of how many observations it took by itself since
-the page before. Where it took none it has no sample (most buckets of most pages do not), but for the one below a
-bucket that took some: its bound is that one's lower end. A server that publishes nothing known has no samples, and
-every figure made from them stays None.
+- A page may come from anybody. Format: prometheus.io/docs/instrumenting/exposition_formats, Text-based format. Left
+  out: comments, time stamps, exemplars, and every series whose name nobody wants.
+- `data.server_metrics` has the names of the engines' metrics and what they mean. A gauge or a counter is a sample of
+  its value. Of a histogram the count and the sum are samples of their values, and a bucket one of how many
+  observations it took by itself since the page before. Where it took none it has no sample (most buckets of most
+  pages do not), but for the one below a bucket that took some: its bound is that one's lower end. A server that
+  publishes nothing known has no samples, and every figure made from them stays None.
+- Exporters are NVIDIA's DCGM exporter 4.8.2 (etc/default-counters.csv; the reasons for lower clocks have to be added
+  to that list) and node exporter 1.12.1. GPUs have the figures of `observe.gpu`, and are called '1:3': the second
+  exporter's GPU 3.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
 from harness.data import server_metrics
 from harness.data.record import SERVER, Sample
-from harness.observe import exposition
+
+# Both expressions take a time that grows with the text's length alone, whatever the text is: what a part has taken it
+# never gives back (`++`), and a line that is no sample is read once.
+_SAMPLE = re.compile(
+    r"\n([a-zA-Z_:][a-zA-Z0-9_:]*+)"
+    r'(\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+\})?+'
+    r"[ \t]++([^\s]{1,64}+)(?=\s|\Z)"
+)
+_LABEL = re.compile(r'[ \t,{]*+([a-zA-Z_][a-zA-Z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
+MOST = 1e18  # of anything that is counted; more is no count
+_MOST_LABELS, _LONGEST_LABEL = 64, 200  # that are kept of a series, and characters of each
+
+
+class Series(NamedTuple):
+    """One line of a page."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def series(page: str, wanted: Callable[[str], object]) -> Iterator[Series]:
+    """The series whose names are `wanted`, with a value that can be counted: a number from 0 to 1e18.
+
+    >>> list(series('# HELP up …\\nup{job="a",x="\\\\""} 1 1700000000000\\ndown NaN', lambda name: True))
+    [Series(name='up', labels={'job': 'a', 'x': '\\\\"'}, value=1.0)]
+    """
+    text, at = "\n" + page, 0
+    # Not by `finditer`: of each page it leaves a string in Python's cache of attributes, which fills for hours.
+    while (sample := _SAMPLE.search(text, at)) is not None:
+        at = sample.end()
+        if not wanted(sample[1]):
+            continue
+        try:
+            value = float(sample[3])
+        except ValueError:  # not a number
+            continue
+        if 0 <= value < MOST:
+            yield Series(sample[1], _labels(sample[2] or ""), value)
+
+
+def _labels(text: str) -> dict[str, str]:
+    """The labels between braces, as they are written."""
+    found: dict[str, str] = {}
+    at = 0
+    while len(found) < _MOST_LABELS and (label := _LABEL.match(text, at)) is not None:
+        found[label[1][:_LONGEST_LABEL]] = label[2][:_LONGEST_LABEL]
+        at = label.end()  # each begins where the one before ended: nothing is read twice
+    return found
+
 
 _MOST_SERIES = 20_000  # of known names on one page; a server has some for each of its engines
 _MOST_SAMPLES = 5_000  # of one page; 64 engines of vLLM make 3,500
@@ -24,7 +82,7 @@ def published(page: str) -> dict[str, float]:
     {'vllm:num_requests_running{engine="0"}': 3.0}
     """
     found: dict[str, list[float]] = {}
-    for n, each in enumerate(exposition.series(page, server_metrics.metric_of)):
+    for n, each in enumerate(series(page, server_metrics.metric_of)):
         if n == _MOST_SERIES:
             return {}  # no server has so many, and a part of a sum is no sum
         key = server_metrics.key(each.name, each.labels)
@@ -55,13 +113,13 @@ def figures(page: str) -> dict[str, float]:
 def engine(page: str) -> str:
     """The name of the engine that publishes the page; "" where it is not known."""
     prefixes = tuple(each.prefix for each in server_metrics.ENGINES)
-    found = exposition.series(page, lambda name: name.startswith(prefixes))
+    found = series(page, lambda name: name.startswith(prefixes))
     return server_metrics.engine_of({each.name for each in found})
 
 
 def cache_config(page: str) -> dict[str, str]:
     """The labels of vLLM's cache_config_info: block_size, num_gpu_blocks and the rest as published."""
-    info = next(exposition.series(page, lambda name: name == "vllm:cache_config_info"), None)
+    info = next(series(page, lambda name: name == "vllm:cache_config_info"), None)
     return info.labels if info is not None else {}
 
 
@@ -98,3 +156,50 @@ class Pages:
         if len(found) > _MOST_SAMPLES:
             return []
         return [Sample(time_s, self._source, key, value) for key, value in found.items()]
+
+
+# Of DCGM: our figure, and what makes it one of base units. A figure that a card lacks is a number beyond reason.
+_GPU = {
+    "DCGM_FI_DEV_GPU_UTIL": ("utilization", 1e-2),
+    "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", 2.0**20),
+    "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", 1e-3),
+    "DCGM_FI_DEV_SM_CLOCK": ("sm_clock_hz", 1e6),
+    "DCGM_FI_DEV_MEM_CLOCK": ("memory_clock_hz", 1e6),
+    "DCGM_FI_DEV_GPU_TEMP": ("temperature_c", 1.0),
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": ("throttle_reasons", 1.0),
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": ("throttle_reasons", 1.0),  # its name before DCGM 4
+}
+_NODE = {
+    "node_memory_MemTotal_bytes": "memory_total_bytes",
+    "node_memory_MemAvailable_bytes": "memory_available_bytes",
+}
+_CPU = "node_cpu_seconds_total"
+_IDLE = ("idle", "iowait")
+_MOST_OF_EXPORTER = 2_000  # of one page: 256 GPUs have as many
+
+
+def exporter_samples(exporter: int, time_s: float, page: str) -> list[Sample]:
+    """The figures of one exporter's page; none of a page that has no known name, or more than any machine.
+
+    >>> exporter_samples(0, 0.0, 'DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-4a"} 250.5')
+    [Sample(time_s=0.0, source='gpu', metric='0:1/power_w', value=250.5)]
+    """
+    found: dict[tuple[str, str], float] = {}
+    for each in series(page, lambda name: name in _GPU or name in _NODE or name == _CPU):
+        if each.name in _GPU:
+            gpu, slice_ = each.labels.get("gpu", ""), each.labels.get("GPU_I_ID", "")
+            if not gpu.isdecimal() or not (slice_.isdecimal() or not slice_):
+                continue
+            figure, scale = _GPU[each.name]
+            found["gpu", f"{exporter}:{gpu}{'.' if slice_ else ''}{slice_}/{figure}"] = each.value * scale
+        elif each.name in _NODE:
+            found["node", f"{exporter}/{_NODE[each.name]}"] = each.value
+        else:
+            kinds = ("cpu_s", "cpu_idle_s") if each.labels.get("mode") in _IDLE else ("cpu_s",)
+            for kind in kinds:
+                key = "node", f"{exporter}/{kind}"
+                found[key] = found.get(key, 0.0) + each.value
+        if len(found) > _MOST_OF_EXPORTER:
+            return []
+    return [Sample(time_s, source, metric, value) for (source, metric), value in found.items()]

@@ -20,7 +20,7 @@ from harness.base.errors import HarnessError
 if TYPE_CHECKING:
     from harness.load.messages import Done
     from harness.load.workers import Workers
-    from harness.observe.cards import Cards
+    from harness.observe.gpu import Cards
     from harness.run.levels import Levels
 
 P = ParamSpec("P")

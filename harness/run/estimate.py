@@ -13,9 +13,8 @@ from harness.data.roles import Role
 from harness.search import pace, ramp
 from harness.search.budget import Budget, Usage, dollars
 from harness.search.decision import Decision, Reason, measure
-from harness.search.measured import MeasuredLevel
-from harness.search.state import Search
-from harness.search.timing import check_lengths
+from harness.search.level import check_lengths
+from harness.search.state import MeasuredLevel, Search
 from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 

@@ -31,8 +31,8 @@ from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.manifest import Manifest, Session, StackStart
 from harness.load.workers import Workers
-from harness.observe import cards, clock, host
-from harness.observe.cards import Cards
+from harness.observe import gpu, host
+from harness.observe.gpu import Cards
 from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
@@ -218,7 +218,7 @@ async def _run(session: _Session) -> Outcome:
                 session.view.note(note)
             # A server on this machine has its GPUs here; opening them may take the driver a second.
             is_here = session.profile is None and any(map(consent.is_here, session.urls))
-            opening = asyncio.create_task(asyncio.to_thread(cards.opened)) if is_here else None
+            opening = asyncio.create_task(asyncio.to_thread(gpu.opened)) if is_here else None
             endpoint = await _checked(session, servers, dict(zip(session.urls, ips, strict=True)))
             gpus = await opening if opening is not None else None
             try:
@@ -331,7 +331,7 @@ async def _first_start(session: _Session, endpoint: Endpoint, gpus: Cards | None
     if (share := session.shard) is not None:
         shard.must_lie_ahead(share.start_s, unix_origin)
         session.view.note(f"shard {share.number} of {share.of} begins at {shard.shown(share.start_s)}")
-        origin_ns, unix_origin = round(share.start_s * 1e9) - clock.ahead_ns(), share.start_s
+        origin_ns, unix_origin = round(share.start_s * 1e9) - host.ahead_ns(), share.start_s
         manifest = msgspec.structs.replace(manifest, shards=[describing.shard(share)])
     origin = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
     return _Start(

@@ -23,7 +23,7 @@ from harness.data.summary import LevelSummary, RampStep
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
-from harness.observe.cards import Cards
+from harness.observe.gpu import Cards
 from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.run import telemetry
@@ -32,12 +32,12 @@ from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
 from harness.run.resume import Earlier, end_step, void
 from harness.run.shown import Shown
-from harness.search import decision, ramp, timetable
+from harness.search import decision, pace, ramp
 from harness.search.budget import Bound, Budget, Spent, Usage, dollars, sharing
 from harness.search.decision import Decision, End, Reason
-from harness.search.measured import MeasuredLevel, measured
-from harness.search.state import Search
-from harness.search.timing import LevelTiming, Phase, Task
+from harness.search.level import Phase, Task
+from harness.search.state import MeasuredLevel, Search, measured
+from harness.search.timing import LevelTiming
 from harness.spec.choices import ROUND_ROBIN
 from harness.spec.scenario import Scenario
 from harness.spec.shard import Shard
@@ -229,7 +229,7 @@ class Levels:
             if not load.is_open:
                 step = decision.measure(int(at), Reason.FIXED, Role.FIXED)
             level = self._level(step, repeat)
-            level = msgspec.structs.replace(level, begin_s=timetable.moments(self._scenario, level.index).begin_s)
+            level = msgspec.structs.replace(level, begin_s=pace.moments(self._scenario, level.index).begin_s)
             await self._run_level(workers, level, Role.FIXED)
         self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if load.is_open else "levels"), repeat))
 
@@ -395,7 +395,7 @@ class Levels:
             settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
             rest_s=self._rest_s,
             levels_left=None if total is None else total - len(self._took),
-            moments=timetable.moments(self._scenario, level.index) if self._shard else None,
+            moments=pace.moments(self._scenario, level.index) if self._shard else None,
             requests=self._requests(level),
             silence_s=max(lower.values(), default=0.0),
             silence_load=max(lower, default=1.0),

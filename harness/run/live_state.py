@@ -20,7 +20,8 @@ from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.run import telemetry
 from harness.search.budget import Budget, Usage
-from harness.search.timing import RECENT, Now, failing, outcomes_watched
+from harness.search.level import Now, failing, outcomes_watched
+from harness.search.timing import RECENT
 
 PAUSED_S = 0.5  # of a worker, or of this process: ten times the interval of its reports
 SLEPT_S = 0.1  # of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps

@@ -17,8 +17,8 @@ from harness.data.manifest import Manifest, Sampling, Session, Simulated, Worklo
 from harness.data.summary import Prediction
 from harness.load.messages import Codec
 from harness.load.workers import Workers
-from harness.observe import clock, host
-from harness.observe.cards import Cards
+from harness.observe import host
+from harness.observe.gpu import Cards
 from harness.predict import roofline, served
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
@@ -168,7 +168,7 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
 def shard(share: Shard) -> manifests.Shard:
     """A shard with what is known of its machine's clock."""
     fields = msgspec.structs.asdict(share)
-    return manifests.Shard(**fields, clock=clock.error())
+    return manifests.Shard(**fields, clock=host.clock_error())
 
 
 def with_session(manifest: Manifest, **found: object) -> Manifest:
@@ -205,7 +205,7 @@ def ended(
     )
     if manifest.shards and manifest.clock:
         (own,), origin = manifest.shards, manifest.clock
-        stepped_s = (clock.ahead_ns() + origin.monotonic_ns_origin) * 1e-9 - origin.unix_origin
+        stepped_s = (host.ahead_ns() + origin.monotonic_ns_origin) * 1e-9 - origin.unix_origin
         own = msgspec.structs.replace(own, clock=msgspec.structs.replace(own.clock, stepped_s=stepped_s))
         manifest = msgspec.structs.replace(manifest, shards=[own])
     manifest = with_session(manifest, ended=str(end), ended_s=levels.live.now(), sent=levels.live.sent)

@@ -23,8 +23,7 @@ from harness.run.launch.endpoint import Endpoint
 from harness.search import ramp
 from harness.search.budget import Budget, Spent, Usage
 from harness.search.decision import Decision, End
-from harness.search.measured import MeasuredLevel, measured
-from harness.search.state import Search
+from harness.search.state import MeasuredLevel, Search, measured
 from harness.spec import reading
 from harness.spec import scenario as scenarios
 from harness.spec.choices import APIS

@@ -8,7 +8,8 @@ from harness.data.progress import LevelProgress, View
 from harness.load.messages import Progress
 from harness.run.launch.endpoint import Endpoint
 from harness.run.live_state import LiveState
-from harness.search.timing import LevelTiming, Phase
+from harness.search.level import Phase
+from harness.search.timing import LevelTiming
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
 

@@ -20,11 +20,10 @@ from harness.load.client import client
 from harness.load.loop import LATE_BINS, LATE_SHIFT
 from harness.load.messages import Progress
 from harness.load.transport import Target
-from harness.observe import exporters, server
-from harness.observe.cards import Cards
-from harness.observe.gpu import EVERY_S
+from harness.observe import server
+from harness.observe.gpu import EVERY_S, Cards
 from harness.run.launch.endpoint import Endpoint
-from harness.search.history import Thinned
+from harness.search.level import Thinned
 from harness.spec.scenario import Scenario
 
 Take = Callable[[Sequence[Sample]], None]
@@ -58,7 +57,7 @@ def scrapes(
             source = f"{SERVER} {replica.address.place}" if endpoint.replicas else SERVER
             pages.append((f"the {source}'s own", replica.wire.figures, server.Pages(source).samples))
     for number, where in enumerate(endpoint.wire.exporters):
-        pages.append(("an exporter's", where, functools.partial(exporters.samples, number)))
+        pages.append(("an exporter's", where, functools.partial(server.exporter_samples, number)))
     for whose, where, read in pages:
         scraping = _Scraping(whose=whose, where=where, read=read, every_s=every_s, secrets=endpoint.wire.secrets)
         yield scraping.run(now, take, note)

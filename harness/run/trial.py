@@ -26,7 +26,7 @@ import psutil
 from harness.base.errors import HarnessError
 from harness.data.record import Record, arrivals_of
 from harness.dialects import DIALECTS
-from harness.load.local import LocalWorker
+from harness.load.link import LocalWorker
 from harness.load.messages import BeginLevel, Codec, Done, Plan, Progress, Replica
 from harness.load.schedule import tick_ns
 from harness.load.transport import Target

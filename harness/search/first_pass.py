@@ -17,11 +17,10 @@ import msgspec
 
 from harness.analysis.conclusion import LEVELS, SURE
 from harness.data.judgement import Outcome
-from harness.search import knee, pace
+from harness.search import pace
 from harness.search.decision import Decision, End, Reason, end, measure
-from harness.search.edge import judged
-from harness.search.measured import MeasuredLevel
-from harness.search.state import Search, State, ceiling, overloaded
+from harness.search.slo import judged
+from harness.search.state import MeasuredLevel, Search, State, ceiling, known, overloaded, waits
 
 FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (docs/method.md, The ramp)
 
@@ -49,7 +48,7 @@ def next_step(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
         return step
     if search.slo and judged(measured[-1:]).leans == Outcome.MISSED:
         return end(End.SLO_PASSED, last=measured[-1].users)
-    if (full := knee.waits(measured)) and full[-1].load >= measured[-1].users:
+    if (full := waits(measured)) and full[-1].load >= measured[-1].users:
         return end(End.WAITING, load=full[0].load)
     flat = [_elasticity(a, b) < FLAT for a, b in itertools.pairwise(filter(lambda m: m.counts, measured))]
     if flat[-2:] == [True, True]:
@@ -81,7 +80,7 @@ def is_sure(state: State) -> bool:
     fewest = _FEW if state.search.paced else LEVELS
     if len(state.times) < fewest or state.refined or _elasticity(valid[-2], valid[-1]) > _STILL:
         return False
-    found = knee.known(state)
+    found = known(state)
     if found is None:
         return False
     if len(state.times) < LEVELS:  # goes by fours: a bend well inside is enough to refine

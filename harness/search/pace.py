@@ -2,8 +2,14 @@
 
 Where the ramp chooses its levels, the first pass has windows of one or two request times, so that there is an answer
 early, and the refinement has longer ones. A level next to where the SLO stops being met has as many requests as decide
-it. One whose own figures are wanted lasts until its throughput is precise
-(`precision`). Left out: when its window then begins and ends (`timing`).
+it. One whose own figures are wanted lasts until its throughput is precise.
+
+The 95 % interval is checked only at a few lengths, each 1.5 times the one before. A check at every moment would stop
+when the batches agree by chance, and the interval would then cover the truth in less than 95 % of the windows. The
+first check is at the shortest length that carries an interval; the last one ends the window, precise or not.
+
+The levels of a shard follow from the scenario alone (`moments`): the same on every machine, whatever one of them sees.
+Left out: when a window begins and ends (`timing`, `analysis.window.truncation`).
 """
 
 from __future__ import annotations
@@ -13,10 +19,13 @@ import math
 import msgspec
 
 from harness.analysis import slo
+from harness.analysis.stats import half_width, running_means
+from harness.analysis.table import Floats
 from harness.data.roles import Role
+from harness.data.summary import Estimate
 from harness.spec import traffic
 from harness.spec.load import Search
-from harness.spec.scenario import Scenario
+from harness.spec.scenario import PRECISION, Scenario
 
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
 SHORTEST_S = 1.0  # of a window, whatever a request takes
@@ -148,3 +157,90 @@ def of_level(
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT, Role.SLO):
         return refinement(request_s, seconds_left)
     return until_precise(request_s)
+
+
+REQUEST_TIMES = 22  # of the first check: an interval needs 20 mean ones, and requests in flight move the mean
+APART = 1.5  # from one check to the next (docs/method.md, The window)
+CHECKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A window at a check: its length, the throughput in it, and whether it may end there."""
+
+    seconds: float
+    estimate: Estimate
+    precise: bool
+
+
+def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> list[float]:
+    """Seconds from the window's start at which precision is checked, rising; the last one ends it.
+
+    >>> [round(length, 1) for length in lengths(1.0)]
+    [22.0, 33.0, 49.5, 74.2, 111.4, 167.1]
+    >>> lengths(0.01, least=3.0, most=5.0)
+    [3.0, 4.5, 5.0]
+    """
+    first = max(least, REQUEST_TIMES * request_s)
+    out = [first * APART**i for i in range(CHECKS)]
+    short = [length for length in out if length < most]
+    return short if len(short) == len(out) else [*short, most]
+
+
+def check(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
+    """The window [start, end) by a running count of tokens (or chunks of them) over time.
+
+    Precise: the half-width of the 95 % interval is at most `precision` of the mean.
+    """
+    estimate = running_means(times, counts, start, end, request_s)
+    half = half_width(estimate)
+    return Window(end - start, estimate, half is not None and half <= precision)
+
+
+def window(
+    times: Floats,
+    counts: Floats,
+    start: float,
+    request_s: float,
+    *,
+    precision: float = PRECISION,
+    least: float = 0.0,
+    most: float = math.inf,
+) -> Window:
+    """The window of a whole series: from check to check until it is precise or the last check has come.
+
+    The series has to reach as far as the last check may. `times` rise, `counts` are shape of `times`.
+    """
+    for length in lengths(request_s, least=least, most=most):
+        found = check(times, counts, start, start + length, request_s, precision)
+        if found.precise:
+            break
+    return found
+
+
+_READY_S, _READY_SHARE = 1.0, 0.25  # to make the next level ready: so long, or such a share of a short window
+
+
+class Moments(msgspec.Struct, frozen=True):
+    """Of a level, seconds since the run's start."""
+
+    begin_s: float
+    window_start_s: float
+    window_end_s: float
+    end_s: float
+
+
+def moments(scenario: Scenario, index: int) -> Moments:
+    """The moments of the level with this index, in a scenario whose levels have a length.
+
+    A level takes three times the length of its window: a third to warm up, the window, a third for the requests that
+    began in it. The next level is made ready in the last moments of that.
+
+    >>> from harness.spec.scenario import Ramp
+    >>> moments(Scenario(ramp=Ramp(levels=[1, 2], level_seconds=10.0)), 1)
+    Moments(begin_s=30.0, window_start_s=40.0, window_end_s=50.0, end_s=59.0)
+    """
+    window_s = of_level(scenario, Role.FIXED, 0.0, None).window_s
+    assert window_s is not None, "harness.spec.shard refuses levels without a length"
+    begin_s = 3 * window_s * index
+    ready_s = min(_READY_S, _READY_SHARE * window_s)
+    return Moments(begin_s, begin_s + window_s, begin_s + 2 * window_s, begin_s + 3 * window_s - ready_s)

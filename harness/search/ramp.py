@@ -18,10 +18,9 @@ import msgspec
 
 from harness.data.roles import Role
 from harness.data.summary import FOUND, PROVISIONAL
-from harness.search import first_pass, knee, refinement, slo
+from harness.search import first_pass, refinement, slo
 from harness.search.decision import Decision, End, Part, Reason, both, end, measure, measure_rate
-from harness.search.measured import MeasuredLevel
-from harness.search.state import Search, State
+from harness.search.state import MeasuredLevel, Search, State, fit
 
 SLO_LEVELS = 16  # after the first pass, that an SLO may take
 
@@ -48,7 +47,7 @@ def _soak(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
     if search.slo:
         load, what = slo.edge_so_far(measured).met or 0.0, "the SLO knee"
     else:
-        found = knee.fit(State.of(measured, search, len(measured))).curve
+        found = fit(State.of(measured, search, len(measured))).curve
         hinge = found.hinge_concurrency.value if found.state in (FOUND, PROVISIONAL) else None
         top = float(max(m.users for m in counting))
         load, what = (hinge, "the knee") if hinge else (top, "the highest level, for no knee was found")

@@ -29,10 +29,9 @@ import numpy as np
 from harness.analysis.conclusion import LEVELS, PAST, SURE
 from harness.analysis.seats import CROWDED
 from harness.data.summary import BEYOND, FOUND, PROVISIONAL
-from harness.search import first_pass, knee
+from harness.search import first_pass
 from harness.search.decision import Decision, End, Part, Reason, end, measure
-from harness.search.knee import UP_TO, Known
-from harness.search.state import State
+from harness.search.state import UP_TO, Known, State, fit, known, waits
 
 LEAST, MOST = 8, 32  # levels before the knee is known, and at which it is taken as it is
 
@@ -56,14 +55,14 @@ def next_step(state: State, why: str) -> Decision:
     if not state.times or state.top < 1:
         return end(End.NOTHING_ALLOWED, bar=state.bar if state.measured else Part.SPENT.words())
     if state.search.quick and state.climbed == len(state.measured):
-        answer = knee.fit(state).curve.state
+        answer = fit(state).curve.state
         if answer in (FOUND, PROVISIONAL):
             return end(End.QUICK, state=answer)
     if step := _second_to_wait(state):
         return step
     if len(state.times) < LEVELS:
         return _fill(state) or end(End.FEW_LEVELS, needed=LEVELS, valid=len(state.times), bar=why)
-    found = knee.known(state)
+    found = known(state)
     assert found is not None
     if state.refined >= MOST:
         return _far(state, found) or end(End.MANY_LEVELS, levels=state.refined, found=found.words)
@@ -79,7 +78,7 @@ def next_step(state: State, why: str) -> Decision:
 
 def _second_to_wait(state: State) -> Decision | None:
     """Return a level between what the server serves and the one load at which requests wait."""
-    full = knee.waits(state.measured)
+    full = waits(state.measured)
     if len(full) != 1:
         return None
     served, load = max(full[0].streaming, full[0].most), full[0].load
@@ -114,8 +113,8 @@ def _fill(state: State) -> Decision | None:
 
     Where throughput still rises, as far up as the time allows.
     """
-    last, found = state.highest, knee.known(state)
-    rises = (found.fit if found else knee.fit(state)).curve.state == BEYOND
+    last, found = state.highest, known(state)
+    rises = (found.fit if found else fit(state)).curve.state == BEYOND
     if state.search.paced and rises and not (found and found.onset):
         up = next((C for C in (2 * last, round(1.4 * last)) if state.top >= C > last and state.affordable(C)), None)
         return measure(up, Reason.STILL_RISES, last=last) if up else None

@@ -1,6 +1,7 @@
-"""What a search decides on: its options, the levels measured so far in order, and what one more would cost.
+"""What a search decides on: its options, the levels so far, the knee that they show, and what a level would cost.
 
-Left out: which level comes next (`ramp`).
+Of a level it uses less than the report: not all of its findings and latencies. Left out: which level comes next
+(`ramp`, `refinement`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,112 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from harness.analysis import change, curve, seats, slo
+from harness.analysis.conclusion import BELOW_LAST, UNSURE
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.rules.requests import answered, in_flight_low, too_many_fail, unstable
+from harness.analysis.seats import Occupancy, Seats, occupancy
+from harness.data.record import Level, LevelNote
+from harness.data.roles import Role
+from harness.data.summary import BEYOND, Attainment, LevelSummary, Spread
 from harness.search import decision, pace
 from harness.search.budget import Budget, sharing
-from harness.search.decision import Decision, Part, Reason
-from harness.search.measured import MeasuredLevel
+from harness.search.decision import Decision, Part, Reason, interval_width
 from harness.spec.load import Rates
 from harness.spec.scenario import Scenario
+
+
+class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search knows of a level of a concurrency, or of a rate in requests per second."""
+
+    concurrency: int | None
+    rate: float | None
+    in_flight: float | None  # requests, or sessions where slots hold these
+    throughput: float  # of the run's unit, per second
+    se: float | None  # one standard error, tok/s
+    assumed: bool = False  # `se` is a weight: the window was too short to measure it
+    error_rate: float
+    answered: int | None = None  # requests by which that is judged; None: many
+    seconds: float  # the whole level, warm-up to the end of cooldown
+    requests: int
+    request_s: float | None  # mean E2E
+    valid: bool
+    in_flight_ok: bool
+    ttft_p99_s: float | None
+    slo: str | None  # met | missed | unresolved; None: there is no SLO
+    attainments: tuple[Attainment, ...] = ()  # of its limits
+    unstable: bool = False  # open loop: more and more in flight
+    stalled: bool = False  # nobody answered for so long that the level was ended
+    occupancy: Occupancy | None = None  # what it shows of the server's seats
+    time_s: float | None = None  # the middle of its window, since the run's start
+    soak: bool = False  # the search is over, and this is what it was for
+
+    @property
+    def users(self) -> int:
+        """The concurrency, of a level that has one."""
+        assert self.concurrency is not None
+        return self.concurrency
+
+    @property
+    def n(self) -> float:
+        """Mean in flight; the concurrency where that is not known."""
+        return self.in_flight or float(self.users)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the level is a point of the curve."""
+        return self.valid and not self.fails and self.throughput > 0
+
+    @property
+    def fails(self) -> bool:
+        """Whether too many of its requests failed."""
+        return too_many_fail(self.error_rate, self.answered)
+
+    @property
+    def failure(self) -> str:
+        """The share of failed requests in words."""
+        failed = Part.FAILED if self.rate is None else Part.FAILED_RATE
+        return failed.words(error_rate=self.error_rate, concurrency=self.concurrency, rate=self.rate)
+
+
+def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
+    """A finished level by its summary.
+
+    Its number of requests is estimated from those of its window: those of the whole level are not all over when the
+    search goes on, and a resumed run must come to the same number later.
+    """
+    assert level.end_s is not None
+    seconds = level.end_s - level.begin_s
+    return MeasuredLevel(
+        concurrency=level.concurrency,
+        rate=level.rate,
+        in_flight=summary.in_slots,
+        throughput=summary.throughput.mean or 0.0,
+        se=summary.output_tokens_per_s_se,
+        assumed=summary.output_tokens_per_s_se_assumed,
+        error_rate=summary.error_rate or 0.0,
+        answered=answered(summary),
+        seconds=seconds,
+        requests=round(summary.requests * seconds / summary.window_s),
+        request_s=summary.e2e_s.mean,
+        valid=usable(summary, Purpose.POINT) and summary.throughput.mean is not None,
+        in_flight_ok=not in_flight_low.voids(summary),
+        ttft_p99_s=_p99_at_least(summary.first_s),
+        slo=slo.outcome(summary.slo) if summary.slo else None,
+        attainments=tuple(summary.slo),
+        unstable=unstable.voids(summary),
+        stalled=bool({LevelNote.STALLED, LevelNote.REFUSED, LevelNote.COOLDOWN_STALLED} & {*level.notes}),
+        occupancy=occupancy(summary),
+        time_s=sum(summary.window) / 2,
+        soak=level.role is Role.SOAK,
+    )
+
+
+def _p99_at_least(spread: Spread) -> float | None:
+    """A lower bound of p99: the highest percentile that the samples carry."""
+    carried = (spread.p99, spread.p95, spread.p90, spread.p50)
+    return next((value for value in carried if value is not None), None)
+
 
 KNEE_SHARE = 0.8  # of the knee, at which a soak without a load of its own is: as full as a server is run
 _IN_VAIN = 2  # times that a level is measured without counting, after which its cause is taken to stand
@@ -191,3 +292,94 @@ def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str
         if not b.in_flight_ok and b.users > a.users and math.sqrt(b.users / a.users) > b.n / a.n:
             bars.append((b.users, Part.IN_FLIGHT.words(in_flight=b.n, concurrency=b.users)))
     return min(bars)
+
+
+UP_TO = 2.0  # times the load from which on requests wait, that a level goes up to
+
+_DRAWS = 100  # enough to choose a level by; the report makes its own
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The knee so far, in requests in flight."""
+
+    fit: curve.Fit
+    low: float  # of the 95 % interval of the curve's corner
+    corner: float
+    high: float  # inf where it may lie beyond the levels
+    below_last: float  # the chance that it lies below the highest level, and clearly so
+    plateau_width: float  # of the 95 % interval, relative
+    seats: float | None  # requests served at once, where the records show them
+    onset: float | None  # the least load at which requests wait; None where they do at none
+    shift: change.Shift | None  # a change of the server, if the levels so far look like one
+
+    @property
+    def about(self) -> float:
+        """Where levels tell most."""
+        return self.seats or self.corner
+
+    @property
+    def width(self) -> float:
+        """Full width of the corner's interval, relative to it; inf without an upper end."""
+        return (self.high - self.low) / self.corner
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known what throughput does past the knee: stay, or fall."""
+        return self.fit.curve.plateau_reached or self.fit.curve.dip is not None
+
+    @property
+    def words(self) -> str:
+        """The answer so far, as a part of a sentence."""
+        if self.seats is not None:
+            return Part.SEATS.words(seats=self.seats)
+        if self.fit.curve.state == BEYOND:
+            return Part.RISES.words(concurrency=self.fit.curve.at_least_concurrency or 0.0)
+        past = "" if self.settled else ", and the plateau is not reached"
+        return Part.KNEE.words(hinge=interval_width(self.width), plateau=interval_width(self.plateau_width), past=past)
+
+
+def fit(state: State) -> curve.Fit:
+    """Return the curve through the levels of the last steady stretch; it has draws where they are enough."""
+    return curve.fit(steady(state.measured).points, seed=state.search.seed, draws=_DRAWS)
+
+
+def steady(measured: Sequence[MeasuredLevel]) -> change.Steady:
+    """Return the last steady stretch of the levels; all are one where their times are not known."""
+    points = [
+        change.TimedPoint(
+            m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed,
+            time_s=math.nan if m.time_s is None else m.time_s, occupancy=m.occupancy if m.counts else None,
+        )
+        for m in measured
+    ]  # fmt: skip
+    if any(m.time_s is None for m in measured):
+        return change.Steady(points, [p.occupancy for p in points if p.occupancy], None)
+    return change.steady(points, fast=True)
+
+
+def known(state: State) -> Known | None:
+    """Return what the levels so far say of the knee; None where they are too few for a curve."""
+    points, crowd, shift = steady(state.measured)
+    found = curve.fit(points, seed=state.search.seed, draws=_DRAWS)
+    if found.posterior is None:
+        return None
+    low, corner, high = found.posterior.quantiles(0.025, 0.5, 0.975)
+    last = state.N[-1]
+    below = found.posterior.chance_below(BELOW_LAST * last)
+    above = 1 - found.posterior.chance_below(last)
+    plateau = found.curve.plateau_tokens_per_s
+    ends = plateau.ci95 or (None, None)
+    width = (ends[1] - ends[0]) / plateau.value if plateau.value and None not in ends else math.inf  # type: ignore[operator]
+    counted = seats.find(crowd)
+    waiting = seats.waiting(crowd)
+    return Known(
+        found, low, corner, math.inf if above > UNSURE else high, below, width,
+        counted.value if isinstance(counted, Seats) else None, waiting[0] if waiting else None, shift,
+    )  # fmt: skip
+
+
+def waits(levels: Sequence[MeasuredLevel]) -> list[Occupancy]:
+    """Return the levels at which requests wait for a seat, in order of load."""
+    crowd = [m.occupancy for m in levels if m.counts and m.occupancy is not None]
+    loads = seats.waiting(crowd)
+    return sorted((each for each in crowd if each.load in loads), key=lambda each: each.load)

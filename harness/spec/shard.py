@@ -2,7 +2,7 @@
 
 It is a share of the run's workers, so requests, due times and slots are dealt out as among the workers of one machine,
 and the same requests result whatever the number of shards. No machine waits for another: levels begin at moments that
-follow from the scenario and the start alone (`search.timetable`), by each machine's own clock. So nothing that a
+follow from the scenario and the start alone (`search.pace`), by each machine's own clock. So nothing that a
 machine finds out by itself may decide what is measured, and what would is refused here.
 """
 

@@ -1,7 +1,7 @@
 """A task: requests that wait for each other, of an agent's graph (`graph`) or of a session of turns (`session`).
 
 A session is a chain, in which each request waits for the one before. A graph also has fan-outs, joins and sub-agents.
-Whoever has a clock and sockets runs both in the same way (`load.tasks`), one task in a slot:
+Whoever has a clock and sockets runs both in the same way (`load.sending`), one task in a slot:
 
     task = tasks.task(number)
     progress = Progress(task, start_s=now)

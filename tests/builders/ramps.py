@@ -12,12 +12,11 @@ from harness.analysis.seats import Occupancy
 from harness.analysis.stats import wilson
 from harness.data.roles import Role
 from harness.data.summary import Attainment
-from harness.search import knee
+from harness.search import state
 from harness.search.decision import Decision
-from harness.search.measured import MeasuredLevel
 from harness.search.ramp import SLO_LEVELS, next_level
 from harness.search.refinement import MOST as REFINEMENTS
-from harness.search.state import Search, State
+from harness.search.state import MeasuredLevel, Search, State
 
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 
@@ -85,9 +84,9 @@ class Ramp(msgspec.Struct):
         """The levels after the climb."""
         return [m for m, step in zip(self.levels, self.steps, strict=False) if step.role is not Role.FIRST_PASS]
 
-    def known(self, options: Search) -> knee.Known:
+    def known(self, options: Search) -> state.Known:
         """What it came to."""
-        found = knee.known(State.of(self.levels, options, 0))
+        found = state.known(State.of(self.levels, options, 0))
         assert found is not None
         return found
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from harness.load.balance import FAILURES, Balancer, State
+from harness.load.schedule import FAILURES, Balancer, State
 
 
 def picks(balancer: Balancer, requests: int) -> list[int]:

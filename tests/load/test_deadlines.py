@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.load.deadlines import Deadlines
 from harness.load.loop import HotSelector, new_loop, now
 from harness.load.sockets import SocketTransport
-from harness.load.transport import Exchange, Target
+from harness.load.transport import Deadlines, Exchange, Target
 
 
 def test_each_exchange_expires_at_its_own_time_and_one_that_is_over_does_not() -> None:

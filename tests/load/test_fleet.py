@@ -12,10 +12,10 @@ import pytest
 from harness.analysis import patterns
 from harness.analysis.table import Table
 from harness.data.record import Record
-from harness.load.balance import Balancer
 from harness.load.fleet import FleetTransport
 from harness.load.loop import HotSelector
 from harness.load.messages import Replica, Stop
+from harness.load.schedule import Balancer
 from harness.load.sockets import SocketTransport
 from harness.load.transport import Exchange, Target, own_headers, traceparent
 from harness.spec.choices import Balance

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from harness.load.open_loop import Room, each
+from harness.load.sending import Room, each
 from tests.builders import virtual
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.load.messages import Stop
-from harness.load.quota import figures
+from harness.load.schedule import quota_figures
 from harness.load.transport import Exchange
 from tests.load.test_driver import FakeServer, begin_level, drive
 
@@ -29,13 +29,13 @@ from tests.load.test_driver import FakeServer, begin_level, drive
     ],
 )
 def test_counts_and_durations_are_read_and_all_else_is_left_out(value: str, expected: float | None) -> None:
-    assert figures({"retry-after": value}).get("retry_after_s") == expected
+    assert quota_figures({"retry-after": value}).get("retry_after_s") == expected
 
 
 def test_two_hosts_names_for_the_same_are_one() -> None:
     openai = {"x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "10"}
     anthropic = {"anthropic-ratelimit-tokens-limit": "1000", "anthropic-ratelimit-tokens-remaining": "10"}
-    assert figures(openai) == figures(anthropic) == {"limit_tokens": 1000.0, "remaining_tokens": 10.0}
+    assert quota_figures(openai) == quota_figures(anthropic) == {"limit_tokens": 1000.0, "remaining_tokens": 10.0}
 
 
 class Metered(FakeServer):

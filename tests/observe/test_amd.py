@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.telemetry import gpu_view
-from harness.observe.amd import AmdGpus
+from harness.observe.gpu import AmdGpus
 
 
 class AmdSmiException(Exception):  # noqa: N818 - the name of the real one

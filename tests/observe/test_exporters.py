@@ -8,14 +8,14 @@ import pytest
 
 from harness.analysis.telemetry import gpu_view, node_view
 from harness.data.record import Sample
-from harness.observe import exporters
+from harness.observe import server
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 
 
 def test_dcgm_s_figures_are_in_base_units_and_those_that_it_lacks_are_left_out() -> None:
     page = (PAGES / "dcgm-exporter-4.8.2.txt").read_text()
-    found = {(s.source, s.metric): s.value for s in exporters.samples(1, 5.0, page)}
+    found = {(s.source, s.metric): s.value for s in server.exporter_samples(1, 5.0, page)}
     assert found == {
         ("gpu", "1:0/sm_clock_hz"): 1.755e9,
         ("gpu", "1:0/utilization"): pytest.approx(0.98),
@@ -32,7 +32,9 @@ def test_the_gpus_of_an_exporter_stand_for_this_machine_s() -> None:
     page = (PAGES / "dcgm-exporter-4.8.2.txt").read_text()
     local = [Sample(t, "gpu", "0/power_w", 300.0) for t in (0.0, 10.0)]
     later = page.replace(" 5000000", " 11000000")
-    got = gpu_view([*local, *exporters.samples(0, 0.0, page), *exporters.samples(0, 10.0, later)], (0.0, 10.0))
+    got = gpu_view(
+        [*local, *server.exporter_samples(0, 0.0, page), *server.exporter_samples(0, 10.0, later)], (0.0, 10.0)
+    )
     assert got is not None
     assert (got.gpus, got.power_w) == (2, 650.5 + 120.0)
     assert got.energy_j == pytest.approx((11000 - 5000) + 120.0 * 10), "by the counter, and by power over time"
@@ -41,12 +43,12 @@ def test_the_gpus_of_an_exporter_stand_for_this_machine_s() -> None:
 
 def test_a_node_is_as_busy_as_its_processors_were_between_two_pages() -> None:
     page = (PAGES / "node-exporter-1.12.1.txt").read_text()
-    first = {s.metric: s.value for s in exporters.samples(0, 0.0, page)}
+    first = {s.metric: s.value for s in server.exporter_samples(0, 0.0, page)}
     assert first == {
         "0/cpu_s": 400.0, "0/cpu_idle_s": 260.0, "0/memory_total_bytes": 4e9, "0/memory_available_bytes": 1e9,
     }  # fmt: skip
     later = page.replace('cpu="0",mode="user"} 80', 'cpu="0",mode="user"} 95').replace('idle"} 150', 'idle"} 155')
-    got = node_view([*exporters.samples(0, 0.0, page), *exporters.samples(0, 10.0, later)], (0.0, 10.0))
+    got = node_view([*server.exporter_samples(0, 0.0, page), *server.exporter_samples(0, 10.0, later)], (0.0, 10.0))
     assert got is not None
     assert (got.nodes, got.cpu_fraction, got.memory_used_fraction) == (1, pytest.approx(15 / 20), 0.75)
     assert node_view([], (0.0, 10.0)) is None
@@ -54,6 +56,6 @@ def test_a_node_is_as_busy_as_its_processors_were_between_two_pages() -> None:
 
 def test_a_page_of_ill_will_has_no_samples() -> None:
     many = "\n".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="{i}"}} 1' for i in range(3_000))
-    assert exporters.samples(0, 0.0, many) == []
+    assert server.exporter_samples(0, 0.0, many) == []
     for page in ("", "<html>", 'DCGM_FI_DEV_POWER_USAGE{gpu="0/../1"} 1', 'DCGM_FI_DEV_POWER_USAGE{gpu="\x1b"} 1'):
-        assert exporters.samples(0, 0.0, page) == []
+        assert server.exporter_samples(0, 0.0, page) == []

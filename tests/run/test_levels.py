@@ -27,8 +27,8 @@ from harness.run.launch.endpoint import Alone, Prompts
 from harness.run.levels import Levels, RampInputs
 from harness.run.resume import Earlier
 from harness.search.budget import Budget, Spent
-from harness.search.measured import MeasuredLevel, measured
-from harness.search.timing import Task
+from harness.search.level import Task
+from harness.search.state import MeasuredLevel, measured
 from harness.spec import reading
 from tests.builders import virtual
 from tests.builders.endpoints import checked

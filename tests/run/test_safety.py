@@ -23,7 +23,7 @@ from harness.run import estimate
 from harness.run.launch import consent
 from harness.run.launch.endpoint import address as taken_apart
 from harness.search.budget import Usage, dollars
-from harness.search.timing import failing
+from harness.search.level import failing
 from harness.sim.process import running
 from harness.sim.profile import profile
 from harness.spec import reading, scenario

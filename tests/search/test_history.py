@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from harness.search import history
-from harness.search.history import History
+from harness.search import level
+from harness.search.level import History
 
 
 def filled(points: int) -> History:
@@ -26,7 +26,7 @@ def test_a_short_level_has_every_point() -> None:
 def test_a_long_one_has_points_at_even_distances_from_its_first_to_its_latest(
     points: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "MOST_POINTS", 16)
+    monkeypatch.setattr(level, "MOST_POINTS", 16)
     found = filled(points)
     assert len(found.times) <= 16
     assert (found.times[0], found.times[-1], found.counts[-1]) == (0.0, 0.05 * (points - 1), 10 * (points - 1))
@@ -38,7 +38,7 @@ def test_a_long_one_has_points_at_even_distances_from_its_first_to_its_latest(
 
 
 def test_the_rate_of_the_last_second_is_known_of_a_long_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_POINTS", 16)
+    monkeypatch.setattr(level, "MOST_POINTS", 16)
     found = filled(1000)
     assert found.per_s(1.0) == pytest.approx(200.0)
     assert History().per_s(1.0) == 0.0 == filled(1).per_s(1.0)

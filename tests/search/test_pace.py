@@ -14,8 +14,7 @@ from harness.data.roles import Role
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL
 from harness.search import pace, ramp
 from harness.search.decision import Decision
-from harness.search.measured import MeasuredLevel
-from harness.search.state import Search, State
+from harness.search.state import MeasuredLevel, Search, State
 
 TOKENS = 128  # of an answer
 

@@ -15,10 +15,9 @@ from harness.data.roles import Role
 from harness.data.summary import Attainment, SessionSummary
 from harness.search import first_pass
 from harness.search.decision import Decision, End, Reason
-from harness.search.measured import MeasuredLevel
-from harness.search.measured import measured as of_summary
 from harness.search.ramp import next_level
-from harness.search.state import ceiling
+from harness.search.state import MeasuredLevel, ceiling
+from harness.search.state import measured as of_summary
 from tests.builders import summaries
 from tests.builders.ramps import MOST, climbed, measured, ramp, search, server
 from tests.builders.summaries import EMPTY

@@ -11,8 +11,8 @@ import pytest
 from harness.analysis.stats import wilson
 from harness.data.summary import Attainment, Summary, is_decided
 from harness.report.answer import answer
-from harness.search.edge import JudgedLoad, edge_of, judged
-from harness.search.measured import MeasuredLevel
+from harness.search.slo import JudgedLoad, edge_of, judged
+from harness.search.state import MeasuredLevel
 from harness.sim import profile as profiles
 from harness.spec import reading
 from tests.builders import virtual_run

@@ -9,9 +9,10 @@ import pytest
 
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
-from harness.search import timetable
+from harness.search import pace
 from harness.search.budget import Budget, Spent
-from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failing, outcomes_watched
+from harness.search.level import Now, Phase, Task, failing, outcomes_watched
+from harness.search.timing import STALL_S, LevelTiming
 from harness.spec import reading, scenario
 from harness.spec.scenario import Ramp
 
@@ -61,7 +62,7 @@ def test_a_level_warms_up_is_measured_and_waits_for_its_last_request() -> None:
 def on_timetable(index: int = 0) -> LevelTiming:
     """A level of a shard, whose moments are those of the scenario's timetable."""
     plain = task(level_seconds=5.0)
-    moments = timetable.moments(plain.scenario, index)
+    moments = pace.moments(plain.scenario, index)
     level = msgspec.structs.replace(plain.level, index=index, begin_s=moments.begin_s)
     return LevelTiming(msgspec.structs.replace(plain, level=level, moments=moments), 0.5, None)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from harness.base import secrecy, terminal, units
 from harness.base.errors import HarnessError
 from harness.dialects import chunk, refusals, tokens
-from harness.load import http1, quota
+from harness.load import http1, schedule
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
@@ -111,14 +111,15 @@ TABLE = (
         _bytes(times(" ", before="f" * 16, after="!")),
     ),
     Expression(
-        "load/quota.py", r"(\d{1,15}", lambda text: quota.figures({"retry-after": text}), times("1", after="!"), 40,
+        "load/schedule.py", r"(\d{1,15}", lambda text: schedule.quota_figures({"retry-after": text}),
+        times("1", after="!"), 40,
     ),
     Expression(
-        "observe/exposition.py", r"\n([a-zA-Z_:]", server.figures,
+        "observe/server.py", r"\n([a-zA-Z_:]", server.figures,
         lambda n: "vllm:x{" + 'a="' * (n // 6) + "\nvllm:num_requests_running" + "{} " * (n // 12) + "}" + " " * n,
     ),
     Expression(
-        "observe/exposition.py", r"[ \t,{]*+([a-zA-Z_]", server.cache_config,
+        "observe/server.py", r"[ \t,{]*+([a-zA-Z_]", server.cache_config,
         lambda n: "vllm:cache_config_info{" + "a" * (n // 2) + ", " * (n // 4) + "} 1",
     ),
     Expression(

@@ -30,7 +30,7 @@ from harness.data.record import Level, Record, arrivals_of
 from harness.data.summary import Summary
 from harness.dialects import DIALECTS
 from harness.load.driver import Driver
-from harness.load.local import LocalWorker
+from harness.load.link import LocalWorker
 from harness.load.loop import HotSelector, Stamping, new_loop, now
 from harness.load.messages import BeginLevel, Codec, Command, Message, Plan, Prepare, Progress, Replica, Stop
 from harness.load.transport import Target, Transport

@@ -23,7 +23,7 @@ from harness.data.manifest import Manifest, Session
 from harness.library import notebook
 from harness.load import worker as worker_process
 from harness.load import workers as worker_set
-from harness.load.local import LocalWorker
+from harness.load.link import LocalWorker
 from harness.load.loop import HotSelector, new_loop
 from harness.load.messages import BeginLevel, Codec, Done, Message, Plan, Prepare, Replica
 from harness.load.transport import Target

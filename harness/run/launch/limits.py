@@ -18,8 +18,7 @@ import psutil
 from harness.base.errors import HarnessError
 from harness.data.machines import WorkerClock
 from harness.load import workers
-from harness.load.link import Link
-from harness.load.local import LocalWorker
+from harness.load.link import Link, LocalWorker
 from harness.run.launch.endpoint import Address
 from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks

@@ -23,7 +23,7 @@ from harness.load import control
 from harness.load.client import client
 from harness.load.control import Client, Page
 from harness.load.transport import Target
-from harness.observe import exporters, server
+from harness.observe import server
 from harness.run.launch import answers
 from harness.run.launch.answers import LONGEST_BODY, not_served, redirected, server_words, way_out_of
 from harness.run.launch.endpoint import Address, Endpoint, Model, Published
@@ -234,7 +234,7 @@ async def must_export(url: str, target: Target, within_s: float) -> None:
     async with client(target, connect_s=CONNECT_S) as http:
         found = await page(http, target.path, within_s)
     fact = "nothing answers there" if found is None else "" if found.status == 200 else f"it answers {found.status}"
-    if not fact and found is not None and not exporters.samples(0, 0.0, found.text):
+    if not fact and found is not None and not server.exporter_samples(0, 0.0, found.text):
         fact = "none of its figures is known"
     if fact:
         way_out = "give the page of a DCGM exporter or a node exporter"
