@@ -124,7 +124,7 @@ def test_a_long_csv_from_stdin_is_refused_and_not_cut(monkeypatch: pytest.Monkey
     rows = b"concurrency,output_tokens_per_s\n" + b"".join(b"%d,%d\n" % (C, 100 * min(C, 4)) for C in range(1, 9))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rows + b"\n" * decoding.LARGEST)))
     with pytest.raises(HarnessError, match=f"longer than {decoding.LARGEST:,} bytes"):
-        report._of_stdin()
+        report._of_stdin("")
 
 
 @pytest.fixture(scope="module")
