@@ -154,7 +154,7 @@ def test_a_run_finds_its_card_and_says_what_contradicts_it(
     opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus, out = opened(H100 | {"memory": 97_871 * 2**20}), tmp_path / "run"
-    monkeypatch.setattr(experiment.cards, "opened", lambda: gpus)
+    monkeypatch.setattr(experiment.gpu, "opened", lambda: gpus)
     with running(profile(max_num_seqs=4, speed=8.0)) as url:
         CliRunner().invoke(
             cli,
