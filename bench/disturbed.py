@@ -26,8 +26,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from harness.data.levels import LevelSummary
 from harness.data.record import Record
-from harness.data.summary import LevelSummary, Summary
+from harness.data.summary import Summary
 from harness.results.result import Result
 from harness.sim.process import running
 from harness.sim.profile import Profile, Reference, StreamPace, profile, reference

@@ -32,7 +32,7 @@ from knee_truths import KINDS, SERVERS, Floats, TrueCurve
 
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.search.pace import Window, window
 from harness.search.state import MeasuredLevel
 

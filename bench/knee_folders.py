@@ -17,7 +17,7 @@ from harness.analysis import seats
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.seats import Seats
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 from harness.results.folder import REQUESTS
 from harness.results.result import Result, read_summary
 

@@ -22,7 +22,8 @@ from knee_table import Bench, Line
 from harness.base import files
 from harness.data.record import Level, Record
 from harness.data.roles import Role
-from harness.data.summary import FOUND, PROVISIONAL, Curve, Value
+from harness.data.summary import FOUND, PROVISIONAL, Curve
+from harness.data.views import Value
 from harness.results import frames
 from harness.results.spool import Spool, header
 

@@ -29,7 +29,7 @@ from knee_truths import Floats, TrueCurve
 
 from harness.analysis import answer, change, seats, stats
 from harness.analysis.curve import Point, fit
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.library.prediction import Deployment, predict
 from harness.search.ramp import next_level
 from harness.search.state import MeasuredLevel, Search

@@ -19,7 +19,8 @@ from knee_table import COVERED, Bench, Line, share, tally
 from knee_truths import TrueCurve, doubling
 from knee_windows import Closed, FittedKnee, StepMachineServer
 
-from harness.data.summary import FOUND, PROVISIONAL, Value
+from harness.data.summary import FOUND, PROVISIONAL
+from harness.data.views import Value
 
 ANSWERED, FALSE = 0.98, 0.01  # of all runs that have an answer; of those that ended far below the hinge that say found
 FAR_BELOW, FAR_PAST = 0.7, 4.0  # hinges that the last level lies at

@@ -19,7 +19,9 @@ import msgspec
 from knee_table import Bench, Line, covers
 
 from harness.analysis import curve
-from harness.data.summary import FOUND, NONE, PROVISIONAL, LevelSummary, Summary, Value
+from harness.data.levels import LevelSummary
+from harness.data.summary import FOUND, NONE, PROVISIONAL, Summary
+from harness.data.views import Value
 
 # Seats of the endpoint behind the socket, tokens of an answer, and how much faster than real time it runs: what the
 # closed loop misses is to be small against the interval, and 96 streams are to keep the load generator below its limit.

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from harness.data.summary import FOUND, Value
+from harness.data.summary import FOUND
+from harness.data.views import Value
 
 COVERED, TOO_WIDE = 0.92, 0.98
 WRONG, FINITE = 0.02, 0.90  # of all ramps, found and yet wrong; of those past the truth, an interval with two ends

@@ -26,7 +26,8 @@ from knee_truths import Floats, TrueCurve
 from harness.analysis import curve, stats
 from harness.analysis.curve import Point
 from harness.data.roles import Role
-from harness.data.summary import NONE, Value
+from harness.data.summary import NONE
+from harness.data.views import Value
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import StepMachine as StepMachine
 from harness.predict.sequence import SimulatedRequest

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import harness
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.spec import ready
 
 ROOT = Path(__file__).parent.parent

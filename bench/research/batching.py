@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.data.summary import batch_cap
+from harness.data.prediction import batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment

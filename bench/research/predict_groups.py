@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import PredictedLevel
+from harness.data.prediction import PredictedLevel
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, kind, model

@@ -17,7 +17,9 @@ from harness.analysis.curve import operating_point
 from harness.analysis.points import Point, pool
 from harness.analysis.stats import Z95
 from harness.data.judgement import Outcome
-from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, LevelSummary, Value, is_decided
+from harness.data.levels import LevelSummary
+from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, is_decided
+from harness.data.views import Value
 
 
 def headline(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessions: bool = False) -> Headline:

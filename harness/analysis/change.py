@@ -25,7 +25,8 @@ from harness.analysis.posterior import Data, Posterior
 from harness.analysis.seats import Occupancy
 from harness.analysis.stats import ASSUMED, FLOOR
 from harness.analysis.table import Floats
-from harness.data.summary import LevelSummary, Value
+from harness.data.levels import LevelSummary
+from harness.data.views import Value
 
 FEWEST = 2  # levels on each side of a change
 ENOUGH = 4  # distinct levels of a steady stretch that a curve is made of

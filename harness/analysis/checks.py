@@ -18,7 +18,8 @@ from typing import Protocol
 from harness.analysis.answer import knee_load
 from harness.analysis.explanation import KV_FULL
 from harness.analysis.rules import Purpose, usable
-from harness.data.summary import Check, LevelSummary, WorkloadSummary
+from harness.data.levels import LevelSummary
+from harness.data.summary import Check, WorkloadSummary
 
 PASS, DOUBT, NOT_MEASURED = "pass", "doubt", "not measured"
 SECONDS = ("p99_ttft",)  # checks whose threshold is a time; the others' are shares

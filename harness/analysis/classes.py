@@ -17,8 +17,9 @@ from harness.analysis.figures import part_summary
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.slo import SloLimit
 from harness.analysis.table import Bools, Table
+from harness.data.levels import Attainment, ClassSummary, LevelSummary
 from harness.data.record import Level
-from harness.data.summary import Attainment, ClassSummary, FirstUse, LevelSummary
+from harness.data.summary import FirstUse
 
 _FIGURES = [name for name in ClassSummary.__struct_fields__ if name in LevelSummary.__struct_fields__]
 

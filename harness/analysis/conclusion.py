@@ -23,7 +23,8 @@ from harness.analysis.rules.requests import IN_FLIGHT
 from harness.analysis.stats import Z95
 from harness.analysis.table import Floats
 from harness.data.judgement import CurveState
-from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle, Value
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle
+from harness.data.views import Value
 
 FEWEST = 3  # distinct levels that a curve is made of
 LEVELS = 6  # distinct ones that a found knee needs

@@ -26,7 +26,8 @@ from harness.analysis.posterior import Curves, Posterior
 from harness.analysis.rules import findings
 from harness.analysis.rules.levels import Fitted
 from harness.analysis.table import Floats
-from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurvePoint, Knees, Value
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurvePoint, Knees
+from harness.data.views import Value
 
 DRAWS = 300  # curves that figures other than the knee are read from
 _PLACES, _AT_KNEE = 36, 16  # of the grid that curves are drawn on: over the loads, and by the quantiles of the knee

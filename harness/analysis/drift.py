@@ -21,9 +21,10 @@ from harness.analysis.server_account import Scrapes
 from harness.analysis.stats import batches, lag1, slope, t_quantile
 from harness.analysis.table import Floats, Table
 from harness.analysis.window import began_in, in_flight
+from harness.data.levels import Change, Drift, Trend
 from harness.data.record import Level, Sample
 from harness.data.server_metrics import Figure
-from harness.data.summary import Change, Drift, Trend, Value
+from harness.data.views import Value
 
 SHORTEST_S = 300.0  # of a window
 FEWEST, _MOST = 20, 120  # bins of a figure

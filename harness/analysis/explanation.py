@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.data.judgement import AGREES, Cause
-from harness.data.summary import Achieved, Gap, LevelSummary, Prediction, ServerView, Value, stopping
+from harness.data.levels import LevelSummary
+from harness.data.prediction import Achieved, Gap, Prediction, stopping
+from harness.data.views import ServerView, Value
 
 KV_FULL = 0.95  # from here on the KV cache counts as full
 SLACK = 0.02  # of a hinge: a client that misses a step a request moves it by 1/G, and noise by as much

@@ -25,8 +25,9 @@ from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.window import Little, began_in, in_flight, little
 from harness.data.judgement import rank
+from harness.data.levels import FromSend, LevelSummary
 from harness.data.record import Level, LevelNote
-from harness.data.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
+from harness.data.views import ClientView, Estimate, GpuView, ServerView, Spread
 from harness.spec.work import Unit
 
 _ALIKE = 0.2  # apart, up to which the count in a part of a request stands: its requests end in emptier company

@@ -25,8 +25,10 @@ import msgspec
 from harness.analysis.explanation import QUEUED, SLACK, Cap, Off, agree, sentence
 from harness.analysis.rules import Purpose, usable
 from harness.data.judgement import Cause
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Roof
-from harness.data.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction, batch_cap
+from harness.data.prediction import Achieved, Gap, PredictedLevel, Prediction, batch_cap
+from harness.data.summary import Curve, Phases
 
 
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:

@@ -22,10 +22,12 @@ from harness.analysis.rules.observed import Answered, Observed
 from harness.analysis.server_account import Ours, server_view
 from harness.analysis.table import Floats, Table, placed_tokens
 from harness.analysis.window import all_requests, began_in, whole_requests
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.machines import Client
 from harness.data.manifest import Hardware, Manifest, WorkloadSpec
 from harness.data.record import SERVER, Level, LevelNote, Record, Sample
-from harness.data.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
+from harness.data.summary import ClientSummary
+from harness.data.views import ClientView, ServerView
 from harness.spec import traffic
 from harness.spec.choices import RANKED, ROUND_ROBIN
 from harness.spec.scenario import PRECISION

@@ -28,8 +28,9 @@ import numpy as np
 from harness.analysis import classes, replicas
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Ints, Table, follows
+from harness.data.levels import Interference, SessionSummary
 from harness.data.record import Level
-from harness.data.summary import FOUND, PROVISIONAL, Curve, Interference, LossPhase, NodeLoss, SessionSummary
+from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
 from harness.spec.choices import LOST
 from harness.spec.traffic import Series, Traffic
 

@@ -23,8 +23,10 @@ import numpy as np
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Roof
-from harness.data.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
+from harness.data.summary import Curve, DecodePhase, Phases, PrefillPhase
+from harness.data.views import Value
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
 

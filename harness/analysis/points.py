@@ -18,7 +18,7 @@ from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import in_flight_low
 from harness.analysis.stats import ASSUMED, FLOOR, between
 from harness.analysis.table import Bools, Floats, Ints
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 from harness.results.readers.level import ForeignLevel
 
 FALLEN = 0.55  # of the second highest throughput, below which the levels at the end have collapsed

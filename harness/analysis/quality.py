@@ -19,9 +19,10 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.stats import wilson
+from harness.data.levels import AnswerQuality, LevelSummary
 from harness.data.manifest import CanaryAnswer, UnloadedAnswers
 from harness.data.record import Level, Record
-from harness.data.summary import AnswerQuality, Estimate, LevelSummary, Value
+from harness.data.views import Estimate, Value
 
 ALPHA = 0.05  # of all tests of a run together
 _CHANGES = ("words", "flaws", "ends", "scores")  # fields of Changes

@@ -10,8 +10,9 @@ import numpy as np
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import part_summary
 from harness.analysis.table import Bools, Table
+from harness.data.levels import LevelSummary, ReplicaSummary
 from harness.data.record import Level
-from harness.data.summary import LevelSummary, ReplicaSummary, ServerView
+from harness.data.views import ServerView
 
 _FIGURES = [name for name in ReplicaSummary.__struct_fields__ if name in LevelSummary.__struct_fields__]
 

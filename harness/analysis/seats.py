@@ -18,7 +18,8 @@ import numpy as np
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import running_means, t_quantile
 from harness.analysis.table import Bools, Floats, Table
-from harness.data.summary import LevelSummary, ServerView, Service, Value
+from harness.data.levels import LevelSummary, Service
+from harness.data.views import ServerView, Value
 from harness.results.readers.level import ForeignLevel
 
 LASTING = 0.001  # of a window: what streams at once for less is an overlap of stamps

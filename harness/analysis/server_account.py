@@ -18,7 +18,7 @@ from harness.analysis.stats import SAMPLES, spread
 from harness.data import server_metrics
 from harness.data.record import SERVER, Sample
 from harness.data.server_metrics import Figure, Kind, Meaning
-from harness.data.summary import EngineView, ServerView, Spread
+from harness.data.views import EngineView, ServerView, Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
 _LARGEST_POWER = 2.0**1023  # of two, that a float has

@@ -31,8 +31,9 @@ from harness.analysis.table import gaps as gaps_of
 from harness.analysis.window import began_in
 from harness.base import units
 from harness.data.judgement import Outcome
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.record import Level
-from harness.data.summary import Attainment, LevelSummary, Value
+from harness.data.views import Value
 
 _NEEDED = 0.99  # of a limit that names no percentile
 # docs/method.md, Attainment of an SLO: at least 10 time blocks of at least 2 request times

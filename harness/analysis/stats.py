@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from harness.analysis.table import Counts, Floats, Ints, pieces
-from harness.data.summary import Estimate, Spread
+from harness.data.views import Estimate, Spread
 
 Z95 = 1.959964  # two-sided 95 % of the normal distribution
 

@@ -32,22 +32,13 @@ from harness.analysis.rules.requests import errors_above_1_percent
 from harness.analysis.rules.run import Recorded
 from harness.data import server_metrics
 from harness.data.judgement import Gravity, Outcome
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
+from harness.data.prediction import Prediction
 from harness.data.record import LevelNote
 from harness.data.roles import Role
 from harness.data.server_metrics import Figure
-from harness.data.summary import (
-    BEYOND,
-    Cost,
-    Curve,
-    Knees,
-    LevelSummary,
-    Prediction,
-    RampStep,
-    Settle,
-    Summary,
-    is_decided,
-)
+from harness.data.summary import BEYOND, Cost, Curve, Knees, RampStep, Settle, Summary, is_decided
 from harness.results.result import Result
 from harness.spec.work import Unit, usd_per_million
 

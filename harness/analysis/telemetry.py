@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.data.record import Sample
-from harness.data.summary import ClientView, GpuView, NodeView
+from harness.data.views import ClientView, GpuView, NodeView
 
 _EDGE_S = 5.0  # how far outside a window a sample may lie and still count for the energy counter at its edge
 

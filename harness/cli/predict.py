@@ -17,7 +17,7 @@ from harness.cli.grouped import Grouped, option, under
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from harness.data.summary import Prediction, SteppedLevel
+    from harness.data.prediction import Prediction, SteppedLevel
     from harness.predict.question import PredictionResult, Question
     from harness.report.document import Document
     from harness.spec.scenario import Scenario

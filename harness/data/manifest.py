@@ -15,8 +15,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from harness.data.machines import Amount, Card, Client, Count, Host, Machine, Natural
+from harness.data.prediction import Prediction
 from harness.data.record import FORMAT, check_format
-from harness.data.summary import Prediction, RampStep
+from harness.data.summary import RampStep
 from harness.spec import classes, recipe, scenario, shard
 
 ShardNumber = Annotated[int, Meta(ge=1, le=shard.MOST)]

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 
 
 class LevelProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,41 +9,12 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.data.judgement import CurveState
-from harness.data.judgement import Verdict as Verdict
-from harness.data.levels import AnswerQuality as AnswerQuality
-from harness.data.levels import Attainment as Attainment
-from harness.data.levels import Change as Change
-from harness.data.levels import ClassSummary as ClassSummary
-from harness.data.levels import Drift as Drift
-from harness.data.levels import FromSend as FromSend
-from harness.data.levels import Interference as Interference
-from harness.data.levels import LevelSummary as LevelSummary
-from harness.data.levels import ReplicaSummary as ReplicaSummary
-from harness.data.levels import Service as Service
-from harness.data.levels import SessionSummary as SessionSummary
-from harness.data.levels import Trend as Trend
-from harness.data.prediction import Achieved as Achieved
-from harness.data.prediction import Assumptions as Assumptions
-from harness.data.prediction import Band as Band
-from harness.data.prediction import Calibrated as Calibrated
-from harness.data.prediction import Gap as Gap
-from harness.data.prediction import PredictedLevel as PredictedLevel
-from harness.data.prediction import Prediction as Prediction
-from harness.data.prediction import SteppedLevel as SteppedLevel
-from harness.data.prediction import batch_cap as batch_cap
-from harness.data.prediction import stopping as stopping
-from harness.data.record import FORMAT as FORMAT
-from harness.data.record import Level
+from harness.data.judgement import CurveState, Verdict
+from harness.data.levels import AnswerQuality, LevelSummary
+from harness.data.prediction import Prediction
+from harness.data.record import FORMAT, Level
 from harness.data.roles import Role
-from harness.data.views import ClientView as ClientView
-from harness.data.views import EngineView as EngineView
-from harness.data.views import Estimate as Estimate
-from harness.data.views import GpuView as GpuView
-from harness.data.views import NodeView as NodeView
-from harness.data.views import ServerView as ServerView
-from harness.data.views import Spread as Spread
-from harness.data.views import Value as Value
+from harness.data.views import Spread, Value
 from harness.spec.work import Unit
 
 

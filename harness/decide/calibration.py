@@ -14,8 +14,10 @@ from harness.analysis.answer import throughput
 from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
+from harness.data.levels import LevelSummary
 from harness.data.machines import Machine
-from harness.data.summary import LevelSummary, Prediction, Summary
+from harness.data.prediction import Prediction
+from harness.data.summary import Summary
 from harness.decide import levels
 from harness.predict import served, tune
 from harness.predict.catalog import Gpu, short

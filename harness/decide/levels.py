@@ -13,8 +13,10 @@ from harness.analysis.points import Point
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.summarise import summarise
 from harness.data.judgement import Outcome
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Spread, Summary
+from harness.data.summary import Summary
+from harness.data.views import Spread
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.result import Result, read_summary, run_manifest
 

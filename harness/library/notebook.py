@@ -14,9 +14,10 @@ import numpy as np
 
 from harness.analysis import metrics
 from harness.analysis.table import Floats, Table
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.record import Record, Sample
-from harness.data.summary import LevelSummary, Summary
+from harness.data.summary import Summary
 from harness.report.answer import answer, unit_of
 from harness.report.facts import simulated_words, subject
 from harness.report.format import label, ms, number, percent

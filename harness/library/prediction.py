@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.predict import question
 from harness.predict.question import LEVELS, Question
 

@@ -14,7 +14,7 @@ import msgspec
 
 from harness.base import decoding
 from harness.base.errors import HarnessError
-from harness.data.summary import Band, Calibrated, PredictedLevel
+from harness.data.prediction import Band, Calibrated, PredictedLevel
 from harness.predict import roofline
 from harness.predict.catalog import short
 from harness.predict.deployment import Deployment

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from harness.base.errors import HarnessError, nearest
-from harness.data.summary import Band, batch_cap
+from harness.data.prediction import Band, batch_cap
 from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import deployment, divisors
 from harness.predict.limits import caps

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.predict import catalog, rules
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes

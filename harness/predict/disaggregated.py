@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Band, batch_cap
+from harness.data.prediction import Band, batch_cap
 from harness.predict.deployment import Deployment, fast, slow
 from harness.predict.limits import stops_of
 from harness.predict.model import Model

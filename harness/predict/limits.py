@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import batch_cap, stopping
+from harness.data.prediction import batch_cap, stopping
 from harness.predict.deployment import Deployment, blocks, kv_capacity, slow, smallest_tp
 from harness.predict.model import Model
 from harness.predict.steady import FAR, prefilling, slo_concurrency, steady_state, tokens_a_step

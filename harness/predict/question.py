@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from harness.data import summary
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction, batch_cap
 from harness.predict import claims, limits, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config, short
 from harness.predict.claims import Claim
@@ -153,7 +152,7 @@ def rule_comparisons(
     n = where.tp * where.pp
     BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n
     cost, caps = step_cost(model, where), limits.caps(model, where, workload, slo)
-    cap = summary.batch_cap(caps)
+    cap = batch_cap(caps)
 
     def throughput(C: float, cap: float = float("inf")) -> float:
         return steady.steady_state(cost, workload, C, cap).throughput

@@ -22,7 +22,7 @@ from msgspec import UNSET
 
 from harness.base.errors import HarnessError
 from harness.data.manifest import Roof, RoofWindow
-from harness.data.summary import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel, batch_cap
+from harness.data.prediction import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel, batch_cap
 from harness.predict.catalog import doubts
 from harness.predict.deployment import MEMORY, Deployment, fast, kv_capacity, room, slow, smallest_tp
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.predict import catalog, roofline
 from harness.predict.catalog import Gpu
 from harness.predict.deployment import Deployment, deployment

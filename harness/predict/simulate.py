@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Spread
+from harness.data.views import Spread
 from harness.predict.batching import StepMachine, Stride
 from harness.predict.sequence import SimulatedRequest
 from harness.spec.work import MeanLengths

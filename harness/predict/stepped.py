@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import PredictedLevel, SteppedLevel, batch_cap
+from harness.data.prediction import PredictedLevel, SteppedLevel, batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.deployment import Deployment
 from harness.predict.limits import caps

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import batch_cap
+from harness.data.prediction import batch_cap
 from harness.predict.calibration import FIGURES, FLOOR, RANGES, Calibration, UnseenError
 from harness.predict.deployment import Deployment
 from harness.predict.limits import caps

@@ -33,19 +33,9 @@ from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import knee_not_identifiable, plateau_not_reached
 from harness.analysis.rules.requests import unstable
 from harness.data.judgement import Outcome
-from harness.data.summary import (
-    BEYOND,
-    FOUND,
-    NONE,
-    PROVISIONAL,
-    Curve,
-    Estimate,
-    Headline,
-    Knees,
-    LevelSummary,
-    Summary,
-    Value,
-)
+from harness.data.levels import LevelSummary
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, Summary
+from harness.data.views import Estimate, Value
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, listed, load, load_of, ms, number, percent, plain
 from harness.report.levels import (

@@ -15,8 +15,9 @@ from harness.analysis import metrics
 from harness.analysis.table import Floats, Table
 from harness.analysis.timeline import Line, Timeline
 from harness.analysis.window import began_in
+from harness.data.levels import ClassSummary, LevelSummary, ReplicaSummary
 from harness.data.record import Level
-from harness.data.summary import ClassSummary, LevelSummary, ReplicaSummary, Summary
+from harness.data.summary import Summary
 from harness.report.answer import fastest, is_open, level_at_the_knee, unit_of
 from harness.report.chart import PARTS, STROKES, Chart, Datum, Guide, Marker, Scale, Series
 from harness.report.charts import load_axis, measured

@@ -18,8 +18,11 @@ import numpy as np
 from harness.analysis.stats import Z95
 from harness.base.units import LIMITS, duration
 from harness.data.judgement import Gravity
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value, is_decided
+from harness.data.prediction import PredictedLevel
+from harness.data.summary import BEYOND, PROVISIONAL, Summary, is_decided
+from harness.data.views import Spread, Value
 from harness.report import chart
 from harness.report.answer import answer, is_open, limited, of_ramp, own_knee, plateau_of, state, unit_of
 from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks

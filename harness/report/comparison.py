@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from harness.analysis.stats import Z95
-from harness.data.summary import Knees, Value
+from harness.data.summary import Knees
+from harness.data.views import Value
 from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
 from harness.decide.compare.runs import Load
 from harness.report import chart

@@ -13,7 +13,9 @@ from harness.base.units import span
 from harness.data.judgement import AGREES, Cause
 from harness.data.machines import Amount
 from harness.data.manifest import Manifest
-from harness.data.summary import PROVISIONAL, Calibrated, Curve, Gap, Knees, PredictedLevel, Summary, Value
+from harness.data.prediction import Calibrated, Gap, PredictedLevel
+from harness.data.summary import PROVISIONAL, Curve, Knees, Summary
+from harness.data.views import Value
 from harness.report import document as doc
 from harness.report.answer import (
     by_curve,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from harness.base.terminal import clean, cut
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 
 MISSING = "–"
 _FEW = 4  # levels that a line names one by one

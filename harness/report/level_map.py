@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.predict.served import predicted_hinge
 from harness.report import claims
 from harness.report.chart import Chart, Datum, Guide, Scale, Series

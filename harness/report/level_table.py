@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.data.judgement import Gravity, Outcome
-from harness.data.summary import LevelSummary, PredictedLevel, Spread, Summary
+from harness.data.levels import LevelSummary
+from harness.data.prediction import PredictedLevel
+from harness.data.summary import Summary
+from harness.data.views import Spread
 from harness.report.answer import is_open, unit_of
 from harness.report.document import Column, Section, shown
 from harness.report.format import MISSING, half_width, label, ms, number

@@ -16,7 +16,9 @@ import numpy as np
 from harness.analysis import answer, slo
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import t_quantile
-from harness.data.summary import Curve, Estimate, LevelSummary, Phases, Spread, Value
+from harness.data.levels import LevelSummary
+from harness.data.summary import Curve, Phases
+from harness.data.views import Estimate, Spread, Value
 from harness.report.document import Fact
 from harness.report.format import MISSING, confidence, interval, joined, load_of, number, time
 from harness.spec.work import Unit

@@ -18,8 +18,8 @@ from rich.text import Text
 from harness.base.terminal import console as to_terminal
 from harness.base.units import span
 from harness.data.judgement import Gravity
+from harness.data.levels import LevelSummary
 from harness.data.progress import LevelProgress
-from harness.data.summary import LevelSummary
 from harness.report.format import MISSING, half_width, ms, number, plain
 
 _BAR = 16

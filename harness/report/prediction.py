@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.data.summary import Band, Calibrated, Prediction, Spread, SteppedLevel
+from harness.data.prediction import Band, Calibrated, Prediction, SteppedLevel
+from harness.data.views import Spread
 from harness.predict.claims import TITLE as CLAIMS
 from harness.report.document import Column, Document, Section, shown
 from harness.report.format import MISSING, ms, number, percent, plain, slo_met

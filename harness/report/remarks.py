@@ -8,8 +8,9 @@ import msgspec
 
 from harness.analysis.rules import Purpose, by_code, invalid_by, usable
 from harness.analysis.rules.run import incomplete, run_note, spool_damaged
-from harness.data.judgement import Gravity, rank
-from harness.data.summary import LevelSummary, Summary, Verdict
+from harness.data.judgement import Gravity, Verdict, rank
+from harness.data.levels import LevelSummary
+from harness.data.summary import Summary
 from harness.report.answer import by_curve, is_open, of_ramp
 from harness.report.document import Remark
 from harness.report.facts import unsettled

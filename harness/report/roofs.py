@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.report import chart
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
 from harness.report.format import number

@@ -17,7 +17,8 @@ from harness.analysis.stats import SAMPLES
 from harness.analysis.timeline import timeline
 from harness.data.manifest import Manifest, Scenario
 from harness.data.roles import Role
-from harness.data.summary import RampStep, Spread, Summary
+from harness.data.summary import RampStep, Summary
+from harness.data.views import Spread
 from harness.decide.plan import what_if
 from harness.report import (
     breakdown,

@@ -10,24 +10,17 @@ from typing import Generic, NamedTuple, TypeVar
 
 from harness.analysis.checks import DOUBT, PASS, SECONDS
 from harness.base.units import duration
-from harness.data.summary import (
+from harness.data.levels import (
     AnswerQuality,
-    Check,
     ClassSummary,
-    Estimate,
-    FirstUse,
     Interference,
-    Lengths,
-    LengthSpread,
     LevelSummary,
-    LossPhase,
-    NodeLoss,
     ReplicaSummary,
     SessionSummary,
-    Summary,
     Trend,
-    Value,
 )
+from harness.data.summary import Check, FirstUse, Lengths, LengthSpread, LossPhase, NodeLoss, Summary
+from harness.data.views import Estimate, Value
 from harness.report import document as doc
 from harness.report.answer import is_open, unit_of
 from harness.report.format import MISSING, confidence, joined, label, ms, number, percent, plain, time

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from harness.base import decoding
-from harness.data.summary import Prediction, Value
+from harness.data.prediction import Prediction
+from harness.data.views import Value
 from harness.spec.recipe import Claim
 from harness.spec.work import Unit
 

@@ -11,10 +11,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET
 
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest, MapManifest
-from harness.data.record import Level
+from harness.data.record import FORMAT, Level
 from harness.data.roles import Role
-from harness.data.summary import FORMAT, LevelSummary, RampStep, Summary
+from harness.data.summary import RampStep, Summary
 
 _FIRST_PASS = ("the ramp begins with", "doubling", "twice a doubling", "half a doubling")
 _FIRST_RATES = ("begin", "the search begins with about one request in flight")

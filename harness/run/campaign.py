@@ -32,7 +32,8 @@ from harness.data import manifest as manifests
 from harness.data.judgement import rank
 from harness.data.manifest import MapManifest, Session, StackStart
 from harness.data.progress import View
-from harness.data.summary import Summary, Value
+from harness.data.summary import Summary
+from harness.data.views import Value
 from harness.results import folder as folders
 from harness.results import levelmap, result
 from harness.results.levelmap import INPUT, INPUTS, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell

@@ -15,11 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.level import Facts, summarise_level
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.progress import View
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
-from harness.data.summary import LevelSummary, RampStep
+from harness.data.summary import RampStep
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers

@@ -14,7 +14,7 @@ from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.machines import Client, ClientCalibration
 from harness.data.manifest import Manifest, Sampling, Session, Simulated, Workload
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.load.messages import Codec
 from harness.load.workers import Workers
 from harness.observe import host

@@ -14,7 +14,7 @@ import msgspec
 
 from harness.base import decoding
 from harness.data.machines import Card, Machine
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.observe import machine
 from harness.predict import claims, deployment, model, roofline, served
 from harness.predict.calibration import Calibration, calibrated, decode

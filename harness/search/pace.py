@@ -22,7 +22,7 @@ from harness.analysis import slo
 from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
 from harness.data.roles import Role
-from harness.data.summary import Estimate
+from harness.data.views import Estimate
 from harness.spec import traffic
 from harness.spec.load import Search
 from harness.spec.scenario import PRECISION, Scenario

@@ -18,8 +18,8 @@ import msgspec
 
 from harness.analysis import slo
 from harness.data.judgement import Outcome
+from harness.data.levels import Attainment
 from harness.data.roles import Role
-from harness.data.summary import Attainment
 from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate, not_enough
 from harness.search.state import MeasuredLevel, Search, State
 

@@ -18,9 +18,11 @@ from harness.analysis.conclusion import BELOW_LAST, UNSURE
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import answered, in_flight_low, too_many_fail, unstable
 from harness.analysis.seats import Occupancy, Seats, occupancy
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
-from harness.data.summary import BEYOND, Attainment, LevelSummary, Spread
+from harness.data.summary import BEYOND
+from harness.data.views import Spread
 from harness.search import decision, pace
 from harness.search.budget import Budget, sharing
 from harness.search.decision import Decision, Part, Reason, interval_width

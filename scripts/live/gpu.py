@@ -26,7 +26,8 @@ import msgspec
 from servers import LIVE, Processes, ServerError, free_port, interval
 from table import table
 
-from harness.data.summary import Band, Summary
+from harness.data.prediction import Band
+from harness.data.summary import Summary
 
 GPU_FILE = "gpu.json"
 LEAST_RAMP_S = 60.0

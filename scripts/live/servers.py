@@ -33,7 +33,8 @@ import msgspec
 import numpy as np
 from table import table
 
-from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Headline, Summary, Value
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Headline, Summary
+from harness.data.views import Value
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVE = Path(".live")

@@ -16,7 +16,9 @@ import msgspec
 
 from harness.analysis import curve
 from harness.base import units
-from harness.data.summary import Curve, LevelSummary, Summary, Value
+from harness.data.levels import LevelSummary
+from harness.data.summary import Curve, Summary
+from harness.data.views import Value
 
 WITHIN = 0.25  # both ends of the interval, of the estimate
 

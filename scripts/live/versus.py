@@ -20,7 +20,8 @@ from table import judge, table
 from harness.analysis import curve
 from harness.analysis.summarise import summarise
 from harness.base import units
-from harness.data.summary import Summary, Value
+from harness.data.summary import Summary
+from harness.data.views import Value
 from harness.results.result import Result
 
 TIMES, LEAST = 2.2, 2.0  # the requests of the adaptive run that the sweep aims at, and has to reach

@@ -19,8 +19,9 @@ import msgspec
 from servers import ServerError, Target, free_folders, knee_run, serve_vllm, serving
 from table import table
 
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Summary
+from harness.data.summary import Summary
 from harness.results.result import read_manifest
 
 SCENARIOS = ("prefix", "conversation")

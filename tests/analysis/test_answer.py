@@ -8,7 +8,7 @@ import math
 import pytest
 
 from harness.analysis import answer
-from harness.data.summary import Estimate, Value
+from harness.data.views import Estimate, Value
 from tests.builders import summaries
 
 

@@ -11,7 +11,8 @@ import pytest
 from harness.analysis import change
 from harness.analysis.change import Shift, TimedPoint
 from harness.analysis.seats import Occupancy
-from harness.data.summary import Estimate, LevelSummary
+from harness.data.levels import LevelSummary
+from harness.data.views import Estimate
 from tests.builders.summaries import level
 
 EVERY_S = 20.0  # from the middle of a window to that of the next

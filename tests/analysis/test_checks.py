@@ -8,16 +8,10 @@ import msgspec
 import pytest
 
 from harness.analysis import checks
-from harness.data.summary import (
-    ClassWorkload,
-    Lengths,
-    LengthSpread,
-    LevelSummary,
-    ServerView,
-    Spread,
-    Verdict,
-    WorkloadSummary,
-)
+from harness.data.judgement import Verdict
+from harness.data.levels import LevelSummary
+from harness.data.summary import ClassWorkload, Lengths, LengthSpread, WorkloadSummary
+from harness.data.views import ServerView, Spread
 from harness.report import document as doc
 from harness.report import run_tables as shown
 from harness.spec.work import Unit

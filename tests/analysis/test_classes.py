@@ -13,8 +13,10 @@ from harness.analysis import classes, slo
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
+from harness.data.judgement import Verdict
+from harness.data.levels import ClassSummary, LevelSummary
 from harness.data.record import Level, Record
-from harness.data.summary import ClassSummary, FirstUse, LevelSummary, Verdict
+from harness.data.summary import FirstUse
 from tests.analysis.test_summarise import folder
 from tests.builders import summaries
 from tests.builders.records import WINDOW, request, steady

@@ -14,7 +14,8 @@ import pytest
 from harness.analysis.curve import Fit, Point, fit, interval, operating_point, throughput
 from harness.analysis.rules.levels import Concluded, dip_confirmed
 from harness.base import decoding
-from harness.data.summary import LevelSummary, ServerView, Value
+from harness.data.levels import LevelSummary
+from harness.data.views import ServerView, Value
 from tests.builders.summaries import level
 
 HERE = Path(__file__).parents[1]

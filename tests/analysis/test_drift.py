@@ -13,10 +13,11 @@ from harness.analysis.rules import findings
 from harness.analysis.rules.observed import Observed
 from harness.analysis.server_account import Scrapes
 from harness.analysis.table import Floats
-from harness.data.judgement import Gravity
+from harness.data.judgement import Gravity, Verdict
+from harness.data.levels import Change, Drift, Trend
 from harness.data.record import SERVER, Level, Sample
 from harness.data.server_metrics import Figure
-from harness.data.summary import Change, Drift, Trend, Value, Verdict
+from harness.data.views import Value
 from tests.builders import summaries
 from tests.builders.records import request
 

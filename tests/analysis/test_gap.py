@@ -13,21 +13,11 @@ from hypothesis import strategies as st
 from harness.analysis import explanation, gap
 from harness.analysis.phases import Probed
 from harness.analysis.rules.levels import Concluded, above_peak
-from harness.data.judgement import Cause
-from harness.data.summary import (
-    Achieved,
-    Curve,
-    Estimate,
-    Gap,
-    LevelSummary,
-    Phases,
-    Prediction,
-    PrefillPhase,
-    ServerView,
-    Spread,
-    Value,
-    Verdict,
-)
+from harness.data.judgement import Cause, Verdict
+from harness.data.levels import LevelSummary
+from harness.data.prediction import Achieved, Gap, Prediction
+from harness.data.summary import Curve, Phases, PrefillPhase
+from harness.data.views import Estimate, ServerView, Spread, Value
 from harness.predict import catalog
 from harness.predict.deployment import deployment
 from harness.predict.model import model

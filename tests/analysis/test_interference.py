@@ -6,8 +6,8 @@ import pytest
 
 from harness.analysis import patterns
 from harness.analysis.table import Table
+from harness.data.levels import Interference
 from harness.data.record import Level, Record
-from harness.data.summary import Interference
 from tests.builders.records import request
 
 LEVEL = Level(0, 2, 0, 0.0, 0.0, 10.0, 10.0)

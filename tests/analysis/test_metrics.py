@@ -14,8 +14,9 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.metrics import mean_itl, peak_rate, stalls, tpot
 from harness.analysis.table import Table, gaps
+from harness.data.levels import LevelSummary
 from harness.data.record import Level, Record, arrivals_of
-from harness.data.summary import ClientView, LevelSummary, ServerView
+from harness.data.views import ClientView, ServerView
 from tests.builders.records import WINDOW, request, steady
 
 

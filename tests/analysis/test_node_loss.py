@@ -12,7 +12,8 @@ from harness.analysis.rules.run import Recorded, node_loss
 from harness.analysis.table import Table
 from harness.data.judgement import CurveState
 from harness.data.record import Level, Record
-from harness.data.summary import Curve, NodeLoss, Value
+from harness.data.summary import Curve, NodeLoss
+from harness.data.views import Value
 from tests.builders import summaries
 from tests.builders.records import request
 

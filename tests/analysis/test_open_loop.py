@@ -15,8 +15,8 @@ from harness.analysis.figures import level_summary
 from harness.analysis.rules.requests import NEAR, TOO_NEAR
 from harness.analysis.table import Table
 from harness.analysis.window import backlog
+from harness.data.levels import LevelSummary
 from harness.data.record import Level, Record
-from harness.data.summary import LevelSummary
 from harness.spec.traffic import parse
 from harness.workload.arrivals import due_times
 from tests.builders.records import request

@@ -14,8 +14,11 @@ from harness.analysis import phases
 from harness.analysis.rules import findings
 from harness.analysis.rules.levels import Concluded
 from harness.analysis.table import Floats
+from harness.data.judgement import Verdict
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Roof
-from harness.data.summary import Curve, DecodePhase, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
+from harness.data.summary import Curve, DecodePhase, PrefillPhase
+from harness.data.views import Estimate, Spread, Value
 from harness.predict import catalog, deployment, roofline
 from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
 from harness.predict.step import decode_time, prefill_compute, prefill_time, step_cost

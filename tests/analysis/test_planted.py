@@ -9,7 +9,8 @@ import pytest
 
 from harness.analysis import gap
 from harness.data.judgement import AGREES, Cause
-from harness.data.summary import Gap, Summary
+from harness.data.prediction import Gap
+from harness.data.summary import Summary
 from tests.builders import planted
 
 NAMES = list(planted.FAULTS)

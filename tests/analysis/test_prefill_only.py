@@ -15,9 +15,12 @@ from harness.analysis.level import Facts
 from harness.analysis.rules.levels import Concluded, host_bound
 from harness.analysis.slo import attainments, limits
 from harness.analysis.table import Table
+from harness.data.judgement import Verdict
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest, Scenario, Target, Workload, WorkloadSpec
 from harness.data.record import Level, Record
-from harness.data.summary import ClientView, Curve, GpuView, LevelSummary, Summary, Value, Verdict
+from harness.data.summary import Curve, Summary
+from harness.data.views import ClientView, GpuView, Value
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model

@@ -13,7 +13,7 @@ from harness.analysis.rules.levels import Concluded, answers_changed
 from harness.analysis.stats import wilson
 from harness.data.manifest import CanaryAnswer, UnloadedAnswers
 from harness.data.record import Level, Record
-from harness.data.summary import Estimate, Value
+from harness.data.views import Estimate, Value
 from tests.builders import summaries
 from tests.builders.records import request
 

@@ -11,8 +11,10 @@ from harness.analysis.rules.levels import Concluded, quota_plateau
 from harness.analysis.rules.observed import Observed, quota_limited
 from harness.analysis.telemetry import quota_left
 from harness.data.judgement import CurveState, Verdict
+from harness.data.levels import LevelSummary
 from harness.data.record import Sample
-from harness.data.summary import Curve, LevelSummary, Value
+from harness.data.summary import Curve
+from harness.data.views import Value
 from tests.builders.summaries import level
 
 

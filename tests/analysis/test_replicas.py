@@ -7,8 +7,8 @@ import pytest
 
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
+from harness.data.levels import LevelSummary
 from harness.data.record import Record, Sample
-from harness.data.summary import LevelSummary
 from tests.builders.records import WINDOW, steady
 
 A, B = "http://a", "http://b"

@@ -29,21 +29,12 @@ from harness.analysis.table import Table
 from harness.analysis.window import Little
 from harness.base import plugins
 from harness.base.errors import HarnessError
-from harness.data.judgement import Gravity
+from harness.data.judgement import Gravity, Verdict
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.record import Level
-from harness.data.summary import (
-    ClassWorkload,
-    ClientView,
-    EngineView,
-    Estimate,
-    GpuView,
-    LevelSummary,
-    ServerView,
-    Value,
-    Verdict,
-    WorkloadSummary,
-)
+from harness.data.summary import ClassWorkload, WorkloadSummary
+from harness.data.views import ClientView, EngineView, Estimate, GpuView, ServerView, Value
 from harness.report.remarks import remarks
 from harness.results.readers import level as foreign
 from harness.results.readers import table

@@ -12,7 +12,8 @@ from harness.analysis import seats
 from harness.analysis.seats import Occupancy, Refused, Seats
 from harness.analysis.table import Table
 from harness.data.judgement import Verdict
-from harness.data.summary import Estimate, ServerView, Service
+from harness.data.levels import Service
+from harness.data.views import Estimate, ServerView
 from harness.results.readers.level import ForeignLevel, Latency
 from tests.builders.records import request
 from tests.builders.summaries import level

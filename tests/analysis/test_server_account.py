@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.analysis import server_account
 from harness.analysis.server_account import Ours, server_view
 from harness.data.record import Sample
-from harness.data.summary import EngineView, ServerView
+from harness.data.views import EngineView, ServerView
 from harness.observe import server
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"

@@ -15,8 +15,11 @@ from harness.analysis import metrics, slo
 from harness.analysis.stats import Z95, wilson
 from harness.analysis.table import Table
 from harness.base.errors import HarnessError
+from harness.data.judgement import Verdict
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.record import Level, Record
-from harness.data.summary import Attainment, LevelSummary, Value, Verdict, is_decided
+from harness.data.summary import is_decided
+from harness.data.views import Value
 from tests.builders import summaries
 from tests.builders.records import WINDOW, request
 

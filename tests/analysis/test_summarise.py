@@ -11,9 +11,12 @@ from harness.analysis.rules import findings
 from harness.analysis.rules.observed import Observed
 from harness.analysis.summarise import exit_status, summarise
 from harness.base import files
+from harness.data.judgement import Verdict
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.record import Level, Record, Sample
 from harness.data.roles import Role
-from harness.data.summary import Attainment, ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
+from harness.data.summary import Knees, RampStep, Summary
+from harness.data.views import ClientView, Value
 from harness.results import frames
 from harness.results.folder import MANIFEST
 from harness.results.result import Result

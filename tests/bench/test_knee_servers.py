@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.data.summary import Value
+from harness.data.views import Value
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 

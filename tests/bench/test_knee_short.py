@@ -13,7 +13,7 @@ import pytest
 
 from harness.analysis.summarise import summarise
 from harness.data.roles import Role
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.results.result import Result
 from harness.search.decision import Reason, measure
 

@@ -15,9 +15,12 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.rules.requests import Measured, in_flight_low
 from harness.analysis.window import Little
 from harness.data.judgement import Cause
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Roof
+from harness.data.prediction import Prediction
 from harness.data.record import Level
-from harness.data.summary import Curve, Estimate, LevelSummary, Prediction, ServerView, Spread, Summary
+from harness.data.summary import Curve, Summary
+from harness.data.views import Estimate, ServerView, Spread
 from harness.predict import roofline
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config

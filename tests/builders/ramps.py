@@ -10,8 +10,8 @@ import numpy as np
 
 from harness.analysis.seats import Occupancy
 from harness.analysis.stats import wilson
+from harness.data.levels import Attainment
 from harness.data.roles import Role
-from harness.data.summary import Attainment
 from harness.search import state
 from harness.search.decision import Decision
 from harness.search.ramp import SLO_LEVELS, next_level

@@ -9,33 +9,26 @@ from typing import Any
 import msgspec
 
 from harness.base.files import write_json
+from harness.data.judgement import Verdict
+from harness.data.levels import LevelSummary
 from harness.data.machines import Host
 from harness.data.manifest import Manifest, Ramp, Scenario, Simulated, Target, Workload
+from harness.data.prediction import Assumptions, Band, PredictedLevel, Prediction
 from harness.data.summary import (
     BEYOND,
     FOUND,
     NONE,
     PROVISIONAL,
-    Assumptions,
-    Band,
     ClientSummary,
-    ClientView,
     Cost,
     Curve,
     CurvePoint,
-    Estimate,
     Headline,
     Knees,
-    LevelSummary,
-    PredictedLevel,
-    Prediction,
-    ServerView,
     Settle,
-    Spread,
     Summary,
-    Value,
-    Verdict,
 )
+from harness.data.views import ClientView, Estimate, ServerView, Spread, Value
 
 A, B, P = 7.0e-3, 1.0e-4, 1 / 5.375e-4  # s, s, tok/s: the hinge a/(1/P - b) is 16 in flight
 LEVELS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from harness.base import files
 from harness.cli import cli
-from harness.data.summary import Estimate, Summary
+from harness.data.summary import Summary
+from harness.data.views import Estimate
 from tests.builders import summaries
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"

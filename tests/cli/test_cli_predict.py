@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness.cli import cli
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.decide import golden
 from harness.decide.golden import GoldenCase
 from harness.predict.catalog import model_config

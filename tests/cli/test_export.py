@@ -17,7 +17,7 @@ from harness.base.files import write_json
 from harness.base.terminal import Guard
 from harness.cli import cli
 from harness.data.judgement import Verdict
-from harness.data.summary import Estimate
+from harness.data.views import Estimate
 from harness.library import answers as fitting
 from harness.library import export as exporting
 from harness.library.measurement import load

@@ -14,19 +14,9 @@ import pytest
 from harness.analysis.stats import wilson
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Verdict
-from harness.data.summary import (
-    Attainment,
-    Check,
-    ClassSummary,
-    DecodePhase,
-    Estimate,
-    Knees,
-    LevelSummary,
-    Phases,
-    Spread,
-    Summary,
-    Value,
-)
+from harness.data.levels import Attainment, ClassSummary, LevelSummary
+from harness.data.summary import Check, DecodePhase, Knees, Phases, Summary
+from harness.data.views import Estimate, Spread, Value
 from harness.decide.check import decision, expression, figures, sides
 from harness.decide.check.decision import Decision, decide, judged
 from harness.decide.check.expression import parse

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.analysis.stats import wilson
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.roles import Role
-from harness.data.summary import Attainment, LevelSummary
 from harness.decide.check import figures
 from harness.decide.check.sides import CheckedRun
 from tests.builders import summaries

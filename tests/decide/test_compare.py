@@ -15,7 +15,8 @@ from harness.analysis.stats import wilson
 from harness.base.errors import HarnessError
 from harness.data.machines import Card
 from harness.data.manifest import Manifest, Roof, RoofWindow, StackStart
-from harness.data.summary import Estimate, Summary
+from harness.data.summary import Summary
+from harness.data.views import Estimate
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import alternate, by_workload, compare
 from harness.decide.compare.ratio import Difference, Sample

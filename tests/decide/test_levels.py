@@ -7,7 +7,8 @@ import pytest
 
 from harness.analysis import slo
 from harness.data.judgement import Outcome
-from harness.data.summary import LevelSummary, Spread
+from harness.data.levels import LevelSummary
+from harness.data.views import Spread
 from harness.decide import levels
 from tests.builders import summaries
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.base import units
 from harness.base.errors import HarnessError
-from harness.data.summary import Spread, Value
+from harness.data.views import Spread, Value
 from harness.decide.plan import alerts, costs, replicas
 from harness.decide.plan.capacity import Capacity, MeasuredLoad, choose
 from harness.decide.plan.plan import MISSED, UNDECIDED, Plan, make

@@ -11,8 +11,10 @@ from msgspec import UNSET
 
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.manifest import Manifest, StackStart
-from harness.data.summary import Attainment, Estimate, Knees, LevelSummary, Summary, Value
+from harness.data.summary import Knees, Summary
+from harness.data.views import Estimate, Value
 from harness.decide.plan.capacity import Capacity, choose, of_summary, read
 from harness.spec.classes import ClassSpec
 from tests.builders import summaries

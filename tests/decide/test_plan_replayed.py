@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.data.judgement import Outcome
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 from harness.decide.plan import capacity, plan
 from harness.decide.plan.question import Demand, Question, Reserve
 from harness.sim.profile import profile

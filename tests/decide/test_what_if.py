@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest, Ramp, Scenario, Target
-from harness.data.summary import LevelSummary, Spread, Summary
+from harness.data.summary import Summary
+from harness.data.views import Spread
 from harness.decide.plan import capacity, what_if
 from harness.spec.classes import ClassSpec
 from tests.builders.summaries import LEVELS, MANIFEST, full

@@ -17,7 +17,8 @@ import pytest
 
 from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
-from harness.data.summary import Summary, Value
+from harness.data.summary import Summary
+from harness.data.views import Value
 from harness.results.result import Result, read_summary
 
 pytestmark = [

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.predict import roofline
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.predict import question as module
 from harness.predict.catalog import gpu, model_config
 from harness.predict.question import Question, answer, predict, setup

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
-from harness.data.summary import batch_cap
+from harness.data.prediction import batch_cap
 from harness.predict import steady
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config

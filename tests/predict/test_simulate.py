@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
-from harness.data.summary import batch_cap
+from harness.data.prediction import batch_cap
 from harness.predict import simulate
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.summary import batch_cap
+from harness.data.prediction import batch_cap
 from harness.predict import calibration, tune
 from harness.predict.calibration import Calibration, Rms, UnseenError, apply, decode, encode
 from harness.predict.catalog import Gpu, gpu, model_config

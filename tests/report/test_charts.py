@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from harness.data.manifest import Manifest
-from harness.data.summary import Estimate, Knees, Spread, Summary, Value
+from harness.data.summary import Knees, Summary
+from harness.data.views import Estimate, Spread, Value
 from harness.report import answer as answers
 from harness.report import chart, charts, page, png
 from harness.report.chart import Chart, Guide, Series

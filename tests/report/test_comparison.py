@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.decide.compare.comparison import Comparison, LevelRatio, Pair, Ratio, Report, Spot, Stack
 from harness.decide.compare.crossover import Crossover
 from harness.decide.compare.fairness import Row

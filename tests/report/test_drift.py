@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.data.summary import Change, Drift, Trend, Value
+from harness.data.levels import Change, Drift, Trend
+from harness.data.views import Value
 from harness.report import document as doc
 from harness.report.run_tables import drift
 from tests.builders.summaries import full, level

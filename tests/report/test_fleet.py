@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.data.summary import Estimate, LossPhase, NodeLoss, ReplicaSummary, Summary
+from harness.data.levels import ReplicaSummary
+from harness.data.summary import LossPhase, NodeLoss, Summary
+from harness.data.views import Estimate
 from harness.report import run_report, run_tables
 from tests.builders.summaries import MANIFEST, full, level, spread
 from tests.report.test_workload_tables import cells

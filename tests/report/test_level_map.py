@@ -8,7 +8,8 @@ import struct
 import msgspec
 import pytest
 
-from harness.data.summary import Prediction, Value
+from harness.data.prediction import Prediction
+from harness.data.views import Value
 from harness.predict import catalog, deployment, model, roofline
 from harness.predict.served import predicted_hinge
 from harness.report import document, level_map, map_png, markdown, page

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness.data.progress import LevelProgress
-from harness.data.summary import Estimate
+from harness.data.views import Estimate
 from harness.report.live import LiveView
 from tests.builders.summaries import EMPTY, full, level
 

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.data.judgement import Verdict
 from harness.data.machines import Host
 from harness.data.manifest import Manifest, Scenario, Simulated, Target
-from harness.data.summary import Check, Summary, Verdict
+from harness.data.summary import Check, Summary
 from harness.report import document, markdown, page, run_report
 from harness.report.answer import answer, figures
 from harness.report.format import plain as plain_text

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from harness.data.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLevel, Summary
+from harness.data.prediction import Band, Calibrated, PredictedLevel, SteppedLevel
+from harness.data.summary import Summary
+from harness.data.views import Spread
 from harness.predict import catalog, choice, question
 from harness.predict.question import PredictionResult, Question, answer
 from harness.report import charts, level_table, markdown, png, prediction, roofs, run_report, terminal

@@ -8,26 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.data.judgement import Verdict
+from harness.data.levels import Attainment
 from harness.data.manifest import Manifest
+from harness.data.prediction import Assumptions
 from harness.data.roles import Role
 from harness.data.summary import (
     FOUND,
     PROVISIONAL,
-    Assumptions,
-    Attainment,
     Curve,
     DecodePhase,
-    Estimate,
-    GpuView,
     Headline,
     Knees,
     Phases,
     PrefillPhase,
     RampStep,
     Summary,
-    Value,
-    Verdict,
 )
+from harness.data.views import Estimate, GpuView, Value
 from harness.report import answer as answers
 from harness.report import claims, facts, level_table, remarks, run_report
 from harness.report.document import Fact

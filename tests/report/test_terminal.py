@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from harness.analysis.rules import registered
+from harness.data.judgement import Verdict
 from harness.data.manifest import Manifest
-from harness.data.summary import Estimate, GpuView, Knees, Spread, Summary, Value, Verdict
+from harness.data.summary import Knees, Summary
+from harness.data.views import Estimate, GpuView, Spread, Value
 from harness.report import answer as answers
 from harness.report import format as fmt
 from harness.report import level_table, levels, remarks, run_report, terminal

@@ -9,8 +9,10 @@ import pytest
 
 from harness.analysis.summarise import summarise
 from harness.analysis.timeline import Timeline
+from harness.data.levels import ClassSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import ClassSummary, Knees, ServerView, Spread, Value
+from harness.data.summary import Knees
+from harness.data.views import ServerView, Spread, Value
 from harness.report import answer as answers
 from harness.report import breakdown, page, run_report
 from harness.report.chart import Chart

@@ -7,17 +7,9 @@ import numpy as np
 
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
-from harness.data.summary import (
-    Attainment,
-    ClassSummary,
-    ClassWorkload,
-    Estimate,
-    FirstUse,
-    Interference,
-    SessionSummary,
-    Summary,
-    WorkloadSummary,
-)
+from harness.data.levels import Attainment, ClassSummary, Interference, SessionSummary
+from harness.data.summary import ClassWorkload, FirstUse, Summary, WorkloadSummary
+from harness.data.views import Estimate
 from harness.report import answer as answers
 from harness.report import charts, facts, level_table, markdown, run_report, run_tables
 from harness.report import document as doc

@@ -17,9 +17,11 @@ from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import in_flight_low
 from harness.base.errors import HarnessError
 from harness.data.judgement import Verdict
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Clock, Manifest
 from harness.data.record import ABANDONED
-from harness.data.summary import LevelSummary, Spread, Summary
+from harness.data.summary import Summary
+from harness.data.views import Spread
 from harness.results import readers
 from harness.results.exporters import csv as rows
 from harness.results.exporters import csv as table

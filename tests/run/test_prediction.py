@@ -7,7 +7,7 @@ import tomllib
 import msgspec
 import pytest
 
-from harness.data.summary import Prediction
+from harness.data.prediction import Prediction
 from harness.predict import roofline
 from harness.run.launch.endpoint import Prompts
 from harness.run.prediction import predict

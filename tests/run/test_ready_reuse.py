@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 from harness.predict.batching import StepMachine
 from harness.predict.simulate import closed_loop
 from harness.sim.profile import Profile, profile

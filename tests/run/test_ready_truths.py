@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 from harness.predict.batching import StepMachine
 from harness.predict.simulate import Simulation, closed_loop, open_loop
 from harness.run import campaign

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.data.levels import Drift, LevelSummary
 from harness.data.roles import Role
-from harness.data.summary import Drift, LevelSummary, Value
+from harness.data.views import Value
 from harness.sim.profile import profile
 from tests.builders.virtual_run import Server, asked
 from tests.builders.virtual_run import run as measured

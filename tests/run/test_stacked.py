@@ -12,7 +12,7 @@ import pytest
 from harness.base import files
 from harness.base.errors import HarnessError
 from harness.data.manifest import MapManifest
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.report import claims, level_map, markdown
 from harness.results import levelmap
 from harness.results.levelmap import REPEAT, SERVER, Axis, Map, MeasuredCell

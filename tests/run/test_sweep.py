@@ -16,7 +16,8 @@ from harness.base import files
 from harness.base.errors import HarnessError
 from harness.data.manifest import Manifest
 from harness.data.progress import LevelProgress
-from harness.data.summary import FOUND, Headline, Value
+from harness.data.summary import FOUND, Headline
+from harness.data.views import Value
 from harness.results import folder as folders
 from harness.results import levelmap
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, MeasuredCell

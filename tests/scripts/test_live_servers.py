@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Estimate, Headline, Summary, Value
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Headline, Summary
+from harness.data.views import Estimate, Value
 from tests.builders.summaries import full, level
 
 ROOT = Path(__file__).parents[2]

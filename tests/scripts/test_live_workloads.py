@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.data.manifest import Manifest, Workload
-from harness.data.summary import ServerView
+from harness.data.views import ServerView
 from harness.spec import reading
 from harness.workload import hit_rate
 from tests.builders.summaries import full, level

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.stats import half_width
 from harness.analysis.table import Floats
-from harness.data.summary import Estimate
+from harness.data.views import Estimate
 from harness.search.pace import APART, CHECKS, REQUEST_TIMES, check, lengths, window
 
 STEP = 0.1  # of the running counts here, in request times of 1 s

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis.points import points_of
+from harness.data.levels import Attainment, SessionSummary
 from harness.data.record import Level
 from harness.data.roles import Role
-from harness.data.summary import Attainment, SessionSummary
 from harness.search import first_pass
 from harness.search.decision import Decision, End, Reason
 from harness.search.ramp import next_level

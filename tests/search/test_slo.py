@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from harness.analysis.stats import wilson
-from harness.data.summary import Attainment, Summary, is_decided
+from harness.data.levels import Attainment
+from harness.data.summary import Summary, is_decided
 from harness.report.answer import answer
 from harness.search.slo import JudgedLoad, edge_of, judged
 from harness.search.state import MeasuredLevel

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.data.summary import batch_cap
+from harness.data.prediction import batch_cap
 from harness.predict import question, tune
 from harness.predict.batching import StepMachine
 from harness.predict.calibration import RANGES, encode

@@ -25,7 +25,8 @@ from markdown_it import MarkdownIt
 
 from harness.data.machines import Host
 from harness.data.manifest import Manifest, Scenario, Simulated, Target
-from harness.data.summary import Check, Summary, Value
+from harness.data.summary import Check, Summary
+from harness.data.views import Value
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.report import level_map
 from harness.report.chart import Chart
 from harness.results.levelmap import Map, MeasuredCell

@@ -21,7 +21,7 @@ import msgspec
 from harness.base import plugins
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Verdict
-from harness.data.summary import LevelSummary
+from harness.data.levels import LevelSummary
 
 _MODULES = ("observed", "requests", "figures", "levels", "run")
 

@@ -8,8 +8,9 @@ from harness.analysis.rules import Finding, rule
 from harness.analysis.rules.requests import MERGED, Measured, answered, remedy_for, too_many_fail
 from harness.analysis.stats import SAMPLES, half_width
 from harness.data.judgement import DOUBT, NOTE
+from harness.data.levels import LevelSummary
 from harness.data.record import LevelNote
-from harness.data.summary import GpuView, LevelSummary
+from harness.data.views import GpuView
 
 UNEVEN = 0.25  # of the engines' mean running requests, by which the busiest may exceed the idlest
 UNEVEN_KV = 0.20  # of the KV cache, by which its use may differ

@@ -10,8 +10,9 @@ import msgspec
 from harness.analysis.rules import Finding, Purpose, rule
 from harness.base.units import span
 from harness.data.judgement import DOUBT, INVALID, NOTE
+from harness.data.levels import Drift, LevelSummary, Trend
 from harness.data.record import NOT_FAILED, Level, Record
-from harness.data.summary import Drift, LevelSummary, Trend, Value
+from harness.data.views import Value
 from harness.spec.choices import LEAST_IN_FLIGHT
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm

@@ -11,8 +11,9 @@ from harness.analysis.rules import Finding, Purpose, rule
 from harness.analysis.stats import wilson
 from harness.analysis.window import REQUESTS_A_SLOT, Backlog, Little
 from harness.data.judgement import DOUBT, INVALID, NOTE
+from harness.data.levels import LevelSummary
 from harness.data.record import Level, LevelNote
-from harness.data.summary import ClientView, LevelSummary
+from harness.data.views import ClientView
 
 ERROR_RATE = 0.01  # share of failed requests above which, beyond doubt, a level is no point of the curve
 IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it there is no plateau

@@ -20,7 +20,8 @@ from harness.analysis.level import Facts, attainments
 from harness.analysis.rules import Purpose, usable
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
-from harness.data.summary import Attainment, LevelSummary, Summary
+from harness.data.levels import Attainment, LevelSummary
+from harness.data.summary import Summary
 from harness.decide.check import figures
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity

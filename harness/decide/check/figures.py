@@ -22,21 +22,9 @@ from harness.analysis.stats import SAMPLES, t_quantile, wilson
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
 from harness.data.judgement import Outcome
-from harness.data.summary import (
-    BEYOND,
-    FOUND,
-    NONE,
-    PROVISIONAL,
-    Attainment,
-    ClassSummary,
-    Curve,
-    Estimate,
-    Knees,
-    LevelSummary,
-    Spread,
-    Summary,
-    Value,
-)
+from harness.data.levels import Attainment, ClassSummary, LevelSummary
+from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Knees, Summary
+from harness.data.views import Estimate, Spread, Value
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
 from harness.decide.levels import of_ramp
 

@@ -17,9 +17,10 @@ from harness.analysis import answer, curve, seats, slo, summarise
 from harness.analysis.rules import Purpose, invalid_by, usable
 from harness.analysis.stats import FLOOR, Z95, between, t_quantile
 from harness.data.judgement import Gravity
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.roles import Role
-from harness.data.summary import LevelSummary, Summary
+from harness.data.summary import Summary
 from harness.decide import levels as reading
 from harness.decide.check import figures
 from harness.decide.check.expression import Subject

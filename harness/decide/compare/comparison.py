@@ -18,7 +18,8 @@ from harness.analysis import curve
 from harness.analysis.points import pool
 from harness.analysis.stats import t_quantile
 from harness.base.errors import HarnessError
-from harness.data.summary import Curve, Value
+from harness.data.summary import Curve
+from harness.data.views import Value
 from harness.decide.compare import crossover, fairness, ratio
 from harness.decide.compare.crossover import Crossover
 from harness.decide.compare.fairness import Row

@@ -15,7 +15,7 @@ import numpy as np
 from harness.analysis.curve import Fit, interval, throughput
 from harness.analysis.points import Point
 from harness.analysis.table import Floats
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.decide.compare.ratio import Difference
 
 SURE = 0.975  # of the draws, at each end

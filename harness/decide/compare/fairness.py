@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.summary import Estimate
+from harness.data.views import Estimate
 from harness.decide.compare.runs import Answers, Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]

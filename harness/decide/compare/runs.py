@@ -16,9 +16,12 @@ from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.rules.levels import answers_changed
 from harness.analysis.rules.requests import errors_above_1_percent, stalled
 from harness.base.errors import HarnessError
+from harness.data.levels import LevelSummary
 from harness.data.machines import Card
 from harness.data.manifest import Manifest, Roof
-from harness.data.summary import Assumptions, Estimate, LevelSummary, Summary
+from harness.data.prediction import Assumptions
+from harness.data.summary import Summary
+from harness.data.views import Estimate
 from harness.decide.levels import of_ramp, opened, valid, weighted, within_reason
 from harness.predict.catalog import short
 from harness.results import readers

@@ -26,8 +26,11 @@ from msgspec import UNSET, UnsetType
 from harness.analysis import answer, slo
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import BEYOND, LevelSummary, Prediction, Spread, Summary, Value, is_decided
+from harness.data.prediction import Prediction
+from harness.data.summary import BEYOND, Summary, is_decided
+from harness.data.views import Spread, Value
 from harness.decide.levels import opened, outcome, valid, weighted, within_reason
 from harness.decide.plan.question import By
 from harness.spec.work import Unit

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from harness.data.summary import Value
+from harness.data.views import Value
 from harness.decide import cost
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.question import MONTH_H, Demand, Prices

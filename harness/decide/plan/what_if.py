@@ -14,8 +14,10 @@ import msgspec
 
 from harness.analysis import slo
 from harness.base.errors import HarnessError
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Spread, Summary
+from harness.data.summary import Summary
+from harness.data.views import Spread
 from harness.decide.levels import percentile
 from harness.decide.plan import capacity
 from harness.decide.plan.question import MONTH_H, UTILIZATION

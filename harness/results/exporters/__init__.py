@@ -20,8 +20,9 @@ import msgspec
 from harness.base import plugins
 from harness.base.errors import HarnessError, nearest
 from harness.base.terminal import json_text
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Summary
+from harness.data.summary import Summary
 from harness.spec.work import Unit
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.data.summary import Estimate, LevelSummary, Spread, Summary
+from harness.data.levels import LevelSummary
+from harness.data.summary import Summary
+from harness.data.views import Estimate, Spread
 from harness.results.exporters import Exporter, Run
 
 LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"

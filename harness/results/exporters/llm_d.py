@@ -15,8 +15,9 @@ from typing import Any
 from msgspec import UNSET
 
 from harness.base.version import __version__
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Spread
+from harness.data.views import Spread
 from harness.results.exporters import Exporter, by_level
 
 VERSION = "0.2"

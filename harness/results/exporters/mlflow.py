@@ -23,8 +23,9 @@ from msgspec import UNSET
 
 from harness.base import files
 from harness.base.errors import HarnessError
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Summary
+from harness.data.summary import Summary
 from harness.results.exporters import Exporter, Run
 from harness.results.exporters.csv import Cell, row
 from harness.results.folder import MANIFEST, SUMMARY

@@ -19,8 +19,9 @@ from msgspec import UNSET
 
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary, Summary
+from harness.data.summary import Summary
 from harness.results.exporters import Exporter
 from harness.results.exporters.csv import SPREADS, STATISTICS, Cell, row
 

@@ -10,8 +10,8 @@ import math
 from datetime import datetime
 from typing import Any
 
+from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import LevelSummary
 from harness.results.exporters import Exporter, by_level
 from harness.spec.traffic import parse
 

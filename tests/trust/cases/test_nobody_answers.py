@@ -12,7 +12,8 @@ import pytest
 
 import harness
 from harness.analysis.summarise import exit_status
-from harness.data.summary import LevelSummary, Summary
+from harness.data.levels import LevelSummary
+from harness.data.summary import Summary
 from tests.builders.streams import DONE, delta
 from tests.trust.cases.server import Call, endpoint
 
