@@ -48,7 +48,7 @@ def due_times(
     same, bit for bit, however many workers there are. `trace` has the times of a trace's rows, rising; by itself it
     comes at `trace_rate` times its speed.
 
-    >>> from harness import traffic
+    >>> from harness.spec import traffic
     >>> times = due_times(traffic.parse("constant"), 10.0, seed=0, level=0, worker=1, workers=2)
     >>> list(itertools.islice(times, 3))
     [0.1, 0.3, 0.5]

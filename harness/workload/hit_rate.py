@@ -69,7 +69,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
 
     >>> from harness.spec.reading import build
     >>> asked = build({"workload": {"session": {"turns": 2, "user_tokens": 48}, "output_tokens": 16}}, place="")
-    >>> expected(asked, block=16)  # of 48 and of 48 + 16 + 48 tokens the second has four blocks
+    >>> round(expected(asked, block=16), 3)  # of 48 and of 48 + 16 + 48 tokens the second has four blocks
     0.4
     """
     numbers, cache = _Numbers(), _Cache(block)

@@ -433,7 +433,7 @@ from harness.cli import calibrate, check, plan, predict, report, run
 from harness.analysis import summarise
 from harness.decide import calibration, listing
 from harness.decide.check import decision
-from harness.run import run as _
+from harness.run import experiment as _
 from harness.library import answers, export
 from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune
