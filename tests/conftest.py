@@ -23,9 +23,10 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _hang_up_as_usual() -> None:
-    """Whoever runs the tests may ignore SIGHUP (nohup does), and what a test starts would ignore it as well."""
+def _signals_as_usual() -> None:
+    """Take signals as usual: nohup ignores SIGHUP, a shell's background job SIGINT, and a test's children would too."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

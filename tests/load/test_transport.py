@@ -341,6 +341,7 @@ def test_a_refusal_before_the_whole_request_was_read_is_the_server_s_word() -> N
     assert (exchange.error, exchange.message) == ("http_4xx", "big")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("wire", ["tcp", "tls"])
 @pytest.mark.parametrize("one_chunk", [True, False])
 def test_events_of_one_segment_are_the_server_s_lump_where_the_read_was_in_time(wire: str, one_chunk: bool) -> None:
