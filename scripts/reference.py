@@ -3,8 +3,7 @@
     python scripts/reference.py          # writes it; a test compares
 
 A key's meaning is the help of its option, else the comment at its field. A verdict's cause is the description of its
-rule, and what to do is the advice that the rule gives, with "…" for what differs from run to run. The table of verdicts
-in docs/definitions.md is written, too.
+rule, and what to do is the advice that the rule gives, with "…" for what differs from run to run.
 """
 
 from __future__ import annotations
@@ -194,14 +193,6 @@ def _familiar() -> list[str]:
 # ---- verdicts -----------------------------------------------------------------------------------------------
 
 
-def definitions() -> str:
-    """Return docs/definitions.md with the table of verdicts as the rules have it."""
-    head, title, rest = DEFINITIONS.read_text().partition("### Verdicts\n\n")
-    rows = [(f"`{code}`", severity, _cell(says)) for code, severity, says in _causes()]
-    table = "\n".join(_table(("`code`", "level", "what it says"), rows))
-    return f"{head}{title}{table}\n### {rest.partition('### ')[2]}"
-
-
 def _verdicts() -> list[str]:
     advice = _advice()
     rows = [
@@ -343,4 +334,3 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
-    DEFINITIONS.write_text(definitions())

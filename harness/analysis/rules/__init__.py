@@ -1,7 +1,7 @@
 """The registry of rules: what a result is warned of, each in one function, and what an invalid level is still good for.
 
 A rule is a function that takes one context and returns what it found, or None. Its name is the code of its verdicts on
-disk; its docstring's first paragraph is its line in docs/definitions.md; its decorator says how serious it is and what
+disk; its docstring's first paragraph is its line in docs/reference.md; its decorator says how serious it is and what
 the first screen prints. `findings` asks every rule of a context, in the order of `_MODULES` and of the lines in them.
 A package outside adds rules by an entry point of the group `knee.rules`, which `load` imports by its name.
 """
