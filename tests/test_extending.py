@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from harness.analysis import rules
 from harness.base import plugins
 from harness.base.errors import HarnessError
 from harness.cli import cli
@@ -52,6 +54,8 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(folder)
     yield folder
     _plugin.cache_clear()
+    rules._registered.pop("knee_acme.rules", None)
+    rules._by_code.cache_clear()
     for name in [each for each in sys.modules if each.startswith("knee_acme")]:
         del sys.modules[name]
 
@@ -242,3 +246,16 @@ def test_an_unknown_exporter_is_a_usage_error_and_loads_no_package(acme: Path, t
 def test_each_module_of_the_packages_is_registered() -> None:
     assert list(readers.built_in()) == ["sglang", "vllm", "guidellm", "aiperf", "inference-perf", "llm-d"]
     assert all(exporters.find(name).text or exporters.find(name).files for name in exporters.names())
+
+
+@pytest.mark.slow
+def test_a_rule_is_applied_where_the_report_asks_for_it(acme: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(Path(__file__).parent / "data" / "demo", folder)
+    before = knee("report", str(folder), "--no-plots", "--json", site=acme)
+    quick = (acme / "knee_acme" / "rules.py").read_text().replace("fast < 1e-3", "fast < 1e9")
+    (acme / "knee_acme" / "rules.py").write_text(quick)
+    after = knee("report", str(folder), "--no-plots", "--json", "--rules", "acme", site=acme)
+    assert [("acme_hurries" in run.stdout, run.returncode) for run in (before, after)] == [(False, 0), (True, 0)]
+    wrong = knee("report", str(folder), "--no-plots", "--rules", "acne", site=acme)
+    assert (wrong.returncode, wrong.stderr) == (1, "error: --rules: no rules are called 'acne'; installed: acme\n")

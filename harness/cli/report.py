@@ -40,6 +40,7 @@ _EVERY_S = 0.5
 )
 @click.option("--follow", is_flag=True, help="Print the table of a run that goes on whenever a level ends.")
 @click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
+@click.option("--rules", multiple=True, metavar="NAME", help="Apply the rules of an installed package, too.")
 def report(
     folder: tuple[str, ...],
     out: str | None,
@@ -48,6 +49,7 @@ def report(
     no_plots: bool,
     follow: bool,
     claims: bool,
+    rules: tuple[str, ...],
     **shown: bool,
 ) -> None:
     """Make summary and report again from a result folder.
@@ -55,6 +57,7 @@ def report(
     Several folders are the shards of one run, which are merged into --out. A run that died is read as far as it got. Of
     a folder without its requests the stored summary is shown.
     """
+    from harness.analysis import rules as registry
     from harness.analysis.summarise import summarise
     from harness.base.errors import HarnessError
     from harness.results import levelmap
@@ -70,6 +73,9 @@ def report(
         raise HarnessError("--figures with --no-plots", way_out="leave one of them out")
     if figures is not None and len(folder) > 1 and out is None:
         raise HarnessError("--figures with several folders", way_out="name one folder at a time")
+
+    for name in rules:
+        registry.load(name)
 
     def opened(place: str) -> tuple[Result, Callable[[], Summary]]:
         stored = without_requests(place)

@@ -497,7 +497,7 @@ def test_a_rule_of_another_package_counts_as_soon_as_it_is_asked_for() -> None:
 
 @pytest.mark.usefixtures("_a_package_with_a_rule")
 def test_rules_that_no_package_has_are_a_mistake_that_names_those_there_are() -> None:
-    with pytest.raises(HarnessError, match="no rules are called 'hose': house"):
+    with pytest.raises(HarnessError, match="no rules are called 'hose'; installed: house"):
         registry.load("hose")
 
 

@@ -144,7 +144,7 @@ def load(name: str) -> None:
     """Register the rules of an installed package, by the name of their module in the group `knee.rules`."""
     if plugins.find(plugins.RULES, name, ModuleType) is None:
         known = ", ".join(plugins.names(plugins.RULES)) or "none is installed"
-        raise HarnessError(f"no rules are called {name!r}: {known}")
+        raise HarnessError(f"no rules are called {name!r}", place="--rules", way_out=f"installed: {known}")
 
 
 def registered() -> list[Rule[Any]]:
