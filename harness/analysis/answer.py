@@ -18,7 +18,7 @@ from harness.analysis.points import Point, pool
 from harness.analysis.stats import Z95
 from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
-from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, is_decided
+from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, Summary, is_decided
 from harness.data.views import Value
 
 
@@ -36,6 +36,16 @@ def headline(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessi
         return Headline("hinge", state)
     found = _of_value("hinge", fitted.hinge_concurrency)
     return msgspec.structs.replace(found, state=PROVISIONAL) if state == PROVISIONAL else found
+
+
+def own_knee(summary: Summary) -> Headline:
+    """Return the server's own knee, whatever limits a run has: its seats where they are known, else the curve's."""
+    return headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
+
+
+def of_ramp(levels: Iterable[LevelSummary]) -> list[LevelSummary]:
+    """Return the levels without those of a probe, whose prompts have lengths of their own."""
+    return [level for level in levels if level.input_tokens_asked is None]
 
 
 def _of_value(kind: str, value: Value | None) -> Headline:

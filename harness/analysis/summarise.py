@@ -54,7 +54,7 @@ def summarise(run: Result) -> Summary:
     if answers is not None:
         pairs = zip(levels, answers.levels, strict=True)
         levels = [msgspec.structs.replace(level, quality=each) for level, each in pairs]
-    of_ramp = [s for s in levels if s.input_tokens_asked is None]
+    of_ramp = answer.of_ramp(levels)
     # A closed loop always has a curve; an open loop has none over concurrency.
     steady = change.steady(change.timed(of_ramp))
     fit = curve.fit(steady.points) if _has_slots(run) else None

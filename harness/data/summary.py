@@ -261,3 +261,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     def load_unit(self) -> str:
         """What a level of a closed loop counts, and its knee."""
         return "sessions" if any(level.sessions for level in self.levels) else "requests in flight"
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests were sent at fixed rates instead of by slots."""
+        return any(level.rate is not None for level in self.levels)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the run has limits, which make the knee."""
+        return bool(self.knees.slo or self.knees.slo_rate) or any(level.slo for level in self.levels)

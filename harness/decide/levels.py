@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from harness.analysis import slo
+from harness.analysis.answer import of_ramp
 from harness.analysis.points import Point
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.summarise import summarise
@@ -38,11 +39,6 @@ def opened(place: str, limits: Mapping[str, float] | None = None) -> tuple[Manif
         asked = msgspec.structs.replace(asked, slo=dict(limits), class_=bare or asked.class_)
         run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, scenario=asked))
     return run.manifest, summarise(run), run
-
-
-def of_ramp(levels: Iterable[LevelSummary]) -> list[LevelSummary]:
-    """Return the levels without those of a probe, whose prompts have lengths of their own."""
-    return [level for level in levels if level.input_tokens_asked is None]
 
 
 def valid(levels: Iterable[LevelSummary]) -> list[LevelSummary]:

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.analysis.answer import SloKnee, headline
+from harness.analysis.answer import SloKnee, of_ramp, own_knee
 from harness.analysis.answer import slo_knee as of_limits
 from harness.analysis.answer import throughput as throughput_at
 from harness.analysis.rules import Purpose, usable
@@ -61,11 +61,6 @@ def state(curve: Curve | None) -> str:
     return curve.state if curve else NONE
 
 
-def is_open(summary: Summary) -> bool:
-    """Return whether requests were sent at fixed rates (open loop) instead of by slots."""
-    return any(level.rate is not None for level in summary.levels)
-
-
 def unit_of(summary: Summary) -> Unit:
     """Return what throughput counts."""
     return Unit.known(summary.unit)
@@ -93,15 +88,15 @@ def answer(summary: Summary) -> Answer:
     """Return the answer of a run."""
     own = of_ramp(summary.levels)
     valid = [level for level in own if not _invalid(level)]
-    if is_open(summary):
+    if summary.open_loop:
         return _at_rates(summary, own, distinct(valid))
     one = len({level.concurrency for level in own}) == 1 and state(summary.curve) == NONE
-    if one and valid and not (limited(summary) or summary.phases):
+    if one and valid and not (summary.limited or summary.phases):
         first, *rest = one_level(distinct(valid)[0], unit_of(summary), price(summary))
         return Answer(first, rest=rest)
     loads = [level.concurrency for level in valid if level.concurrency is not None]
     of_run = of_knee(own_knee(summary), summary.curve, summary.knees, loads, unit=summary.load_unit)
-    knee, *limits = by_limits(summary) if limited(summary) else [of_run]
+    knee, *limits = by_limits(summary) if summary.limited else [of_run]
     of_phase = phases(summary.phases)[:1]
     if of_phase and not own:
         return Answer(of_phase[0], rest=[knee, *limits])
@@ -109,14 +104,9 @@ def answer(summary: Summary) -> Answer:
     return Answer(knee, limits, [_plateau(summary), *at_knee])
 
 
-def own_knee(summary: Summary) -> Headline:
-    """Return the server's own knee, whatever limits a run has: its seats where they are known, else the curve's."""
-    return headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
-
-
 def by_curve(summary: Summary) -> bool:
     """Return whether the run's knee is that of its curve: not the seats, nor that of limits."""
-    return not is_open(summary) and not limited(summary) and own_knee(summary).kind == "hinge"
+    return not summary.open_loop and not summary.limited and own_knee(summary).kind == "hinge"
 
 
 def of_seats(seats: Headline, label: str = "Knee") -> Fact:
@@ -182,14 +172,9 @@ def fastest(summary: Summary) -> LevelSummary | None:
     return most_served(valid or measured, summary.curve)
 
 
-def limited(summary: Summary) -> bool:
-    """Return whether the run has limits, which make the knee."""
-    return bool(summary.knees.slo or summary.knees.slo_rate) or any(level.slo for level in summary.levels)
-
-
 def slo_knee(summary: Summary) -> tuple[SloKnee, str]:
     """Return the SLO knee with the unit of its loads."""
-    rates = is_open(summary)
+    rates = summary.open_loop
     unit = "requests per second" if rates else summary.load_unit
     return of_limits(summary.knees, summary.levels, rates=rates), unit
 
@@ -248,7 +233,7 @@ def slo_fact(summary: Summary) -> list[Fact]:
         text = met if knee.decided else f"likely {met}, with too few requests to decide"
         return [Fact("SLO", text, joined(limits, beyond))]
     if knee.lowest:
-        return [Fact("SLO", f"missed at the lowest level, {load(is_open(summary), knee.missed or 0.0)}", limits)]
+        return [Fact("SLO", f"missed at the lowest level, {load(summary.open_loop, knee.missed or 0.0)}", limits)]
     return [Fact("SLO", "unresolved", joined(limits, beyond_limits(knee, unit)))]
 
 
@@ -266,7 +251,7 @@ def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[
     """Return the answer of an open loop: the rate that meets the limits, or is sustained, and what it gives there."""
     knee = summary.knees.slo_rate.value if summary.knees.slo_rate else None
     top = highest_up_to(valid, knee) or max(valid, key=lambda level: level.rate or 0.0, default=None)
-    first, *limits = by_limits(summary) if limited(summary) else [_sustained(levels, top)]
+    first, *limits = by_limits(summary) if summary.limited else [_sustained(levels, top)]
     if top is None:
         return Answer(first, limits, [Fact("Throughput", "not measurable: no valid level")])
     return Answer(first, limits, [throughput(top, unit_of(summary), price(summary)), latencies(top)])
@@ -373,11 +358,6 @@ def _invalid(level: LevelSummary) -> bool:
     return not usable(level, Purpose.ANSWER)
 
 
-def of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """Return the levels of the curve, without those of a prefill probe."""
-    return [level for level in levels if level.input_tokens_asked is None]
-
-
 def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
     """Return a figure's interval, and whether it is provisional, in brackets; one without width was counted."""
     counted = value.ci95 is not None and value.ci95[0] == value.ci95[1] is not None
@@ -389,8 +369,8 @@ def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
 
 def figures(summary: Summary) -> list[Fact]:
     """Return the knee, the plateau and the time to the first token; without a knee or a plateau the answer's lines."""
-    knee, plateau = _knee_figure(summary), None if is_open(summary) else plateau_of(summary.curve)
-    if knee is None or (plateau is None and not is_open(summary)):
+    knee, plateau = _knee_figure(summary), None if summary.open_loop else plateau_of(summary.curve)
+    if knee is None or (plateau is None and not summary.open_loop):
         found = answer(summary)
         return [found.first, *found.rest][:3]
     rest = [_figure("Plateau", plateau, unit_of(summary).per_s, state(summary.curve))] if plateau is not None else []
@@ -399,7 +379,7 @@ def figures(summary: Summary) -> list[Fact]:
 
 def level_at_the_knee(summary: Summary) -> LevelSummary | None:
     """Return the highest of the valid levels up to the knee; None without such a one."""
-    if is_open(summary) or limited(summary):
+    if summary.open_loop or summary.limited:
         knee = slo_knee(summary)[0].met
     else:
         knee = own_knee(summary).value
@@ -407,7 +387,7 @@ def level_at_the_knee(summary: Summary) -> LevelSummary | None:
 
 
 def _knee_figure(summary: Summary) -> Fact | None:
-    if not (is_open(summary) or limited(summary)):
+    if not (summary.open_loop or summary.limited):
         own = own_knee(summary)
         return _figure("Knee", Value(own.value, own.ci95), summary.load_unit, own.state) if own.value else None
     knee = slo_knee(summary)[0]
@@ -415,7 +395,7 @@ def _knee_figure(summary: Summary) -> Fact | None:
         return None
     met = "the limits are met there" if knee.decided else "provisional: too few requests to decide the limits"
     missed = "" if knee.missed is None else f", and missed at {number(knee.missed)}"
-    unit = "requests/s" if is_open(summary) else summary.load_unit
+    unit = "requests/s" if summary.open_loop else summary.load_unit
     return Fact("Knee", f"{number(knee.met)} {unit}", met + missed)
 
 

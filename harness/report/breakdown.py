@@ -18,7 +18,7 @@ from harness.analysis.window import began_in
 from harness.data.levels import ClassSummary, LevelSummary, ReplicaSummary
 from harness.data.record import Level
 from harness.data.summary import Summary
-from harness.report.answer import fastest, is_open, level_at_the_knee, unit_of
+from harness.report.answer import fastest, level_at_the_knee, unit_of
 from harness.report.chart import PARTS, STROKES, Chart, Datum, Guide, Marker, Scale, Series
 from harness.report.charts import load_axis, measured
 from harness.report.format import load_of, number, percent, plain
@@ -69,7 +69,7 @@ def _over_time(summary: Summary, name: str, title: str, unit: str, lines: list[t
         name=name,
         title=title,
         x=Scale(
-            label=f"seconds; above: {'req/s' if is_open(summary) else 'C'} of the level",
+            label=f"seconds; above: {'req/s' if summary.open_loop else 'C'} of the level",
             ends=(0, max(ends, default=1.0)),
         ),
         y=Scale(label=unit),

@@ -15,6 +15,7 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
+from harness.analysis.answer import of_ramp, own_knee
 from harness.analysis.stats import Z95
 from harness.base.units import LIMITS, duration
 from harness.data.judgement import Gravity
@@ -24,7 +25,7 @@ from harness.data.prediction import PredictedLevel
 from harness.data.summary import BEYOND, PROVISIONAL, Summary, is_decided
 from harness.data.views import Spread, Value
 from harness.report import chart
-from harness.report.answer import answer, is_open, limited, of_ramp, own_knee, plateau_of, state, unit_of
+from harness.report.answer import answer, plateau_of, state, unit_of
 from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks
 from harness.report.facts import simulated_words, subject
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
@@ -170,7 +171,8 @@ def _within(series: Series, top: float) -> Series:
 
 def _alike(summary: Summary, other: Summary) -> bool:
     """Return whether two runs are over the same kind of load and count the same."""
-    return all(of(summary) == of(other) for of in (is_open, unit_of, lambda each: each.load_unit))
+    a, b = ((each.open_loop, unit_of(each), each.load_unit) for each in (summary, other))
+    return a == b
 
 
 def _baseline(baseline: Summary) -> list[Series]:
@@ -189,7 +191,7 @@ def load_axis(summary: Summary, other: Summary | None = None, octaves: float = 0
     """Load from the lowest level to the highest, or a little beyond, with ticks at the levels; those of both runs."""
     ends = _extent(summary, other)
     both = [*summary.levels, *(other.levels if other is not None else ())]
-    if is_open(summary):
+    if summary.open_loop:
         rates = [level.rate for level in both if level.rate]
         named = [(rate, f"{rate:g}") for rate in ticks(rates, octaves)]
         return Scale(label="target rate, requests/s", log=2, ends=ends, ticks=named)
@@ -202,7 +204,7 @@ def _extent(summary: Summary, other: Summary | None = None) -> tuple[float, floa
     """Return the ends of the load axis: what was measured or predicted, and a cap if it is near."""
     loads = [x for each in (summary, other) if each is not None for x, _, _ in measured(each)]
     loads += [x for x, *_ in _predicted_rates(summary)]
-    if summary.prediction and not is_open(summary):
+    if summary.prediction and not summary.open_loop:
         loads += [float(level.concurrency) for level in summary.prediction.levels]
     low, high = min(loads, default=1.0), max(loads, default=1.0)
     near = [cap for cap, _ in _caps(summary) if high < cap <= 2 * high]
@@ -212,13 +214,13 @@ def _extent(summary: Summary, other: Summary | None = None) -> tuple[float, floa
 
 def _predicted_rates(summary: Summary) -> list[tuple[float, float]]:
     """Return output tokens per second that the step machine predicts at each rate of an open loop."""
-    levels = (summary.prediction.step_machine or []) if summary.prediction and is_open(summary) else []
+    levels = (summary.prediction.step_machine or []) if summary.prediction and summary.open_loop else []
     return [(each.rate, each.output_tokens_per_s) for each in levels if each.rate and each.output_tokens_per_s]
 
 
 def _caps(summary: Summary) -> list[tuple[float, str]]:
     """Return the predicted caps with their labels, the lowest first; they are requests in flight, not rates."""
-    caps = summary.prediction.caps if summary.prediction and not is_open(summary) else {}
+    caps = summary.prediction.caps if summary.prediction and not summary.open_loop else {}
     found = [(cap, f"{flat(name)} {number(cap)}") for name, cap in caps.items() if cap is not None]
     return sorted(((cap, label) for cap, label in found if 0 < cap < math.inf), key=lambda each: each[0])
 
@@ -239,7 +241,7 @@ def _predictions(summary: Summary) -> list[Series]:
     prediction = summary.prediction
     if prediction is None:
         return []
-    if is_open(summary):
+    if summary.open_loop:
         points = [
             Datum(x, y, hover=(f"predicted at {x:g} req/s: {number(y)} tok/s",)) for x, y in _predicted_rates(summary)
         ]
@@ -281,7 +283,7 @@ def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, fl
 
 def _fitted(summary: Summary) -> list[Series]:
     """Return the curve over the levels, with its 95 % band."""
-    if summary.curve is None or is_open(summary):
+    if summary.curve is None or summary.open_loop:
         return []
     points = [Datum(each.in_flight, each.per_s, each.low, each.high) for each in summary.curve.line]
     return [Series(name="curve, 95 % band", tone="fitted", points=points, line="solid")] if points else []
@@ -338,7 +340,7 @@ def _hover(level: LevelSummary) -> list[str]:
 
 def _knees(summary: Summary) -> list[Guide]:
     """Return the curve's own knee and plateau, with their intervals, and the knee of the limits."""
-    if is_open(summary):
+    if summary.open_loop:
         rate = summary.knees.slo_rate
         return [_by_limits(rate, " requests/s")] if rate and rate.value is not None else []
     found, slo, plateau = summary.curve, summary.knees.slo, plateau_of(summary.curve)
@@ -362,10 +364,10 @@ def _by_limits(knee: Value, unit: str = "") -> Guide:
 
 def _own_knee(summary: Summary) -> list[Guide]:
     """Return the server's own knee with its interval, dashed where it is provisional."""
-    if is_open(summary):
+    if summary.open_loop:
         return []
     own = own_knee(summary)
-    name = own.kind if limited(summary) else "knee"
+    name = own.kind if summary.limited else "knee"
     if own.state == BEYOND and summary.curve and summary.curve.at_least_concurrency:
         return [Guide(at=math.inf, tone="knee", label=f"{name} above {number(summary.curve.at_least_concurrency)} →")]
     if own.value is None:
@@ -391,7 +393,7 @@ def frontier(summary: Summary) -> Chart:
     ]
     points = _labelled_apart(points)
     prediction, series = summary.prediction, []
-    if prediction is not None and points and not is_open(summary):
+    if prediction is not None and points and not summary.open_loop:
         guesses = [(each, each.itl_s, each.output_tokens_per_s.mid / prediction.gpus) for each in prediction.levels]
         predicted = [
             Datum(
@@ -403,7 +405,7 @@ def frontier(summary: Summary) -> Chart:
             if itl
         ]
         series = [Series(name="predicted", tone="predicted", points=predicted, line="dashed", marker="square")]
-    load = "target rate" if is_open(summary) else summary.load_unit
+    load = "target rate" if summary.open_loop else summary.load_unit
     name = f"measured; the numbers are {load}"
     series.append(Series(name=name, tone="measured", points=points, line="solid", marker="dot"))
     return chart.frontier("frontier", "output tok/s per user (1/ITL)", series, room=1.15)

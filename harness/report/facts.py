@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from harness.analysis.answer import headline
+from harness.analysis.answer import headline, of_ramp, own_knee
 from harness.analysis.rules import Purpose, usable
 from harness.base.units import span
 from harness.data.judgement import AGREES, Cause
@@ -20,14 +20,10 @@ from harness.report import document as doc
 from harness.report.answer import (
     by_curve,
     hinge_of,
-    is_open,
-    limited,
     of_curve,
     of_knee,
-    of_ramp,
     of_seats,
     one_alone,
-    own_knee,
     plateau_of,
     price,
     reasons,
@@ -50,10 +46,10 @@ def details(summary: Summary) -> list[Fact]:
     """Return the details of the answer, most important first."""
     own = of_ramp(summary.levels)
     loads = [each.concurrency for each in own if each.concurrency is not None and usable(each, Purpose.ANSWER)]
-    curve = [] if is_open(summary) else unsettled(summary.curve, loads)
-    if not (is_open(summary) or by_curve(summary)):
+    curve = [] if summary.open_loop else unsettled(summary.curve, loads)
+    if not (summary.open_loop or by_curve(summary)):
         curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
-    if limited(summary) and (seats := own_knee(summary)).kind == "seats":
+    if summary.limited and (seats := own_knee(summary)).kind == "seats":
         curve = [of_seats(seats, label="Seats"), *curve]
     curve += [*_plateau(summary), *_single_stream(summary)]
     found = [*slo_fact(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]

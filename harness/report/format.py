@@ -13,6 +13,7 @@ from harness.base.terminal import clean, cut
 from harness.data.levels import LevelSummary
 
 MISSING = "–"
+NO_INTERVAL = "no interval"
 _FEW = 4  # levels that a line names one by one
 _MOST = 1_000  # characters of one text, and of one list of them
 
@@ -94,7 +95,7 @@ def confidence(ends: tuple[float | None, float | None] | None) -> str:
     ('95 % interval 15.4–17.1', 'no interval')
     """
     words = interval(ends)
-    return f"95 % interval {words}" if words else "no interval"
+    return f"95 % interval {words}" if words else NO_INTERVAL
 
 
 def joined(*parts: str) -> str:

@@ -13,7 +13,7 @@ from harness.data.levels import LevelSummary
 from harness.data.prediction import PredictedLevel
 from harness.data.summary import Summary
 from harness.data.views import Spread
-from harness.report.answer import is_open, unit_of
+from harness.report.answer import unit_of
 from harness.report.document import Column, Section, shown
 from harness.report.format import MISSING, half_width, label, ms, number
 from harness.report.levels import mean_of, of_loads
@@ -49,7 +49,7 @@ def _section(title: str, rows: Sequence[LevelSummary], found: Sequence[Column], 
 
 def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of these levels, the load first; those of times that no level has are left out."""
-    unit, open_loop, of_sessions = unit_of(summary), is_open(summary), summary.load_unit == "sessions"
+    unit, open_loop, of_sessions = unit_of(summary), summary.open_loop, summary.load_unit == "sessions"
     kind = unit.removesuffix("tokens").strip()
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
     prompts = [number(x.input_tokens_asked) for x in levels]
@@ -76,7 +76,7 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
 
 def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
     """Return predicted throughput and measured over it; the same by a calibration."""
-    prediction = None if is_open(summary) else summary.prediction
+    prediction = None if summary.open_loop else summary.prediction
     own = prediction.calibrated if prediction else None
     predicted = {level.concurrency: level for level in prediction.levels} if prediction else {}
     calibrated = {level.concurrency: level for level in own.levels} if own else {}

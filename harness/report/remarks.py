@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.analysis.answer import of_ramp
 from harness.analysis.rules import Purpose, by_code, invalid_by, usable
 from harness.analysis.rules.run import incomplete, run_note, spool_damaged
 from harness.data.judgement import Gravity, Verdict, rank
 from harness.data.levels import LevelSummary
 from harness.data.summary import Summary
-from harness.report.answer import by_curve, is_open, of_ramp
+from harness.report.answer import by_curve
 from harness.report.document import Remark
 from harness.report.facts import unsettled
 from harness.report.format import load, loads, plain
@@ -101,7 +102,7 @@ def _order(verdict: Verdict) -> tuple[bool, int, bool]:
 def _remark(group: list[Verdict], summary: Summary) -> Remark:
     at = sorted({verdict.at for verdict in group if verdict.at is not None})
     last = max(group, key=lambda verdict: -1 if verdict.at is None else verdict.at)
-    message, open_loop = plain(last.message), is_open(summary)
+    message, open_loop = plain(last.message), summary.open_loop
     place = _place(at, summary)
     rule = by_code(last.code)
     if rule is not None and rule.brief:
@@ -120,4 +121,4 @@ def _place(at: Sequence[int | float], summary: Summary) -> str:
         return ""
     if len(at) == levels > 1:
         return " at every level"
-    return f" at {loads(is_open(summary), at, f'of {levels} ')}"
+    return f" at {loads(summary.open_loop, at, f'of {levels} ')}"

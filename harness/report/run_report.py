@@ -28,7 +28,7 @@ from harness.report import (
     run_tables,
 )
 from harness.report import document as doc
-from harness.report.answer import answer, figures, is_open, unit_of
+from harness.report.answer import answer, figures, unit_of
 from harness.report.facts import details, knee_facts, manifest_facts, simulated_words, subject
 from harness.report.format import MISSING, load, loads, number, plain
 from harness.report.remarks import first_lines, remarks
@@ -162,7 +162,7 @@ def ramp_facts(summary: Summary) -> list[doc.Fact]:
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
     if all(step.role is Role.FIXED for step in levels):
         return []
-    open_loop = is_open(summary)
+    open_loop = summary.open_loop
     repeats = len({step.repeat for step in summary.ramp}) > 1
 
     def level(step: RampStep) -> str:
@@ -237,7 +237,7 @@ def failures(summary: Summary) -> doc.Section:
             if said.made(verdict):
                 kind = verdict.code.removeprefix(f"{said.code}_")
                 words.setdefault(kind, verdict.message.removeprefix(f"{kind}: "))
-    open_loop = is_open(summary)
+    open_loop = summary.open_loop
     lines = []
     for kind, count in counts.most_common():
         where, way_out = loads(open_loop, sorted(failed_at[kind])), _WAYS_OUT.get(kind, _SERVER)

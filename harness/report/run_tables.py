@@ -22,8 +22,8 @@ from harness.data.levels import (
 from harness.data.summary import Check, FirstUse, Lengths, LengthSpread, LossPhase, NodeLoss, Summary
 from harness.data.views import Estimate, Value
 from harness.report import document as doc
-from harness.report.answer import is_open, unit_of
-from harness.report.format import MISSING, confidence, joined, label, ms, number, percent, plain, time
+from harness.report.answer import unit_of
+from harness.report.format import MISSING, NO_INTERVAL, interval, joined, label, ms, number, percent, plain, time
 
 _SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
 _INTERFERENCE = (
@@ -84,7 +84,7 @@ def _table(
 
 def _load(summary: Summary) -> dict[str, Callable[[_At[_T]], str]]:
     """Return the column of the load of each row: concurrency, or in open loop the target rate."""
-    return {"target\nreq/s" if is_open(summary) else "C": lambda x: label(x.level)}
+    return {"target\nreq/s" if summary.open_loop else "C": lambda x: label(x.level)}
 
 
 # ---- requests that differ --------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def canaries(summary: Summary) -> doc.Section:
     unloaded = summary.unloaded_quality
     of_levels = [(label(level), level.quality) for level in summary.levels if level.quality]
     heads: dict[str, Callable[[tuple[str, AnswerQuality]], str]] = {
-        "target\nreq/s" if is_open(summary) else "C": lambda x: x[0],
+        "target\nreq/s" if summary.open_loop else "C": lambda x: x[0],
         "answers": lambda x: number(x[1].answers),
         "agreement": lambda x: _share_with_interval(x[1].agreement),
         "part\nafter": lambda x: number(x[1].differs_at),
@@ -323,7 +323,7 @@ def _share(share: Value | None) -> str:
     if share is None:
         return MISSING
     ends = None if share.ci95 is None else tuple(None if end is None else end * 100 for end in share.ci95)
-    return joined(percent(share.value), confidence(ends).removeprefix("95 % interval "))  # type: ignore[arg-type]
+    return joined(percent(share.value), interval(ends) or NO_INTERVAL)  # type: ignore[arg-type]
 
 
 def _change(trend: Trend) -> str:
@@ -331,7 +331,7 @@ def _change(trend: Trend) -> str:
     change = trend.change
     if change is None:
         return MISSING
-    at = f"{number(change.at_s.value)} s ({confidence(change.at_s.ci95).removeprefix('95 % interval ')})"
+    at = f"{number(change.at_s.value)} s ({interval(change.at_s.ci95) or NO_INTERVAL})"
     return joined(at, percent(change.share.value) if change.share is not None else "", change.cause)
 
 

@@ -163,10 +163,10 @@ class Levels:
         if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
             return ""
         if why.why in (End.STALLED, End.DEAD):
-            return why.reason.removeprefix("stopped: ")
+            return why.cause
         left = [f"{load:g}" for load in spec.load.loads[len(known) :]]
         what = "requests per second" if spec.load.is_open else "in flight"
-        return f"{', '.join(left)} {what}: not measured, {why.reason.removeprefix('stopped: ')}" if left else ""
+        return f"{', '.join(left)} {what}: not measured, {why.cause}" if left else ""
 
     async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
         """One repeat of the ramp, a probe's levels before it, until a decision ends it; why it did."""

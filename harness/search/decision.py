@@ -15,6 +15,7 @@ import msgspec
 from harness.data.roles import Role
 
 _APART = "; "  # parts of a reason
+_STOPPED = "stopped: "  # how the sentence of an end begins before which not all was measured
 
 
 class Reason(enum.StrEnum):
@@ -76,13 +77,7 @@ class End(enum.StrEnum):
     @property
     def stopped(self) -> bool:
         """Whether it is shown at once, and as a remark in the report."""
-        return self not in _PLANNED
-
-
-_PLANNED = frozenset((
-    End.ALL_MEASURED, End.SOAKED, End.QUICK, End.FLAT, End.NO_GAIN, End.WAITING, End.CEILING, End.SLO_PASSED, End.SLO,
-    End.SLO_STOPPED,
-))  # fmt: skip
+        return self.value.startswith(_STOPPED)
 
 
 class Part(enum.StrEnum):
@@ -121,6 +116,11 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def over(self) -> bool:
         return self.concurrency is None and self.rate is None
+
+    @property
+    def cause(self) -> str:
+        """The reason alone, as a part of another sentence."""
+        return self.reason.removeprefix(_STOPPED)
 
 
 def measure(concurrency: int, why: Reason, role: Role = Role.REFINEMENT, /, **figures: Any) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from harness.analysis.rules import Finding, rule
-from harness.analysis.rules.requests import MERGED, Measured, answered, remedy_for, too_many_fail
+from harness.analysis.rules.requests import MERGED, Measured, answered, read_late, remedy_for, too_many_fail
 from harness.analysis.stats import SAMPLES, half_width
 from harness.data.judgement import DOUBT, NOTE
 from harness.data.levels import LevelSummary
@@ -280,9 +280,8 @@ def spoilt(s: LevelSummary) -> dict[str, tuple[int, ...]]:
     Where the kernel stamps, only gaps are: events that shared a read share its stamp. A percentile of gaps is given
     while fewer were merged than lie beyond it. The clock's stamps are as late as their reads, whatever they are of.
     """
-    client, itl = s.client, s.itl_s.mean
+    client, late = s.client, read_late(s)
     merged, delay = client.merged_fraction or 0.0, client.read_delay_p99_s or 0.0
-    late = itl is not None and delay > itl / 2
     lost = tuple(q for q in PERCENTILES if late or merged > min(MERGED, round(1 - q / 100, 6)))
     out = {"itl_s": lost, "icl_s": lost} if lost else {}
     if client.timestamp_source == "user":
@@ -306,13 +305,13 @@ def late_reads(level: Measured) -> Finding | None:
     names = ", ".join(name.removesuffix("_s").upper() for name in lost if name in had)
     some = min((lost[name] for name in had), key=len)
     which = "percentiles" if len(some) == len(PERCENTILES) else " and ".join(f"p{q}" for q in some)
-    delay, itl = s.client.read_delay_p99_s, s.itl_s.mean
-    if delay is not None and itl is not None and delay > itl / 2:
+    delay, itl = s.client.read_delay_p99_s or 0.0, s.itl_s.mean or 0.0
+    if read_late(s):
         why = f"reads were up to {delay * 1e3:.3g} ms late (p99), more than half of ITL {itl * 1e3:.3g} ms"
     elif s.client.merged_fraction and "itl_s" in lost:
         why = f"{s.client.merged_fraction:.1%} of the events were read late, together with others"
     else:
-        why = f"the clock stamped them up to {(delay or 0.0) * 1e3:.3g} ms late (p99)"
+        why = f"the clock stamped them up to {delay * 1e3:.3g} ms late (p99)"
     return Finding(f"{names} {which} left out: {why}", remedy_for(s.client)[1])
 
 

@@ -17,13 +17,13 @@ from harness.analysis.points import PooledLevels
 from harness.analysis.quality import PHRASES, Quality
 from harness.analysis.rules import Finding, rule
 from harness.analysis.rules.observed import quota_limited
+from harness.analysis.rules.requests import PROCESSOR_IDLE
 from harness.data.judgement import DOUBT, NOTE
 from harness.data.levels import LevelSummary
 from harness.data.prediction import Gap
 from harness.data.summary import FOUND, PROVISIONAL, Curve
 
 GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
-PROCESSOR_IDLE = 0.5  # processors of this machine, below which all count as busy
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):

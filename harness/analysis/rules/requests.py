@@ -20,6 +20,7 @@ IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it 
 HARM = 0.02  # of the slots' time left empty by the client, above which the load is not the requested one
 CPU, MERGED = 0.80, 0.05  # above these the client was short of time
 NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling, and of one that is a lower bound: from here a doubt
+PROCESSOR_IDLE = 0.5  # processors of this machine, below which all count as busy
 WITHHELD = 0.05  # of the time without a processor, above which that is the cause
 KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
 _OVERLOAD = (Purpose.MISS,)  # a limit that is missed for it is missed
@@ -90,6 +91,12 @@ def errors_above_1_percent(level: Measured) -> Finding | None:
 # ---- the load generator -------------------------------------------------------------------------------------
 
 
+def read_late(s: LevelSummary) -> bool:
+    """Return whether the load generator read answers too late for their gaps: more than half of the mean ITL."""
+    delay, itl = s.client.read_delay_p99_s, s.itl_s.mean
+    return delay is not None and itl is not None and delay > itl / 2
+
+
 def sent_late(client: ClientView) -> bool:
     """Return whether the load generator has lowered throughput: slots were empty for its sake.
 
@@ -120,14 +127,14 @@ def client_busy(level: Measured) -> Finding | None:
     Being near a calibrated ceiling that is only a lower bound matters less.
     """
     reasons, client, lower_bound = [], level.s.client, level.conditions.ceiling_is_lower_bound
-    share, delay, itl = client.ceiling_fraction, client.read_delay_p99_s, level.s.itl_s.mean
+    share, delay, itl = client.ceiling_fraction, client.read_delay_p99_s or 0.0, level.s.itl_s.mean or 0.0
     if share is not None and share >= (TOO_NEAR if lower_bound else NEAR):
         reasons.append(f"at {share:.0%} of {'what it is known to follow' if lower_bound else 'its ceiling'}")
     if client.cpu_fraction is not None and client.cpu_fraction > CPU:
         reasons.append(f"{client.cpu_fraction:.0%} of its processor used")
     if client.merged_fraction is not None and client.merged_fraction > MERGED:
         reasons.append(f"{client.merged_fraction:.1%} of the events read late, together with others")
-    if delay is not None and itl is not None and delay > itl / 2:
+    if read_late(level.s):
         reasons.append(f"read delay p99 {delay * 1e3:.3g} ms (ITL {itl * 1e3:.3g} ms)")
     if not reasons:
         return None
@@ -152,7 +159,7 @@ def remedy_for(client: ClientView) -> tuple[str, str]:
         return cause, "stop the other process, or give the client cores of its own with taskset"
     if max(client.cpu_fraction or 0.0, client.ceiling_fraction or 0.0) > CPU:
         idle = client.idle_processors
-        if idle is not None and idle < 0.5:
+        if idle is not None and idle < PROCESSOR_IDLE:
             return "all processors of this machine were busy", "run the client on a larger machine"
         return "too few workers", "give it more workers: --workers"
     if client.ceiling_fraction is not None and client.ceiling_fraction >= NEAR:

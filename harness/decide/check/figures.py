@@ -26,7 +26,6 @@ from harness.data.levels import Attainment, ClassSummary, LevelSummary
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Knees, Summary
 from harness.data.views import Estimate, Spread, Value
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
-from harness.decide.levels import of_ramp
 
 OPERATIONAL = ("phases", "p99_ttft", "kv_cache", "long_context_tail", "node_loss")  # the checks that `knee run` does
 _PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # of a distribution
@@ -137,12 +136,11 @@ def error_rate(levels: Sequence[LevelSummary]) -> Quantity:
 
 def knee(summary: Summary) -> Quantity:
     """Return the knee unqualified: by the limits where the run has some, else the seats, else the hinge."""
-    open_loop = any(level.rate is not None for level in summary.levels)
-    if any(level.slo for level in summary.levels) or summary.knees.slo or summary.knees.slo_rate:
-        return _by_limits(summary, rates=open_loop)
-    if open_loop:
+    if summary.limited:
+        return _by_limits(summary, rates=summary.open_loop)
+    if summary.open_loop:
         return Quantity(None, None, "requests were sent at fixed rates", "give the run limits: --slo")
-    if answer.headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions").kind == "seats":
+    if answer.own_knee(summary).kind == "seats":
         return _seats(summary)
     least = summary.curve.at_least_concurrency if summary.curve and summary.curve.state == BEYOND else None
     return _fitted(summary, _hinge, least)
@@ -194,7 +192,7 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 def plateau(summary: Summary) -> Quantity:
     """Return throughput past the hinge; where that is not shown, the least that the valid levels and the fit show."""
-    levels = [each for each in of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
+    levels = [each for each in answer.of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
     sound = [(each.throughput.mean, each.throughput.ci95) for each in levels]
     low_ends = [(mean, ends[0]) for mean, ends in sound if mean is not None and ends]
     if summary.curve and summary.curve.state == PROVISIONAL:  # past its last level throughput only rises, or stays

@@ -59,7 +59,7 @@ def read(place: str) -> list[CheckedRun]:
 def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:
     """Return one repeat of a run, with its own curve, knees and cost; phases are known of the whole run alone."""
     levels = [level for level in summary.levels if level.repeat == repeat]
-    of_ramp = reading.of_ramp(levels)
+    of_ramp = answer.of_ramp(levels)
     points = [point for point in curve.points_of(of_ramp) if reading.within_reason(point)]
     with np.errstate(all="ignore"):  # a stored summary may hold errors that no measurement has
         fit = curve.fit(points) if summary.curve else None
@@ -84,7 +84,7 @@ def levels_at(of: CheckedRun, load: float, *, open_loop: bool) -> list[LevelSumm
 
 
 def _of_ramp(of: CheckedRun, *, open_loop: bool) -> list[LevelSummary]:
-    levels = reading.of_ramp(of.summary.levels)
+    levels = answer.of_ramp(of.summary.levels)
     return [level for level in levels if (level.rate is not None) == open_loop and level.load is not None]
 
 
@@ -117,7 +117,7 @@ def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[flo
 
 def common(every: Sequence[CheckedRun]) -> tuple[list[float], bool]:
     """Return the loads of which each run has a valid level, rising, and whether they are rates."""
-    open_loop = any(level.rate is not None for level in every[0].summary.levels)
+    open_loop = every[0].summary.open_loop
     loads = [_valid(each, open_loop=open_loop) for each in every]
     return sorted(load for load in set.intersection(*loads) if load > 0), open_loop
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.analysis.answer import of_ramp
 from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.rules.levels import answers_changed
 from harness.analysis.rules.requests import errors_above_1_percent, stalled
@@ -22,7 +23,7 @@ from harness.data.manifest import Manifest, Roof
 from harness.data.prediction import Assumptions
 from harness.data.summary import Summary
 from harness.data.views import Estimate
-from harness.decide.levels import of_ramp, opened, valid, weighted, within_reason
+from harness.decide.levels import opened, valid, weighted, within_reason
 from harness.predict.catalog import short
 from harness.results import readers
 from harness.results.readers.level import SHARED, ForeignResult, in_words

@@ -81,6 +81,11 @@ def find(name: str) -> Exporter:
     return added
 
 
+def verdicts(level: LevelSummary) -> list[str]:
+    """Return the verdicts of a level, each once, like "invalid: stalled"; `readers.level.validity` reads them."""
+    return list(dict.fromkeys(f"{each.level}: {each.code}" for each in level.verdicts))
+
+
 def by_level(
     run: Run, to: str, of_level: Callable[[LevelSummary, Manifest, int, bool], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:

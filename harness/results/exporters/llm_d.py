@@ -18,7 +18,7 @@ from harness.base.version import __version__
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.views import Spread
-from harness.results.exporters import Exporter, by_level
+from harness.results.exporters import Exporter, by_level, verdicts
 
 VERSION = "0.2"
 _PERCENTILES = ("p50", "p90", "p95", "p99", "max")
@@ -36,12 +36,11 @@ def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated:
 
 def _run(level: LevelSummary, manifest: Manifest, index: int, *, simulated: bool) -> dict[str, Any]:
     run = uuid.uuid5(uuid.NAMESPACE_OID, f"{manifest.created} {manifest.scenario_digest}")
-    verdicts = list(dict.fromkeys(f"{each.level}: {each.code}" for each in level.verdicts))
     found: dict[str, Any] = {
         "uid": str(uuid.uuid5(run, str(index))),
         "eid": str(run),
         "description": "SIMULATED: no GPU was measured" if simulated else manifest.name,
-        "keywords": ["knee", *["simulated"] * simulated, *verdicts],
+        "keywords": ["knee", *["simulated"] * simulated, *verdicts(level)],
     }
     if manifest.clock is not UNSET:
         start, end = (datetime.fromtimestamp(manifest.clock.unix_origin + at, UTC).isoformat() for at in level.window)

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.results.exporters import Exporter, by_level
+from harness.results.exporters import Exporter, by_level, verdicts
 from harness.spec.traffic import parse
 
 _ENDPOINTS = {"chat": "openai-chat", "completions": "openai", "embeddings": "openai-embeddings"}  # vLLM's names
@@ -50,8 +50,7 @@ def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated:
         for theirs, ours in _STATISTICS.items():
             value = getattr(spread, ours)
             found[f"{theirs}_{name}_ms"] = None if value is None else value * 1e3
-    verdicts = list(dict.fromkeys(f"{each.level}: {each.code}" for each in level.verdicts))
-    return found | {"tool": "knee", "simulated": simulated, "verdicts": verdicts}
+    return found | {"tool": "knee", "simulated": simulated, "verdicts": verdicts(level)}
 
 
 def _total(mean: float | None, n: int) -> float | None:
