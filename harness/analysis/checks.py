@@ -53,7 +53,7 @@ def of_run(
     workload: WorkloadSummary | None = None,
     losses: Sequence[Loss] = (),
 ) -> list[Check]:
-    """The checks of a run, in their order; none without a level.
+    """Return the checks of a run, in their order; none without a level.
 
     `slo` are the run's limits in seconds, `expected_hits` the share of prompt tokens that a cache which keeps all would
     have.
@@ -73,7 +73,7 @@ def of_run(
 
 
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
-    """By the server's own times, else by TTFT and E2E of one request in flight, where nothing is queued."""
+    """Judge the phases by the server's own times, else by TTFT and E2E of one request, where nothing is queued."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and prefill is all of a request"
         return Check(name="phases", outcome=NOT_MEASURED, at=at.load, message=why)
@@ -97,7 +97,7 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
 
 
 def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
-    """Against the run's own limit, else against MLPerf's."""
+    """Judge p99 TTFT against the run's own limit, else against MLPerf's."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and no token is the first"
         return Check(name="p99_ttft", outcome=NOT_MEASURED, at=at.load, message=why)
@@ -122,7 +122,7 @@ def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
 
 
 def kv_cache(at: LevelSummary, expected_hits: float | None) -> Check:
-    """KV use against a full cache, preemptions against none, and hits against those that the workload allows."""
+    """Judge KV use against a full cache, preemptions against none, and hits against those that the workload allows."""
     server = at.server
     if server is None or server.kv_usage is None:
         why = "the server publishes no KV use: docs/server-metrics.md has the engines that do"
@@ -151,7 +151,7 @@ def kv_cache(at: LevelSummary, expected_hits: float | None) -> Check:
 
 
 def long_context_tail(at: LevelSummary, workload: WorkloadSummary | None) -> Check:
-    """Whether the cache holds under a workload with a tail: p99 of the context at least twice its mean."""
+    """Judge whether the cache holds under a workload with a tail: p99 of the context at least twice its mean."""
     tail = _tail(workload)
     if tail is None or tail < TAIL:
         why = "the longest requests are hardly longer than the mean: measure `knee run checks`, or lengths of your own"
@@ -174,7 +174,7 @@ def long_context_tail(at: LevelSummary, workload: WorkloadSummary | None) -> Che
 
 
 def _tail(workload: WorkloadSummary | None) -> float | None:
-    """The longest class's p99 of prompt and answer over the mean of all; by what came."""
+    """Return the longest class's p99 of prompt and answer over the mean of all; by what came."""
     found: list[tuple[int, float, float]] = []
     for each in workload.classes if workload is not None else ():
         prompt, answer = each.input_tokens.realised, each.output_tokens.realised
@@ -189,7 +189,7 @@ def _tail(workload: WorkloadSummary | None) -> float | None:
 
 
 def node_loss(losses: Sequence[Loss]) -> Check:
-    """Whether the replicas that were left could carry what all had given before."""
+    """Judge whether the replicas that were left could carry what all had given before."""
     known = [loss for loss in losses if loss.headroom_held is not None]
     if not known:
         why = "no replica was lost" if not losses else "no plateau of the others is known: measure one without a loss"

@@ -25,7 +25,7 @@ _FIGURES = [name for name in ClassSummary.__struct_fields__ if name in LevelSumm
 
 
 def rows(table: Table, names: Iterable[str] = ()) -> dict[str, Bools]:
-    """Which requests are of each class, shape [requests], the `names` first; those of none only if "" is named."""
+    """Return which requests are of each class, shape [requests], the `names` first; of none only if "" is named."""
     wanted = list(dict.fromkeys(names))
     codes = {name: code for code, name in enumerate(wanted)}
     of = np.fromiter((codes.setdefault(name, len(codes)) for name in table.class_), np.int64, len(table.class_))
@@ -35,7 +35,7 @@ def rows(table: Table, names: Iterable[str] = ()) -> dict[str, Bools]:
 def with_classes(
     whole: LevelSummary, table: Table, level: Level, conditions: Conditions, limits: Mapping[str, Sequence[SloLimit]]
 ) -> LevelSummary:
-    """The level with the figures of its classes; where any has an SLO of its own, its goodput is their sum.
+    """Return the level with the figures of its classes; where any has an SLO of its own, its goodput is their sum.
 
     `limits` are of each class's own; a class without any has those of the conditions.
     """
@@ -52,7 +52,7 @@ def with_classes(
 
 
 def _with_goodput(whole: LevelSummary, classes: Sequence[ClassSummary]) -> LevelSummary:
-    """The goodput of the classes that have limits, together."""
+    """Return the goodput of the classes that have limits, together."""
     limited = [each for each in classes if each.goodput_requests_per_s is not None]
     requests_per_s = sum(each.goodput_requests_per_s or 0.0 for each in limited)
     counted = sum(each.requests - each.cancelled - each.abandoned for each in limited)
@@ -72,7 +72,7 @@ def attainments(
     *,
     replicas: int = 1,
 ) -> list[Attainment]:
-    """Attainment of the run's limits, by the classes without any of their own, then of each class's own."""
+    """Return the attainment of the run's limits, by the classes without any of their own, then of each class's own."""
     own = {name: each for name, each in limits.items() if each}
     if not own:
         return slo.attainments(run, table, level, replicas=replicas)
@@ -88,7 +88,7 @@ def attainments(
 
 
 def first_use(table: Table, rows: Bools) -> FirstUse:
-    """TTFT of the first answered request of a class in the run, and of its later ones at that level.
+    """Return the TTFT of the first answered request of a class in the run, and of its later ones at that level.
 
     `table` is the whole run, `rows` are the class's requests. What a server has put away meanwhile nobody says.
     """
@@ -102,7 +102,7 @@ def first_use(table: Table, rows: Bools) -> FirstUse:
 
 
 def with_slowdowns(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """The levels with the slowdown of each class, and that of the class which has the worst.
+    """Return the levels with the slowdown of each class, and that of the class which has the worst.
 
     E2E per output token, Σ E2E / Σ output tokens, over that of the same class at the lowest valid level that has it: at
     a concurrency of 1 no other request was there.
@@ -128,6 +128,6 @@ def _with_slowdown(level: LevelSummary, alone: Mapping[str, float]) -> LevelSumm
 
 
 def _pace(of_class: ClassSummary) -> float | None:
-    """E2E per output token; seconds."""
+    """Return the E2E per output token; seconds."""
     e2e_s, tokens = of_class.e2e_s.mean, of_class.output_tokens_mean
     return e2e_s / tokens if e2e_s and tokens else None

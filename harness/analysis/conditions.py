@@ -20,7 +20,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     slo: Mapping[str, float] = {}  # seconds a request by figure: ttft, ttfat, tpot or itl, icl (its stall), e2e
     input_tokens: float | None = None  # a request, as requested
     template_tokens: float = 0.0  # of these, that every prompt begins with
-    output_tokens: float | None = None  # likewise
+    output_tokens: float | None = None  # a request, as requested
     expected_hit_rate: float = 0.0  # share of the prompt tokens that a prefix cache is to serve, as requested
     images: int = 0  # in each request
     image_bytes: int = 0  # of these together

@@ -47,7 +47,7 @@ _STOLEN = 0.05  # of the processors' time that the hypervisor takes for a neighb
 
 
 def of_level(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None:
-    """The figures of a level with a closed window; None where it is too short for any of them."""
+    """Return the figures of a level with a closed window; None where it is too short for any of them."""
     start, end = level.window
     if end - start < SHORTEST_S:
         return None
@@ -83,7 +83,7 @@ def of_level(table: Table, samples: Sequence[Sample], level: Level) -> Drift | N
 
 
 def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
-    """Slope and change of a figure, one value for each bin of `width_s` from `start_s` on; nan: nothing was read.
+    """Return slope and change of a figure, a value for each bin of `width_s` from `start_s` on; nan: nothing was read.
 
     None where fewer than 20 bins have a value. The slope's interval is None where the bins are too correlated for one.
 
@@ -120,13 +120,13 @@ def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
 
 
 def correlation(residual: Floats, fitted: int) -> float:
-    """Lag-1 correlation of residuals about a fit of so many coefficients, 0 to 0.9, less its bias -(k + 4ρ)/n."""
+    """Return lag-1 correlation of residuals about a fit of k coefficients, 0 to 0.9, less its bias -(k + 4ρ)/n."""
     n = len(residual)
     return min(_CLOSE_TO_1, max(0.0, (lag1(residual) + fitted / n) / (1 - 4 / n)))
 
 
 def _change(x: Floats, t: Floats, width_s: float, of_line: float) -> Change | None:
-    """Where the mean of a series changed at once; None where it did not, or a line explains it better.
+    """Return where the mean of a series changed at once; None where it did not, or a line explains it better.
 
     `of_line` is the sum of squares about the line. By BIC the two means and their moment count one coefficient more.
     """
@@ -166,7 +166,7 @@ def _change(x: Floats, t: Floats, width_s: float, of_line: float) -> Change | No
 
 
 def means(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> Floats:
-    """Mean of a gauge in each of n equal parts of [start, end); nan where it was not read, nothing without points.
+    """Return the mean of a gauge in n equal parts of [start, end); nan where it was not read, nothing without points.
 
     >>> means([(0.0, 2.0), (1.0, 4.0), (2.5, 1.0)], 0.0, 6.0, 3)
     array([ 3.,  1., nan])
@@ -177,20 +177,20 @@ def means(points: Sequence[tuple[float, float]], start: float, end: float, n: in
 
 
 def sums(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> Floats:
-    """What a counter grew by in each part; the same as `means` else."""
+    """Return what a counter grew by in each part; the same as `means` else."""
     counts, total = _binned(points, start, end, n)
     return np.asarray(np.where(counts > 0, total, np.nan)) if len(points) else np.zeros(0)
 
 
 def _binned(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> tuple[Floats, Floats]:
-    """How many points each part has, and their sum."""
+    """Return how many points each part has, and their sum."""
     times, values = np.array(points, dtype=np.float64).reshape(-1, 2).T
     edges = np.linspace(start, end, n + 1)
     return np.histogram(times, edges)[0].astype(np.float64), np.histogram(times, edges, weights=values)[0]
 
 
 def _p99(began: Floats, waited: Floats, start: float, end: float, n: int) -> Floats:
-    """p99 of the waits of the requests that began in each part; of as many parts as have 100 requests on average."""
+    """Return p99 of the waits of requests that began in each part; of as many parts as have 100 requests on average."""
     known = ~np.isnan(waited)
     began, waited = began[known], waited[known]
     n = min(n, len(began) // _FOR_P99)
@@ -201,7 +201,7 @@ def _p99(began: Floats, waited: Floats, start: float, end: float, n: int) -> Flo
 
 
 def _of_gpus(samples: Sequence[Sample], metric: str, start: float, end: float, n: int) -> Floats:
-    """A figure of all GPUs together, added; nan where one of them was not read."""
+    """Return a figure of all GPUs together, added; nan where one of them was not read."""
     cards: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
         name, _, what = sample.metric.rpartition("/")
@@ -211,14 +211,14 @@ def _of_gpus(samples: Sequence[Sample], metric: str, start: float, end: float, n
 
 
 def _over(value: Value, base: float) -> Value:
-    """A value and its interval as a share of a base above 0."""
+    """Return a value and its interval as a share of a base above 0."""
     assert value.value is not None
     ends = value.ci95
     return Value(value.value / base, None if ends is None else (ends[0] / base, ends[1] / base))  # type: ignore[operator]
 
 
 def _cause(table: Table, samples: Sequence[Sample], scrapes: Scrapes, level: Level, change: Change) -> str:
-    """What else changed then: restart, throttle or neighbour; "" where nothing that was recorded did."""
+    """Return what else changed then: restart, throttle or neighbour; "" where nothing that was recorded did."""
     (start, end), at = level.window, change.at_s.value or 0.0
     low, high = change.at_s.ci95 or (at, at)
     if any((low or at) <= moment <= (high or at) for moment in scrapes.resets):
@@ -234,7 +234,7 @@ def _cause(table: Table, samples: Sequence[Sample], scrapes: Scrapes, level: Lev
 
 
 def _others(table: Table, scrapes: Scrapes, part: tuple[float, float]) -> float:
-    """Requests at the server beyond ours in a part of the window; nan where it does not publish them."""
+    """Return requests at the server beyond ours in a part of the window; nan where it does not publish them."""
     there = [
         value
         for figure in (Figure.RUNNING, Figure.WAITING)

@@ -36,10 +36,11 @@ class Cap(msgspec.Struct, frozen=True):
         queues: Sequence[LevelSummary],
         prediction: Prediction,
     ) -> Cap:
-        """A batch that outgrows the cap which was to bind shows that this one is another.
+        """Return where the batch stopped, and what stopped it.
 
-        A batch that stops before the expected cap is stopped by what the server's counters show while requests wait.
-        Without counters the expected cap is named: that supposes the smallest error in the prediction.
+        A batch that outgrows the cap which was to bind shows that another one does. One that stops before the expected
+        cap is stopped by what the server's counters show while requests wait. Without counters the expected cap is
+        named: that supposes the smallest error in the prediction.
         """
         stops = _stops(prediction)
         expected = min(stops.values(), default=math.inf)
@@ -57,7 +58,7 @@ class Cap(msgspec.Struct, frozen=True):
 
 
 def _stops(prediction: Prediction) -> dict[str, float]:
-    """The caps that stop the batch; that of the KV memory by the card's memory, not by what the server reports."""
+    """Return the caps that stop the batch; that of KV memory by the card's memory, not by what the server reports."""
     stops = {name: limit for name, limit in stopping(prediction.caps).items() if 0 < limit < math.inf}
     assumed = prediction.assumptions
     if "kv_memory" in stops and assumed.kv_tokens_by_memory is not None and assumed.kv_tokens:
@@ -66,12 +67,12 @@ def _stops(prediction: Prediction) -> dict[str, float]:
 
 
 def _cause(cap: str) -> Cause:
-    """The cause that a cap stands for; every limit of the scheduler counts as its batch limit."""
+    """Return the cause that a cap stands for; every limit of the scheduler counts as its batch limit."""
     return Cause.KV_MEMORY if cap == "kv_memory" else Cause.SEQUENCES
 
 
 def _by_counters(server: ServerView) -> Cause | None:
-    """What keeps a queue out of the batch: no KV for one more like those that run, or the batch limit."""
+    """Return what keeps a queue out of the batch: no KV for one more like those that run, or the batch limit."""
     if server.preemptions:
         return Cause.KV_MEMORY
     if server.kv_usage is None or (server.waiting or 0.0) < QUEUED:
@@ -88,7 +89,7 @@ class Off(msgspec.Struct, frozen=True):
 
 
 def agree(ratio: float) -> bool:
-    """Whether measured and predicted agree.
+    """Return whether measured and predicted agree.
 
     >>> agree(0.8), agree(0.31)
     (True, False)
@@ -98,7 +99,7 @@ def agree(ratio: float) -> bool:
 
 
 def sentence(found: Gap, cap: Cap, context: float, off: Off | None, *, single_stream: bool) -> str:
-    """What the gap comes from, and which figures of the hardware are wrong.
+    """Return what the gap comes from, and which figures of the hardware are wrong.
 
     `context` is the mean one of a request, `off` where the curve is furthest off, `single_stream` whether that was
     measured.
@@ -108,7 +109,7 @@ def sentence(found: Gap, cap: Cap, context: float, off: Off | None, *, single_st
 
 
 def above_peak(mbu: Achieved | Value | None, mfu: Achieved | Value | None) -> str:
-    """Which shares of the hardware's figures are above 1, and what that means; "" where none is."""
+    """Return which shares of the hardware's figures are above 1, and what that means; "" where none is."""
     named = [("MBU", mbu, "bytes/s"), ("MFU", mfu, "FLOP/s")]
     above = [(f"{name} {share.value:.2f}", what) for name, share, what in named if share and (share.value or 0.0) > 1]
     if not above:

@@ -43,7 +43,7 @@ def level_summary(
     gpu: GpuView | None = None,
     stamps_late_s: float = 0.0,
 ) -> LevelSummary:
-    """All figures and verdicts of one level whose window is closed; `table` is the whole run.
+    """Return all figures and verdicts of one level whose window is closed; `table` is the whole run.
 
     `stamps_late_s`: how late the clock's stamps were on average, 0 for the kernel's.
     """
@@ -89,7 +89,7 @@ def level_summary(
 
 
 def part_summary(table: Table, level: Level, conditions: Conditions, whole: LevelSummary) -> LevelSummary:
-    """The figures of some of a level's requests, which the table holds alone; no verdicts.
+    """Return the figures of some of a level's requests, which the table holds alone; no verdicts.
 
     What late reads or an unsteady rate have spoilt in the `whole` level is left out here too.
     """
@@ -235,7 +235,7 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
 
 
 def _within_a_request(counted: _Rates, table: Table, level: Level, output_tokens: Floats) -> _Rates:
-    """The rates of a window that is only a part of a request (`window.even_rate`); of any other, those counted."""
+    """Return the rates of a window that is a part of a request (`window.even_rate`); of any other, those counted."""
     even = window.even_rate(table, level, output_tokens)
     if even is None:
         return counted
@@ -256,14 +256,14 @@ def _within_a_request(counted: _Rates, table: Table, level: Level, output_tokens
 
 
 def _estimate(rate: float | None) -> Estimate:
-    """A rate without an interval."""
+    """Return a rate without an interval."""
     return Estimate(None if rate is None or math.isnan(rate) else rate)
 
 
 def _with_lateness(
     client: ClientView, table: Table, level: Level, chunks: _Chunks, request_s: float | None, stamps_late_s: float
 ) -> ClientView:
-    """With the load generator's late reads and late sends from the records, where its telemetry lacks them."""
+    """Return the client with late reads and late sends by the records, where its telemetry lacks them."""
     if client.merged_fraction is None and chunks.merged is not None:
         client = msgspec.structs.replace(client, merged_fraction=chunks.merged, lumped_fraction=chunks.lumped)
     if level.concurrency and client.late_fraction is None:
@@ -277,7 +277,7 @@ def _with_lateness(
 def _summary(
     table: Table, level: Level, conditions: Conditions, requests: _Requests, chunks: _Chunks, rates: _Rates
 ) -> LevelSummary:
-    """The figures under their names; client, server, GPU and verdicts are filled in later."""
+    """Return the figures under their names; client, server, GPU and verdicts are filled in later."""
     T, good, gpus = level.window[1] - level.window[0], requests.good, conditions.gpus
     cancelled, abandoned = (int((requests.began & rows).sum()) for rows in (table.cancelled, table.abandoned))
     errors = Counter(table.error[row] for row in np.flatnonzero(requests.failed))
@@ -339,7 +339,7 @@ def _summary(
 
 
 def _without_decoding(s: LevelSummary, rates: _Rates, conditions: Conditions) -> LevelSummary:
-    """A level of which nothing is decoded: what counts tokens of answers, or times them, is not there.
+    """Return a level of which nothing is decoded: what counts tokens of answers, or times them, is not there.
 
     `rates.output` is of the work that arrived, in the unit of the conditions.
     """
@@ -369,14 +369,14 @@ def _without_decoding(s: LevelSummary, rates: _Rates, conditions: Conditions) ->
 
 
 def _events_at_once(table: Table, rows: Bools) -> float | None:
-    """How many token-carrying events came with one stamp, on average over the marked rows."""
+    """Return how many token-carrying events came with one stamp, on average over the marked rows."""
     every = int(table.chunks[rows].sum())
     together = int((gaps(table, rows) == 0).sum())
     return every / (every - together) if every > together else None
 
 
 def _without_late_reads(s: LevelSummary) -> LevelSummary:
-    """Without the percentiles that late reads have spoilt (`spoilt`)."""
+    """Return the summary without the percentiles that late reads have spoilt (`spoilt`)."""
     changes = {}
     for name, lost in spoilt(s).items():
         spread = getattr(s, name)
@@ -395,19 +395,19 @@ def _from_send(table: Table, good: Bools) -> FromSend:
 
 
 def _without_steady_state(s: LevelSummary) -> LevelSummary:
-    """An open loop above what the server sustains: its latencies are those of the window's length, not the server's."""
+    """Return an open loop that is not sustained without latencies: these would be of the length of the window."""
     nothing = Spread(None, None, None, None, None, None, 0)
     names = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s")
     return msgspec.structs.replace(s, **dict.fromkeys(names, nothing), from_send=None)
 
 
 def _share(part: Floats, whole: Floats) -> float | None:
-    """Σ part/Σ whole; None where any part is missing, which may be 0 (vllm-project/vllm, issue 44377)."""
+    """Return Σ part/Σ whole; None where any part is missing, which may be 0 (vllm-project/vllm, issue 44377)."""
     return None if not len(part) or np.isnan(part).any() else float(part.sum() / whole.sum())
 
 
 def _known(values: Floats) -> Floats | None:
-    """Nans (requests that we cut before their usage came) at the mean of the rest; None where none is known."""
+    """Return values with the mean of the rest for nans (requests cut before their usage came); None without any."""
     missing = np.isnan(values)
     if missing.all():
         return None
@@ -415,7 +415,7 @@ def _known(values: Floats) -> Floats | None:
 
 
 def _times(requests_per_s: float | None, each: int) -> float | UnsetType | None:
-    """What requests have, per second; UNSET where they have none."""
+    """Return what requests have, per second; UNSET where they have none."""
     return UNSET if not each else requests_per_s and requests_per_s * each
 
 

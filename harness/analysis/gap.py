@@ -32,9 +32,9 @@ from harness.data.summary import Curve, Phases
 
 
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:
-    """The prediction with measured_over_predicted (its mid) filled in, by concurrency; repeats are averaged.
+    """Return the prediction with measured_over_predicted (its mid) filled in, by concurrency; repeats are averaged.
 
-    The calibrated one is judged likewise, by its own. None where nothing was measured at that concurrency or every
+    The calibrated one is judged by its own. None where nothing was measured at that concurrency or every
     measurement of it is invalid.
     """
     measured: dict[int, list[float]] = {}
@@ -69,7 +69,7 @@ def attribute(
     roof: Roof | None = None,
     phases: Phases | None = None,
 ) -> Gap | None:
-    """Where the measured throughput leaves the predicted one, at the plateau if it was reached, else at the top level.
+    """Return where measured throughput leaves predicted, at the plateau if it was reached, else at the top level.
 
     `levels` are those of the ramp, `curve` the fit to them; `roof` (the hardware at its data sheet's figures) gives MBU
     and MFU, `phases` a prefill that was probed. None where nothing can be compared.
@@ -118,7 +118,7 @@ def attribute(
 def _factors(
     predicted: PredictedCurve, C: float, cap: float, measured: Mapping[Cause, float]
 ) -> dict[str, float] | None:
-    """What each measured figure, put in place of the predicted, multiplies the throughput at C by.
+    """Return what each measured figure, put in place of the predicted, multiplies the throughput at C by.
 
     They are the ratios of decoding and prefill times, and the number running where the batch stops, in place of `cap`.
     None where the predicted curve does not reach so far.
@@ -141,7 +141,7 @@ def _factors(
 
 
 def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> Off | None:
-    """Where measured leaves predicted furthest, of the levels and of the pace of one request alone.
+    """Return where measured leaves predicted furthest, of the levels and of the pace of one request alone.
 
     `decode` is ITL at one request in flight, measured over predicted. None where everything agrees.
     """
@@ -157,7 +157,7 @@ def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> Off | N
 
 
 def _largest(factors: Mapping[str, float], ratio: float, off: float, rest: Cause) -> str:
-    """The cause that moves throughput furthest the way that it went; none where the whole curve agrees.
+    """Return the cause that moves throughput furthest the way that it went; none where the whole curve agrees.
 
     Where the plateau agrees, it is the way of `off`, the ratio furthest off below it; a cause that moves the plateau
     little explains no level. Where no cause moves it far, it is `rest`, that of what no figure explains.
@@ -230,7 +230,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _prefill_ratio(
     predicted: PredictedCurve, alone: _Alone, decode: float | None, prediction: Prediction, phases: Phases | None
 ) -> float | None:
-    """How many times as long a prompt takes to compute as was predicted; by the probe's slope where there is one.
+    """Return how many times the predicted time a prompt takes to compute; by the probe's slope where there is one.
 
     Else TTFT - ITL, the first token's step apart from its decoding, over what is expected of it with the measured ITL.
     """
@@ -250,7 +250,7 @@ def _prefill_s(predicted: PredictedCurve, alone: _Alone) -> float | None:
 def _achieved(
     prediction: Prediction, predicted: PredictedCurve, alone: _Alone, roof: Roof | None, phases: Phases | None
 ) -> tuple[Achieved | None, Achieved | None]:
-    """MBU = bytes of a step / (BW ITL) and MFU = FLOP of a prompt / (F (TTFT - ITL)) at one request in flight.
+    """Return MBU = bytes of a step / (BW ITL), MFU = FLOP of a prompt / (F (TTFT - ITL)) at one request in flight.
 
     Overheads count against both, measured and predicted alike: what is predicted lies below what is assumed.
     """
@@ -275,7 +275,7 @@ def _achieved(
 
 
 def complete(prediction: Prediction) -> bool:
-    """Whether every figure that is divided by is above 0, which one read from a folder need not be."""
+    """Return whether every figure that is divided by is above 0, which one read from a folder need not be."""
     assumed = prediction.assumptions
     rooms = [assumed.kv_tokens or 0.0] if assumed.kv_tokens_by_memory is not None else []
     least = [prediction.output_tokens, prediction.single_stream_tokens_per_s.mid, assumed.dp, *rooms]
@@ -289,12 +289,12 @@ class PredictedCurve(msgspec.Struct, frozen=True):
     seconds: tuple[float, ...]  # of decoding, there
     cap: float
     prefill: float  # seconds of one prompt alone
-    prefill_mixed: float  # likewise, where others decode, whose steps read the weights anyway
+    prefill_mixed: float  # the same where others decode, whose steps read the weights anyway
     share: float  # prefills in a step per running request of a replica: 1/G
     replicas: float
 
     def decoding(self, B: float) -> float:
-        """The step without its prefills: linear between what is known, and on as between the last two."""
+        """Return the step without its prefills: linear between what is known, and on as between the last two."""
         if len(self.running) == 1:
             return self.seconds[0]
         i = next((i for i, known in enumerate(self.running[1:-1]) if known >= B), len(self.running) - 2)
@@ -302,14 +302,14 @@ class PredictedCurve(msgspec.Struct, frozen=True):
         return y + (z - y) * (B - a) / (b - a)
 
     def prefilling(self, B: float, wait: float = 1.0) -> float:
-        """A step's prefills, where a prompt alone takes `wait` times as long."""
+        """Return a step's prefills, where a prompt alone takes `wait` times as long."""
         running = max(1.0, B / self.replicas)
         others = min(1.0, running - 1)
         prompt = (1 - others) * wait * self.prefill + others * self.prefill_mixed
         return running * self.share * prompt
 
     def weights_wait(self, decode: float) -> float:
-        """How many times as long a prompt alone takes where decoding takes `decode` times as long.
+        """Return how many times as long a prompt alone takes where decoding takes `decode` times as long.
 
         Above 1 only for one so short that it waits for the weights instead of the arithmetic: no longer than a decode
         step. Each step reads them once, so that it is later by as much as a decode step is.
@@ -320,7 +320,7 @@ class PredictedCurve(msgspec.Struct, frozen=True):
         return max(decode, 1 + (decode - 1) * alone / self.prefill)
 
     def throughput(self, B: float, decode: float = 1.0, prefill: float = 1.0) -> float:
-        """Output tokens/s of B running, where decoding and computing prompts take so many times as long.
+        """Return output tokens/s of B running, where decoding and computing prompts take so many times as long.
 
         nan where that would be no time at all: a prediction that comes from outside need not be one.
         """
@@ -329,7 +329,7 @@ class PredictedCurve(msgspec.Struct, frozen=True):
 
 
 def predicted_curve(prediction: Prediction) -> PredictedCurve:
-    """From the prediction's own points: below the cap the levels', and its ends."""
+    """Return the curve through the prediction's own points: below the cap the levels', and its ends."""
     cap, assumed = batch_cap(prediction.caps), prediction.assumptions
     known = {1.0: prediction.single_stream_tokens_per_s.mid}
     for level in prediction.levels:

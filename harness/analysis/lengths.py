@@ -31,7 +31,7 @@ _PLACE = "manifest.json: $.scenario"
 
 
 class Law(msgspec.Struct, frozen=True):
-    """A distribution of lengths, of which a share has some tokens more.
+    """A distribution of lengths, a share of them with some tokens more.
 
     >>> Law(distribution.parse("100..102"), more=50, share=1.0).mean()
     151.0
@@ -48,13 +48,13 @@ class Law(msgspec.Struct, frozen=True):
         return f"{self.own}, {often}after a prefix of {self.more}"
 
     def cdf(self, n: int) -> float:
-        """Share of the lengths up to n."""
+        """Return the share of the lengths up to n."""
         if not self.more:
             return self.own.cdf(n)
         return self.share * self.own.cdf(n - self.more) + (1 - self.share) * self.own.cdf(n)
 
     def quantile(self, p: float) -> int:
-        """The smallest length that a share p does not pass."""
+        """Return the smallest length that a share p does not pass."""
         low = self.own.quantile(p)
         if not self.more:
             return low
@@ -65,7 +65,7 @@ class Law(msgspec.Struct, frozen=True):
 
 
 def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> WorkloadSummary | None:
-    """What a scenario asks for beside what came, in the windows of these levels; None where all requests are alike."""
+    """Return what a scenario asks for and what came in these levels' windows; None where all requests are alike."""
     workload = scenario.workload
     conversation = bool(workload.session or workload.node)
     dataset = bool(workload.dataset)
@@ -102,7 +102,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
 
 
 def lengths(law: Law | None, found: Floats) -> Lengths:
-    """A law beside the lengths that came, shape [requests]; nan, which was not counted, is left out."""
+    """Return a law and the lengths that came, shape [requests]; nan, which was not counted, is left out."""
     found = found[~np.isnan(found)]
     n = len(found)
     return Lengths(
@@ -115,7 +115,7 @@ def lengths(law: Law | None, found: Floats) -> Lengths:
 
 
 def distance(law: Law, found: Floats) -> float:
-    """The largest distance between the share of `found` up to a length and that of the law, 0 to 1.
+    """Return the largest distance between the share of `found` up to a length and that of the law, 0 to 1.
 
     Whole numbers: both only step at them, so that it lies at one of those found or just below it.
 
@@ -130,7 +130,7 @@ def distance(law: Law, found: Floats) -> float:
 
 
 def _spread(found: Floats) -> LengthSpread:
-    """Their mean and percentiles, each the smallest length that so many do not pass; None where too few carry one."""
+    """Return mean and percentiles, each the smallest length that so many do not pass; None where too few carry one."""
     if not len(found):
         return LengthSpread(None, None, None, None, None)
     carried = [len(found) >= SAMPLES[max(q, 100 - q)] for q in _PERCENTILES]

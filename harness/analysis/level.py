@@ -50,7 +50,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
     usual: float = math.nan  # work of a request that the server does not count
 
     def table(self, records: Sequence[Record]) -> Table:
-        """Records of the run as columns."""
+        """Return the records of the run as columns."""
         return Table.of(records, self.unit, self.usual)
 
     @classmethod
@@ -91,13 +91,13 @@ class Facts(Conditions, frozen=True, kw_only=True):
 
 
 def _batch_limit(manifest: Manifest) -> int | None:
-    """By `--max-num-seqs`, else the slots that llama-server publishes."""
+    """Return the batch limit by `--max-num-seqs`, else by the slots that llama-server publishes."""
     slots = manifest.server.get("slots")
     return manifest.scenario.hardware.max_num_seqs or (slots if isinstance(slots, int) and slots > 0 else None)
 
 
 def _usual(manifest: Manifest, unit: Unit) -> float:
-    """Documents of a request, or its tokens by the named tokenizer, of which each word is one; nan: not known."""
+    """Return documents of a request, or its tokens by the named tokenizer, one for each word; nan: not known."""
     spec, words = manifest.scenario, manifest.workload.prompt_words
     inputs = spec.workload.inputs or 1
     if unit is Unit.DOCUMENTS:
@@ -107,12 +107,12 @@ def _usual(manifest: Manifest, unit: Unit) -> float:
 
 
 def _replicas(hardware: Hardware) -> int:
-    """How many engines serve side by side: the GPUs over those that share one."""
+    """Return how many engines serve side by side: the GPUs over those that share one."""
     return max(1, hardware.gpus // hardware.tp) if hardware.tp else 1
 
 
 def _session_requests(workload: WorkloadSpec) -> int | None:
-    """How many requests each session has; None where that varies, or there are none."""
+    """Return how many requests each session has; None where that varies, or there are none."""
     if workload.node:
         return sum(node.fan_out for node in workload.node)
     turns = workload.session.turns if workload.session else None
@@ -120,7 +120,7 @@ def _session_requests(workload: WorkloadSpec) -> int | None:
 
 
 def _client(manifest: Manifest) -> ClientSummary:
-    """The load generator by the manifest, of several machines all of theirs; known where each machine's is."""
+    """Return the load generator by the manifest, of several machines all of theirs; known where each machine's is."""
     client, shards = manifest.client, manifest.shards or ()
     machines = [(shard.client or client, shard.host or manifest.host) for shard in shards] or [(client, manifest.host)]
     ceilings = [_ceiling(each, len(host.cpus_allowed or ())) for each, host in machines]
@@ -138,7 +138,7 @@ def _client(manifest: Manifest) -> ClientSummary:
 
 
 def _ceiling(client: Client, processors: int) -> float:
-    """Events per second of one machine's workers; a calibration is of one worker on a processor of its own.
+    """Return events per second of one machine's workers; a calibration is of one worker on a processor of its own.
 
     `processors` are those that it was allowed, 0 where that is not known.
     """
@@ -149,7 +149,7 @@ def _ceiling(client: Client, processors: int) -> float:
 def summarise_level(
     records: Sequence[Record], table: Table, samples: Sequence[Sample], level: Level, facts: Facts
 ) -> LevelSummary:
-    """A level whose window is closed, with every verdict; `table` holds the `records`."""
+    """Return a level whose window is closed, with every verdict; `table` holds the `records`."""
     # A dataset's rows that are sent one by one are no sessions, though each names its own.
     of_sessions = patterns.sessions(table, level, facts.session_requests) if facts.tasks else None
     level = all_requests(table, level) if LevelNote.COUNTED in level.notes else level
@@ -198,18 +198,18 @@ def summarise_level(
 
 
 def attainments(table: Table, level: Level, facts: Facts, limits: Sequence[slo.SloLimit]) -> list[Attainment]:
-    """How much of a finished level met limits that its run did not have; `table` holds the run's records."""
+    """Return how much of a finished level met limits that its run did not have; `table` holds the run's records."""
     table = _without_canaries(table.around(*level.window))
     return slo.attainments(limits, table, whole_requests(table, level), replicas=facts.replicas)
 
 
 def _without_canaries(table: Table) -> Table:
-    """Latencies are those of the load's other requests."""
+    """Return the table without canaries: latencies are those of the load's other requests."""
     return table.only(~table.canary) if table.canary.any() else table
 
 
 def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:
-    """By its telemetry; the source of its stamps also by its transport, since a short window has little telemetry."""
+    """Return the client by its telemetry; the source of stamps also by its transport, as short windows have little."""
     seen = telemetry.client_view(samples, window)
     known = "user" if facts.client.transport != "socket" else facts.client.timestamp_source
     return msgspec.structs.replace(seen, timestamp_source=seen.timestamp_source or known)

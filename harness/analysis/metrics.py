@@ -19,12 +19,12 @@ _DECODED = ("stream_error", "malformed_event", "truncated", "empty_response", "s
 
 
 def ttft(sent: Floats, first: Floats) -> Floats:
-    """Time to first token: first arrival that carries a token - send; seconds, shape [n]."""
+    """Return the time to first token: first arrival that carries a token - send; seconds, shape [n]."""
     return first - sent
 
 
 def tpot(first: Floats, last: Floats, output_tokens: Floats, first_tokens: Floats) -> Floats:
-    """Time per output token after the first chunk, of the tokens that were seen to arrive; seconds, shape [n].
+    """Return the time per output token after the first chunk, of the tokens seen to arrive; seconds, shape [n].
 
     (last - first) / (tokens - tokens in the first chunk); nan where that is < 1.
 
@@ -36,7 +36,7 @@ def tpot(first: Floats, last: Floats, output_tokens: Floats, first_tokens: Float
 
 
 def mean_itl(first: Floats, last: Floats, output_tokens: Floats, first_tokens: Floats) -> float | None:
-    """Mean inter-token latency, token-weighted; seconds.
+    """Return the mean inter-token latency, token-weighted; seconds.
 
     Σ(last - first) / Σ(output tokens - tokens in the first chunk), over requests where that is >= 1.
 
@@ -49,7 +49,7 @@ def mean_itl(first: Floats, last: Floats, output_tokens: Floats, first_tokens: F
 
 
 def peak_rate(arrival: Floats, tokens: Floats | Counts, start: float, end: float, seconds: float = 1.0) -> float | None:
-    """Most tokens in any whole second counted from the window's start, per second; None in a shorter window."""
+    """Return the most tokens in any whole second from the window's start on, per second; None in a shorter window."""
     n = int((end - start) / seconds + 1e-9)
     if n < 1:
         return None
@@ -79,7 +79,7 @@ def in_time(name: str, figure: Floats) -> Floats:
 
 
 def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
-    """What a limit may be put on, of every request; seconds by figure, each shape [requests], nan where it has none.
+    """Return what a limit may be put on; seconds by figure, each shape [requests], nan where a request has none.
 
     ITL of one request is its TPOT, its ICL the longest gap between two of its chunks (its stall), which is worked out
     only with `stalled`.
@@ -97,7 +97,7 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
 
 
 def stalls(table: Table) -> Floats:
-    """The longest gap between two token-carrying chunks of each request; seconds, shape [requests], nan below two."""
+    """Return the longest gap of token-carrying chunks of each request; seconds, shape [requests], nan below two."""
     longest = np.full(len(table.chunks), np.nan)
     for rows, part in table.pieces():
         chunks = table.chunks[rows]
@@ -108,7 +108,7 @@ def stalls(table: Table) -> Floats:
 
 
 def steps(icls: Floats, T: float, replicas: int, *, reorder: bool = False) -> int:
-    """Independent gaps: one engine step gives every stream the same one, so at most window ÷ median ICL a replica.
+    """Return independent gaps: a step gives every stream the same one, so at most window ÷ median ICL a replica.
 
     `reorder`: the gaps may be put into another order, instead of a copy of them.
     """
@@ -119,7 +119,7 @@ def steps(icls: Floats, T: float, replicas: int, *, reorder: bool = False) -> in
 
 
 def late_share(table: Table, level: Level, start: float, end: float) -> float:
-    """Share of the slots' time in a window that stood empty because of the client, 0 to 1.
+    """Return the share of the slots' time in a window that stood empty because of the client, 0 to 1.
 
     Σ(send − end of the request before in the slot, connecting left out) / (C · T), as far as it lies in the window,
     which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it. After one

@@ -38,7 +38,7 @@ from harness.spec.traffic import Series, Traffic
 
 
 def sessions(table: Table, level: Level, requests: int | None = None) -> SessionSummary | None:
-    """The sessions of a level whose window is closed; None where it has none.
+    """Return the sessions of a level whose window is closed; None where it has none.
 
     `table` holds all of the level's requests, `requests` is how many a whole session has. Where that varies (None), a
     session is whole if none of its requests was cut.
@@ -87,7 +87,7 @@ WAITS = 1.5  # times the longest wait before the spike, above which a request st
 
 
 def recoveries(table: Table, level: Level, traffic: Traffic) -> list[float | None]:
-    """Seconds from the end of each spike in the window to the recovery; None: there was none before the next spike."""
+    """Return seconds from the end of each spike in the window to the recovery; None: none before the next spike."""
     profile = traffic.profile
     if level.rate is None or not isinstance(profile, Series) or not _spike_and_calm(profile):
         return []
@@ -112,12 +112,12 @@ def recoveries(table: Table, level: Level, traffic: Traffic) -> list[float | Non
 
 
 def _spike_and_calm(profile: Series) -> bool:
-    """Whether the rate is the same but for one spike in a period."""
+    """Return whether the rate is the same but for one spike in a period."""
     return len(set(profile.rates)) == 2 and profile.rates.count(profile.peak) == 1
 
 
 def spikes(profile: Series, until_s: float) -> tuple[Floats, Floats]:
-    """When each spike begins and ends, seconds since the level began, shape [spikes], those that end before `until_s`.
+    """Return when spikes that end before `until_s` begin and end, seconds since the level began, shape [spikes].
 
     >>> spikes(Series((0.0, 55.0, 65.0), (5.0, 50.0, 5.0), 120.0), 200.0)
     (array([ 55., 175.]), array([ 65., 185.]))
@@ -136,7 +136,7 @@ LONGER = 8.0  # times the mean prompt of all others, from which on a class has l
 
 
 def interference(table: Table, level: Level) -> Interference | None:
-    """The cost of the class with the longest prompts; None where none is much longer, or none was read."""
+    """Return the cost of the class with the longest prompts; None where none is much longer, or none was read."""
     found = {name: of_class for name, of_class in classes.rows(table).items() if of_class.any()}
     if len(found) < 2:
         return None
@@ -165,7 +165,7 @@ def interference(table: Table, level: Level) -> Interference | None:
 
 
 def overlaps(starts: Floats, ends: Floats, begin: Floats, over: Floats) -> Bools:
-    """Whether each span, shape [spans], has more than a point in common with any of the intervals, shape [intervals].
+    """Return whether each span, shape [spans], has more than a point in common with an interval, shape [intervals].
 
     >>> overlaps(np.array([0.0, 2.0, 4.0]), np.array([1.0, 3.0, 5.0]), np.array([0.5, 3.0]), np.array([0.7, 3.5]))
     array([ True, False, False])
@@ -177,7 +177,7 @@ def overlaps(starts: Floats, ends: Floats, begin: Floats, over: Floats) -> Bools
 
 
 def _gaps_between(table: Table, chosen: Bools, start: float, end: float) -> tuple[Floats, Floats]:
-    """When each gap between two chunks of one of the requests began and ended, inside the window."""
+    """Return when each gap between two chunks of one of the requests began and ended, inside the window."""
     later = np.flatnonzero(follows(table, chosen))
     starts, ends = table.arrival[later - 1], table.arrival[later]
     inside = (starts >= start) & (ends <= end)
@@ -208,7 +208,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def losses(table: Table, levels: Sequence[Level], urls: Sequence[str], fitted: Curve | None = None) -> list[NodeLoss]:
-    """Every loss in the finished levels of a run, in order, with what it cost."""
+    """Return every loss in the finished levels of a run, in order, with what it cost."""
     found = []
     for level in levels if len(urls) > 1 else ():
         of_level = table.only(table.level == level.index)
@@ -219,7 +219,7 @@ def losses(table: Table, levels: Sequence[Level], urls: Sequence[str], fitted: C
 
 
 def stops(table: Table, url: str) -> Iterator[Span]:
-    """When a replica did not answer, by a level's requests."""
+    """Yield when a replica did not answer, by a level's requests."""
     own = replicas.rows(table, url)
     failed = own & np.fromiter((error in LOST for error in table.error), np.bool_, len(table.error))
     ended = np.flatnonzero(own & (failed | table.ok) & ~np.isnan(table.done))
@@ -234,7 +234,7 @@ def stops(table: Table, url: str) -> Iterator[Span]:
 
 
 def slowdowns(table: Table, url: str) -> Iterator[Span]:
-    """When a replica took much longer for its tokens than it usually does, by a level's requests."""
+    """Yield when a replica took much longer for its tokens than it usually does, by a level's requests."""
     own = replicas.rows(table, url) & table.ok
     if own.sum() < _USUAL:
         return
@@ -253,12 +253,12 @@ def slowdowns(table: Table, url: str) -> Iterator[Span]:
 
 
 def _pace(table: Table) -> Floats:
-    """E2E per output token; seconds, shape [requests]."""
+    """Return the E2E per output token; seconds, shape [requests]."""
     return np.asarray((table.done - table.sent) / np.fmax(table.output_tokens, 1.0))
 
 
 def _runs(marked: Bools, least: int) -> Iterator[tuple[int, int]]:
-    """First and last index of every run of at least so many marks.
+    """Yield the first and last index of every run of at least so many marks.
 
     >>> list(_runs(np.array([True, False, True, True, True]), 2))
     [(2, 4)]
@@ -270,7 +270,7 @@ def _runs(marked: Bools, least: int) -> Iterator[tuple[int, int]]:
 
 
 def _overlaps(span: Span, others: Sequence[Span]) -> bool:
-    """Whether it lies within the loss of another replica, which slows down those that are left."""
+    """Return whether it lies within the loss of another replica, which slows down those that are left."""
     far = float("inf")
     return any(
         span.start_s < (far if other.end_s is None else other.end_s)
@@ -280,7 +280,7 @@ def _overlaps(span: Span, others: Sequence[Span]) -> bool:
 
 
 def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | None) -> NodeLoss:
-    """What a loss cost: its failures, and the replicas that were left before, during and after it."""
+    """Return what a loss cost: its failures, and the replicas that were left before, during and after it."""
     begin = level.begin_s if level.window_start_s is None else level.window_start_s
     end = level.window_end_s if level.window_end_s is not None else float(np.nanmax(table.done))
     begin = begin if begin < span.start_s else level.begin_s
@@ -311,7 +311,7 @@ def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | No
 
 
 def _phase(table: Table, survivors: Bools, start: float, end: float) -> LossPhase | None:
-    """The figures of a span of time; None where it has no length."""
+    """Return the figures of a span of time; None where it has no length."""
     if end <= start:
         return None
     seconds = end - start

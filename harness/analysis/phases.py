@@ -116,11 +116,11 @@ class Rise(msgspec.Struct, frozen=True):
     begins: float  # the shortest prompt that is longer than the flat part; the shortest of all where nothing is flat
 
     def base(self) -> Value:
-        """c: TTFT of an empty prompt, extrapolated; seconds."""
+        """Return c, the TTFT of an empty prompt, extrapolated; seconds."""
         return self._along(1.0, 0.0, 0.0)
 
     def slope(self, P: float) -> Value:
-        """dTTFT/dP = s + 2 q P; seconds a prompt token."""
+        """Return dTTFT/dP = s + 2 q P; seconds a prompt token."""
         return self._along(0.0, 1.0, 2 * P)
 
     def _along(self, *direction: float) -> Value:
@@ -140,13 +140,13 @@ class _TtftFit(msgspec.Struct, frozen=True):
     freedom: int  # points beyond coefficients
 
     def score(self, points: int, scatter: float) -> float:
-        """AICc with known errors, widened by the `scatter` that no form explains: less is better."""
+        """Return AICc with known errors, widened by the `scatter` that no form explains: less is better."""
         k = points - self.freedom
         return self.chi2 / scatter + 2 * k + 2 * k * (k + 1) / (self.freedom - 1)
 
 
 def fit(P: Floats, t: Floats, se: Floats) -> Rise | None:
-    """TTFT over prompt length by weighted least squares, with a flat part for short prompts; None below two.
+    """Return the TTFT over prompt length by weighted least squares, with a flat part for short prompts; None below two.
 
     `t` are means, `se` their standard errors, shape [levels]. With j of the shortest lengths in the flat part, the
     others carry c + s P + q P² (q only where it is above 0 and four or more points bear it); j is chosen by AICc.
@@ -175,7 +175,7 @@ def fit(P: Floats, t: Floats, se: Floats) -> Rise | None:
 
 
 def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
-    """c + s P + q P² without a flat part, its covariance by `se`."""
+    """Return the fit c + s P + q P² without a flat part, its covariance by `se`."""
     unit = float(P.max())  # keeps the columns of one size
     x = P / unit
     A = np.stack([np.ones_like(x), x, x * x], axis=1)
@@ -196,7 +196,7 @@ def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
 
 
 def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _TtftFit | None:
-    """A floor up to `flat`, rising from `begins`; None where the two do not make a maximum of both."""
+    """Return a floor up to `flat`, rising from `begins`; None where the two do not make a maximum of both."""
     low = flat >= P
     weight = 1 / se[low] ** 2
     floor = float((t[low] * weight).sum() / weight.sum())
@@ -217,12 +217,12 @@ def _with_interval(made: _TtftFit) -> Rise:
 
 
 def _prompt(s: LevelSummary, requested: float) -> float:
-    """Prompt tokens of a level's requests, as they were counted, else as requested."""
+    """Return prompt tokens of a level's requests, as they were counted, else as requested."""
     return float(s.input_tokens_mean or s.input_tokens_asked or requested)
 
 
 def _error(s: LevelSummary) -> float:
-    """One standard error of a level's mean TTFT at one request in flight, seconds.
+    """Return one standard error of a level's mean TTFT at one request in flight, seconds.
 
     There a request follows the other, so that the rate's error over batches is that of the mean request, whatever
     the correlation, and a one-token answer's time is its TTFT.
@@ -256,7 +256,7 @@ def _plateau(
 
 
 def _times(value: Value, factor: float) -> Value:
-    """The value and its interval, scaled by a factor above 0; None where there is nothing to scale."""
+    """Return the value and its interval, scaled by a factor above 0; None where there is nothing to scale."""
     if value.value is None or factor <= 0:
         return Value(None)
     ends = value.ci95
@@ -267,7 +267,7 @@ def _times(value: Value, factor: float) -> Value:
 
 
 def _share(least: float, taken: Value) -> Value | None:
-    """The least time over the time taken; None where that is not above 0, an end unbounded where its own is not."""
+    """Return the least time over that taken; None where that is not above 0, an end unbounded where its own is not."""
     if taken.value is None or taken.value <= 0:
         return None
     if taken.ci95 is None:

@@ -78,7 +78,7 @@ class PooledLevels(msgspec.Struct, frozen=True):
 
 
 def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
-    """The measured levels as points, each valid where the level may be used as one.
+    """Return the measured levels as points, each valid where the level may be used as one.
 
     Levels of an open loop are left out: their requests in flight follow from the rate and vary. So are those that a
     probe measures before its ramp, whose prompts have lengths of their own.
@@ -102,7 +102,7 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
 
 
 def foreign_point(concurrency: float, level: ForeignLevel) -> Point:
-    """A level of another tool's file, or of an exported table, as a point; it has a throughput."""
+    """Return a level of another tool's file, or of an exported table, as a point; it has a throughput."""
     return Point(
         concurrency,
         level.in_flight,
@@ -144,7 +144,7 @@ def pool(points: Sequence[Point]) -> PooledLevels:
 
 
 def _counts(p: Point) -> bool:
-    """Whether a point counts: valid, and not one whose window saw hardly any of the requests in flight.
+    """Return whether a point counts: valid, and not one whose window saw hardly any of the requests in flight.
 
     An assumed error is 1/√requests.
     """

@@ -59,7 +59,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def changes(answers: Iterable[CanaryAnswer], first: Mapping[int, CanaryAnswer]) -> Changes:
-    """The changes of these answers from the first ones, by canary; those that failed are left out."""
+    """Return the changes of these answers from the first ones, by canary; those that failed are left out."""
     pairs = [(each, first[each.canary]) for each in answers if not each.error and each.canary in first]
     return Changes(
         n=len(pairs),
@@ -71,7 +71,7 @@ def changes(answers: Iterable[CanaryAnswer], first: Mapping[int, CanaryAnswer]) 
 
 
 def found(unloaded: Changes, levels: Sequence[tuple[float, Changes]]) -> list[Finding]:
-    """The loads at which answers changed, rising, each with what changed; `levels` has each load once."""
+    """Return the loads at which answers changed, rising, each with what changed; `levels` has each load once."""
     out: list[Finding] = []
     tested = [(load, each) for load, each in sorted(levels, key=lambda level: level[0]) if each.n]
     for what in _CHANGES:
@@ -90,7 +90,7 @@ def _threshold(levels: int) -> float:
 
 
 def fisher(k: int, n: int, before: int, of: int) -> float:
-    """Chance of at least k of n where before + k lie among n + of by chance alone (Fisher's exact test, one-sided).
+    """Return the chance of k or more of n where before + k lie among n + of (Fisher's exact test, one-sided).
 
     1 where there is nothing on one of the sides.
 
@@ -109,7 +109,7 @@ def _log_choices(n: int, k: int) -> float:
 
 
 def detectable(n: int, unloaded: Changes, levels: int) -> float | None:
-    """The smallest share of changed words among n answers that would be found beside the unloaded server alone.
+    """Return the smallest share of changed words among n answers that would be found against the unloaded server alone.
 
     None where not even all of them would be.
 
@@ -136,7 +136,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequence[Level]) -> Quality:
-    """The canaries of a run with these closed levels; a level's are those that began in its window."""
+    """Return the canaries of a run with these closed levels; a level's are those that began in its window."""
     first: dict[int, CanaryAnswer] = {}
     later: list[CanaryAnswer] = []
     for each in unloaded.answers:
@@ -176,7 +176,7 @@ def _answer(record: Record) -> CanaryAnswer:
 
 
 def _view(answers: Sequence[CanaryAnswer], changed: Changes, least: float | None) -> AnswerQuality:
-    """The figures of some answers; agreement is of those that have a first one to agree with."""
+    """Return the figures of some answers; agreement is of those that have a first one to agree with."""
     good = [each for each in answers if not each.error]
     places = [each.differs_at for each in good if each.differs_at is not None]
     alike = changed.n - changed.words
@@ -193,7 +193,7 @@ def _view(answers: Sequence[CanaryAnswer], changed: Changes, least: float | None
 
 
 def accuracy(answers: Iterable[CanaryAnswer]) -> Estimate | None:
-    """Mean over the questions of the share of right answers to each, with Wilson's interval; None without questions.
+    """Return the mean over questions of the share of right answers, with Wilson's interval; None without questions.
 
     Answers to one prompt at temperature 0 are no independent samples: the interval's n is that of the questions.
     """
@@ -208,7 +208,7 @@ def accuracy(answers: Iterable[CanaryAnswer]) -> Estimate | None:
 
 
 def knee(unqualified: float | None, levels: Sequence[LevelSummary], changed_at: float | None) -> Value | None:
-    """The knee, but below every load at which answers changed: there the largest load with canaries; None: none is.
+    """Return the knee, but below every load at which answers changed: there the largest load with canaries, or None.
 
     Requests in flight.
     """

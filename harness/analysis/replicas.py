@@ -18,7 +18,7 @@ _FIGURES = [name for name in ReplicaSummary.__struct_fields__ if name in LevelSu
 
 
 def rows(table: Table, url: str) -> Bools:
-    """Which requests went to a replica, shape [requests]."""
+    """Return which requests went to a replica, shape [requests]."""
     return np.fromiter((each == url for each in table.url), np.bool_, len(table.url))
 
 
@@ -29,7 +29,7 @@ def of_level(
     conditions: Conditions,
     servers: dict[str, ServerView | None],
 ) -> dict[str, ReplicaSummary]:
-    """The figures of each replica, by its url; `servers` are what each publishes of itself."""
+    """Return the figures of each replica, by its url; `servers` are what each publishes of itself."""
     made = {url: part_summary(table.only(rows(table, url)), level, conditions, whole) for url in servers}
     in_flight = sum(each.in_flight or 0.0 for each in made.values())
     found = {}

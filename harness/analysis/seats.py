@@ -41,7 +41,7 @@ class Occupancy(msgspec.Struct, frozen=True):
     seconds: float  # of the window, as the weight
     most: int = 0  # that streamed at once; 0: not known
     most_fraction: float = 0.0  # of the window, with so many
-    running: float | None = None  # the server's own, likewise `waiting`
+    running: float | None = None  # the server's own, as is `waiting`
     waiting: float | None = None
 
 
@@ -116,7 +116,7 @@ def occupancy_of_file(load: float, level: ForeignLevel) -> Occupancy | None:
 
 
 def _by_law(tokens_per_s: float | None, tpot_s: float | None) -> float | None:
-    """Requests that stream by Little's law: tokens a second times seconds a token."""
+    """Return requests that stream by Little's law: tokens a second times seconds a token."""
     return tokens_per_s * tpot_s if tokens_per_s and tpot_s else None
 
 
@@ -131,7 +131,7 @@ def find(levels: Sequence[Occupancy]) -> Seats | Refused:
 
     Where the same greatest number streams at two loads at which requests wait, for a good part of the time, that is
     the number: it is counted, and no server has less. Else it is the mean that streams, with the prompts that are
-    computed beside (`_Crowd`), if that does not move with the load.
+    computed then (`_Crowd`), if that does not move with the load.
 
     >>> rows = (4, 3.8, 4), (8, 7.6, 8), (12, 7.6, 8), (16, 7.6, 8)  # load, streaming on average and at most
     >>> find([Occupancy(load, load, mean, 0.02, 20.0, most, 0.5) for load, mean, most in rows])
@@ -182,11 +182,11 @@ class _Crowd(msgspec.Struct, frozen=True):
         return cls(pooled, low, high, len(idle) > 0)
 
     def column(self, name: str) -> Floats:
-        """A field of the levels, nan where it is None; shape [loads]."""
+        """Return a field of the levels, nan where it is None; shape [loads]."""
         return _column(self.levels, name)
 
     def mean(self, values: Floats) -> float:
-        """The mean of a column, weighted by the levels' seconds; without its nans."""
+        """Return the mean of a column, weighted by the levels' seconds; without its nans."""
         known = ~np.isnan(values)
         return float(np.average(values[known], weights=self.column("seconds")[known]))
 
@@ -196,7 +196,7 @@ class _Crowd(msgspec.Struct, frozen=True):
         return np.asarray(self.column("in_flight") >= CROWDED * np.maximum(self.low, self.column("most")))
 
     def only(self, rows: Bools) -> _Crowd:
-        """The marked loads."""
+        """Return the marked loads."""
         kept = [level for level, row in zip(self.levels, rows, strict=True) if row]
         return _Crowd(kept, self.low[rows], self.high[rows], self.prompts_known)
 
@@ -206,7 +206,7 @@ def _column(levels: Sequence[Occupancy], name: str) -> Floats:
 
 
 def _pooled(same: Sequence[Occupancy]) -> Occupancy:
-    """Levels of one load as one, weighted by their seconds; the most of any, and of the time the part with so many."""
+    """Return levels of one load as one, weighted by seconds; the most of any, and of the time the part with so many."""
     if len(same) == 1:
         return same[0]
     seconds, most = _column(same, "seconds"), max(level.most for level in same)
@@ -224,7 +224,7 @@ _Found = tuple[float, tuple[float, float], bool]  # value, interval, counted
 
 
 def _counted(full: _Crowd) -> _Found | None:
-    """The greatest number that streamed, where two loads show it; its interval ends at the mean in service."""
+    """Return the greatest number that streamed, where two loads show it; its interval ends at the mean in service."""
     most = float(full.column("most").max())
     edges = (full.column("most") == most) & (full.column("most_fraction") >= EDGE)
     if not most or np.count_nonzero(edges) < 2 or full.mean(full.low) > CROWDED * most:
@@ -234,7 +234,7 @@ def _counted(full: _Crowd) -> _Found | None:
 
 
 def _mean(full: _Crowd) -> _Found | Refused:
-    """The mean in service, with Student's t for the loads' scatter about it, which is at first assumed."""
+    """Return the mean in service, with Student's t for the loads' scatter about it, which is at first assumed."""
     if not full.prompts_known:
         return Refused("requests wait at every measured load, so that the time of a prompt is not known")
     x, y = np.log(full.column("in_flight")), np.log(full.low * full.high) / 2
@@ -249,7 +249,7 @@ def _mean(full: _Crowd) -> _Found | Refused:
 
 
 def _server_agrees(full: _Crowd, value: float) -> bool | None:
-    """Whether the seats lie between the server's running and what is in flight without its waiting; None: unknown."""
+    """Return whether seats lie between the server's running and what is in flight less its waiting; None: unknown."""
     running, rest = full.column("running"), full.column("in_flight") - full.column("waiting")
     if np.isnan(running).all() or np.isnan(rest).all():
         return None

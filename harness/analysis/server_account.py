@@ -1,4 +1,4 @@
-"""The server's own account of one window: its gauges, counters and histograms by their samples, and ours beside. Pure.
+"""The server's own account of one window: its gauges, counters and histograms by their samples, and ours. Pure.
 
 Samples have the engine's own names (`data.server_metrics`). A scrape is one page: the samples of one time. A gauge
 is the mean over the window's scrapes, a counter or histogram what it grew by between the first scrape and the last.
@@ -75,11 +75,11 @@ class Scrapes:
         return sorted({meaning.tier for _, meaning in self._series.get(Figure.CACHED_TOKENS, {})})
 
     def values(self, figure: Figure, engine: str | None = None) -> list[float]:
-        """A gauge at each scrape that has it, of all engines together or of one."""
+        """Return a gauge at each scrape that has it, of all engines together or of one."""
         return [value for _, value in self.over_time(figure, engine)]
 
     def over_time(self, figure: Figure, engine: str | None = None) -> list[tuple[float, float]]:
-        """The same with the time of each scrape."""
+        """Return the same with the time of each scrape."""
         at: dict[float, list[tuple[Meaning, float]]] = {}
         for (_, meaning), points in self._series.get(figure, {}).items():
             if meaning.kind in (Kind.ADDED, Kind.AVERAGED) and engine in (None, meaning.engine):
@@ -88,14 +88,14 @@ class Scrapes:
         return [(time_s, server_metrics.together(found)[figure]) for time_s, found in at.items()]
 
     def mean(self, figure: Figure, engine: str | None = None) -> float | None:
-        """A gauge over the window."""
+        """Return a gauge over the window."""
         values = self.values(figure, engine)
         return sum(values) / len(values) if values else None
 
     def growth(
         self, figure: Figure, engine: str | None = None, tier: str | None = None, part: str = ""
     ) -> Growth | None:
-        """A counter, or the sum or count of a histogram; None where it was not seen twice, or was reset.
+        """Return a counter, or the sum or count of a histogram; None where it was not seen twice, or was reset.
 
         A series that comes later began at 0: engines publish some with their first event.
         """
@@ -117,7 +117,7 @@ class Scrapes:
         return Growth(start, end, increase) if end > start else None
 
     def increases(self, figure: Figure) -> list[tuple[float, float]]:
-        """What a counter grew by since the scrape before, at each scrape but its first; from 0 where it began anew."""
+        """Return what a counter grew by since the scrape before, at each but its first; from 0 where it began anew."""
         return [
             (after, (value - before if value >= before else value) * meaning.scale)
             for (_, meaning), points in self._series.get(figure, {}).items()
@@ -137,13 +137,13 @@ class Scrapes:
         return sorted({after for points in counters for (_, x), (after, y) in itertools.pairwise(points) if y < x})
 
     def ratio(self, part: Figure, whole: Sequence[Figure]) -> float | None:
-        """The growth of a counter over that of others together; None where they did not grow."""
+        """Return the growth of a counter over that of others together; None where they did not grow."""
         top, bottom = self.growth(part), [self.growth(figure) for figure in whole]
         total = sum(each.increase for each in bottom if each is not None)
         return top.increase / total if top is not None and all(bottom) and total > 0 else None
 
     def spread(self, figure: Figure) -> Spread | None:
-        """A histogram over the window; None where it took nothing."""
+        """Return a histogram over the window; None where it took nothing."""
         buckets = self.buckets(figure)
         count, total = self.growth(figure, part="count"), self.growth(figure, part="sum")
         if count is None or count.increase <= 0:
@@ -154,7 +154,7 @@ class Scrapes:
         return bucket_spread(buckets, mean) if known else Spread(mean, None, None, None, None, None, n)
 
     def buckets(self, figure: Figure) -> dict[float, float]:
-        """What each bucket took after the window's first scrape, by its upper bound."""
+        """Return what each bucket took after the window's first scrape, by its upper bound."""
         found: dict[float, float] = {}
         for (_, meaning), points in self._series.get(figure, {}).items():
             if meaning.part == "bucket":
@@ -170,7 +170,7 @@ def server_view(
     batch_limit: int | None = None,
     source: str = SERVER,
 ) -> ServerView | None:
-    """The server's figures of one window, and its token counters against ours; None where it published nothing.
+    """Return the server's figures of one window, and its token counters against ours; None where it published nothing.
 
     Both sides of a ratio are counted between the same two scrapes. `batch_limit` is that of one engine, where the
     operator or the server has stated it; `source` has the samples of one of several replicas.
@@ -220,7 +220,7 @@ def server_view(
 
 
 def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
-    """The growth of the output tokens, and its ratio to ours: by arrival, or by request where it counts at the end.
+    """Return the growth of output tokens, and its ratio to ours: by arrival, or by request if it counts at the end.
 
     Fewer than 200 engine steps cannot separate a difference of 1 % from a step at the edge: no ratio then.
     """
@@ -237,7 +237,7 @@ def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | No
 
 
 def _prompt(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
-    """The growth of the prompt tokens, and its ratio to ours where both are counted at the same moment."""
+    """Return the growth of the prompt tokens, and its ratio to ours where both are counted at the same moment."""
     for figure, counted in (
         (Figure.COMPUTED_PROMPT_TOKENS, ours.computed),
         (Figure.ENDED_PROMPT_TOKENS, ours.ended_prompts),
@@ -250,13 +250,13 @@ def _prompt(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
 
 
 def _by_request(counter: Growth, ours: Sequence[tuple[float, float]]) -> float | None:
-    """The counter over ours, of at least 200 requests."""
+    """Return the counter over ours, of at least 200 requests."""
     inside = [tokens for time_s, tokens in ours if counter.start_s <= time_s < counter.end_s]
     return counter.increase / sum(inside) if len(inside) >= _ENOUGH and sum(inside) > 0 else None
 
 
 def _mean_queue(scrapes: Scrapes) -> Spread | None:
-    """The mean time in the queue by two counters; of Triton, whose requests wait in the queue of each of its models."""
+    """Return the mean time in the queue by two counters; of Triton, whose requests wait in the queue of each model."""
     waited, requests = scrapes.growth(Figure.QUEUE_SECONDS), scrapes.growth(Figure.REQUESTS_SUCCEEDED)
     if waited is None or requests is None or requests.increase <= 0:
         return None
@@ -264,7 +264,7 @@ def _mean_queue(scrapes: Scrapes) -> Spread | None:
 
 
 def _prefill_fraction(scrapes: Scrapes) -> float | None:
-    """Time on prompts over time on prompts and answers: by the sums of the histograms, or by counters."""
+    """Return the time on prompts over time on prompts and answers: by the sums of the histograms, or by counters."""
     for prefill, decode, part in (
         (Figure.PREFILL_TIME, Figure.DECODE_TIME, "sum"),
         (Figure.PREFILL_SECONDS, Figure.DECODE_SECONDS, ""),
@@ -276,7 +276,7 @@ def _prefill_fraction(scrapes: Scrapes) -> float | None:
 
 
 def _batch(scrapes: Scrapes) -> tuple[Spread | None, list[tuple[float | None, float]]]:
-    """Requests in a batch, and their histogram: by the engine's own, by the running requests, else by its counters.
+    """Return requests in a batch, and their histogram: the engine's own, by running requests, else by its counters.
 
     The counters come last: Triton's are of all its models, of which an engine's batch is another thing.
     """
@@ -294,14 +294,14 @@ def _batch(scrapes: Scrapes) -> tuple[Spread | None, list[tuple[float | None, fl
 
 
 def _tokens_per_step(scrapes: Scrapes) -> float | None:
-    """Tokens that one step of one request brings: 1 + accepted / drafts, or the engine's own mean length."""
+    """Return tokens that one step of one request brings: 1 + accepted / drafts, or the engine's own mean length."""
     if (accepted := scrapes.ratio(Figure.ACCEPTED_TOKENS, [Figure.DRAFTS])) is not None:
         return 1.0 + accepted
     return scrapes.mean(Figure.ACCEPTED_LENGTH) or None  # 0: it does not draft
 
 
 def _tiers(scrapes: Scrapes) -> dict[str, float]:
-    """Of the prompt tokens, the share that each tier of the cache had."""
+    """Return the share of the prompt tokens that each tier of the cache had."""
     prompts = scrapes.growth(Figure.PROMPT_TOKENS) or scrapes.growth(Figure.ENDED_PROMPT_TOKENS)
     if prompts is None or prompts.increase <= 0:
         return {}
@@ -320,7 +320,7 @@ def _engine(scrapes: Scrapes, label: str) -> EngineView:
 
 
 def _imbalance(values: Sequence[float | None], *, relative: bool = False) -> float | None:
-    """Largest − smallest, over the mean where it is `relative`; None unless every engine has its value."""
+    """Return largest − smallest, over the mean where it is `relative`; None unless every engine has its value."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
@@ -334,7 +334,7 @@ def _imbalance(values: Sequence[float | None], *, relative: bool = False) -> flo
 
 
 def quantile(buckets: Buckets, q: float) -> float | None:
-    """The value that a share q of the observations does not pass, by linear interpolation inside its bucket.
+    """Return the value that a share q of the observations does not pass, by linear interpolation inside its bucket.
 
     With n observations the quantile has rank r = q n. It lies in the first bucket (a, b] up to whose end r of them
     come: below of them before a, k inside it, so that x = a + (b − a)(r − below)/k. The lowest bucket begins at 0.
@@ -356,14 +356,14 @@ def quantile(buckets: Buckets, q: float) -> float | None:
 
 
 def bucket_spread(buckets: Buckets, mean: float | None) -> Spread:
-    """The distribution by its buckets; `max` is not known, a percentile only where n carries it (`stats.SAMPLES`)."""
+    """Return the distribution by its buckets, without `max`; a percentile only where n carries it (`stats.SAMPLES`)."""
     n = int(sum(buckets.values()))
     p50, p90, p95, p99 = (quantile(buckets, q / 100) if n >= SAMPLES[q] else None for q in (50, 90, 95, 99))
     return Spread(mean, p50, p90, p95, p99, None, n)
 
 
 def shares(counts: Iterable[tuple[float, float]]) -> list[tuple[float | None, float]]:
-    """Counts of numbers up to a bound as shares of few buckets: up to 0, 1, 2, 4, 8 …, None for one without an end.
+    """Return counts of numbers up to a bound as shares of few buckets: up to 0, 1, 2, 4 …, None for one without an end.
 
     >>> shares([(0, 1), (3, 4), (4, 2), (100, 1)])
     [(0.0, 0.125), (4.0, 0.75), (128.0, 0.125)]

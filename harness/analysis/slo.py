@@ -38,8 +38,8 @@ from harness.data.views import Value
 _NEEDED = 0.99  # of a limit that names no percentile
 # docs/method.md, Attainment of an SLO: at least 10 time blocks of at least 2 request times
 _BLOCKS, _REQUEST_TIMES = 10, 2
-_CORRELATED = 0.2  # lag-1 correlation above which blocks are doubled, likewise
-_AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree, likewise
+_CORRELATED = 0.2  # lag-1 correlation above which blocks are doubled
+_AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree
 _SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little
 
 
@@ -61,7 +61,7 @@ class SloLimit(msgspec.Struct, frozen=True):
 
 
 def limits(slo: Mapping[str, float]) -> list[SloLimit]:
-    """The limits of an SLO, seconds by name, in their order; without a percentile 0.99 have to meet it.
+    """Return the limits of an SLO, seconds by name, in their order; without a percentile 0.99 have to meet it.
 
     >>> [(str(limit), limit.figure, limit.needed) for limit in limits({"ttft_p90": 2.0, "e2e": 0.5})]
     [('ttft_p90=2s', 'ttft', 0.9), ('e2e=500ms', 'e2e', 0.99)]
@@ -73,7 +73,7 @@ def limits(slo: Mapping[str, float]) -> list[SloLimit]:
 
 
 def per_request(limits: Sequence[SloLimit]) -> dict[str, float]:
-    """The limits of goodput on one request, for `metrics.meets`: seconds by figure, the tightest limit of each.
+    """Return the limits of goodput on one request, for `metrics.meets`: seconds by figure, the tightest limit of each.
 
     >>> per_request(limits({"ttft_p99": 2.0, "ttft_p50": 0.5, "itl_p99": 0.05}))
     {'ttft': 0.5, 'itl': 0.05}
@@ -85,7 +85,7 @@ def per_request(limits: Sequence[SloLimit]) -> dict[str, float]:
 
 
 def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
-    """How much of a level whose window is closed met each limit, in their order; `table` may hold the whole run.
+    """Return how much of a level whose window is closed met each limit, in their order; `table` may hold the whole run.
 
     Samples are the requests that began in the window. A limit on a percentile of ITL or ICL has their gaps instead,
     of which one step of the engine gives every stream the same (`replicas`: how many engines serve), and a failed
@@ -134,12 +134,12 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
 
 
 def _gaps(table: Table, rows: Bools) -> tuple[Floats, Floats]:
-    """Every gap between neighbouring chunks of the marked requests: when it ended, its seconds; shapes [gaps]."""
+    """Return every gap between neighbouring chunks of the marked requests: its end, its seconds; shapes [gaps]."""
     return table.arrival[follows(table, rows)], gaps_of(table, rows)
 
 
 def clumping(times: Floats, values: Floats, limit: float, start: float, end: float, request_s: float) -> float | None:
-    """How many times wider than that of independent samples the variance of a share is (Kish's design effect, 1965).
+    """Return the variance of a share over that of independent samples (Kish's design effect, 1965).
 
     The share is that of `values` above the limit. Where there are fewer than 20, too few to show how they come, it is
     that of the 20 slowest: a queue whose longest waits come together will bring its misses together. From its scatter
@@ -176,7 +176,7 @@ def clumping(times: Floats, values: Floats, limit: float, start: float, end: flo
 
 
 def attained(limit: str, needed: float, met: int, n: int, effect: float) -> Attainment:
-    """The attainment of `met` of n samples, n/effect of them independent.
+    """Return the attainment of `met` of n samples, n/effect of them independent.
 
     Wilson's interval of so many: its z is √effect wider, which is the same.
     """
@@ -188,7 +188,7 @@ def attained(limit: str, needed: float, met: int, n: int, effect: float) -> Atta
 
 
 def independent(a: Attainment) -> float:
-    """Independent samples that an attainment's interval was made for: at an end e of it, (p - e)² = z² e(1 - e)/n."""
+    """Return the independent samples of an attainment's interval: at an end e of it, (p - e)² = z² e(1 - e)/n."""
     assert a.ci95 is not None
     p = a.met / a.n
     e = a.ci95[0] if p > 0.5 else a.ci95[1]  # the other end may be cut off at 0 or 1
@@ -196,14 +196,14 @@ def independent(a: Attainment) -> float:
 
 
 def by_chunks(found: Mapping[float, Judged]) -> list[str]:
-    """The limits that no load can be judged by, since its tokens come in chunks."""
+    """Return the limits that no load can be judged by, since its tokens come in chunks."""
     pooled = [each for at in found.values() for each in at.pooled]
     known = {each.limit for each in pooled if each.ci95 is not None}
     return sorted({each.limit for each in pooled if each.n and each.ci95 is None} - known)
 
 
 def enough(attainment: Attainment) -> int | None:
-    """Samples that would resolve an attainment if its share and clumping stay; None where no number would.
+    """Return samples that would resolve an attainment if its share and clumping stay; None where no number would.
 
     z² q(1 - q)/(p - q)² independent ones, for a share p where q is needed.
 
@@ -217,19 +217,19 @@ def enough(attainment: Attainment) -> int | None:
 
 
 def enough_independent(attainment: Attainment) -> float | None:
-    """Likewise, of samples that do not come in clumps."""
+    """Return the same number of samples that do not come in clumps."""
     p, q = attainment.fraction, attainment.needed
     return None if p is None or p == q else Z95**2 * q * (1 - q) / (p - q) ** 2
 
 
 def outcome(attainments: Sequence[Attainment]) -> Outcome:
-    """Of all limits together: missed if one is, else unresolved if one is (or there is none), else met."""
+    """Return the outcome of all limits together: missed if one is, else unresolved if one is or none is there."""
     outcomes = {each.outcome for each in attainments} or {Outcome.UNRESOLVED}
     return next(each for each in Outcome if each in outcomes)
 
 
 def leaning(attainments: Sequence[Attainment]) -> Outcome:
-    """Where limits lean that are not all decided: by the shares alone; unresolved where one has no share."""
+    """Return where limits lean that are not all decided: by the shares alone; unresolved where one has no share."""
     outcomes = {_lean(each) for each in attainments}
     return next((each for each in Outcome if each in outcomes), Outcome.UNRESOLVED)
 
@@ -241,7 +241,7 @@ def _lean(attainment: Attainment) -> Outcome:
 
 
 def samples_needed(limits: Sequence[SloLimit]) -> int:
-    """Requests that decide the strictest of these limits if all of them meet it; 0 without one on requests.
+    """Return requests that decide the strictest of these limits if all of them meet it; 0 without one on requests.
 
     >>> samples_needed(limits({"ttft_p99": 2.0, "e2e_p50": 9.0}))
     381
@@ -250,12 +250,12 @@ def samples_needed(limits: Sequence[SloLimit]) -> int:
 
 
 def fewest(needed: float) -> int:
-    """Samples from which on Wilson's interval of those that all met a limit reaches the share needed."""
+    """Return samples from which on Wilson's interval of those that all met a limit reaches the share needed."""
     return math.ceil(Z95**2 * needed / (1 - needed))
 
 
 def pooled(repeats: Sequence[Attainment]) -> Attainment:
-    """One limit's attainment over repeats of a level: counts added, and the independent samples among them."""
+    """Return one limit's attainment over repeats of a level: counts added, and the independent samples among them."""
     known = [each for each in repeats if each.ci95 is not None]
     if len(known) < 2:
         return known[0] if known else repeats[0]
@@ -273,7 +273,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def judged(repeats: Sequence[Sequence[Attainment]], failed: int) -> Judged:
-    """One load by the attainments of its sound repeats, pooled, and the number of repeats that overload made a miss.
+    """Return one load by the attainments of its sound repeats, pooled, and by how many overload made a miss.
 
     Most of them decide: as many misses as sound repeats leave it unresolved.
     """
@@ -289,7 +289,7 @@ def judged(repeats: Sequence[Sequence[Attainment]], failed: int) -> Judged:
 
 
 def knee(levels: Sequence[LevelSummary]) -> Value | None:
-    """SLO knee: the largest concurrency that met the SLO below the smallest that missed it; requests in flight.
+    """Return the largest concurrency that met the SLO below the smallest that missed it; requests in flight.
 
     The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved or
     were not measured. Where no level is known to have met it, the largest that leans to it, with an interval that has
@@ -300,12 +300,12 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 
 
 def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
-    """The SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO."""
+    """Return the SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO."""
     return _boundary(by_load(levels, rates=True))
 
 
 def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judged]:
-    """Each load that says something of the SLO, the lowest first: of concurrencies, or of rates."""
+    """Return each load that says something of the SLO, the lowest first: of concurrencies, or of rates."""
     sound: dict[float, list[Sequence[Attainment]]] = defaultdict(list)
     failed: dict[float, int] = defaultdict(int)
     for level in levels:
@@ -321,7 +321,7 @@ def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judge
 
 
 def overloaded(level: LevelSummary) -> bool:
-    """Whether a level misses every SLO, whatever the requests that were answered show: it had more than it serves."""
+    """Return whether a level misses every SLO, whatever its answered requests show: it had more than it serves."""
     return unstable.voids(level) or errors_above_1_percent.voids(level)
 
 

@@ -31,7 +31,7 @@ ASSUMED = 0.02  # relative error of a level too short to have measured its own
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """Regularised incomplete beta I_x(a, b), by Lentz's continued fraction (Numerical Recipes §6.4).
+    """Return the regularised incomplete beta I_x(a, b), by Lentz's continued fraction (Numerical Recipes §6.4).
 
     >>> round(incomplete_beta(2.0, 3.0, 0.5), 6)    # 1 - P(Bin(4, 1/2) < 2) = 11/16
     0.6875
@@ -57,7 +57,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, nu: float) -> float:
-    """Quantile p of Student's t with nu degrees of freedom, by bisection on its distribution.
+    """Return the quantile p of Student's t with nu degrees of freedom, by bisection on its distribution.
 
     >>> round(t_quantile(0.975, 9), 4)
     2.2622
@@ -78,7 +78,7 @@ def _t_above(t: float, nu: float) -> float:
 
 
 def wilson(hits: float, n: int, z: float = Z95) -> tuple[float, float] | None:
-    """Wilson's score interval of a proportion (Wilson 1927); None without trials.
+    """Return Wilson's score interval of a proportion (Wilson 1927); None without trials.
 
     >>> [round(end, 4) for end in wilson(8, 10)]
     [0.4902, 0.9433]
@@ -93,7 +93,7 @@ def wilson(hits: float, n: int, z: float = Z95) -> tuple[float, float] | None:
 def percentiles(
     values: Floats, qs: Sequence[float], n: int | None = None, *, reorder: bool = False
 ) -> list[float | None]:
-    """Percentiles, linearly interpolated; None where n samples do not carry one (`SAMPLES`).
+    """Return percentiles, linearly interpolated; None where n samples do not carry one (`SAMPLES`).
 
     `reorder`: the values may be put into another order, instead of a copy of them.
     """
@@ -106,7 +106,7 @@ def percentiles(
 
 
 def spread(values: Floats, n: int | None = None, mean: float | None = None, *, reorder: bool = False) -> Spread:
-    """The distribution of `values` without its nans; n is the count of independent samples, where that is fewer.
+    """Return the distribution of `values` without its nans; n is the count of independent samples, where that is fewer.
 
     `mean`: that of the values in the order in which they came, where they have another by now; rounding depends on it.
     `reorder`: the values may be put into another order, instead of a copy of them.
@@ -125,14 +125,14 @@ def spread(values: Floats, n: int | None = None, mean: float | None = None, *, r
 
 
 def lag1(x: Floats) -> float:
-    """Correlation of a series with itself one step later; 0 where it does not vary."""
+    """Return the correlation of a series with itself one step later; 0 where it does not vary."""
     d = x - x.mean()
     total = float(d @ d)
     return float(d[1:] @ d[:-1]) / total if total > 0 else 0.0
 
 
 def batches(times: Floats, amounts: Floats | Counts, start: float, end: float, n: int) -> Floats:
-    """Rates (amount per second) in n equal parts of [start, end), shape [n]."""
+    """Return rates (amount per second) in n equal parts of [start, end), shape [n]."""
     sums = np.zeros(n)
     for part in pieces(len(times)):
         inside = (times[part] >= start) & (times[part] < end)
@@ -142,7 +142,7 @@ def batches(times: Floats, amounts: Floats | Counts, start: float, end: float, n
 
 
 def _uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floats:
-    """Batches, halved in number while they are correlated; may end at fewer than `fewest`."""
+    """Return batches, halved in number while they are correlated; they may end at fewer than `fewest`."""
     x = batched(n)
     while lag1(x) > _CORRELATED and n >= fewest:
         n //= 2
@@ -151,7 +151,7 @@ def _uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floa
 
 
 def batch_means(times: Floats, amounts: Floats | Counts, start: float, end: float, request_s: float | None) -> Estimate:
-    """Mean rate over [start, end) with its 95 % interval by batch means (docs/method.md, Throughput and its error).
+    """Return the mean rate over [start, end) with its 95 % interval (docs/method.md, Throughput and its error).
 
     10 to 40 batches of at least 2 mean request times, doubled in length while the lag-1 correlation is
     above 0.2; where that leaves fewer than 10, the interval is None, unless none of 10 batches is off the mean by more
@@ -165,7 +165,7 @@ def batch_means(times: Floats, amounts: Floats | Counts, start: float, end: floa
 
 
 def running_means(times: Floats, counts: Floats, start: float, end: float, request_s: float | None) -> Estimate:
-    """The same from a running count, which is read between its times by interpolation.
+    """Return the same from a running count, which is read between its times by interpolation.
 
     >>> running_means(np.array([0.0, 50.0]), np.array([7.0, 107.0]), 0.0, 40.0, 2.0)
     Estimate(mean=2.0, ci95=(2.0, 2.0))
@@ -178,7 +178,7 @@ def running_means(times: Floats, counts: Floats, start: float, end: float, reque
 
 
 def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | None) -> Estimate:
-    """Batch means of a span; `batched` gives the rates in n equal parts of it.
+    """Return batch means of a span; `batched` gives the rates in n equal parts of it.
 
     Correlation up to 0.2 cannot be distinguished from none in 10 batches, and would cost an interval a fifth of its
     width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation less its bias -(1 + 4ρ)/n (Kendall 1954).
@@ -199,7 +199,7 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
 
 
 def half_width(estimate: Estimate) -> float | None:
-    """Half of the 95 % interval as a share of the mean; None where there is none.
+    """Return half of the 95 % interval as a share of the mean; None where there is none.
 
     >>> half_width(Estimate(200.0, (197.0, 203.0)))
     0.015
@@ -210,7 +210,7 @@ def half_width(estimate: Estimate) -> float | None:
 
 
 def between(values: Floats, errors: Floats, group: Ints) -> float:
-    """Standard deviation between the values of a group, beyond their own errors; 0 where these suffice.
+    """Return the standard deviation between the values of a group, beyond their own errors; 0 where these suffice.
 
     The one that brings χ² around the groups' means down to its degrees of freedom (Paule and Mandel 1982), by Newton:
     χ² falls ever more slowly, so that from 0 no step goes too far. Left out: groups of one, and with an error of nan.
@@ -243,7 +243,7 @@ def fit_error(
     completions: int,
     answer_s: float | None = None,
 ) -> tuple[float | None, bool]:
-    """One standard error of the rate for the fit, and whether it had to be assumed.
+    """Return one standard error of the rate for the fit, and whether it had to be assumed.
 
     docs/method.md, Throughput and its error.
 
@@ -266,12 +266,12 @@ def fit_error(
 
 
 def _fitting(span: float, request_times: float, request_s: float | None) -> int:
-    """How many batches of so many request times fit into the span; 0 where the request time is not known."""
+    """Return how many batches of so many request times fit into the span; 0 where the request time is not known."""
     return math.floor(span / (request_times * request_s) + 1e-9) if request_s else 0
 
 
 def slope(t: Floats, x: Floats) -> tuple[float, float]:
-    """Slope of the line through x(t) by least squares, and its standard error from the scatter about the line.
+    """Return the slope of the line through x(t) by least squares, and its standard error from the scatter about it.
 
     >>> slope(np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 3.0, 5.0, 7.0]))
     (2.0, 0.0)

@@ -44,7 +44,7 @@ from harness.spec.work import Unit, usd_per_million
 
 
 def summarise(run: Result) -> Summary:
-    """The summary of a folder's records, levels, telemetry and manifest; finished levels only."""
+    """Return the summary of a folder's records, levels, telemetry and manifest; finished levels only."""
     facts = Facts.of(run.manifest)
     table = facts.table(run.records)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
@@ -129,7 +129,7 @@ def _has_slots(run: Result) -> bool:
 
 
 def _with_prediction(fitted: Curve, run: Result) -> Curve:
-    """The curve; where it still rises, with where the prediction puts the hinge."""
+    """Return the curve; where it still rises, with where the prediction puts the hinge."""
     prediction = run.manifest.prediction
     hinge = prediction.hinge_concurrency if prediction else None
     if fitted.state == BEYOND and hinge and hinge > (fitted.at_least_concurrency or 0):
@@ -138,7 +138,7 @@ def _with_prediction(fitted: Curve, run: Result) -> Curve:
 
 
 def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
-    """The curve; where it still rises, and requests fail above its last level, with its knee looked for below that."""
+    """Return the curve; where it rises, and requests fail above its last level, with its knee looked for below that."""
     last = fitted.at_least_concurrency
     failing = [
         level.concurrency for level in levels if level.concurrency is not None and errors_above_1_percent.voids(level)
@@ -155,7 +155,7 @@ def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
 
 
 def _with_times(fitted: Curve, run: Result) -> Curve:
-    """The curve, with how long the levels that would settle it take."""
+    """Return the curve, with how long the levels that would settle it take."""
     if fitted.settle is not None:
         spans = sorted(
             (level.concurrency, level.end_s - level.begin_s)
@@ -170,7 +170,7 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
 
 
 def _ramp(run: Result) -> list[RampStep]:
-    """The ramp's decisions: from the manifest, or of a run that died from its levels."""
+    """Return the ramp's decisions: from the manifest, or of a run that died from its levels."""
     if run.manifest.ramp:
         return run.manifest.ramp
     begun = [level for level in run.levels if LevelNote.VOID not in level.notes]
@@ -185,7 +185,7 @@ def _probed(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -
 
 
 def lost(run: Result) -> int:
-    """Requests that were sent and have no record, by the last count of each worker: a lower bound."""
+    """Return requests that were sent and have no record, by the last count of each worker: a lower bound."""
     sent: dict[str, int] = {}  # by the beginning of their ids
     for sample in run.samples:
         if sample.source == "client" and sample.metric.endswith("/sent"):
@@ -197,7 +197,7 @@ def lost(run: Result) -> int:
 
 
 def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
-    """0; 3 when the answer rests on an invalid level, or not all that was asked for is measured.
+    """Return 0, or 3 when the answer rests on an invalid level, or not all that was asked for is measured.
 
     With `slo_fail` 99 where the SLO is missed, 3 where it is open. It is missed where the lowest load that says
     anything of it missed it.
@@ -215,7 +215,7 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
 
 
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """The levels that the answer rests on.
+    """Return the levels that the answer rests on.
 
     Left out is the last level of each repeat where its errors ended the ramp. Where the ramp chose its levels, invalid
     ones are left out too, as in the curve.
@@ -233,7 +233,7 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 def _with_gap(
     run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, probed: Probed | None
 ) -> Prediction | None:
-    """The prediction made before load, with measured over predicted and the gap between them."""
+    """Return the prediction made before load, with measured over predicted and the gap between them."""
     if run.manifest.prediction is None:
         return None
     made = gap.with_ratios(run.manifest.prediction, levels)
@@ -253,7 +253,7 @@ def _drafts(run: Result) -> bool:
 
 
 def cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], unit: Unit) -> Cost | None:
-    """Cost at the plateau where it was reached, else at the best level; all of it on the run's unit."""
+    """Return the cost at the plateau where it was reached, else at the best level; all of it on the run's unit."""
     price, gpus = manifest.price, manifest.gpus
     means = {s.concurrency or s.in_flight: s.throughput.mean for s in levels if s.throughput.mean}
     if price is None or not gpus or not means:

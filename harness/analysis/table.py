@@ -61,7 +61,7 @@ class Table(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, records: Sequence[Record], unit: Unit = Unit.OUTPUT_TOKENS, usual: float = math.nan) -> Table:
-        """The records as columns; one pass in Python a request, none a token.
+        """Return the records as columns; one pass in Python a request, none a token.
 
         `unit` is what throughput counts, `usual` how much of it a request is that the server does not count.
         """
@@ -102,7 +102,7 @@ class Table(msgspec.Struct, frozen=True):
         return made if unit is Unit.OUTPUT_TOKENS else _whole(made, unit, usual)
 
     def around(self, start: float, end: float) -> Table:
-        """The rows from the first to the last that touch [start, end], as views: a level costs what is in it.
+        """Return the rows from the first to the last that touch [start, end], as views: a level costs what is in it.
 
         What it leaves out neither was sent, arrived, ended nor was in flight then; what it keeps may be more.
         """
@@ -119,7 +119,7 @@ class Table(msgspec.Struct, frozen=True):
         )
 
     def only(self, rows: Bools) -> Table:
-        """The marked requests with their chunks; `rows` has shape [requests]."""
+        """Return the marked requests with their chunks; `rows` has shape [requests]."""
         kept, chunks = np.flatnonzero(rows), np.repeat(rows, self.chunks)
         *of_requests, _, _ = self.__struct_fields__
         columns = {name: getattr(self, name) for name in of_requests}
@@ -130,7 +130,7 @@ class Table(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **picked, arrival=self.arrival[chunks], tokens=self.tokens[chunks])
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """The table in its order: some requests, and the chunks that are theirs."""
+        """Return the table in its order: some requests, and the chunks that are theirs."""
         return _pieces(self.chunks)
 
     @property
@@ -150,7 +150,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def _whole(table: Table, unit: Unit, usual: float) -> Table:
-    """Requests of which nothing is decoded: each answer arrives at once, with its last byte and all of its work.
+    """Return requests of which nothing is decoded: each answer arrives at once, with its last byte and all of its work.
 
     One whose tokens the server did not count has the mean of those that it did.
     """
@@ -173,12 +173,12 @@ def _whole(table: Table, unit: Unit, usual: float) -> Table:
 
 
 def pieces(n: int) -> Iterator[slice]:
-    """n rows in their order, some at a time."""
+    """Return n rows in their order, some at a time."""
     return (slice(low, min(low + PIECE, n)) for low in range(0, n, PIECE))
 
 
 def _pieces(chunks: Ints) -> Iterator[tuple[slice, slice]]:
-    """Requests with so many chunks each, in pieces of at most PIECE chunks or of one request."""
+    """Yield requests with so many chunks each, in pieces of at most PIECE chunks or of one request."""
     ends, low, at = np.cumsum(chunks), 0, 0
     while low < len(chunks):
         high = max(low + 1, int(np.searchsorted(ends, at + PIECE, side="right")))
@@ -187,7 +187,7 @@ def _pieces(chunks: Ints) -> Iterator[tuple[slice, slice]]:
 
 
 def _chunks(records: Sequence[Record], chunks: Ints) -> tuple[Floats, Counts, Floats]:
-    """Arrivals and tokens of all chunks, and the tokens of each request's first one."""
+    """Return arrivals and tokens of all chunks, and the tokens of each request's first one."""
     n = int(chunks.sum())
     arrival, first_tokens = np.empty(n), np.full(len(records), np.nan)
     # A token a chunk is the common case, and takes no memory.
@@ -211,14 +211,14 @@ def _chunks(records: Sequence[Record], chunks: Ints) -> tuple[Floats, Counts, Fl
 
 
 def follows(table: Table, rows: Bools) -> Bools:
-    """Which chunks come behind another of the same request, over the marked rows, shape [chunks]."""
+    """Return which chunks come behind another of the same request, over the marked rows, shape [chunks]."""
     out = np.repeat(rows, table.chunks)
     out[(np.cumsum(table.chunks) - table.chunks)[table.chunks > 0]] = False  # a first chunk follows none
     return out
 
 
 def gaps(table: Table, rows: Bools) -> Floats:
-    """ICL: seconds between neighbouring token-carrying chunks of the same request, over the marked rows."""
+    """Return ICL, seconds between neighbouring token-carrying chunks of the same request, over the marked rows."""
     counted = follows(table, rows)
     out, at = np.empty(np.count_nonzero(counted)), 0
     for _, part in table.pieces():
@@ -229,7 +229,7 @@ def gaps(table: Table, rows: Bools) -> Floats:
 
 
 def placed_tokens(table: Table) -> Floats:
-    """Tokens of each request that have an arrival, shape [requests]."""
+    """Return tokens of each request that have an arrival, shape [requests]."""
     out = np.zeros(len(table.chunks))
     for rows, part in table.pieces():
         upto = np.concatenate([[0], np.cumsum(table.tokens[part], dtype=np.int64)])

@@ -29,7 +29,7 @@ Points = list[tuple[float, float]]  # (time, value), in order of time
 
 
 def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
-    """The client over one window: its busiest worker and host; figures from records come with the metrics."""
+    """Return the client over one window: its busiest worker and host; figures from records come with the metrics."""
     workers: dict[str, dict[str, list[float]]] = {}  # by figure, by worker
     hosts: dict[str, dict[str, list[float]]] = {}  # by machine, of which one alone has no name, by figure
     for sample in samples:
@@ -66,7 +66,7 @@ def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> Clien
 
 
 def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float:
-    """How late the clock's stamps of a window were on average, of the latest worker; seconds, 0 for the kernel's."""
+    """Return how late the clock's stamps were on average, of the latest worker; seconds, 0 for the kernel's."""
     delays = (s for s in samples if s.metric.endswith("/read_delay_mean_s"))
     return max((s.value for s in delays if window[0] <= s.time_s <= window[1]), default=0.0)
 
@@ -89,7 +89,7 @@ def pauses(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, 
 
 
 def quota_left(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, float]:
-    """The least share of each quota that was left in a window, by what it counts; none without its limit."""
+    """Return the least share of each quota that was left in a window, by what it counts; none without its limit."""
     seen: dict[str, list[float]] = {}
     for sample in samples:
         if sample.source == "quota" and window[0] <= sample.time_s <= window[1]:
@@ -103,7 +103,7 @@ def quota_left(samples: Sequence[Sample], window: tuple[float, float]) -> dict[s
 
 
 def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
-    """The GPUs that were busy in one window; None where none was, or none was watched. Samples come in order of time.
+    """Return the GPUs that were busy in a window; None where none was, or none watched. Samples are in order of time.
 
     Power and energy are sums over these GPUs, None unless each has its own; utilisation and the mean clock are means,
     memory and temperature the highest, the throttle shares those of the GPU that has most of each: in tensor
@@ -158,7 +158,7 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
 
 
 def node_view(samples: Sequence[Sample], window: tuple[float, float]) -> NodeView | None:
-    """The machines that serve over one window, by their node exporters; None without any."""
+    """Return the machines that serve over one window, by their node exporters; None without any."""
     nodes: dict[str, dict[str, Points]] = {}
     for sample in samples:
         if sample.source == "node" and window[0] <= sample.time_s <= window[1]:
@@ -181,13 +181,13 @@ def node_view(samples: Sequence[Sample], window: tuple[float, float]) -> NodeVie
 
 
 def _energy(card: Mapping[str, Points], window: tuple[float, float]) -> float | None:
-    """Joules over the window: by the card's counter, else by its power over time."""
+    """Return joules over the window: by the card's counter, else by its power over time."""
     counted = _grown(card.get("energy_j", []), window)
     return counted if counted is not None else _grown(_integral(card.get("power_w", [])), window)
 
 
 def _grown(counter: Points, window: tuple[float, float]) -> float | None:
-    """How much a counter grew over the window, between samples along a straight line.
+    """Return how much a counter grew over the window, between samples along a straight line.
 
     Where samples end inside the window, in proportion; None below half of it, or where the counter was reset.
     """
@@ -201,14 +201,14 @@ def _grown(counter: Points, window: tuple[float, float]) -> float | None:
 
 
 def _at(points: Points, time_s: float) -> float:
-    """The value at a time between the first point and the last."""
+    """Return the value at a time between the first point and the last."""
     right = min(max(1, bisect.bisect_left(points, time_s, key=lambda point: point[0])), len(points) - 1)
     (t, v), (t2, v2) = points[right - 1], points[right]
     return v + (v2 - v) * (time_s - t) / (t2 - t) if t2 > t else v2
 
 
 def _integral(rate: Points) -> Points:
-    """What a rate has added up to at each of its points, by trapezoids."""
+    """Return what a rate has added up to at each of its points, by trapezoids."""
     sums = itertools.accumulate(((b + a) / 2 * (t2 - t) for (t, a), (t2, b) in itertools.pairwise(rate)), initial=0.0)
     return list(zip((t for t, _ in rate), sums, strict=False))
 
@@ -222,6 +222,6 @@ def _mean_if_any(values: Sequence[float]) -> float | None:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """The sum, None where one is missing: a sum over some of the GPUs would pass for all of them."""
+    """Return the sum, None where one is missing: a sum over some of the GPUs would pass for all of them."""
     known = list(values)
     return None if None in known else sum(value for value in known if value is not None)

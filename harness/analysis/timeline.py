@@ -16,7 +16,7 @@ from harness.analysis.table import Floats, Table
 from harness.data.record import SERVER, Sample
 from harness.data.server_metrics import Figure
 
-_BINS = 240  # at most: more than that are not told apart on a page
+_BINS = 240  # at most: a page does not show more than that apart
 _WIDTHS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)  # seconds of a bin
 
 Line = list[tuple[float, float]]  # (seconds since the origin, value), by time
@@ -36,7 +36,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Timeline:
-    """The lines from 0 to `end_s`; without a table only telemetry's."""
+    """Return the lines from 0 to `end_s`; without a table only telemetry's."""
     width = next((width for width in _WIDTHS if end_s <= _BINS * width), end_s / _BINS)
     edges: Floats = width * np.arange(int(end_s / width) + 2, dtype=np.float64)
     middles = (edges[:-1] + edges[1:]) / 2
@@ -69,7 +69,7 @@ def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Ti
 
 
 def _flowed(table: Table, edges: Floats) -> Floats:
-    """Tokens that arrived between each two edges, without those of failed requests."""
+    """Return tokens that arrived between each two edges, without those of failed requests."""
     sums = np.zeros(len(edges) + 1)
     for rows, part in table.pieces():
         tokens = table.tokens[part] * np.repeat(~table.failed[rows], table.chunks[rows])
@@ -79,14 +79,14 @@ def _flowed(table: Table, edges: Floats) -> Floats:
 
 
 def _time_in_flight(table: Table, at: Floats) -> Floats:
-    """∫N(t)dt from 0 to each moment, seconds: what each request has been in flight until then, added up."""
+    """Return ∫N(t)dt from 0 to each moment, seconds: what each request has been in flight until then, added up."""
     sent = np.sort(table.sent[~np.isnan(table.sent)])
     done = np.sort(table.done[~np.isnan(table.done) & ~np.isnan(table.sent)])
     return _since(sent, at) - _since(done, at)
 
 
 def _since(moments: Floats, at: Floats) -> Floats:
-    """Σ max(0, t − moment) for each t; `moments` in order.
+    """Return Σ max(0, t − moment) for each t; `moments` in order.
 
     >>> _since(np.array([1.0, 2.0]), np.array([0.0, 1.5, 4.0]))
     array([0. , 0.5, 5. ])
@@ -96,7 +96,7 @@ def _since(moments: Floats, at: Floats) -> Floats:
 
 
 def _power(samples: Sequence[Sample]) -> dict[str, Line]:
-    """Watts of each GPU that drew any, by its name."""
+    """Return watts of each GPU that drew any, by its name."""
     found: dict[str, Line] = defaultdict(list)
     for sample in samples:
         name, _, metric = sample.metric.rpartition("/")

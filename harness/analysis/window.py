@@ -29,7 +29,7 @@ _HUNG, _HUNG_S = 0.5, 5.0  # of a window, and seconds in flight, from which on a
 _SILENCE, _SILENCE_S = 5.0, 1.0  # times the usual gap, and seconds, from which on no token came for long
 _PROMPTS = 3  # gaps that end in a first token, from which on these are usual
 _SILENCES = 8  # of the longest gaps that are looked at: a prompt that is computed is no silence
-_BEGAN = 0.125  # of the slots: so many requests that began in a window stand for all of them
+_BEGAN = 0.125  # of the slots: so many requests that began in a window represent all of them
 
 
 class Truncation(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class Little(msgspec.Struct, frozen=True):
 
 
 def bin_width(median_icl: float) -> float:
-    """Seconds of one bin of the transient search: max(50 ms, 5 × median ICL); each is one MSER-5 batch.
+    """Return seconds of one bin of the transient search: max(50 ms, 5 × median ICL); each is one MSER-5 batch.
 
     >>> bin_width(0.004), bin_width(0.04)
     (0.05, 0.2)
@@ -60,7 +60,7 @@ def bin_width(median_icl: float) -> float:
 
 
 def bins(table: Table, start: float, end: float, width: float) -> Floats:
-    """Tokens that arrived in each whole bin of [start, end), shape [bins]; every request's, whatever its end."""
+    """Return tokens that arrived in each whole bin of [start, end), shape [bins]; every request's, whatever its end."""
     n = int((end - start) / width + 1e-9)
     if n < 1:
         return np.zeros(0)
@@ -68,7 +68,7 @@ def bins(table: Table, start: float, end: float, width: float) -> Floats:
 
 
 def truncation(counts: npt.ArrayLike) -> Truncation:
-    """The transient by MSER (White 1997): the cut d that minimises Σ_{i>=d} (x_i - mean)² / (n - d)².
+    """Return the transient by MSER (White 1997): the cut d that minimises Σ_{i>=d} (x_i - mean)² / (n - d)².
 
     Searched in the first half only; a minimum at its end means not settled, fewer than 20 bins not checked.
 
@@ -95,7 +95,7 @@ class Backlog(msgspec.Struct, frozen=True):
 
 
 def backlog(table: Table, start: float, end: float, period_s: float | None = None) -> Backlog | None:
-    """The slope of N(t), requests that are due and not over, over [start, end); None where nothing was in flight.
+    """Return the slope of N(t), requests due and not over, over [start, end); None where nothing was in flight.
 
     A line through the means of four to ten parts of the window, each of two request times if there is room, with
     Student's t for their scatter about it. An open loop above what the server sustains queues up without end and
@@ -124,20 +124,20 @@ def backlog(table: Table, start: float, end: float, period_s: float | None = Non
 
 
 def _parts(start: float, end: float, least: float) -> Floats:
-    """Edges of four to ten equal parts of a window, each of `least` seconds if there is room."""
+    """Return edges of four to ten equal parts of a window, each of `least` seconds if there is room."""
     parts = max(4, min(10, int((end - start) / least)))
     return np.linspace(start, end, parts + 1)
 
 
 def _periods(start: float, end: float, period_s: float) -> Floats:
-    """Edges of at most ten equal parts of a window, each of whole periods; what is left over is in none."""
+    """Return edges of at most ten equal parts of a window, each of whole periods; what is left over is in none."""
     periods = int((end - start) / period_s * (1 + 1e-6))
     each = max(1, math.ceil(periods / 10))
     return np.asarray(start + each * period_s * np.arange(periods // each + 1))
 
 
 def drift(arrival: Floats, tokens: Floats | Counts, start: float, end: float, request_s: float | None) -> float | None:
-    """By what share of its mean throughput moved over the window, where that is beyond doubt; else None.
+    """Return the share of its mean by which throughput moved over the window; None where that may be chance.
 
     A line through ten or fewer parts of the window, each of at least two request times, with Student's t at 99 %:
     it is used only where a level already has a doubt.
@@ -152,7 +152,7 @@ def drift(arrival: Floats, tokens: Floats | Counts, start: float, end: float, re
 
 
 def began_in(table: Table, level: Level) -> Bools:
-    """Which requests began in the level's closed window, shape [requests]: were sent, or in open loop were due."""
+    """Return which requests were sent, or in open loop were due, in the level's closed window, shape [requests]."""
     start, end = level.window
     began = table.began if level.rate is None else table.scheduled
     return np.asarray((table.level == level.index) & (began >= start) & (began < end))
@@ -168,7 +168,7 @@ def all_requests(table: Table, level: Level) -> Level:
 
 
 def whole_requests(table: Table, level: Level) -> Level:
-    """The level with its closed window cut to whole request times, where it has few of them; in open loop unchanged.
+    """Return the level, its closed window cut to whole request times where it has few; in open loop unchanged.
 
     Slots that are kept full fall into step on a server that computes prompts in batches: they wait for their first
     tokens together, and end together. A window of one and a half request times then contains one such wait or two, by
@@ -194,7 +194,7 @@ def whole_requests(table: Table, level: Level) -> Level:
 
 
 def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
-    """What requests made a second in a window shorter than a request time; None where the window contains a whole one.
+    """Return what requests made a second in a window shorter than a request time; None where it contains a whole one.
 
     Slots in step (`whole_requests`) send nothing while all wait for their first tokens, and then all at once: what is
     counted within a part of a request is anything between nothing and twice the truth. So it is Little's law,
@@ -228,7 +228,7 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
 
 
 def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:
-    """Time-mean requests in flight, ∫N(t)dt/T over [start, end): from send to last byte, failures included.
+    """Return the time-mean requests in flight, ∫N(t)dt/T over [start, end): from send to last byte, failures included.
 
     A request that is still open counts to the end, one that was never sent not at all.
     """
@@ -277,7 +277,7 @@ def silence(table: Table, start: float, end: float) -> float | None:
 
 
 def little(table: Table, level: Level, start: float, end: float) -> Little:
-    """Little's check: λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL + tail).
+    """Check Little's law: λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL + tail).
 
     docs/method.md, In flight and Little's law.
 

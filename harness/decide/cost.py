@@ -21,7 +21,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 def usd_per_request(usd_per_million: float, tokens: float) -> float:
-    """Price of one request; USD. `tokens` counts what the price per million counts.
+    """Return the price of one request; USD. `tokens` counts what the price per million counts.
 
     >>> round(usd_per_request(0.17, 500 + 200), 6)
     0.000119
@@ -30,7 +30,7 @@ def usd_per_request(usd_per_million: float, tokens: float) -> float:
 
 
 def tco(gpus: int, usd_per_gpu_hour: float, hours: float, *others: float) -> float:
-    """Total cost of ownership over `hours`: GPUs and all the other costs of that time; USD.
+    """Return the total cost of ownership over `hours`: GPUs and all the other costs of that time; USD.
 
     >>> tco(10, 3, 720, 500, 1000, 500, 5000)  # storage, network, monitoring, engineering
     28600
@@ -39,7 +39,7 @@ def tco(gpus: int, usd_per_gpu_hour: float, hours: float, *others: float) -> flo
 
 
 def break_even(usd: float, usd_saved_per_month: float) -> float:
-    """Months until an effort has paid for itself; infinite when it saves nothing.
+    """Return months until an effort has paid for itself; infinite when it saves nothing.
 
     >>> break_even(50_000, 10_000)
     5.0
@@ -54,7 +54,7 @@ def replicas_with_factor(
     target_utilization: float,
     redundancy: float,
 ) -> float:
-    """Replicas with a redundancy factor, before rounding up. λ tok / (X u) · redundancy.
+    """Return replicas with a redundancy factor, before rounding up. λ tok / (X u) · redundancy.
 
     >>> replicas_with_factor(10, Tokens(700, "total"), Tokens(5000, "total"), 0.7, 1.25)
     2.5
@@ -70,7 +70,7 @@ def replicas(
     per_s_within_slo: Tokens,
     spare: int,
 ) -> int:
-    """Replicas with headroom, that still meet the SLO while `spare` of them are down.
+    """Return replicas with headroom, that still meet the SLO while `spare` of them are down.
 
     max(ceil(λ tok / (X u)), ceil(λ tok / X_slo) + k); the headroom is 1/u - 1. Spares take the place of a
     redundancy factor, so there is none.
@@ -96,6 +96,6 @@ def _load(peak_requests_per_s: float, per_request: Tokens, per_s: Tokens) -> flo
 
 
 def rounded_up(x: float) -> int:
-    """Whole machines."""
+    """Return whole machines."""
     # 0.7 · 10 / 0.7 is a hair above 10 in floating point; that hair is not a machine.
     return math.ceil(x - 1e-9)

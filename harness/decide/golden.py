@@ -52,7 +52,7 @@ class GoldenCase(msgspec.Struct, frozen=True):
 
 
 def table() -> list[GoldenCase]:
-    """Every golden case, in order."""
+    """Return every golden case, in order."""
     rows = [*_rules(), *_money(), *_models(), *_steps()]
     return sorted(rows, key=lambda row: int(row.id[1:].rstrip("b")))  # G33b follows G33
 

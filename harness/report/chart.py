@@ -138,7 +138,7 @@ def ticks(levels: Sequence[float], octaves: float = 0.34) -> list[float]:
 
 
 def described(chart: Chart) -> str:
-    """What a chart shows, for who cannot see it: its axes, the ends and the highest point of each series, its guides.
+    """Return a chart in words: its axes, the ends and the highest point of each series, its guides.
 
     >>> line = Series(name="measured", tone="measured", points=[Datum(1, 10), Datum(8, 70), Datum(16, 60)])
     >>> described(Chart(name="c", title="Load", x=Scale(label="in flight"), y=Scale(label="tok/s"), series=[line]))

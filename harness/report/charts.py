@@ -48,7 +48,7 @@ def measured(summary: Summary) -> list[_Measured]:
     """Return the levels as (load, throughput, level), by load: requests in flight, sessions, or the target rate.
 
     C is used where N is unknown, and where it is 0, which a log axis does not have. Levels of a prefill probe, whose
-    prompts have other lengths, are left out beside those of a curve.
+    prompts have other lengths, are left out where there are those of a curve.
     """
     found = [
         (level.rate or level.in_slots or float(level.concurrency or 1), mean, level)

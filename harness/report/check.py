@@ -113,7 +113,7 @@ def _why(each: Decision) -> str:
 
 
 def junit(found: Report) -> str:
-    """JUnit XML: a test case for each threshold; one that is missed is a failure, one that is unresolved an error."""
+    """Return JUnit XML, a test case a threshold: one that is missed is a failure, one that is unresolved an error."""
     root = ElementTree.Element("testsuites", name="knee check", time="0")
     suite = ElementTree.SubElement(root, "testsuite", name="knee check", skipped="0", time="0")
     outcomes = [each.outcome for each in found.decisions]
@@ -136,7 +136,7 @@ def junit(found: Report) -> str:
 
 
 def github(found: Report) -> str:
-    """Workflow commands: an error for each missed threshold, a warning for each unresolved one, else one notice."""
+    """Return workflow commands: an error a missed threshold, a warning an unresolved one, else one notice."""
     lines = []
     for each in found.decisions:
         if each.outcome != Outcome.MET:

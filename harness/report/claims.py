@@ -1,4 +1,4 @@
-"""Figures that are widely quoted without a source, beside the measured ones: of a run, and ratios of two stacks.
+"""Figures that are widely quoted without a source, next to the measured ones: of a run, and ratios of two stacks.
 
 The measured ratio is that of the plateaus, repeat by repeat; its mean and its ends are shown. An interval, and whether
 a difference is shown at all, is for `knee compare`.

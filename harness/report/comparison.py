@@ -218,7 +218,7 @@ def _hinge(stack: Stack) -> str:
 
 
 def _per_s(stack: Stack) -> str:
-    """Return the unit of a stack's throughput, beside a figure."""
+    """Return the unit of a stack's throughput, to follow a figure."""
     return "tok/s" if stack.counts.decodes else stack.counts.per_s
 
 
@@ -276,7 +276,7 @@ def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | 
 
 
 def curves(found: Comparison, suffix: str = "") -> Chart:
-    """Throughput against requests in flight, each stack with its fitted line; the load where the order turns over."""
+    """Return throughput against requests in flight: stacks with fitted lines, the load where the order turns over."""
     series, tops, loads, unit = [], [0.0], [], _unit(found)
     for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
         points = [_spot(spot, _per_s(stack)) for spot in stack.spots]

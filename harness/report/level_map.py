@@ -85,7 +85,7 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 def predicted_grid(map_: Map, x: Axis, y: Axis, fixed: dict[str, int | str]) -> Grid | None:
-    """The predicted hinge over both axes of tokens: on a fine grid, else that of the cells; None without predictions.
+    """Return the predicted hinge over both axes of tokens: on a fine grid, else that of the cells; None without any.
 
     None too where one axis is a setting of the server: between two of those there is nothing.
     """
@@ -248,7 +248,7 @@ _KNEE, _PLATEAU = "knee, requests in flight", "plateau"
 
 
 def panels(map_: Map) -> Panels:
-    """Measured knee and plateau over the axes that vary: cells over two, a third as a panel each, one as points."""
+    """Return measured knee and plateau over the axes that vary: cells over two, a third as panels, one as points."""
     axes = varying(map_)
     title, subtitle = _subject(map_)
     tokens = [axis for axis in axes if axis.name in (INPUT, OUTPUT, INPUTS)]
@@ -341,7 +341,7 @@ def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
 
 
 def _predicted_line(axis: Axis, cells: Sequence[MeasuredCell | None], *, plateau: bool) -> list[tuple[float, float]]:
-    """Predicted hinge or plateau along one axis as (position, value): of the cells, the hinge finer where it can be."""
+    """Return predicted hinge or plateau along an axis as (position, value): of the cells, the hinge finer if it can."""
     made = [(position, cell.prediction) for position, cell in enumerate(cells) if cell and cell.prediction]
     if not made:
         return []

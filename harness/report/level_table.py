@@ -99,7 +99,7 @@ def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]
 
 
 def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
-    """TTFT, ITL and E2E: the median of TTFT and the mean of ITL always, other means where a level has no median."""
+    """Return TTFT, ITL and E2E: TTFT's median and ITL's mean always, other means where a level has no median."""
     first, *ttft = _columns(levels, "TTFT ms", _ttft, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
     mean, *itl = _columns(levels, "ITL ms", lambda x: x.itl_s, {"mean": 0, "p50": 1, "p90": 1, "p95": 1, "p99": 4})
     e2e = _columns(levels, "E2E ms", _e2e, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
@@ -136,7 +136,7 @@ def _columns(
 
 
 def _mean(times: Spread) -> str:
-    """Return a mean; one without a median beside it has the number of its samples."""
+    """Return a mean; one without a median has the number of its samples."""
     few = times.p50 is None and times.mean is not None
     return f"{ms(times.mean)} ({times.n:,})" if few else ms(times.mean)
 

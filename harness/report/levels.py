@@ -129,7 +129,7 @@ def _share(name: str, value: Value | None) -> str:
 
 
 def of_loads(levels: Sequence[LevelSummary]) -> list[list[LevelSummary]]:
-    """The levels by their load, the lowest first, in each the repeats; those that are invalid only where all are."""
+    """Return the levels by load, the lowest first, in each the repeats; invalid ones only where all of them are."""
     by_load: dict[tuple[float, int], list[LevelSummary]] = {}
     for level in levels:
         by_load.setdefault((level.load or 0, level.input_tokens_asked or 0), []).append(level)

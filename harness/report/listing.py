@@ -90,7 +90,7 @@ def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
 
 
 def _datum(each: Entry, figure: Quantity, scale: float, words: str) -> Datum:
-    """A run as a point; without an interval its whiskers have no length, since all of a series have some or none."""
+    """Return a run as a point; without an interval its whiskers have no length, as a series has some or none."""
     value, (low, high) = (figure.value or 0.0) * scale, figure.ci95 or (None, None)
     ends = (max(0.0, low * scale), high * scale) if low is not None and high is not None else (value, value)
     hover = (f"{number(value)} {words}".strip(), _date(each), plain(each.place), plain(figure.why))

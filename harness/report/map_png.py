@@ -82,7 +82,7 @@ def _heat(axes: Any, panel: Heat, small: float) -> dict[str, Any]:
 
 
 def _cell(axes: Any, place: tuple[int, int], box: Box, small: float, shade: Any, ink: str) -> None:
-    """One cell and what is written into it; hatched where it has no figure."""
+    """Draw one cell and what is written into it, hatched where it has no figure."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 
@@ -100,7 +100,7 @@ def _cell(axes: Any, place: tuple[int, int], box: Box, small: float, shade: Any,
 
 
 def _contours(axes: Any, grid: Grid, small: float) -> bool:
-    """The predicted hinge as lines, each with its number where it is in no cell's way; False where it is the same."""
+    """Draw the predicted hinge as lines, each with its number in no cell's way; False where it is the same all over."""
     from matplotlib.patheffects import withStroke
 
     levels = contour_levels(*grid.range)
@@ -130,7 +130,7 @@ def _clear(x: float, y: float) -> float:
 
 
 def _frame(axes: Any, panel: Heat) -> None:
-    """Title, names of the cells, and white lines between them."""
+    """Draw the title, the names of the cells, and white lines between them."""
     png.scale(axes, "x", panel.x)
     png.scale(axes, "y", panel.y)
     axes.tick_params(colors=png.SOFT, labelsize=9, length=0, pad=4)

@@ -98,7 +98,7 @@ def paper(inches: tuple[float, float]) -> Any:
 
 
 def head(figure: Any, title: str, subtitle: str, answer: str = "", *, simulated: bool) -> None:
-    """The lines above the axes, each cut to the paper's width, and the brand of what was not measured."""
+    """Draw the lines above the axes, each cut to the paper's width, and the brand of what was not measured."""
     width, height = figure.get_size_inches()
     answer = cut(answer, 140)
     small = min(1.0, 112 / len(answer)) if answer else 1.0
@@ -129,7 +129,7 @@ def encoded(figure: Any) -> bytes:
 
 
 def fill(axes: Any, chart: Chart) -> list[Entry]:
-    """Everything within one pair of axes, and its legend's entries."""
+    """Draw everything within one pair of axes, and its legend's entries."""
     for name, axis in (("x", chart.x), ("y", chart.y)):
         scale(axes, name, axis if axis.ends else msgspec.structs.replace(axis, ends=_reach(chart, name, axis)))
     axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.8, which="both")
@@ -159,7 +159,7 @@ def _reach(chart: Chart, name: str, axis: Scale) -> tuple[float, float]:
 
 
 def scale(axes: Any, name: str, axis: Scale) -> None:
-    """One side of the axes: its scale, its ends and its ticks."""
+    """Set one side of the axes: its scale, its ends and its ticks."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     side = {"x": axes.xaxis, "y": axes.yaxis}[name]
@@ -224,7 +224,7 @@ def _series(axes: Any, series: Series) -> list[Entry]:
 
 
 def _guide(axes: Any, guide: Guide) -> None:
-    """A value from edge to edge with its interval; unbounded ends reach the edge of the axes."""
+    """Draw a value from edge to edge with its interval; unbounded ends reach the edge of the axes."""
     colour = _COLOURS[guide.tone]
     span, line, edges = {
         "x": (axes.axvspan, axes.axvline, axes.get_xlim()),
@@ -240,7 +240,7 @@ def _guide(axes: Any, guide: Guide) -> None:
 
 
 def _name(axes: Any, guide: Guide) -> None:
-    """The label of a guide: above the axes, or upright at their foot."""
+    """Draw the label of a guide above the axes, or upright at their foot."""
     colour = _READABLE.get(guide.tone, _COLOURS[guide.tone])
     style: dict[str, Any] = {"color": colour, "textcoords": "offset points", "annotation_clip": False}
     style |= {"fontsize": 7.5} if guide.tone == "cap" else {"fontsize": 9, "fontweight": "bold"}
@@ -259,7 +259,7 @@ def _name(axes: Any, guide: Guide) -> None:
 
 
 def _margin(axes: Any, chart: Chart) -> None:
-    """Right of the axes what lines across and lines that end are called, none over another."""
+    """Name lines across and lines that end right of the axes, none over another."""
     labels = [(series.points[-1].y, series.end, series.tone) for series in chart.series if series.end]
     labels += [(m.at, f"{m.label}\n{m.detail}".rstrip(), m.tone) for m in chart.guides if m.axis == "y" and m.label]
     low, high = axes.get_ylim()

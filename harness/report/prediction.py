@@ -48,7 +48,7 @@ def limit_name(limit: str) -> str:
 
 
 def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
-    """Everything about one model on one kind of card, the answer first; unsourced claims about it `with_claims`."""
+    """Return all about one model on one kind of card, the answer first; unsourced claims about it `with_claims`."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
     loop = "open loop" if stepped and stepped[0].concurrency is None else "closed loop"
     rules = [
@@ -231,7 +231,7 @@ def _effect(limit: ThroughputLimit) -> str:
 
 
 def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:
-    """Both predictions by level, and measured over predicted of each where there is a measurement."""
+    """Return both predictions by level, and measured over predicted of each where there is a measurement."""
     sheet, own = prediction.levels, found.levels
     return shown([
         Column("C", [f"{each.concurrency:,}" for each, _ in zip(sheet, own, strict=True)]),
@@ -273,7 +273,7 @@ def choice_sections(choices: Sequence[Choice], rank: str, *, whole: bool = True)
 
 
 def _doubts(choices: Sequence[Choice]) -> list[str]:
-    """Each doubt once, with the cards that it is about and without its source, which one card's prediction has."""
+    """Return each doubt once, with its cards and without its source, which one card's prediction has."""
     cards: dict[str, dict[str, None]] = {}
     for each in choices:
         for doubt in each.doubts:

@@ -56,8 +56,8 @@ def report(
 ) -> doc.Document:
     """Return the whole report: the answer first, then charts, levels, verdicts, and how it was measured.
 
-    The levels of a baseline, which is another run, are laid over the curve. `with_claims` has unsourced claims about
-    such a setup beside what was measured.
+    The levels of a baseline, which is another run, are laid over the curve. `with_claims` adds unsourced claims about
+    such a setup to what was measured.
     """
     title, subtitle = subject(summary, manifest)
     found = answer(summary)

@@ -122,7 +122,7 @@ def _heads(columns: Sequence[doc.Column]) -> list[str]:
 
 
 def _aligned(columns: Sequence[doc.Column], widths: Sequence[int], void: frozenset[int], gap: str) -> Text:
-    """A table that fits, as one text: a grid measures and folds every cell, which is most of the time of a command."""
+    """Return a table that fits as one text: a grid measures and folds every cell, most of the time of a command."""
     heads = [head.split("\n") for head in _heads(columns)]
     tall = max(map(len, heads), default=1)
     above = list(zip(*([""] * (tall - len(lines)) + lines for lines in heads), strict=True))

@@ -122,7 +122,7 @@ class Spool:
         return Position(self._number, self._at)
 
     def between(self, since: Position, until: Position) -> Spooled:
-        """What was written between two positions, read back; from any thread, while more is written."""
+        """Return what was written between two positions, read back; from any thread, while more is written."""
         try:
             found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
         except OSError as error:

@@ -119,7 +119,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             raise HarnessError("a batch has no peak and no month", place=", ".join(unused), way_out=way_out)
 
     def _of_a_peak(self) -> list[str]:
-        """The flags of what is given for requests that come all the time."""
+        """Return the flags of what is given for requests that come all the time."""
         demand, reserve, prices = self.demand, self.reserve, self.prices
         given = {
             "--think-time": demand.think_s is not None,
