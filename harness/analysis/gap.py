@@ -24,6 +24,7 @@ import msgspec
 
 from harness.analysis.explanation import QUEUED, SLACK, Cap, Off, agree, sentence
 from harness.analysis.rules import Purpose, usable
+from harness.analysis.stats import known_mean
 from harness.data.judgement import Cause
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Roof
@@ -199,9 +200,9 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
     C = max(s.concurrency or 0 for s in ramp)
     there = [s for s in good if s.concurrency == C] or [s for s in ramp if s.concurrency == C]
     queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= QUEUED]
-    full = _mean(s.server.running for s in queues if s.server)
+    full = known_mean(s.server.running for s in queues if s.server)
     hinge_ends = (full, full * (1 - SLACK), full * (1 + SLACK)) if full else None
-    rate = _mean(s.throughput.mean for s in there)
+    rate = known_mean(s.throughput.mean for s in there)
     assert rate is not None
     return _Top(float(C), rate, there[0] not in good, hinge_ends, queues)
 
@@ -215,16 +216,11 @@ class _Alone(msgspec.Struct, frozen=True):
 
 def _alone(levels: Sequence[LevelSummary]) -> _Alone:
     one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]
-    return _Alone(_mean(s.itl_s.mean for s in one), _mean(s.ttft_s.mean for s in one))
+    return _Alone(known_mean(s.itl_s.mean for s in one), known_mean(s.ttft_s.mean for s in one))
 
 
 def _concurrencies(levels: Sequence[LevelSummary]) -> list[int]:
     return [s.concurrency for s in levels if s.concurrency is not None]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _prefill_ratio(

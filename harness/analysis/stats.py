@@ -6,7 +6,7 @@ Written out because numpy has none of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -88,6 +88,12 @@ def wilson(hits: float, n: int, z: float = Z95) -> tuple[float, float] | None:
     p, w = hits / n, z * z / n
     half = z * math.sqrt(p * (1 - p) / n + w / (4 * n))
     return max(0.0, (p + w / 2 - half) / (1 + w)), min(1.0, (p + w / 2 + half) / (1 + w))
+
+
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def percentiles(

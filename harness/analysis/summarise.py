@@ -210,7 +210,7 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
         return 3
     if not slo_fail or is_decided(summary.knees.slo) or is_decided(summary.knees.slo_rate):
         return 0
-    found = slo.by_load(levels, rates=any(level.rate is not None for level in levels))
+    found = slo.by_load(levels, rates=summary.open_loop)
     return 99 if found and next(iter(found.values())).outcome == Outcome.MISSED else 3
 
 

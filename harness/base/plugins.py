@@ -7,7 +7,7 @@ come first, so that no package replaces them; that is for the caller to see to.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,8 +51,13 @@ def find(group: str, name: str, kind: type = object) -> Any:
 
 def modules(package: str, folders: Iterable[str]) -> list[ModuleType]:
     """Import the modules of one of Knee's own packages, which register what it has; in the order of their names."""
-    found = sorted(path.stem for folder in folders for path in Path(folder).glob("[a-z]*.py"))
-    return [importlib.import_module(f"{package}.{name}") for name in found]
+    return [importlib.import_module(f"{package}.{name}") for name in module_names(folders)]
+
+
+def module_names(folders: Iterable[str], first: Sequence[str] = ()) -> list[str]:
+    """Return the names of the modules in a package's folders: those that come first, then the others, sorted."""
+    found = {path.stem for folder in folders for path in Path(folder).glob("[a-z]*.py")}
+    return sorted(found, key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
 def _points(group: str) -> list[EntryPoint]:

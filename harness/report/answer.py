@@ -87,7 +87,7 @@ class Answer(msgspec.Struct, frozen=True):
 def answer(summary: Summary) -> Answer:
     """Return the answer of a run."""
     own = of_ramp(summary.levels)
-    valid = [level for level in own if not _invalid(level)]
+    valid = [level for level in own if _valid(level)]
     if summary.open_loop:
         return _at_rates(summary, own, distinct(valid))
     one = len({level.concurrency for level in own}) == 1 and state(summary.curve) == NONE
@@ -168,7 +168,7 @@ def plateau_of(curve: Curve | None) -> Value | None:
 def fastest(summary: Summary) -> LevelSummary | None:
     """Return the level at which most is served; an invalid one only where there is no other."""
     measured = [level for level in of_ramp(summary.levels) if level.throughput.mean]
-    valid = [level for level in measured if not _invalid(level)]
+    valid = [level for level in measured if _valid(level)]
     return most_served(valid or measured, summary.curve)
 
 
@@ -335,7 +335,7 @@ def _plateau(summary: Summary) -> Fact:
     top = fastest(summary)
     if top is None:
         return Fact("Plateau", f"not measurable: no level has {'output' if unit.decodes else 'answers'}")
-    if _invalid(top):
+    if not _valid(top):
         return Fact("Plateau", "not measurable: no valid level")
     most = throughput_at(curve, [top]).value
     return Fact("Plateau", f"at least {number(most)} {unit.per_s}, served at {load_of(top)}", detail)
@@ -350,12 +350,12 @@ def one_alone(summary: Summary) -> str:
 
 def throughputs_alone(summary: Summary) -> list[Estimate]:
     """Return throughput of the valid levels with one request, or one session, in flight."""
-    ones = [level for level in of_ramp(summary.levels) if level.concurrency == 1 and not _invalid(level)]
+    ones = [level for level in of_ramp(summary.levels) if level.concurrency == 1 and _valid(level)]
     return [level.throughput for level in ones if level.throughput.mean is not None]
 
 
-def _invalid(level: LevelSummary) -> bool:
-    return not usable(level, Purpose.ANSWER)
+def _valid(level: LevelSummary) -> bool:
+    return usable(level, Purpose.ANSWER)
 
 
 def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
@@ -383,7 +383,7 @@ def level_at_the_knee(summary: Summary) -> LevelSummary | None:
         knee = slo_knee(summary)[0].met
     else:
         knee = own_knee(summary).value
-    return highest_up_to([each for each in of_ramp(summary.levels) if each.load and not _invalid(each)], knee)
+    return highest_up_to([each for each in of_ramp(summary.levels) if each.load and _valid(each)], knee)
 
 
 def _knee_figure(summary: Summary) -> Fact | None:

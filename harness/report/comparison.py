@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from harness.analysis.stats import Z95
+from harness.analysis.stats import Z95, known_mean
 from harness.data.summary import Knees
 from harness.data.views import Value
 from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
@@ -267,9 +267,7 @@ def _equal_load(found: Comparison) -> list[Column]:
 
 
 def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | None:
-    known = [getattr(each, name) for each in loads if (each.load, each.open_loop) == key]
-    known = [value for value in known if value is not None]
-    return sum(known) / len(known) if known else None
+    return known_mean(getattr(each, name) for each in loads if (each.load, each.open_loop) == key)
 
 
 # ---- charts ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from harness.data.manifest import Manifest
 from harness.data.prediction import Calibrated, Gap, PredictedLevel
 from harness.data.summary import PROVISIONAL, Curve, Knees, Summary
 from harness.data.views import Value
+from harness.decide.levels import weighted
 from harness.report import document as doc
 from harness.report.answer import (
     by_curve,
@@ -317,16 +318,9 @@ def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | No
     if summary.workload:
         return f"{number(tokens_in)} tokens in, {number(tokens_out)} out on average"
     own = of_ramp(summary.levels)
-    sent_in = _mean([(level.input_tokens_mean, level.requests) for level in own])
-    sent_out = _mean([(level.output_tokens_mean, level.requests) for level in own])
+    sent_in = weighted((level.input_tokens_mean, level.requests) for level in own)
+    sent_out = weighted((level.output_tokens_mean, level.requests) for level in own)
     return f"{_tokens(tokens_in, sent_in, ' tokens in')}, {_tokens(tokens_out, sent_out, ' out')}"
-
-
-def _mean(pairs: list[tuple[float | None, int]]) -> float | None:
-    """Return the mean tokens of all requests, from each level's mean and number; None where not counted."""
-    known = [(tokens, n) for tokens, n in pairs if tokens is not None and n > 0]
-    total = sum(n for _, n in known)
-    return sum(tokens * n for tokens, n in known) / total if total else None
 
 
 def simulated_words(summary: Summary, manifest: Manifest) -> str:

@@ -8,14 +8,14 @@ errors (`analysis.points`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from harness.analysis import answer, slo
 from harness.analysis.rules import Purpose, usable
-from harness.analysis.stats import t_quantile
+from harness.analysis.stats import known_mean, t_quantile
 from harness.data.levels import LevelSummary
 from harness.data.summary import Curve, Phases
 from harness.data.views import Estimate, Spread, Value
@@ -157,7 +157,7 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
     return msgspec.structs.replace(
         first,
         repeat=0,
-        in_flight=_mean(x.in_flight for x in same),
+        in_flight=known_mean(x.in_flight for x in same),
         requests=sum(x.requests for x in same),
         errors=sum(x.errors for x in same),
         verdicts=[verdict for x in same for verdict in x.verdicts],
@@ -175,18 +175,13 @@ def _estimate(repeats: Sequence[Estimate]) -> Estimate:
     """
     known = [each.mean for each in repeats if each.mean is not None]
     if len(known) < _FEWEST:
-        return Estimate(_mean(known))
+        return Estimate(known_mean(known))
     mean = float(np.mean(known))
     half = t_quantile(0.975, len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
     return Estimate(mean, (mean - half, mean + half))
 
 
 def _spread(repeats: Sequence[Spread]) -> Spread:
-    means = {name: _mean(getattr(x, name) for x in repeats) for name in ("mean", "p50", "p90", "p95", "p99")}
+    means = {name: known_mean(getattr(x, name) for x in repeats) for name in ("mean", "p50", "p90", "p95", "p99")}
     most = max((x.max for x in repeats if x.max is not None), default=None)
     return Spread(**means, max=most, n=sum(x.n for x in repeats))
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -158,8 +158,9 @@ def registered() -> list[Rule[Any]]:
 
 def by_code(code: str) -> Rule[Any] | None:
     """Return the rule that a verdict on disk is of; None for one of another version."""
-    kinds = [each for each in _by_code().values() if each.kinds and code.startswith(f"{each.code}_")]
-    return _by_code().get(code) or next(iter(kinds), None)
+    known = _by_code()
+    of_kind = (each for each in known.values() if each.kinds and code.startswith(f"{each.code}_"))
+    return known.get(code) or next(of_kind, None)
 
 
 @functools.cache

@@ -10,7 +10,6 @@ the other format demands and Knee did not measure is left out or null, never 0. 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,9 +63,7 @@ class Exporter(msgspec.Struct, frozen=True, kw_only=True):
 
 def names() -> list[str]:
     """Return the names of the exporters of this package."""
-    found = [each.name for each in pkgutil.iter_modules(__path__)]
-    found.sort(key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
-    return [name.replace("_", "-") for name in found]
+    return [name.replace("_", "-") for name in plugins.module_names(__path__, _FIRST)]
 
 
 def find(name: str) -> Exporter:

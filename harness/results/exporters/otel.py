@@ -10,7 +10,7 @@ between, values percent-encoded.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -48,18 +48,20 @@ def of_run(summary: Summary, manifest: Manifest) -> dict[str, Any]:
         "knee.simulated": summary.simulated,
     }
     scope = {"name": "knee", "version": manifest.harness_version or __version__}
-    metrics = [_metric(name, unit, summary, manifest) for name, unit in _UNITS.items()]
-    metrics += [_metric(name.removesuffix("_s"), "s", summary, manifest) for name in SPREADS]
+    rows = [(level, row(level)) for level in summary.levels]
+    metrics = [_metric(name, unit, rows, manifest) for name, unit in _UNITS.items()]
+    metrics += [_metric(name.removesuffix("_s"), "s", rows, manifest) for name in SPREADS]
     found = [metric for metric in metrics if metric["gauge"]["dataPoints"]]
     resource = {"attributes": _attributes(about)}
     return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": found}]}]}
 
 
-def _metric(name: str, unit: str, summary: Summary, manifest: Manifest) -> dict[str, Any]:
+def _metric(
+    name: str, unit: str, rows: Sequence[tuple[LevelSummary, Mapping[str, Cell]]], manifest: Manifest
+) -> dict[str, Any]:
     """Return a gauge; of a latency each statistic is a point of its own."""
     points = []
-    for level in summary.levels:
-        figures = row(level)
+    for level, figures in rows:
         common = {"concurrency": level.concurrency, "rate": level.rate, "repeat": level.repeat}
         for each in STATISTICS if unit == "s" else (None,):
             value = figures[name if each is None else f"{name}_{each}_s"]

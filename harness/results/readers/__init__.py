@@ -14,7 +14,6 @@ import csv
 import functools
 import importlib
 import io
-import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,7 @@ _WHAT = "a file of measured levels"
 @functools.cache
 def built_in() -> dict[str, tuple[Reader, ...]]:
     """Return the readers of this package by format, in the order in which a file is shown to them."""
-    found = [each.name for each in pkgutil.iter_modules(__path__)]
-    found.sort(key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
-    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in found}
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in plugins.module_names(__path__, _FIRST)}
     return {name.replace("_", "-"): each.READERS for name, each in modules.items() if hasattr(each, "READERS")}
 
 
