@@ -48,17 +48,17 @@ def mean_itl(first: Floats, last: Floats, output_tokens: Floats, first_tokens: F
     return float((last - first)[counts].sum() / after[counts].sum()) if counts.any() else None
 
 
-def peak_rate(arrival: Floats, tokens: Floats | Counts, start: float, end: float, seconds: float = 1.0) -> float | None:
+def peak_rate(arrival: Floats, tokens: Floats | Counts, start: float, end: float) -> float | None:
     """Return the most tokens in any whole second from the window's start on, per second; None in a shorter window."""
-    n = int((end - start) / seconds + 1e-9)
+    n = int(end - start + 1e-9)
     if n < 1:
         return None
     sums = np.zeros(n)
     for part in pieces(len(arrival)):
-        index = ((arrival[part] - start) / seconds).astype(np.int64)
+        index = (arrival[part] - start).astype(np.int64)
         whole = (arrival[part] >= start) & (index < n)
         sums += np.bincount(index[whole], weights=tokens[part][whole], minlength=n)
-    return float(sums.max()) / seconds
+    return float(sums.max())
 
 
 def meets(slo: Mapping[str, float], figures: Mapping[str, Floats], n: int) -> Bools:

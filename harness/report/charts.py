@@ -200,7 +200,7 @@ def load_axis(summary: Summary, other: Summary | None = None, octaves: float = 0
     return Scale(label=summary.load_unit, log=2, ends=ends, ticks=named)
 
 
-def _extent(summary: Summary, other: Summary | None = None) -> tuple[float, float]:
+def _extent(summary: Summary, other: Summary | None) -> tuple[float, float]:
     """Return the ends of the load axis: what was measured or predicted, and a cap if it is near."""
     loads = [x for each in (summary, other) if each is not None for x, _, _ in measured(each)]
     loads += [x for x, *_ in _predicted_rates(summary)]

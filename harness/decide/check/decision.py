@@ -195,7 +195,7 @@ def quantity(wanted: Subject, of: CheckedRun) -> Quantity:
 # ---- outcomes -------------------------------------------------------------------------------------------------------
 
 
-def _unresolved(made: Decision, why: str, way_out: str = "", value: float | None = None) -> Decision:
+def _unresolved(made: Decision, why: str, way_out: str, value: float | None = None) -> Decision:
     value = made.value if value is None else value
     return msgspec.structs.replace(made, outcome=Outcome.UNRESOLVED, value=value, why=why, way_out=way_out)
 

@@ -110,16 +110,16 @@ def common(*stacks: Rates) -> list[float]:
     return sorted(set.intersection(*sets)) if sets else []
 
 
-def holm(p: Sequence[float], alpha: float = ALPHA) -> list[tuple[float, bool]]:
+def holm(p: Sequence[float]) -> list[tuple[float, bool]]:
     """Return for each test the level at which Holm (1979) judges it, and whether it is rejected.
 
     >>> holm([0.01, 0.04, 0.03])
     [(0.016666666666666666, True), (0.05, False), (0.025, False)]
     """
-    out = [(alpha, False)] * len(p)
+    out = [(ALPHA, False)] * len(p)
     open_ = True
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        level = alpha / (len(p) - rank)
+        level = ALPHA / (len(p) - rank)
         open_ = open_ and p[i] < level
         out[i] = (level, open_)
     return out
