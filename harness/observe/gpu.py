@@ -9,11 +9,15 @@ and the traffic on NVLink and PCIe.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from harness.data.machines import Card
 from harness.data.record import Sample
@@ -21,66 +25,38 @@ from harness.data.record import Sample
 EVERY_S = 1.0  # between two samples; NVML's own power figure is a mean over a second from Ampere on
 
 
+class _Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """A maker's library: how it is opened, and how what it knows of a GPU is read, by the GPU's handle."""
+
+    open: Callable[[], object]
+    close: Callable[[], object]
+    handles: Callable[[], dict[str, Any]]  # of the visible GPUs, by the names that their samples get
+    ways: Callable[[Any], dict[str, list[Callable[[], float | None]]]]  # to read each metric, in base units
+    card: Callable[[str, Any], Card]
+    error: type[Exception]  # of any call
+    lacking: tuple[type[Exception], ...]  # of a figure that the card or the driver does not have
+    gone: tuple[type[Exception], ...] = ()  # of a card that can no longer be read
+
+
 class Gpus:
     """The visible GPUs of this machine, opened for reading.
 
-    NVML usually takes microseconds, but it calls the driver, which can hang with its card: call `open` and `samples` in
-    a thread (they release the GIL), one call at a time.
+    A library usually takes microseconds, but it calls the driver, which can hang with its card: open and read in a
+    thread (these calls release the GIL), one call at a time.
     """
 
-    def __init__(self, nvml: Any, handles: Mapping[str, Any]) -> None:
-        self._nvml = nvml
-        self._handles = dict(handles)
+    def __init__(self, driver: _Driver, handles: Mapping[str, Any]) -> None:
+        self._driver = driver
+        self._handles = handles
         # Of each GPU and metric the ways to read it that are left; a way that the card or driver lacks is tried once.
-        self._ways = {name: _ways(nvml, handle) for name, handle in handles.items()}
-        self._lacking = (
-            nvml.NVMLError_NotSupported,
-            nvml.NVMLError_FunctionNotFound,
-            nvml.NVMLError_NoPermission,
-            nvml.NVMLError_InvalidArgument,  # what some drivers return for a MIG slice without such a figure
-        )
-        self._gone = (
-            nvml.NVMLError_GpuIsLost,
-            nvml.NVMLError_ResetRequired,
-            nvml.NVMLError_DriverNotLoaded,
-            nvml.NVMLError_Uninitialized,  # closed meanwhile
-        )
-
-    @classmethod
-    def open(cls, nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
-        """The GPUs that CUDA_VISIBLE_DEVICES leaves, all without it; None where there is no driver or no GPU.
-
-        `nvml` is the module pynvml or what stands in for it.
-        """
-        if nvml is None:
-            import ctypes
-
-            try:
-                ctypes.CDLL("libnvidia-ml.so.1")  # at once, where importing pynvml takes 50 ms to find no driver
-            except OSError:
-                return None
-            import pynvml
-
-            nvml = pynvml
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError:  # no library, no driver, or two that do not match
-            return None
-        try:
-            handles = _handles(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
-        except nvml.NVMLError:
-            handles = {}
-        if not handles:
-            nvml.nvmlShutdown()
-            return None
-        return cls(nvml, handles)
+        self._ways = {name: driver.ways(handle) for name, handle in handles.items()}
 
     def facts(self) -> list[Card]:
-        """The manifest's facts of each GPU."""
-        return [_card(self._nvml, name, handle) for name, handle in self._handles.items()]
+        """Return the manifest's facts of each GPU."""
+        return [self._driver.card(name, handle) for name, handle in self._handles.items()]
 
     def samples(self, time_s: float) -> list[Sample]:
-        """Every figure that can be read now, as '0/power_w' and so on: the GPU's index at NVML, then the metric.
+        """Return every figure that can be read now, as '0/power_w' and so on: the GPU's index, then the metric.
 
         A slice of a GPU (MIG) is '0.2': GPU 0, slice 2.
         """
@@ -95,28 +71,86 @@ class Gpus:
             while ways:
                 try:
                     value = ways[0]()
-                except self._lacking:
+                except self._driver.lacking:
                     ways.pop(0)
-                except self._gone:
+                except self._driver.gone:
                     del self._ways[name]
                     return
-                except self._nvml.NVMLError:  # not this time
+                except self._driver.error:  # not this time
                     break
                 else:
-                    yield metric, value
+                    if value is not None:
+                        yield metric, value
                     break
 
     def close(self) -> None:
         """Release the library; once. Nothing can be read afterwards."""
         self._ways.clear()
+        with contextlib.suppress(self._driver.error):  # the driver went first
+            self._driver.close()
+
+
+def opened() -> Gpus | None:
+    """Open NVIDIA's GPUs by NVML, else AMD's by AMD SMI; None where there are none."""
+    return nvidia() or amd()
+
+
+def _opened(driver: _Driver) -> Gpus | None:
+    """Open the GPUs of one maker; None where there is no library, no driver or no visible GPU."""
+    try:
+        driver.open()
+    except driver.error:
+        return None
+    handles: dict[str, Any] = {}
+    with contextlib.suppress(driver.error):
+        handles = driver.handles()
+    if not handles:
+        driver.close()
+        return None
+    return Gpus(driver, handles)
+
+
+def nvidia(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
+    """Open the GPUs that CUDA_VISIBLE_DEVICES leaves, all without it; None where there is no driver or no GPU.
+
+    `nvml` is the module pynvml or what replaces it.
+    """
+    if nvml is None:
+        import ctypes
+
         try:
-            self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:  # the driver went first
-            pass
+            ctypes.CDLL("libnvidia-ml.so.1")  # at once, where importing pynvml takes 50 ms to find no driver
+        except OSError:
+            return None
+        import pynvml
+
+        nvml = pynvml
+    return _opened(
+        _Driver(
+            open=nvml.nvmlInit,
+            close=nvml.nvmlShutdown,
+            handles=lambda: _handles(nvml, environ.get("CUDA_VISIBLE_DEVICES")),
+            ways=functools.partial(_ways, nvml),
+            card=functools.partial(_card, nvml),
+            error=nvml.NVMLError,
+            lacking=(
+                nvml.NVMLError_NotSupported,
+                nvml.NVMLError_FunctionNotFound,
+                nvml.NVMLError_NoPermission,
+                nvml.NVMLError_InvalidArgument,  # what some drivers return for a MIG slice without such a figure
+            ),
+            gone=(
+                nvml.NVMLError_GpuIsLost,
+                nvml.NVMLError_ResetRequired,
+                nvml.NVMLError_DriverNotLoaded,
+                nvml.NVMLError_Uninitialized,  # closed meanwhile
+            ),
+        )
+    )
 
 
 def visible(setting: str | None, uuids: Mapping[int, str]) -> list[int | str]:
-    """What a CUDA_VISIBLE_DEVICES leaves: indices of whole GPUs (`uuids` has them all) and UUIDs of MIG slices.
+    """Return what a CUDA_VISIBLE_DEVICES leaves: indices of whole GPUs (`uuids` has them all) and UUIDs of MIG slices.
 
     A GPU is named by its index, its UUID or the start of one; the first entry that names none ends the list, as it
     does for CUDA. CUDA's own indices put faster cards first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML's never do:
@@ -141,7 +175,7 @@ def visible(setting: str | None, uuids: Mapping[int, str]) -> list[int | str]:
 
 
 def _handles(nvml: Any, setting: str | None) -> dict[str, Any]:
-    """Handles of the visible GPUs and MIG slices, by the name that their samples get."""
+    """Return the handles of the visible GPUs and MIG slices, by the name that their samples get."""
     whole: dict[int, Any] = {}
     uuids: dict[int, str] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -164,8 +198,8 @@ def _handles(nvml: Any, setting: str | None) -> dict[str, Any]:
     return found
 
 
-def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
-    """How each metric of one GPU is read, in base units; where drivers differ in a function's name, each of them."""
+def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float | None]]]:
+    """Return how each metric of a GPU is read; where drivers differ in a function's name, by each of them."""
     return {
         "utilization": [lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100],
         "memory_used_bytes": [lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used],  # the driver's own part included
@@ -217,7 +251,7 @@ def _card(nvml: Any, index: str, handle: Any) -> Card:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int | None:
-    """How many NVLinks are up; None for a card that has none."""
+    """Return how many NVLinks are up; None for a card that has none."""
     states = []
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -238,79 +272,47 @@ _VIOLATIONS = {
 }
 
 
-class AmdGpus:
-    """The visible AMD GPUs of this machine, opened for reading; as `observe.gpu.Gpus`."""
+def amd(smi: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
+    """Open the GPUs that ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES leaves; None where there is no library or no GPU.
 
-    def __init__(self, smi: Any, handles: Mapping[int, Any]) -> None:
-        self._smi = smi
-        self._handles = dict(handles)
-        self._ways = {index: _amd_ways(smi, handle) for index, handle in handles.items()}
-
-    @classmethod
-    def open(cls, smi: Any = None, environ: Mapping[str, str] = os.environ) -> AmdGpus | None:
-        """The GPUs that ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES leaves; None where there is no library or no GPU.
-
-        `smi` is the module amdsmi or what stands in for it.
-        """
-        if smi is None:
-            if importlib.util.find_spec("amdsmi") is None:
-                return None
-            try:
-                import amdsmi
-            except (ImportError, OSError):  # the package is there and its library is not
-                return None
-            smi = amdsmi
-        try:
-            smi.amdsmi_init()
-        except smi.AmdSmiException:  # no driver
+    `smi` is the module amdsmi or what replaces it.
+    """
+    if smi is None:
+        if importlib.util.find_spec("amdsmi") is None:
             return None
-        found: dict[int, Any] = {}
         try:
-            handles = smi.amdsmi_get_processor_handles()
-            uuids = {index: smi.amdsmi_get_gpu_device_uuid(handle) for index, handle in enumerate(handles)}
-            setting = next((environ[name] for name in _VISIBLE if name in environ), None)
-            found = {index: handles[index] for index in visible(setting, uuids) if isinstance(index, int)}
-        except smi.AmdSmiException:
-            pass
-        if not found:
-            smi.amdsmi_shut_down()
+            import amdsmi
+        except (ImportError, OSError):  # the package is there and its library is not
             return None
-        return cls(smi, found)
+        smi = amdsmi
+    return _opened(
+        _Driver(
+            open=smi.amdsmi_init,
+            close=smi.amdsmi_shut_down,
+            handles=lambda: _amd_handles(smi, environ),
+            ways=functools.partial(_amd_ways, smi),
+            card=functools.partial(_amd_card, smi),
+            error=smi.AmdSmiException,
+            lacking=(smi.AmdSmiException, KeyError),
+        )
+    )
 
-    def facts(self) -> list[Card]:
-        """The manifest's facts of each GPU."""
-        return [_amd_card(self._smi, index, handle) for index, handle in self._handles.items()]
 
-    def samples(self, time_s: float) -> list[Sample]:
-        """Every figure that can be read now, as '0/power_w' and so on."""
-        found = []
-        for index, ways in self._ways.items():
-            for metric, way in list(ways.items()):
-                try:
-                    value = way()
-                except (self._smi.AmdSmiException, KeyError):  # this card or library has no such figure
-                    del ways[metric]
-                    continue
-                if value is not None:
-                    found.append(Sample(time_s, "gpu", f"{index}/{metric}", value))
-        return found
-
-    def close(self) -> None:
-        """Release the library; once. Nothing can be read afterwards."""
-        self._ways.clear()
-        try:
-            self._smi.amdsmi_shut_down()
-        except self._smi.AmdSmiException:  # the driver went first
-            pass
+def _amd_handles(smi: Any, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the handles of the visible GPUs, by the name that their samples get."""
+    handles = smi.amdsmi_get_processor_handles()
+    uuids = {index: smi.amdsmi_get_gpu_device_uuid(handle) for index, handle in enumerate(handles)}
+    setting = next((environ[name] for name in _VISIBLE if name in environ), None)
+    return {str(index): handles[index] for index in visible(setting, uuids) if isinstance(index, int)}
 
 
 def _number(value: Any, scale: float = 1.0) -> float | None:
-    """A figure in base units; None for "N/A"."""
+    """Return a figure in base units; None for "N/A"."""
     return float(value) * scale if isinstance(value, int | float) else None
 
 
-def _amd_ways(smi: Any, handle: Any) -> dict[str, Callable[[], float | None]]:
-    """How each metric of one GPU is read, in base units."""
+def _amd_ways(smi: Any, handle: Any) -> dict[str, list[Callable[[], float | None]]]:
+    """Return how each metric of a GPU is read."""
 
     def power() -> float | None:
         """Of the cards some have a mean, others the present figure."""
@@ -334,18 +336,18 @@ def _amd_ways(smi: Any, handle: Any) -> dict[str, Callable[[], float | None]]:
 
     hotspot, current = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
     return {
-        "utilization": lambda: _number(smi.amdsmi_get_gpu_activity(handle)["gfx_activity"], 1e-2),
-        "memory_used_bytes": lambda: _number(smi.amdsmi_get_gpu_vram_usage(handle)["vram_used"], 2.0**20),
-        "power_w": power,
-        "energy_j": energy,
-        "sm_clock_hz": lambda: clock(smi.AmdSmiClkType.GFX),
-        "memory_clock_hz": lambda: clock(smi.AmdSmiClkType.MEM),
-        "temperature_c": lambda: _number(smi.amdsmi_get_temp_metric(handle, hotspot, current)),
-        "throttle_reasons": throttled,
+        "utilization": [lambda: _number(smi.amdsmi_get_gpu_activity(handle)["gfx_activity"], 1e-2)],
+        "memory_used_bytes": [lambda: _number(smi.amdsmi_get_gpu_vram_usage(handle)["vram_used"], 2.0**20)],
+        "power_w": [power],
+        "energy_j": [energy],
+        "sm_clock_hz": [lambda: clock(smi.AmdSmiClkType.GFX)],
+        "memory_clock_hz": [lambda: clock(smi.AmdSmiClkType.MEM)],
+        "temperature_c": [lambda: _number(smi.amdsmi_get_temp_metric(handle, hotspot, current))],
+        "throttle_reasons": [throttled],
     }
 
 
-def _amd_card(smi: Any, index: int, handle: Any) -> Card:
+def _amd_card(smi: Any, index: str, handle: Any) -> Card:
     def query(function: Callable[..., Any], field: str) -> Any:
         try:
             value = function(handle)[field]
@@ -355,25 +357,10 @@ def _amd_card(smi: Any, index: int, handle: Any) -> Card:
 
     uuid = smi.amdsmi_get_gpu_device_uuid(handle)
     return Card(
-        index=str(index),
+        index=index,
         name=query(smi.amdsmi_get_gpu_asic_info, "market_name"),
         id=hashlib.sha256(uuid.encode()).hexdigest()[:12],
         memory_bytes=_number(query(smi.amdsmi_get_gpu_vram_usage, "vram_total"), 2.0**20),
         driver=query(smi.amdsmi_get_gpu_driver_info, "driver_version"),
         power_limit_w=_number(query(smi.amdsmi_get_power_info, "power_limit")),
     )
-
-
-class Cards(Protocol):
-    """GPUs that are opened for reading."""
-
-    def facts(self) -> list[Card]: ...
-
-    def samples(self, time_s: float) -> list[Sample]: ...
-
-    def close(self) -> None: ...
-
-
-def opened() -> Cards | None:
-    """NVIDIA's by NVML, else AMD's by AMD SMI; None where there are none."""
-    return Gpus.open() or AmdGpus.open()

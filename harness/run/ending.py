@@ -20,7 +20,7 @@ from harness.base.errors import HarnessError
 if TYPE_CHECKING:
     from harness.load.messages import Done
     from harness.load.workers import Workers
-    from harness.observe.gpu import Cards
+    from harness.observe.gpu import Gpus
     from harness.run.levels import Levels
 
 P = ParamSpec("P")
@@ -60,7 +60,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 async def load(
-    levels: Levels, workers: Workers, placed: Sequence[tuple[int, ...]], gpus: Cards | None, signals: Signals
+    levels: Levels, workers: Workers, placed: Sequence[tuple[int, ...]], gpus: Gpus | None, signals: Signals
 ) -> Ended:
     """Measure level after level until the ramp, a signal or a failure ends it."""
     task = asyncio.current_task()

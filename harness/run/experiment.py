@@ -32,7 +32,7 @@ from harness.data import manifest as manifests
 from harness.data.manifest import Manifest, Session, StackStart
 from harness.load.workers import Workers
 from harness.observe import gpu, host
-from harness.observe.gpu import Cards
+from harness.observe.gpu import Gpus
 from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
@@ -319,7 +319,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float = 0.0  # of this session, since then
 
 
-async def _first_start(session: _Session, endpoint: Endpoint, gpus: Cards | None) -> _Start:
+async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None) -> _Start:
     """The first session: a manifest, a spool and a clock of its own."""
     from harness.run import manifest as describing
     from harness.run.resume import Earlier
@@ -364,7 +364,7 @@ async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manife
     )
 
 
-async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Cards | None) -> Outcome:
+async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Gpus | None) -> Outcome:
     """The levels of the session, the folder's files and the outcome."""
     from harness.run import manifest as describing
     from harness.run.levels import Levels, RampInputs

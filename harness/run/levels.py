@@ -24,7 +24,7 @@ from harness.data.summary import RampStep
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
-from harness.observe.gpu import Cards
+from harness.observe.gpu import Gpus
 from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.run import telemetry
@@ -118,7 +118,7 @@ class Levels:
         self._tick_ns = tick_ns(endpoint.alone.itl_s, endpoint.alone.e2e_s)
         self._shown = Shown(scenario, endpoint, inputs.facts, self.live, view)
 
-    async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Cards | None = None) -> None:
+    async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Gpus | None = None) -> None:
         """Measure level after level until the ramp or a budget ends it; leaves every record in the spool."""
         if self._earlier.resumed:
             self._began_s = self.live.now()

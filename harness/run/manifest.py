@@ -18,7 +18,7 @@ from harness.data.prediction import Prediction
 from harness.load.messages import Codec
 from harness.load.workers import Workers
 from harness.observe import host
-from harness.observe.gpu import Cards
+from harness.observe.gpu import Gpus
 from harness.predict import roofline, served
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
@@ -47,7 +47,7 @@ async def first(
     scenario: Scenario,
     endpoint: Endpoint,
     profile: Profile | None,
-    gpus: Cards | None,
+    gpus: Gpus | None,
     command: str,
     note: Callable[[str], None],
 ) -> Manifest:

@@ -21,7 +21,7 @@ from harness.load.loop import LATE_BINS, LATE_SHIFT
 from harness.load.messages import Progress
 from harness.load.transport import Target
 from harness.observe import server
-from harness.observe.gpu import EVERY_S, Cards
+from harness.observe.gpu import EVERY_S, Gpus
 from harness.run.launch.endpoint import Endpoint
 from harness.search.level import Thinned
 from harness.spec.scenario import Scenario
@@ -92,7 +92,7 @@ class _Scraping(msgspec.Struct, frozen=True, kw_only=True):
                 await asyncio.sleep(wait)
 
 
-async def watch_gpus(gpus: Cards, now: Callable[[], float], take: Take) -> None:
+async def watch_gpus(gpus: Gpus, now: Callable[[], float], take: Take) -> None:
     """Take the GPUs' figures in a thread: a driver may be slow."""
     while found := await asyncio.to_thread(gpus.samples, now()):
         take(found)

@@ -22,7 +22,7 @@ from harness.load import control
 from harness.load.client import client
 from harness.load.control import Client, TransportError
 from harness.load.transport import Target
-from harness.observe.gpu import Gpus
+from harness.observe import gpu
 from harness.spec.recipe import Recipe, Stack
 from harness.stacks import command as commands
 from harness.stacks import server, shipped
@@ -135,7 +135,7 @@ def _printed(words: Sequence[str], env: dict[str, str] | None = None) -> str:
 
 def _gpu_memory() -> dict[str, float]:
     """Bytes in use on each GPU of this machine; none where there is no driver."""
-    gpus = Gpus.open()
+    gpus = gpu.nvidia()
     if gpus is None:
         return {}
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.telemetry import gpu_view
-from harness.observe.gpu import AmdGpus
+from harness.observe.gpu import amd
 
 
 class AmdSmiException(Exception):  # noqa: N818 - the name of the real one
@@ -72,7 +72,7 @@ class Smi:
 
 
 def figures(smi: Smi, environ: dict[str, str] | None = None) -> dict[str, float]:
-    gpus = AmdGpus.open(smi, environ or {})
+    gpus = amd(smi, environ or {})
     assert gpus is not None
     return {sample.metric: sample.value for sample in gpus.samples(1.0)}
 
@@ -97,7 +97,7 @@ def test_what_a_card_does_not_publish_is_left_out() -> None:
 
 
 def test_a_window_s_energy_is_the_counter_s_growth() -> None:
-    gpus = AmdGpus.open(Smi(card := dict(MI300X)), {})
+    gpus = amd(Smi(card := dict(MI300X)), {})
     assert gpus is not None
     samples = gpus.samples(0.0)
     card["energy_count"] = card["energy_count"] | {"energy_accumulator": 1_000_000 + 500_000_000}
@@ -109,11 +109,11 @@ def test_a_window_s_energy_is_the_counter_s_growth() -> None:
 def test_the_operator_s_choice_of_gpus_is_kept() -> None:
     two = Smi(MI300X, MI210)
     assert {name.partition("/")[0] for name in figures(two, {"HIP_VISIBLE_DEVICES": "1"})} == {"1"}
-    assert AmdGpus.open(two, {"ROCR_VISIBLE_DEVICES": ""}) is None
+    assert amd(two, {"ROCR_VISIBLE_DEVICES": ""}) is None
 
 
 def test_facts_name_the_card_and_not_its_serial_number() -> None:
-    gpus = AmdGpus.open(Smi(MI300X), {})
+    gpus = amd(Smi(MI300X), {})
     assert gpus is not None
     (card,) = gpus.facts()
     assert (card.name, card.driver, card.power_limit_w) == ("AMD Instinct MI300X", "6.10.5", 750)
@@ -124,5 +124,5 @@ def test_facts_name_the_card_and_not_its_serial_number() -> None:
 
 def test_a_machine_without_driver_or_cards_has_no_gpus() -> None:
     for smi in (Smi(driver=False), Smi()):
-        assert AmdGpus.open(smi, {}) is None
+        assert amd(smi, {}) is None
         assert smi.opened == 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.analysis.telemetry import THROTTLE, gpu_view
 from harness.data.record import Sample
 from harness.observe import gpu
-from harness.observe.gpu import Gpus
+from harness.observe.gpu import Gpus, nvidia
 
 H100 = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 OTHER = "GPU-1f2e3d4c-0000-4106-c12f-20bd9faed9f6"
@@ -134,7 +134,7 @@ def test_the_stand_in_has_no_name_that_the_real_module_lacks() -> None:
 
 
 def opened(nvml: Nvml, visible: str | None = None) -> Gpus:
-    found = Gpus.open(nvml, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    found = nvidia(nvml, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     assert found is not None
     return found
 
@@ -164,8 +164,8 @@ def test_every_figure_comes_in_base_units() -> None:
 
 def test_a_machine_without_a_driver_or_a_gpu_has_none_and_keeps_nothing_open() -> None:
     empty = Nvml()
-    assert Gpus.open(Nvml(CARD, driver=False), {}) is None
-    assert Gpus.open(empty, {}) is None
+    assert nvidia(Nvml(CARD, driver=False), {}) is None
+    assert nvidia(empty, {}) is None
     assert empty.opened == 0
 
 
@@ -254,7 +254,7 @@ def test_a_gpu_that_may_not_be_opened_is_not_there() -> None:
 def test_only_the_visible_gpus_are_read(setting: str, seen: set[str] | None) -> None:
     memory = SimpleNamespace(total=10, free=4, used=6)
     nvml = Nvml(CARD, CARD | {"UUID": OTHER}, slices={SLICE: {"parent": 0, "Index": 3, "MemoryInfo": memory}})
-    gpus = Gpus.open(nvml, {"CUDA_VISIBLE_DEVICES": setting})
+    gpus = nvidia(nvml, {"CUDA_VISIBLE_DEVICES": setting})
     assert seen == (gpus and {name.split("/")[0] for name in read(gpus)})
     assert nvml.opened == bool(gpus)
 
@@ -439,7 +439,7 @@ def test_the_samples_of_others_are_not_read() -> None:
 
 @pytest.mark.gpu
 def test_a_real_gpu_says_what_it_is_and_what_it_draws() -> None:
-    gpus = Gpus.open()
+    gpus = nvidia()
     if gpus is None:
         pytest.skip("no GPU that NVML can open here: it needs an NVIDIA driver")
     try:
