@@ -100,9 +100,13 @@ async def response(
         raise DeadlineError(f"no end of the answer within {within_s:g} s") from None
 
 
-async def page(client: Client, path: str, within_s: float) -> Page:
-    """A page within so many seconds, of at most LONGEST bytes before and after it is inflated."""
-    async with response(client, "GET", path, within_s) as reply:
+async def page(client: Client, path: str, within_s: float, body: bytes | None = None) -> Page:
+    """Get a page within so many seconds, of at most LONGEST bytes before and after it is inflated.
+
+    With a body of JSON it is the answer to that.
+    """
+    method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": "application/json"})
+    async with response(client, method, path, within_s, body or b"", headers) as reply:
         return Page(reply.status, dict(reply.headers), await whole(reply))
 
 

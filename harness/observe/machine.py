@@ -55,7 +55,7 @@ def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float
     size = int(min(_LARGER * _cache(chosen), memory / 16))
     streams, flops = _in_subprocess(chosen, size, seconds)
     return Machine(
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cpus=chosen,
         memory_bytes=memory,
         read_bytes_per_s=streams["read"],
@@ -86,7 +86,8 @@ def _cpuinfo(*names: str) -> str:
     return next((value.strip() for name, _, value in lines if name.strip() in names), "")
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return the name of this machine's processor."""
     return _cpuinfo("model name") or platform.machine()
 
 

@@ -28,7 +28,9 @@ from harness.base import files
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
 from harness.data.machines import Ceiling, ClientCalibration, Timing
+from harness.observe import machine
 from harness.report.format import MISSING, number
+from harness.run.launch.limits import OTHER_FILES
 from harness.run.trial import LONGEST, Load, Trial, errors, measure
 from harness.sim.profile import StreamPace
 
@@ -37,7 +39,6 @@ OLDEST = timedelta(days=30)
 FULL = 0.90  # of a processor: from here on a process counts as using all of it
 _ITL_S, _TTFT_S = 0.025, 0.2  # of the paced loads: 40 tokens a second and stream
 _BULK = 64  # tokens a write
-_OTHER_FILES = 64  # that a process needs besides its connections
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,19 +115,10 @@ def here() -> dict[str, str | int]:
     return {
         "harness_version": __version__,
         "host": _host(),
-        "cpu": _cpu_model(),
+        "cpu": machine.cpu_name(),
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
     }
-
-
-def _cpu_model() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.machine()
 
 
 def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
@@ -188,7 +180,7 @@ def calibrate(effort: Effort = THOROUGH, *, report: Callable[[str], object] = la
 async def _calibrate(effort: Effort, report: Callable[[str], object]) -> ClientCalibration:
     load_average, seconds = os.getloadavg()[0], effort.seconds
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - _OTHER_FILES)
+    wanted = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - OTHER_FILES)
 
     report("tokens, one a write")
     single = await _flood(StreamPace(flood=1), LONGEST, 256, seconds)

@@ -177,12 +177,12 @@ class Levels:
         for tokens in self._inputs.probes:
             if tokens not in probed and self._budget().over() is None:
                 why = decision.measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=tokens)
-                await self._measure(workers, self._level(why, repeat, tokens), why.role)
+                await self._measure(workers, self._level(why, repeat, tokens))
         known = self._earlier.measured(repeat)
         step = await self._decide(known)
         while not step.over:
             await self._until_quiet(step.rate, workers)
-            found = await self._measure(workers, self._level(step, repeat), step.role)
+            found = await self._measure(workers, self._level(step, repeat))
             if found is not None:
                 known.append(found)
             dead = found is not None and found.stalled and not await self._answers_again()
@@ -231,7 +231,7 @@ class Levels:
                 step = decision.measure(int(at), Reason.FIXED, Role.FIXED)
             level = self._level(step, repeat)
             level = msgspec.structs.replace(level, begin_s=pace.moments(self._scenario, level.index).begin_s)
-            await self._run_level(workers, level, Role.FIXED)
+            await self._run_level(workers, level)
         self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if load.is_open else "levels"), repeat))
 
     async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
@@ -251,7 +251,7 @@ class Levels:
             input_tokens=input_tokens, role=step.role,
         )  # fmt: skip
 
-    async def _run_level(self, workers: Workers, level: Level, role: Role) -> Level | None:
+    async def _run_level(self, workers: Workers, level: Level) -> Level | None:
         """Run one level, and show it; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
@@ -259,11 +259,11 @@ class Levels:
         self._view.level_started(name, self._begun, self._total(), reason)
         self.steps.append(RampStep.of(level))
         self._begun, self._next_index = self._begun + 1, self._next_index + 1
-        return await self._drive(workers, level, role)
+        return await self._drive(workers, level)
 
-    async def _measure(self, workers: Workers, level: Level, role: Role) -> MeasuredLevel | None:
+    async def _measure(self, workers: Workers, level: Level) -> MeasuredLevel | None:
         """Measure one level, as the search sees it; None: a budget ended it before its window."""
-        finished = await self._run_level(workers, level, role)
+        finished = await self._run_level(workers, level)
         if finished is None:
             return None
         self._took.append((finished.end_s or 0.0) - finished.begin_s)
@@ -301,7 +301,7 @@ class Levels:
             cpus=cpus,
         )
 
-    async def _drive(self, workers: Workers, level: Level, role: Role = Role.FIXED) -> Level | None:
+    async def _drive(self, workers: Workers, level: Level) -> Level | None:
         """Run one level until its last request is over; the level with its times.
 
         None: a budget ended it before the window began; the next decision ends the ramp.
@@ -309,7 +309,7 @@ class Levels:
         live, e2e, ramp, prompts = self.live, self.live.e2e_s, self._scenario.ramp, self._endpoint.prompts
         self._tick_ns = tick_ns(live.icl_s or None, e2e)
         live.begin(level, level.concurrency or (level.rate or 0) * e2e)
-        timing = LevelTiming(self._task(level, role), e2e, self._budget().seconds_left)
+        timing = LevelTiming(self._task(level), e2e, self._budget().seconds_left)
         connections = (level.concurrency or 0) * tasks.width(self._scenario) or min(
             ramp.max_concurrency, 16 + int(1.25 * (level.rate or 0) * e2e)
         )
@@ -384,14 +384,13 @@ class Levels:
         several = total - len(self._took) > 1  # then a level must not use up what the others need
         return part if several or part < _FEW_REQUESTS * level.concurrency else None
 
-    def _task(self, level: Level, role: Role) -> Task:
+    def _task(self, level: Level) -> Task:
         total, probe = self._total(), level.input_tokens
         load = level.concurrency or level.rate or 1.0
         lower = {at: seconds for at, seconds in self._silences.items() if at <= load}
         return Task(
             scenario=self._scenario,
             level=level,
-            role=role,
             alone_s=self._endpoint.alone.e2e_s,
             settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
             rest_s=self._rest_s,

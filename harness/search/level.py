@@ -14,7 +14,6 @@ import numpy as np
 
 from harness.analysis.table import Floats, Ints
 from harness.data.record import Level
-from harness.data.roles import Role
 from harness.search import pace
 from harness.search.budget import Budget
 from harness.search.pace import Moments
@@ -83,7 +82,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     scenario: Scenario
     level: Level
-    role: Role
     alone_s: float  # time of a request before any load
     settle_s: float  # until a request's record is there, after its end was reported
     rest_s: float = 0.0  # that a slot rests for each request, on average: a window has as many of both
@@ -99,7 +97,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """How long the level lasts, by the time of a request as it is known now."""
         turn_s = request_s + self.rest_s
         sent = self.level.rate if self.level.concurrency is None else self.level.concurrency / turn_s
-        return pace.of_level(self.scenario, self.role, turn_s, seconds_left, sent or 0.0)
+        return pace.of_level(self.scenario, self.level.role, turn_s, seconds_left, sent or 0.0)
 
     def longest(self, request_s: float, budget: Budget) -> float:
         """Seconds that the window may last, by what the bounds of the run leave to it."""

@@ -128,13 +128,13 @@ def _samples(scenario: Scenario) -> float:
     return max([float(slo.samples_needed(slo.limits(scenario.slo))), *of_classes])
 
 
-def soaks(scenario: Scenario, role: Role) -> bool:
+def soaks(scenario: Scenario, role: Role | None) -> bool:
     """Whether a level is that of a soak: its window has a fixed length, and what changes in it is its answer."""
     return bool(scenario.ramp.duration) and role in (Role.FIXED, Role.SOAK)
 
 
 def of_level(
-    scenario: Scenario, role: Role, request_s: float, seconds_left: float | None, requests_per_s: float = 0.0
+    scenario: Scenario, role: Role | None, request_s: float, seconds_left: float | None, requests_per_s: float = 0.0
 ) -> Pace:
     """How long a level lasts, by the ramp's options, the level's role, the time of a request and how many are sent.
 

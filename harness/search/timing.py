@@ -65,7 +65,7 @@ class LevelTiming:
         self._checks = 0
         periodic = traffic.parse(task.scenario.ramp.arrivals).period_s is not None  # its transient never ends
         # A soak's window is not moved behind a change in it, nor extended for a trend: these are what it looks for.
-        self._settled = periodic or pace.soaks(task.scenario, task.role)
+        self._settled = periodic or pace.soaks(task.scenario, task.level.role)
         self._extended = False
         self._notes: list[str] = []
         self._last_ended_s: float | None = None  # when the window's last request had ended

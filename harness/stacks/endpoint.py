@@ -222,10 +222,8 @@ async def _listed(server: Client) -> str:
 
 async def _answer(server: Client, path: str, body: bytes, within_s: float) -> None:
     """NotReadyError unless the request gets an answer with a choice in it."""
-    headers = {"Content-Type": "application/json"}
     try:
-        async with control.response(server, "POST", path, within_s, body, headers) as reply:
-            page = control.Page(reply.status, dict(reply.headers), await control.whole(reply))
+        page = await control.page(server, path, within_s, body)
     except TransportError as error:
         raise NotReadyError(f"its first request fails: {error}") from None
     found = page.json()

@@ -489,10 +489,8 @@ def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_it
     spec = reading.build({"ramp": {"probe": "prefill", "max_seconds": 80}}, place="test")
     lengths = (64, 128, 256)
     for done, tokens in enumerate(lengths):
-        level = Level(done, 1, 0, 0.0, input_tokens=tokens)
-        task = Task(
-            scenario=spec, level=level, role=Role.PROBE, alone_s=0.5, settle_s=0.3, probes_left=len(lengths) - done
-        )
+        level = Level(done, 1, 0, 0.0, input_tokens=tokens, role=Role.PROBE)
+        task = Task(scenario=spec, level=level, alone_s=0.5, settle_s=0.3, probes_left=len(lengths) - done)
         longest = task.longest(0.5, Budget(spec.ramp, Spent(10.0 * done, 0)))
         assert longest <= (40.0 - 10.0 * done) / (len(lengths) - done)
         # A repeat that begins after 50 s has 30 s, and half of them.

@@ -20,9 +20,9 @@ STEP_S = 0.05  # between two reports
 
 
 def task(concurrency: int | None = 4, *, role: Role = Role.FIXED, rate: float | None = None, **ramp: Any) -> Task:
-    level = Level(0, concurrency, 0, 0.0, rate=rate)
+    level = Level(0, concurrency, 0, 0.0, rate=rate, role=role)
     spec = reading.build({"ramp": ramp}, place="test")
-    return Task(scenario=spec, level=level, role=role, alone_s=0.5, settle_s=0.3)
+    return Task(scenario=spec, level=level, alone_s=0.5, settle_s=0.3)
 
 
 def now(time_s: float, *, takes: float = 0.5, slots: int = 4, **other: Any) -> Now:

@@ -86,7 +86,7 @@ async def before_the_first_byte(
     carried = [] if ours else scenarios.carried(scenario)
     # The socket transport cannot reach a name without addresses; the checks report that.
     public = is_foreign(where, found) and (bool(found) or scenario.target.transport == "httpx")
-    here = ours or bool(where.uds) or (bool(found) and all(map(_is_loopback, found)))
+    here = ours or bool(where.uds) or (bool(found) and all(map(is_loopback, found)))
     by_file = bool(agreed.named_by) and (bool(carried) or (agreed.resumed and not here))
     names = ", ".join(carried) or "no secret"
     if not by_file and not (public and carried):
@@ -116,7 +116,8 @@ def is_here(url: str) -> bool:
     return host_name in ("localhost", "::1") or host_name.startswith("127.")
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address is that of this machine alone."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

@@ -7,7 +7,6 @@ than any model takes, a million levels) is refused by the scenario itself.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import resource
 from collections.abc import Iterator, Sequence
@@ -19,11 +18,12 @@ from harness.base.errors import HarnessError
 from harness.data.machines import WorkerClock
 from harness.load import workers
 from harness.load.link import Link, LocalWorker
+from harness.run.launch import consent
 from harness.run.launch.endpoint import Address
 from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 
-_OTHER_FILES = 64  # that a process needs besides its connections
+OTHER_FILES = 64  # that a process needs besides its connections
 _FILES_A_WORKER = 2  # of the parent: its end of the link, and the other while the worker is started
 _WORKERS_A_PROCESSOR, _FEWEST_WORKERS = 4, 8  # more would compete for the processors
 _WORKER_BYTES = 64 << 20  # of a worker without load, measured: 45 MiB
@@ -97,7 +97,7 @@ def links(
     count = 1 if scenario.ramp.start == "batch" else scenario.ramp.workers
     with cluster.joined(scenario.ramp.ray) as nodes:
         apart = set(addresses)
-        if any(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses):
+        if any(map(consent.is_loopback, addresses)):
             apart.add(cluster.own_address())
         placed = cluster.spread(nodes, count, apart)
         yield [cluster.RayWorker.on(node, [(each.host, each.port) for each in servers]) for node in placed]
@@ -120,7 +120,7 @@ def _check_workers(scenario: Scenario, files: int) -> None:
         (max(1, free // _WORKER_BYTES), f"{_size(free)} of free memory here"),
     ]
     if files != resource.RLIM_INFINITY:
-        by.append((max(1, (files - _OTHER_FILES) // _FILES_A_WORKER), f"{files:,} open files (`ulimit -Sn`)"))
+        by.append((max(1, (files - OTHER_FILES) // _FILES_A_WORKER), f"{files:,} open files (`ulimit -Sn`)"))
     most, why = min(by)
     if wanted > most:
         raise HarnessError(f"{wanted:,} workers are too many for {why}", place="--workers", way_out=_at_most(most))
@@ -128,7 +128,7 @@ def _check_workers(scenario: Scenario, files: int) -> None:
 
 def _check_connections(scenario: Scenario, files: int, machines: int) -> None:
     """HarnessError where the highest level needs more connections than files may be open."""
-    wanted, most = -(-most_streams(scenario) // machines), files - _OTHER_FILES
+    wanted, most = -(-most_streams(scenario) // machines), files - OTHER_FILES
     if files != resource.RLIM_INFINITY and wanted > most:
         fact = f"{wanted:,} connections do not fit into {files:,} open files"
         way_out = f"{_at_most(most)}, or raise `ulimit -Hn`"

@@ -22,7 +22,7 @@ import msgspec
 from harness.base import interpreter
 from harness.base.errors import HarnessError
 from harness.load import control
-from harness.load.control import Client, Page
+from harness.load.control import Client
 from harness.run.launch.endpoint import Endpoint
 from harness.workload.text import COMMON, single_token_words, spaced
 
@@ -83,14 +83,12 @@ async def of_server(client: Client, endpoint: Endpoint, within_s: float) -> tupl
     }
     if endpoint.model.owner not in bodies:
         return ()
-    sent, headers = msgspec.json.encode(bodies[endpoint.model.owner]), {"Content-Type": "application/json"}
-    path, within_s = endpoint.address.path("/tokenize"), min(within_s, _MOST_S)
+    sent = msgspec.json.encode(bodies[endpoint.model.owner])
     try:
-        async with control.response(client, "POST", path, within_s, sent, headers) as reply:
-            data = Page(reply.status, {}, await control.whole(reply)).json()
+        page = await control.page(client, endpoint.address.path("/tokenize"), min(within_s, _MOST_S), sent)
     except control.TransportError:
         return ()
-    found = single_tokens(_pieces(data))
+    found = single_tokens(_pieces(page.json()))
     return found if len(found) >= _FEWEST else ()
 
 
