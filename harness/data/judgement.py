@@ -34,7 +34,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def rank(verdict: Verdict) -> int:
-    """For sorting, the gravest first."""
+    """Return where a verdict is in an order, the gravest first."""
     return list(Gravity).index(Gravity(verdict.level))
 
 

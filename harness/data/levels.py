@@ -183,7 +183,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     documents_per_s: Estimate | UnsetType = UNSET  # not in the file where answers are decoded, like the unit
     unit: str | UnsetType = UNSET  # a Unit: what `throughput` counts
     images_per_s: float | UnsetType | None = UNSET  # not in the file without images
-    image_bytes_per_s: float | UnsetType | None = UNSET  # likewise; as PNG
+    image_bytes_per_s: float | UnsetType | None = UNSET  # as PNG; not in the file without images
     discarded_tokens_per_s: float | None
     unplaced_tokens: int
     input_tokens_mean: float | None
@@ -208,10 +208,10 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
     abandoned: int | UnsetType = UNSET  # requests that the workload gives up; not in the file where there are none
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
-    worst_slowdown: float | UnsetType | None = UNSET  # of all classes; likewise
+    worst_slowdown: float | UnsetType | None = UNSET  # of all classes; not in the file without classes
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
     interference: Interference | UnsetType = UNSET  # not in the file without a class of much longer prompts
-    recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike; None: not before the next; likewise
+    recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike, None: not before the next; UNSET: no spike
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any
     drift: Drift | UnsetType = UNSET  # not in the file where the window is shorter than five minutes

@@ -86,7 +86,7 @@ class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def of(cls, shown: scenario.Scenario) -> Scenario:
-        """A scenario without secrets (`scenario.shown`) as the manifest has it."""
+        """Return a scenario without secrets (`scenario.shown`) as the manifest has it."""
         return msgspec.convert(msgspec.to_builtins(shown), cls)
 
 
@@ -177,12 +177,12 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[RoofWindow, ...] = ()  # layers that look back only so far, which are in neither attend nor kv
 
     def step(self, context: float) -> float:
-        """One request's decode step: W(1) and the KV of its context and of its new token."""
+        """Return the seconds of one request's decode step: W(1) and the KV of its context and of its new token."""
         windows = sum((min(context, each.tokens) + 1) * each.kv for each in self.windows)
         return self.weights + (context + 1) * self.kv + windows
 
     def token(self, P: float) -> float:
-        """One prompt token more, after P of them."""
+        """Return the seconds of one prompt token more, after P of them."""
         windows = sum(2 * each.prompt_attend * min(P, each.tokens) for each in self.windows)
         return self.prompt + P * self.attend + windows
 
@@ -328,7 +328,7 @@ def read(stored: Any) -> Manifest | MapManifest:
 
 
 def missing(found: Manifest | MapManifest) -> str | None:
-    """The field that a run or a level map lacks to be resumed; None where nothing is missing."""
+    """Return the field that a run or a level map lacks to be resumed; None where nothing is missing."""
     needed: list[tuple[str, object]] = [("scenario_digest", found.scenario_digest)]
     if isinstance(found, MapManifest):
         needed.append(("name", found.name))

@@ -101,7 +101,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     kv_bytes_per_request: float | None = None  # at the mean context
     parameters: float | None = None
     prefill_s: float | None = None  # of one prompt
-    prefill_beside_s: float | None = None  # likewise, in steps in which others decode
+    prefill_beside_s: float | None = None  # of one prompt, in steps in which others decode
     speed: float | None = None  # of a simulation's clock
     kv_tokens_by_memory: float | None = None  # that the card has room for, where the server publishes its own
     tp: float = 1
@@ -163,7 +163,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None  # the concurrency at which the two are compared; None: at the plateau
     ratio: float  # output tokens/s, measured over predicted
     ratio_single: float | None  # ITL at one request in flight, measured over predicted
-    ratio_prefill: float | None  # time that a prompt takes to compute, likewise, as far as ITL does not explain it
+    ratio_prefill: float | None  # of a prompt's computing time, the same quotient, as far as ITL does not explain it
     hinge_over_cap: float | None  # requests at which the batch was seen to stop, over the predicted cap
     limits: list[str]  # predicted caps that lie in the measured hinge's interval
     mbu: Achieved | None

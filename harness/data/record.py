@@ -92,9 +92,9 @@ class LevelNote(enum.StrEnum):
     STALLED = "stalled"  # no token came for so long that its window ended
     REFUSED = "refused"  # connections found no server, and so its window ended
     COOLDOWN_CUT = "cooldown_cut"  # a bound of the run ended it before the last request of its window had ended
-    COOLDOWN_FAILING = "cooldown_failing"  # likewise, most of its requests failed
-    COOLDOWN_STALLED = "cooldown_stalled"  # likewise, no token came for so long
-    COOLDOWN_TIMETABLE = "cooldown_timetable"  # likewise, its time in a shard's timetable was over
+    COOLDOWN_FAILING = "cooldown_failing"  # the same: most of its requests failed
+    COOLDOWN_STALLED = "cooldown_stalled"  # the same: no token came for so long
+    COOLDOWN_TIMETABLE = "cooldown_timetable"  # the same: its time in a shard's timetable was over
     TRANSIENT_UNCHECKED = "transient_unchecked"  # its window has too few bins to search for one
     NOT_SETTLED = "not_settled"  # a trend goes through its window
     NOT_PRECISE = "not_precise"  # its throughput is less precise than requested
@@ -145,14 +145,14 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 def arrivals_of(record: Record) -> array[int]:
-    """Arrival stamps of the record's chunks, int64 nanoseconds since the origin, shape [chunks]."""
+    """Return the arrival stamps of the record's chunks, int64 nanoseconds since the origin, shape [chunks]."""
     out = array("q")
     out.frombytes(record.arrivals)
     return out
 
 
 def tokens_of(record: Record) -> array[int]:
-    """Tokens in each of the record's chunks, int32, shape [chunks]."""
+    """Return the tokens in each of the record's chunks, int32, shape [chunks]."""
     if not record.tokens:
         return array("i", [1]) * (len(record.arrivals) // 8)
     out = array("i")
@@ -161,7 +161,7 @@ def tokens_of(record: Record) -> array[int]:
 
 
 def phase_of(sent_s: float | None, level: Level) -> str:
-    """warmup | measure | cooldown: by when the request began against its level's window.
+    """Return warmup, measure or cooldown, by when the request began against its level's window.
 
     >>> phase_of(5.0, Level(0, 1, 0, 0.0, 4.0, 9.0))
     'measure'

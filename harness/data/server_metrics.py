@@ -39,7 +39,7 @@ class Figure(enum.StrEnum):
     PROMPT_TOKENS = "prompt_tokens"  # counted when the first token is made
     GENERATION_TOKENS = "generation_tokens"  # counted as they are made
     ENDED_PROMPT_TOKENS = "ended_prompt_tokens"  # counted when the answer ends
-    ENDED_GENERATION_TOKENS = "ended_generation_tokens"  # likewise
+    ENDED_GENERATION_TOKENS = "ended_generation_tokens"  # counted when the answer ends
     QUEUED_PROMPT_TOKENS = "queued_prompt_tokens"  # counted when the request comes
     COMPUTED_PROMPT_TOKENS = "computed_prompt_tokens"  # without those from the cache
     PREEMPTIONS = "preemptions"
@@ -272,14 +272,14 @@ class Meaning(msgspec.Struct, frozen=True):
     figure: Figure
     kind: Kind
     scale: float = 1.0
-    engine: str = ""  # which of several behind the page; "": there is one, or they are not told apart
+    engine: str = ""  # which of several behind the page; "": there is one, or the page does not name them
     tier: str = ""
     part: str = ""  # of a histogram: bucket, sum or count
     up_to: float = 0.0  # the upper bound of a bucket, scaled
 
 
 def metric_of(name: str) -> tuple[Engine, Sequence[Metric], str] | None:
-    """The engine and the metrics of a name, with the part of a histogram that it is; None for a name of no table.
+    """Return the engine and the metrics of a name, with the part of a histogram that it is; None for an unknown name.
 
     >>> engine, metrics, part = metric_of("vllm:request_queue_time_seconds_bucket")
     >>> engine.name, metrics[0].figure.value, part
@@ -297,7 +297,7 @@ def metric_of(name: str) -> tuple[Engine, Sequence[Metric], str] | None:
 
 
 def key(name: str, labels: Mapping[str, str]) -> str | None:
-    """How telemetry names a series: its name with the labels that its meaning needs; None for one that has none.
+    """Return how telemetry names a series: its name with the labels that its meaning needs; None for one that has none.
 
     >>> key("vllm:num_requests_running", {"engine": "1", "model_name": "toy"})
     'vllm:num_requests_running{engine="1"}'
@@ -319,13 +319,13 @@ def key(name: str, labels: Mapping[str, str]) -> str | None:
 
 
 def _plain(value: str) -> str:
-    """A label's value that needs no escapes: at most 40 letters, digits and `+-._:/`."""
+    """Return a label's value that needs no escapes: at most 40 letters, digits and `+-._:/`."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "+-._:/") else "_" for c in value[:40])
 
 
 @functools.lru_cache(8192)
 def meanings(series: str) -> tuple[Meaning, ...]:
-    """What a series of telemetry says, by its name there (`key`); nothing for one that is not known.
+    """Return what a series of telemetry says, by its name there (`key`); nothing for one that is not known.
 
     >>> [(m.figure.value, m.engine) for m in meanings('vllm:num_requests_running{engine="1"}')]
     [('running', '1')]
@@ -360,12 +360,12 @@ def meanings(series: str) -> tuple[Meaning, ...]:
 
 
 def engine_of(names: Collection[str]) -> str:
-    """The name of the engine whose page has these metrics; "" where it is not known. Triton's backend goes first."""
+    """Return the name of the engine whose page has these metrics, Triton's backend first; "" where it is not known."""
     return next((engine.name for engine in ENGINES if any(name.startswith(engine.prefix) for name in names)), "")
 
 
 def together(values: Iterable[tuple[Meaning, float]]) -> dict[Figure, float]:
-    """The figures of one moment over all engines: counters and some gauges added, other gauges averaged.
+    """Return the figures of one moment over all engines: counters and some gauges added, other gauges averaged.
 
     >>> two = [('vllm:kv_cache_usage_perc{engine="0"}', 0.5), ('vllm:kv_cache_usage_perc{engine="1"}', 0.75)]
     >>> together((meaning, value) for series, value in two for meaning in meanings(series))

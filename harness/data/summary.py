@@ -74,7 +74,7 @@ class Knees(msgspec.Struct, frozen=True, kw_only=True):
     slo: Value | None = None  # largest concurrency that meets the SLO; up to the smallest that misses it (`is_decided`)
     seats: Value | None = None  # requests that the server serves at once, where the records show it (analysis.seats)
     peak: Value | None = None
-    slo_rate: Value | None = None  # likewise in open loop, requests per second
+    slo_rate: Value | None = None  # `slo` of an open loop, requests per second
     quality: Value | UnsetType | None = UNSET  # the knee, below loads at which answers change; not without canaries
 
 
@@ -88,14 +88,14 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 def is_decided(knee: Value | None) -> bool:
-    """Whether the load of an SLO knee is known to have met the SLO; else it only leans to it."""
+    """Return whether the load of an SLO knee is known to have met the SLO; else it only leans to it."""
     return knee is not None and knee.ci95 is not None and knee.ci95[0] is not None
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_output_tokens: float | None = None
     usd_per_million_input_tokens: float | UnsetType = UNSET  # where nothing is decoded; else not in the file
-    usd_per_million_documents: float | UnsetType = UNSET  # where nobody counts tokens; likewise
+    usd_per_million_documents: float | UnsetType = UNSET  # where nobody counts tokens; else not in the file
     usd_per_gpu_hour: float | None = None
     gpus: int | None = None
     at_concurrency: float | None = None
@@ -239,7 +239,7 @@ class NodeLoss(msgspec.Struct, frozen=True, kw_only=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     simulated: bool
-    complete: bool  # False: the run was interrupted or died; the finished levels stand
+    complete: bool  # False: the run was interrupted or died; the finished levels stay
     verdicts: list[Verdict]
     unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what throughput counts, the curve's too
     knee_concurrency: float | None  # the value of `knee`

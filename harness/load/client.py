@@ -67,7 +67,7 @@ class _Connection:
                 yield piece
 
     async def _more(self, if_closed: str) -> list[bytes]:
-        """The body's pieces in the next read."""
+        """Return the body's pieces in the next read."""
         try:
             data = await self._reader.read(_READ)
             if not data and not self._response.eof():
@@ -93,7 +93,7 @@ class _AnyResponse(ResponseParser):
 
 
 def _is_address(host: str) -> bool:
-    """Whether a host is one address, so that there is no next one: a race for it may lose a socket when it is cut."""
+    """Return whether a host is one address, with no next one: a race for it may lose a socket when it is cut."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -51,7 +51,7 @@ OURS = Versions(__version__, platform.python_version())
 
 
 def spread(nodes: Sequence[Node], count: int | None, servers: Collection[str]) -> list[Node]:
-    """The node of each worker: they take turns, a worker a processor; `count` None: one on each node.
+    """Return the node of each worker: they take turns, a worker a processor; `count` None: one on each node.
 
     A node at one of the servers' addresses has none. HarnessError where the workers have no place.
     """
@@ -69,7 +69,7 @@ def spread(nodes: Sequence[Node], count: int | None, servers: Collection[str]) -
 
 
 def must_match(node: str, found: Versions, ours: Versions = OURS) -> None:
-    """HarnessError where a node has other versions than this process."""
+    """Raise HarnessError where a node has other versions than this process."""
     for name, theirs, here in (("Python", found.python, ours.python), ("Knee", found.knee, ours.knee)):
         if theirs != here:
             fact = f"it has {name} {theirs}, and this machine has {here}"
@@ -108,7 +108,7 @@ def joined(address: str) -> Iterator[list[Node]]:
 
 
 def _must_answer(address: str) -> None:
-    """HarnessError where nothing listens at HOST:PORT: Ray would try for a minute."""
+    """Raise HarnessError where nothing listens at HOST:PORT: Ray would try for a minute."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -123,7 +123,7 @@ def _must_answer(address: str) -> None:
 
 
 def own_address() -> str:
-    """The address of this machine among the nodes, once it has joined."""
+    """Return the address of this machine among the nodes, once it has joined."""
     import ray
 
     return str(ray.util.get_node_ip_address())
@@ -143,7 +143,7 @@ class Relay:
         return time.monotonic_ns()
 
     async def unreachable(self, host: str, port: int) -> str:
-        """Why no connection to a server can be made from here; "": it can."""
+        """Return why no connection to a server can be made from here; "": it can."""
         try:
             _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_S)
         except TimeoutError:
@@ -168,7 +168,7 @@ class Relay:
         self._worker.forward(payload)
 
     async def take(self) -> list[bytes | None]:
-        """What has arrived since the last time, one message at least; a None behind the last one of all."""
+        """Return what has arrived since the last time, one message at least; a None behind the last one of all."""
         found = [await self._arrived.get()]
         while not self._arrived.empty():
             found.append(self._arrived.get_nowait())
@@ -209,7 +209,7 @@ class RayWorker:
 
     @classmethod
     def on(cls, node: Node, servers: Sequence[tuple[str, int]]) -> RayWorker:
-        """The link to a new worker on a node of the cluster that this process has joined."""
+        """Return the link to a new worker on a node of the cluster that this process has joined."""
         import ray
         from ray.exceptions import RayError
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -52,7 +52,7 @@ class Page(msgspec.Struct, frozen=True):
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """The JSON data of a 200 response; None where it is anything else."""
+        """Return the JSON data of a 200 response; None where it is anything else."""
         if self.status != 200:
             return None
         try:
@@ -74,7 +74,7 @@ class Reply(Protocol):
     def http_version(self) -> str: ...
 
     def body(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they were sent, as they arrive."""
+        """Yield the body's bytes as they were sent, as they arrive."""
         ...
 
 
@@ -84,7 +84,7 @@ class Client(Protocol):
     def request(
         self, method: str, path: str, content: bytes, headers: Mapping[str, str]
     ) -> contextlib.AbstractAsyncContextManager[Reply]:
-        """One request and its reply, which is open while the block runs."""
+        """Send one request; its reply is open while the block runs."""
         ...
 
 
@@ -92,7 +92,7 @@ class Client(Protocol):
 async def response(
     client: Client, method: str, path: str, within_s: float, content: bytes = b"", headers: Mapping[str, str] = {}
 ) -> AsyncIterator[Reply]:
-    """One request and its reply within so many seconds, the block included."""
+    """Send one request and give its reply within so many seconds, the block included."""
     try:
         async with asyncio.timeout(within_s), client.request(method, path, content, headers) as reply:
             yield reply
@@ -111,7 +111,7 @@ async def page(client: Client, path: str, within_s: float, body: bytes | None = 
 
 
 async def whole(reply: Reply) -> bytes:
-    """The body as it was before any compression; bytes, at most LONGEST."""
+    """Return the body as it was before any compression; bytes, at most LONGEST."""
     coding = reply.headers.get("content-encoding", "identity").strip().lower() or "identity"
     inflate = None
     if coding != "identity":
@@ -129,7 +129,7 @@ async def whole(reply: Reply) -> bytes:
 
 
 def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -> bytes:
-    """A piece inflated, at most so many bytes of it: no small body grows without bound."""
+    """Return a piece inflated, at most so many bytes of it: no small body grows without bound."""
     try:
         return inflate.decompress(piece, most)
     except zlib.error as error:
@@ -137,7 +137,7 @@ def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -
 
 
 async def pieces(reply: Reply, longest: int = LONGEST) -> AsyncIterator[bytes]:
-    """The body's bytes as they were sent, as they arrive; at most `longest` of them."""
+    """Yield the body's bytes as they were sent, as they arrive; at most `longest` of them."""
     size = 0
     async for piece in reply.body():
         size += len(piece)
@@ -147,7 +147,7 @@ async def pieces(reply: Reply, longest: int = LONGEST) -> AsyncIterator[bytes]:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and everything behind it, the members of groups included."""
+    """Yield the error and everything behind it, the members of groups included."""
     yield error
     if isinstance(error, BaseExceptionGroup):
         for member in error.exceptions:

@@ -207,11 +207,11 @@ class Driver:
                 await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
 
     def _has(self, slot: int) -> bool:
-        """Whether the level has the slot."""
+        """Return whether the level has the slot."""
         return self._level is not None and slot < self._level.slots
 
     async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> sending.Answer:
-        """A request of a slot's task, sent when it is due if the level still has the slot."""
+        """Send a request of a slot's task when it is due, if the level still has the slot."""
         built = self._requests.build(request)
         while (left_s := (due - self._clock()) * 1e-9) > 0 and self._has(slot):
             await asyncio.sleep(min(left_s, _PAUSED_S))
@@ -314,11 +314,11 @@ class Driver:
     def _sent(
         self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False
     ) -> Coroutine[Any, Any, Exchange]:
-        """A built request, sent; over when its response is."""
+        """Send a built request; it is over when its response is."""
         return self._over(self._running(built, level, due, keep_text=keep_text), built)
 
     def _running(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Running:
-        """A built request from now on counts as in flight."""
+        """Count a built request as in flight from now on."""
         decoding = self._decoder(self._placer, keep_text=keep_text or built.canary is not None, asked=built.asked)
         cancel = built.cancel
         if cancel is not None and cancel.after_tokens is not None:
@@ -352,7 +352,7 @@ class Driver:
         return exchange
 
     def _is_receiving(self, url: str) -> bool:
-        """Whether an answer of that server is under way: then it is there, whatever it refuses."""
+        """Return whether an answer of that server is under way: then it is there, whatever it refuses."""
         return any(each.exchange.bytes_received and each.exchange.url == url for each in self._in_flight.values())
 
     async def _report(self) -> None:
@@ -428,12 +428,12 @@ class Driver:
 
 
 def _failed(exchange: Exchange) -> bool:
-    """Whether a request failed, as far as its response is decoded."""
+    """Return whether a request failed, as far as its response is decoded."""
     return exchange.error not in NOT_FAILED or (exchange.response.status != 200 and exchange.error != ABANDONED)
 
 
 def _waited_s() -> float | None:
-    """Seconds that this process waited for a processor since it began; None where the kernel has no such figure."""
+    """Return the seconds that this process waited for a processor since it began; None where the kernel lacks that."""
     try:
         with open("/proc/self/schedstat", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst

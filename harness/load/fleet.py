@@ -31,7 +31,7 @@ class _Unsent(msgspec.Struct, frozen=True, gc=False):
 
 
 async def answers(replica: Replica) -> bool:
-    """Whether a replica answers a GET of its list of models, whatever it answers."""
+    """Return whether a replica answers a GET of its list of models, whatever it answers."""
     try:
         async with client(replica.target, connect_s=_PROBE_S) as http:
             await control.page(http, replica.probe_path, _PROBE_S)

@@ -52,12 +52,12 @@ _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip's or zlib's, by zlib's manual of infla
 
 
 def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> bytes:
-    """A request's head without the empty line that ends it; UnicodeEncodeError where it is not Latin-1."""
+    """Return a request's head without the empty line that ends it; UnicodeEncodeError where it is not Latin-1."""
     return f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + header_lines(headers)
 
 
 def replaced(headers: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str]:
-    """The headers with those of `by` in place of their own, whatever their case: two of some are refused.
+    """Return the headers with those of `by` in place of their own, whatever their case: two of some are refused.
 
     >>> replaced({"Host": "a", "Accept": "*/*"}, {"host": "b"})
     {'Accept': '*/*', 'host': 'b'}
@@ -66,7 +66,7 @@ def replaced(headers: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str
 
 
 def without(headers: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """The headers but for some, named in lower case.
+    """Return the headers but for some, named in lower case.
 
     >>> without({"X-A": "1", "content-TYPE": "2"}, ("content-type",))
     {'X-A': '1'}
@@ -75,12 +75,12 @@ def without(headers: Mapping[str, str], names: Collection[str]) -> dict[str, str
 
 
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Headers, a line each."""
+    """Return headers, a line each."""
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
 
 
 def request(head: bytes, request_id: str, body: bytes) -> bytes:
-    """A whole request: a head that all share, its own id and length, its body."""
+    """Return a whole request: a head that all share, its own id and length, its body."""
     return b"%bContent-Type: application/json\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
         head,
         request_id.encode("latin-1"),
@@ -94,7 +94,7 @@ class ResponseParser:
 
     `feed` returns the body pieces in a read. `over`: the message is complete, by its own framing. `eof`: the peer
     closed, which completes a body that only the close delimits. `streams`: the body is what a decoder reads; False
-    for an error's text, None while its first bytes have not said (`is_readable`).
+    for an error's text, None while its first bytes do not show it (`is_readable`).
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class ResponseParser:
         self._interim = 0
 
     def lone(self, data: bytes) -> bytes | None:
-        """The piece in a read that is exactly one chunk of a chunked body; None, and nothing is taken, for others.
+        """Return the piece in a read that is exactly one chunk of a chunked body; else None, and nothing is taken.
 
         Nearly every read of a token stream is one. Its size, its first and its last bytes prove it, which is as exact
         as `feed` and costs a quarter of it.
@@ -156,7 +156,7 @@ class ResponseParser:
             raise ProtocolError(f"content-encoding {coding[:40]!r}, though identity was asked for", "encoding")
 
     def _section(self, data: bytes | bytearray) -> tuple[bytes, bytes] | None:
-        """The lines up to the next empty one, and what comes after; None, and all is kept, while that is to come."""
+        """Return the lines up to the next empty one, and what comes after; None, and all is kept, until that comes."""
         searched = 0
         if self._tail:
             searched = max(0, len(self._tail) - 3)
@@ -274,7 +274,7 @@ class ResponseParser:
 
 
 def media_type(value: str) -> str:
-    """The type in a Content-Type header, without its parameters; the first of several.
+    """Return the type in a Content-Type header, without its parameters; the first of several.
 
     >>> media_type("Text/Event-Stream ; charset=utf-8, text/html")
     'text/event-stream'
@@ -283,7 +283,7 @@ def media_type(value: str) -> str:
 
 
 def is_readable(media: str, headers: Mapping[str, str], start: bytes) -> bool | None:
-    """Whether a body is of the type `media`: by its first bytes where its content type is another, or they deny it.
+    """Return whether a body is of the type `media`, by its first bytes where its content type is another.
 
     `start` is the body as far as it has come; None while that is too little.
 
@@ -305,7 +305,7 @@ def is_readable(media: str, headers: Mapping[str, str], start: bytes) -> bool | 
 
 
 def decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """The start of a body without its coding, where that is gzip or deflate.
+    """Return the start of a body without its coding, where that is gzip or deflate.
 
     >>> import gzip
     >>> decompressed(gzip.compress(b"slow down"), {"content-encoding": "gzip"})
@@ -318,7 +318,7 @@ def decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _parsed(head: bytes) -> tuple[int, int, dict[str, str]]:
-    """A head's minor version, status and headers; names in lower case, a repeated header's values as one list."""
+    """Return a head's minor version, status and headers: names in lower case, a repeated one's values as one list."""
     if b"\r\n " in head or b"\r\n\t" in head:
         head = _BLANKS.sub(b" ", head)
     first, *lines = head.split(b"\r\n")
@@ -340,7 +340,7 @@ def _parsed(head: bytes) -> tuple[int, int, dict[str, str]]:
 
 
 def _listed(value: str) -> list[str]:
-    """The members of a header that is a list of words.
+    """Return the members of a header that is a list of words.
 
     >>> _listed("Keep-Alive, , CLOSE")
     ['keep-alive', 'close']

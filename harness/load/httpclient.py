@@ -94,7 +94,7 @@ def _named() -> Iterator[None]:
 
 
 def _client(target: Target, timeout: httpx.Timeout | None = None, *, kept: int | None = None) -> httpx.AsyncClient:
-    """An httpx client of the target's server: the environment's proxies, HTTP/2 where it is installed, no cookies.
+    """Return an httpx client of the target's server, with the environment's proxies, HTTP/2 if installed, no cookies.
 
     At most `kept` connections idle; None: all.
     HarnessError where httpx can use no such proxy.
@@ -127,7 +127,7 @@ def _client(target: Target, timeout: httpx.Timeout | None = None, *, kept: int |
 
 
 def _no_cookies() -> http.cookiejar.CookieJar:
-    """A jar that reads no cookies: a server could make parsing them slow."""
+    """Return a jar that reads no cookies: a server could make parsing them slow."""
     import http.cookiejar
 
     class Closed(http.cookiejar.CookieJar):
@@ -138,7 +138,7 @@ def _no_cookies() -> http.cookiejar.CookieJar:
 
 
 async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-    """The response's head; malformed bytes are one kind of error, whatever httpx raises."""
+    """Return the response's head; malformed bytes are one kind of error, whatever httpx raises."""
     import httpx
 
     try:

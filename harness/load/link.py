@@ -39,11 +39,11 @@ class Link(Protocol):
         ...
 
     def frames(self) -> AsyncIterator[bytes]:
-        """Its messages as they arrive, until it is gone; HarnessError where one is damaged."""
+        """Yield its messages as they arrive, until it is gone; HarnessError where one is damaged."""
         ...
 
     async def exit_reason(self) -> str:
-        """How a worker ended whose messages did, as what follows "it" in a sentence."""
+        """Return how a worker ended whose messages did, as what follows "it" in a sentence."""
         ...
 
     def kill(self) -> None:
@@ -113,7 +113,7 @@ class LocalWorker:
 
 
 async def received(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The payload of every frame that comes, until the stream's end, which may be amid one."""
+    """Yield the payload of every frame that comes, until the stream's end, which may be amid one."""
     while True:
         try:
             head = await reader.readexactly(HEAD.size)

@@ -212,7 +212,7 @@ class HotSelector(selectors.BaseSelector):
         self.late[min(LATE_BINS - 1, max(0, stamp - self._polled + self.span) >> LATE_SHIFT)] += 1
 
     def take_late(self) -> tuple[int, ...]:
-        """The read-delay histogram since this was last called, without the last bins, which are empty.
+        """Return the read-delay histogram since this was last called, without the last bins, which are empty.
 
         The list stays the same one: a new one five times a second would scatter the heap of a long run.
         """
@@ -244,7 +244,7 @@ class HotSelector(selectors.BaseSelector):
 
 
 def clock_offset() -> int:
-    """CLOCK_REALTIME − CLOCK_MONOTONIC, nanoseconds: the tightest of three readings, should one be interrupted."""
+    """Return CLOCK_REALTIME − CLOCK_MONOTONIC, in nanoseconds: the tightest of three readings."""
     readings = []
     for _ in range(3):
         before, real, after = now(), time.time_ns(), now()
@@ -259,7 +259,7 @@ def _mask(events: int) -> int:
 
 
 def new_loop(selector: selectors.BaseSelector) -> asyncio.AbstractEventLoop:
-    """The event loop of a worker."""
+    """Make the event loop of a worker."""
     return asyncio.SelectorEventLoop(selector)
 
 

@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tick_ns: int
     origin_ns: int
     tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
-    secrets: tuple[str, ...] = ()  # never to stand in a record, whatever a server repeats
+    secrets: tuple[str, ...] = ()  # that no record may have, whatever a server repeats
     cpus: tuple[int, ...] = ()
 
 
@@ -135,7 +135,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     level: int
     in_flight: int
     ended: int  # of the requests sent in this level
-    failed: int  # likewise, as far as their answers are decoded
+    failed: int  # of the level's requests, as far as their answers are decoded
     waiting: int  # new slots whose staggered start is still to come
     tokens: int  # token-carrying chunks decoded since the run began
     oldest_sent_s: float | None  # of the requests in flight, or due and not yet sent
@@ -174,7 +174,7 @@ _Order = TypeVar("_Order", Plan, Prepare, BeginLevel, Origin, Stop)
 
 
 def on_clock(order: _Order, offset_ns: int) -> _Order:
-    """The plan or command in times of a clock that is so far ahead of ours."""
+    """Return the plan or command in times of a clock that is so far ahead of ours."""
     if not offset_ns:
         return order
     if isinstance(order, Plan):

@@ -85,7 +85,7 @@ class Prepared:
             self._number = level.first_request + self._plan.worker
 
     def next(self, level: BeginLevel) -> Built:
-        """The next request of the level's source."""
+        """Return the next request of the level's source."""
         source = self._source_of(level)
         built = self._ready.popleft() if self._ready and source is self.source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
@@ -93,12 +93,12 @@ class Prepared:
         return built
 
     def next_number(self) -> int:
-        """Of a request, or of a task: each once in a run."""
+        """Return the next number of a request or of a task: each comes once in a run."""
         number, self._number = self._number, self._number + self._plan.workers
         return number
 
     def build(self, request: Request) -> Built:
-        """The bytes of a request."""
+        """Return the bytes of a request."""
         plan = self._plan
         if self._images is not None and request.canary is None:
             request = msgspec.structs.replace(request, images=self._images.of(request.number))
@@ -121,7 +121,7 @@ class Prepared:
                 await self._low.wait()
 
     def _source_of(self, level: BeginLevel) -> Single:
-        """The source of a level's requests: the plan's, or the same with prompts of the level's own length."""
+        """Return the source of a level's requests: the plan's, or the same with prompts of the level's own length."""
         words = level.prompt_words
         source = self._of_words.get(words)
         if source is None:
@@ -157,7 +157,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 def record(running: Running, plan: Plan) -> Record:
-    """The record of a request that is over and decoded."""
+    """Return the record of a request that is over and decoded."""
     exchange, decoded, origin = running.exchange, running.exchange.decoded, running.origin_ns
 
     def since(stamp: int) -> float | None:
@@ -202,7 +202,7 @@ def record(running: Running, plan: Plan) -> Record:
 
 
 def _of_canary(made: Record, canary: int, text: str, plan: Plan) -> Record:
-    """The record of a canary, with what is kept of its answer."""
+    """Return the record of a canary, with what is kept of its answer."""
     assert isinstance(plan.source, Canaries)
     if made.error:
         return msgspec.structs.replace(made, canary=canary)
@@ -211,7 +211,7 @@ def _of_canary(made: Record, canary: int, text: str, plan: Plan) -> Record:
 
 
 def _first_words(message: str, plan: Plan) -> str:
-    """The first words of an error's message, on one line and without the secrets that it repeats."""
+    """Return the first words of an error's message, on one line and without the secrets that it repeats."""
     return redact(plain(message[: 2 * _LONGEST_MESSAGE]), plan.secrets)[:_LONGEST_MESSAGE]
 
 

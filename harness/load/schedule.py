@@ -18,7 +18,7 @@ from harness.spec.choices import LEAST_IN_FLIGHT, SESSION, Balance
 
 
 def shares(total: int, workers: int) -> list[int]:
-    """How many of a level's slots each worker has: evenly, the first ones one more.
+    """Return how many of a level's slots each worker has: evenly, the first ones one more.
 
     >>> shares(10, 4)
     [3, 3, 2, 2]
@@ -27,7 +27,7 @@ def shares(total: int, workers: int) -> list[int]:
 
 
 def pause_after(failures: int, retry_after_s: float = 0.0) -> float:
-    """How long a slot rests after so many failures in a row, seconds.
+    """Return how long a slot rests after so many failures in a row, seconds.
 
     A server that refuses at once must not be flooded; the rest is lag in the record. A Retry-After is kept up to the
     longest rest, since by then the errors have voided the level.
@@ -41,7 +41,7 @@ def pause_after(failures: int, retry_after_s: float = 0.0) -> float:
 
 
 def tick_ns(itl_s: float | None, e2e_s: float | None) -> int:
-    """How long the loop may sleep, nanoseconds: clamp(min(ITL/8, E2E/256), 0.25 ms, 3 ms).
+    """Return how long the loop may sleep, nanoseconds: clamp(min(ITL/8, E2E/256), 0.25 ms, 3 ms).
 
     Stamps are the kernel's, so the tick costs no accuracy of arrival; it bounds how late the next send is.
 
@@ -72,7 +72,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.
 
 
 def quota_figures(headers: Mapping[str, str]) -> dict[str, float]:
-    """The figures of one answer's headers (names in lower case); what cannot be read is left out.
+    """Return the figures of one answer's headers (names in lower case); what cannot be read is left out.
 
     >>> quota_figures({"x-ratelimit-remaining-requests": "59", "x-ratelimit-reset-tokens": "6m0.5s", "date": "x"})
     {'remaining_requests': 59.0, 'reset_tokens_s': 360.5}
@@ -85,7 +85,7 @@ def quota_figures(headers: Mapping[str, str]) -> dict[str, float]:
 
 
 def _value(text: str) -> float | None:
-    """A count, or a duration in seconds: '59', '1s', '6m0s', '12ms'."""
+    """Return a count, or a duration in seconds: '59', '1s', '6m0s', '12ms'."""
     total, at = 0.0, 0
     text = text.strip()
     if not text or len(text) > _LONGEST_VALUE or not text.isascii():
@@ -126,7 +126,7 @@ class Balancer:
         self._failures = [0] * replicas  # in a row
 
     def begin(self, session: str = "") -> int:
-        """The replica of the next request, which counts as in flight there until `end`."""
+        """Return the replica of the next request, which counts as in flight there until `end`."""
         at = self._pick(session)
         self.in_flight[at] += 1
         return at
@@ -163,7 +163,7 @@ class Balancer:
 
 
 def _weight(session: str, replica: int) -> bytes:
-    """Of a session at a replica: the heaviest has it, and without that one the next (rendezvous hashing).
+    """Return a session's weight at a replica: the heaviest has it, and without that one the next (rendezvous hashing).
 
     Every worker finds the same one, and the sessions of a replica that is lost are spread over all that are left.
     """
@@ -195,7 +195,7 @@ class Offset(msgspec.Struct, frozen=True):
 
 
 def offset(trips: Sequence[RoundTrip]) -> Offset:
-    """The offset that all round trips allow: the middle of what their bounds have in common.
+    """Return the offset that all round trips allow: the middle of what their bounds have in common.
 
     A trip bounds it to [theirs − answered, theirs − sent]. The bounds of clocks that drift during the trips may miss
     each other by little; then the error is half of what they miss.
@@ -209,7 +209,7 @@ def offset(trips: Sequence[RoundTrip]) -> Offset:
 
 
 async def estimated(theirs: Callable[[], Awaitable[int]], ours: Callable[[], int]) -> Offset:
-    """The offset by some round trips, one after the other; `theirs` reads the worker's clock over its link."""
+    """Return the offset by some round trips, one after the other; `theirs` reads the worker's clock over its link."""
     trips: list[RoundTrip] = []
     while len(trips) < _TRIPS and (not trips or trips[-1].answered_ns - trips[0].sent_ns < _LONGEST_NS):
         sent_ns = ours()

@@ -131,7 +131,7 @@ async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> TaskEnd:
 async def one_after_the_other(
     tasks: Tasks, next_number: Callable[[], int], due_ns: int, send: Send, wanted: Callable[[], bool]
 ) -> None:
-    """The tasks of a slot, each from the end of the one before, as long as the slot is wanted."""
+    """Run the tasks of a slot, each from the end of the one before, as long as the slot is wanted."""
     failures = 0
     while wanted():
         ended = await run(tasks, tasks.task(next_number()), due_ns, send)

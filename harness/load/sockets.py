@@ -15,7 +15,7 @@ Where the server closes after each response, every request that begins opens one
 finds an open one, and a server that refuses is not flooded. Such a server may also close one that was opened ahead and
 never used (llama-server does after 5 s), so that one is not used either once it has idled for IDLE_S.
 
-TCP (IPv4, IPv6) and Unix sockets stand here; `tls` puts TLS on them.
+TCP (IPv4, IPv6) and Unix sockets are here; `tls` puts TLS on them.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Connection:
         self._pool.await_end(exchange)
 
     def _untaken(self, error: OSError | None) -> bool:
-        """Whether it is certain that the server never received a byte of the request.
+        """Return whether it is certain that the server never received a byte of the request.
 
         It is where the first write failed, or where the peer's FIN came and acknowledged no byte: a FIN acknowledges
         all that was received before it, so this one was sent before the request arrived. A reset acknowledges
@@ -201,7 +201,7 @@ class SocketTransport:
         return http1.request(head, request_id, body)
 
     async def open(self) -> Connection:
-        """A new connection, stamped and in the selector; OSError where none can be made."""
+        """Return a new connection, stamped and in the selector; OSError where none can be made."""
         if not self._addresses:  # once for all that wait: it takes a thread, and resolvers drop floods
             if self._resolving is None:
                 self._resolving = asyncio.get_running_loop().create_task(self._resolve())
@@ -244,7 +244,7 @@ class SocketTransport:
         raise last
 
     def _in_turn(self) -> list[Any]:
-        """The name's addresses as the next connection tries them: those of the first one's family go round.
+        """Return the name's addresses as the next connection tries them: those of the first one's family go round.
 
         Those that failed come last.
         """
@@ -265,7 +265,7 @@ class SocketTransport:
         return await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
 
     async def _connected(self, sock: socket.socket) -> Connection:
-        """The connection over a connected socket, ready for a request."""
+        """Return the connection over a connected socket, ready for a request."""
         return Connection(sock, self)
 
     async def prepare(self, connections: int) -> None:
@@ -318,7 +318,7 @@ class SocketTransport:
         return None
 
     def _usable(self, connection: Connection) -> bool:
-        """Whether a free connection may take a request: the server is not likely to close it at this moment."""
+        """Return whether a free connection may take a request: the server is not likely to close it at this moment."""
         fresh = now() - (connection.done_ns or connection.opened_ns) < IDLE_S * 1e9
         return connection.open and (fresh and self.reuse if connection.done_ns else fresh or not self._ahead)
 
@@ -380,12 +380,12 @@ class SocketTransport:
             self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
     def _deadlines_of(self, timeout_s: float) -> Deadlines:
-        """Of all requests that may take so long."""
+        """Return the deadlines of all requests that may take so long."""
         made = self._deadlines[timeout_s] = Deadlines(timeout_s, functools.partial(_late, timeout_s))
         return made
 
     async def _opened(self, exchange: Exchange, deadline_ns: int, timeout_s: float) -> Connection:
-        """A new connection for a request; OSError where none can be made before its deadline."""
+        """Return a new connection for a request; OSError where none can be made before its deadline."""
         try:
             async with asyncio.timeout((deadline_ns - now()) * 1e-9) as left:
                 connection = await self.open()
@@ -419,7 +419,7 @@ def _late(timeout_s: float, exchange: Exchange) -> None:
 
 
 def error_name(error: OSError) -> str:
-    """What a failure to open a connection is called in a record."""
+    """Return what a failure to open a connection is called in a record."""
     if isinstance(error, TlsError):
         return "tls"
     return "refused" if isinstance(error, ConnectionRefusedError) else "connect"

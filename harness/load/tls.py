@@ -1,6 +1,6 @@
 """TLS on the measured path: the same stamped reads, decrypted in memory; a handshake is part of opening.
 
-`ssl.MemoryBIO` stands between socket and cipher, so that the kernel's stamps stay and `sockets` needs to know nothing
+`ssl.MemoryBIO` is between socket and cipher, so that the kernel's stamps stay and `sockets` needs to know nothing
 of TLS. Certificates are verified unless the target is `insecure`. One session is shared by the connections of a
 worker and resumed where the server allows it. A ticket of TLS 1.3 comes after the handshake, so the session is taken
 when data arrives between requests, and when a connection closes.
@@ -29,7 +29,7 @@ _UNKNOWN_AUTHORITY = (2, 19, 20, 21)
 
 
 def context(target: Target) -> ssl.SSLContext:
-    """The authorities to trust: the target's own, else the system's, else (in a bare container) Mozilla's."""
+    """Return the authorities to trust: the target's own, else the system's, else (in a bare container) Mozilla's."""
     try:
         made = ssl.create_default_context(cafile=target.ca_file or None)
     except (OSError, ssl.SSLError) as error:
@@ -54,7 +54,7 @@ def _system_trusts_anybody(made: ssl.SSLContext) -> bool:
 
 
 def explained(error: ssl.SSLError) -> tuple[str, str]:
-    """Why there is no TLS, and the way out."""
+    """Return why there is no TLS, and the way out."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code == _EXPIRED:
@@ -73,7 +73,7 @@ def explained(error: ssl.SSLError) -> tuple[str, str]:
 
 
 def reason(error: OSError) -> str:
-    """A TLS failure in few words."""
+    """Return a TLS failure in few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     if isinstance(error, ssl.SSLError) and error.reason:
@@ -93,7 +93,7 @@ class SecureConnection(Connection):
         self._tls = made.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=pool.session)
 
     async def shake_hands(self) -> None:
-        """The handshake, before the connection is in the selector; TlsError with the reason where it fails."""
+        """Shake hands, before the connection is in the selector; TlsError with the reason where that fails."""
         loop = asyncio.get_running_loop()
         began = now()
         try:

@@ -57,7 +57,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_headers(target: Target, request_id: str, session: str) -> list[tuple[str, str]]:
-    """The headers that are not the same for all requests, but for the request's id.
+    """Return the headers that are not the same for all requests, but for the request's id.
 
     A session's id is percent-encoded where it is no plain word.
     """
@@ -70,7 +70,7 @@ def own_headers(target: Target, request_id: str, session: str) -> list[tuple[str
 
 
 def traceparent(request_id: str) -> str:
-    """The trace context of a request, by its id alone, so that its trace can be found again.
+    """Return the trace context of a request, by its id alone, so that its trace can be found again.
 
     W3C Trace Context, level 1, section 3.2: version 00, sampled; both ids are the start of BLAKE2b of the request's id.
 
@@ -107,7 +107,7 @@ class Exchange:
         self.bytes_received = 0
         self.merged_late = 0  # token-carrying events that shared a read because it came late
         self.error = self.message = ""
-        self.noted: list[str] = []  # what it was measured in spite of, beside what its decoder notes
+        self.noted: list[str] = []  # what it was measured in spite of, besides what its decoder notes
         self._kept = b""  # of a body: its start while that does not tell what it is, or an error's text
 
     def take(self, stamp: int, piece: bytes | None) -> int:
@@ -160,7 +160,7 @@ class Exchange:
         return Exchange.take(self, stamp, start)  # a subclass counts it once
 
     def _refused(self) -> tuple[str, str]:
-        """(error, message) of a body that is no answer: the server's words."""
+        """Return (error, message) of a body that is no answer: the server's words."""
         response = self.response
         body = decompressed(self._kept, response.headers)[:_KEPT_ERROR_BODY]
         text = body.decode("utf-8", "replace")
@@ -244,7 +244,7 @@ class Transport(Protocol):
     def stamped(self) -> bool: ...
 
     def request(self, request_id: str, body: bytes, session: str = "") -> Any:
-        """What `send` sends, built before it is due."""
+        """Return what `send` sends, built before it is due."""
         ...
 
     def begin(self, exchange: Exchange, request: Any) -> None:
@@ -276,7 +276,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, exchange: Exchange) -> int:
-        """Its time begins now; its deadline, CLOCK_MONOTONIC ns."""
+        """Begin its time now; return its deadline, CLOCK_MONOTONIC ns."""
         self._at[exchange] = deadline = now() + round(self._seconds * 1e9)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check)

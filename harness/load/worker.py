@@ -42,7 +42,7 @@ def main(fd: int) -> None:
 
 
 def transport_for(target: Target, selector: HotSelector) -> Transport:
-    """The transport that the target names: sockets, TLS on them, or httpx; imported only where it is used."""
+    """Return the transport that the target names: sockets, TLS on them, or httpx; imported only where it is used."""
     if target.transport == "httpx":
         from harness.load.httpclient import HttpxTransport
 
@@ -57,7 +57,7 @@ def transport_for(target: Target, selector: HotSelector) -> Transport:
 
 
 def _transport(plan: Plan, selector: HotSelector) -> Transport:
-    """The transport of the plan's server, or of its replicas together."""
+    """Return the transport of the plan's server, or of its replicas together."""
     if len(plan.replicas) == 1:
         return transport_for(plan.replicas[0].target, selector)
     from harness.load.fleet import FleetTransport
@@ -111,7 +111,7 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
 
 
 def _first_frame(sock: socket.socket) -> bytes:
-    """The first payload from a blocking socket, and not a byte more: commands may follow at once."""
+    """Return the first payload from a blocking socket, and not a byte more: commands may follow at once."""
     data, wanted = b"", HEAD.size
     while len(data) < wanted:
         more = sock.recv(wanted - len(data))

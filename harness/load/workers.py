@@ -42,7 +42,7 @@ _END_S = 10.0  # for a worker's last records
 
 
 def wanted(free_cpus: int, streams: int) -> int:
-    """How many workers a load needs: one for each 256 streams, at most one for each free processor.
+    """Return how many workers a load needs: one for each 256 streams, at most one for each free processor.
 
     One process reads some 70,000 events a second before reads begin to merge (`knee calibrate client` measures it);
     256 streams reach that only beyond 270 tokens a second each.
@@ -226,7 +226,7 @@ class Workers:
             worker.link.send(Rest(drop))
 
     async def next_progress(self) -> Progress:
-        """The sum of all workers' progress, once each has sent new; HarnessError when one of them is gone."""
+        """Return the sum of all workers' progress, once each has sent new; HarnessError when one of them is gone."""
         while any(w.progress is None or w.progress is old for w, old in zip(self._workers, self._summed, strict=True)):
             await self._wait()
         latest = [w.progress for w in self._workers if w.progress is not None]
@@ -278,7 +278,7 @@ class Workers:
 
 
 def together(reports: Sequence[Progress]) -> Progress:
-    """The workers' latest progress as one: counts added up, as of the earliest of them.
+    """Return the workers' latest progress as one: counts added up, as of the earliest of them.
 
     The level is that of the worker that is furthest behind. Without the read delays, which are each worker's own.
     """

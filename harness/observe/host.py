@@ -17,7 +17,7 @@ from harness.data.record import Sample
 
 
 def facts() -> Host:
-    """What could explain a difference between two hosts."""
+    """Return what could explain a difference between two hosts."""
     return Host(
         system=platform.platform(),
         machine=platform.machine(),
@@ -30,7 +30,7 @@ def facts() -> Host:
 
 
 def boot() -> str | None:
-    """A digest that names this boot of this machine, and with it what CLOCK_MONOTONIC counts from."""
+    """Return a digest that names this boot of this machine, and with it what CLOCK_MONOTONIC counts from."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
@@ -39,7 +39,7 @@ def boot() -> str | None:
 
 
 def samples(time_s: float) -> list[Sample]:
-    """How busy each processor was since the last call, 0 to 1, and the 1-minute load average."""
+    """Return how busy each processor was since the last call, 0 to 1, and the 1-minute load average."""
     busy = psutil.cpu_percent(interval=None, percpu=True)
     out = [Sample(time_s, "host", f"cpu{i}_fraction", value / 100.0) for i, value in enumerate(busy)]
     out += [Sample(time_s, "host", name, value) for name, value in _LOST_TIME.shares(time_s).items()]
@@ -71,7 +71,7 @@ _LOST_TIME = _LostTime()
 
 
 def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Seconds that this container was throttled by its CPU limit since it began; None where it has no limit."""
+    """Return the seconds that its CPU limit throttled this container since it began; None without a limit."""
     for file, unit in ((folder / "cpu.stat", 1e-6), (folder / "cpu" / "cpu.stat", 1e-9)):  # cgroup 2, cgroup 1
         try:
             # As bytes: a text file's decoder leaves a string in Python's cache of attributes, which fills for hours.
@@ -101,13 +101,13 @@ class _Timex(ctypes.Structure):
 
 
 def ahead_ns() -> int:
-    """The wall clock minus CLOCK_MONOTONIC; it changes only where the wall clock is set."""
+    """Return the wall clock minus CLOCK_MONOTONIC; it changes only where the wall clock is set."""
     before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
     return wall - (before + after) // 2
 
 
 def clock_error() -> WallClock:
-    """What the kernel knows of the wall clock's error; nothing where it may not be asked.
+    """Return what the kernel knows of the wall clock's error; nothing where it may not be asked.
 
     The error is the largest possible one, which a daemon (chrony, ntpd, systemd-timesyncd) keeps up to date.
     """

@@ -37,7 +37,7 @@ _WAIT_S = 60.0  # for the measuring process
 
 
 def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float = 1.6) -> Machine:
-    """What `cpus`, else the first `cores` that this process may use, reach within so many seconds.
+    """Return what `cpus`, else the first `cores` that this process may use, reach within so many seconds.
 
     Every figure is the best of many pieces of some milliseconds each, so that a core that something else uses for a
     part of the time still shows what it can do.
@@ -81,7 +81,7 @@ def _text(path: Path) -> str:
 
 
 def _cpuinfo(*names: str) -> str:
-    """The first line of /proc/cpuinfo that has one of these names; processors of other makers name theirs otherwise."""
+    """Return the first value in /proc/cpuinfo that has one of these names, which differ by maker."""
     lines = (line.partition(":") for line in _text(Path("/proc/cpuinfo")).splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() in names), "")
 
@@ -96,14 +96,14 @@ def _flags() -> set[str]:
 
 
 def _memory() -> float:
-    """Bytes of the machine's memory, or of the container's share of it."""
+    """Return the bytes of the machine's memory, or of the container's share of it."""
     total = float(psutil.virtual_memory().total)
     limit = _text(Path("/sys/fs/cgroup/memory.max")).strip()
     return min(total, float(limit)) if limit.isdigit() else total
 
 
 def _cache(cpus: Sequence[int]) -> int:
-    """Bytes of the last-level caches of these cores, each counted once."""
+    """Return the bytes of the last-level caches of these cores, each counted once."""
     found: dict[tuple[int, str], int] = {}
     for cpu in cpus:
         for each in (_SYS / f"cpu{cpu}" / "cache").glob("index*"):
@@ -118,7 +118,7 @@ def _cache(cpus: Sequence[int]) -> int:
 
 
 def _in_subprocess(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
-    """Streams by name in bytes/s and FLOP/s, from a process whose BLAS has one thread a core."""
+    """Return streams by name in bytes/s and FLOP/s, from a process whose BLAS has one thread a core."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = interpreter.module(__name__, _list(cpus), str(size), str(seconds))
     try:
@@ -131,7 +131,7 @@ def _in_subprocess(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict
 
 
 def _measured(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
-    """The same in this process: each core a thread with its own arrays, all of them at work in every piece."""
+    """Return the same in this process: each core a thread with its own arrays, all of them at work in every piece."""
     import numpy as np
 
     os.sched_setaffinity(0, cpus)
@@ -153,7 +153,7 @@ def _measured(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str,
     with ThreadPoolExecutor(len(cpus), initializer=settle) as pool:
 
         def best(piece: Callable[[int], Any], share: float) -> float:
-            """Seconds of the shortest turn in that share of the time, after one that warms up."""
+            """Return the seconds of the shortest turn in that share of the time, after one that warms up."""
             found, turn, end = math.inf, 0, time.perf_counter() + share * seconds
             while turn < 2 or time.perf_counter() < end:
                 spans = [done.result() for done in [pool.submit(together, piece, turn) for _ in cpus]]

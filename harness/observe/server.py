@@ -42,7 +42,7 @@ class Series(NamedTuple):
 
 
 def series(page: str, wanted: Callable[[str], object]) -> Iterator[Series]:
-    """The series whose names are `wanted`, with a value that can be counted: a number from 0 to 1e18.
+    """Yield the series whose names are `wanted`, with a value that can be counted: a number from 0 to 1e18.
 
     >>> list(series('# HELP up …\\nup{job="a",x="\\\\""} 1 1700000000000\\ndown NaN', lambda name: True))
     [Series(name='up', labels={'job': 'a', 'x': '\\\\"'}, value=1.0)]
@@ -62,7 +62,7 @@ def series(page: str, wanted: Callable[[str], object]) -> Iterator[Series]:
 
 
 def _labels(text: str) -> dict[str, str]:
-    """The labels between braces, as they are written."""
+    """Return the labels between braces, as they are written."""
     found: dict[str, str] = {}
     at = 0
     while len(found) < _MOST_LABELS and (label := _LABEL.match(text, at)) is not None:
@@ -76,7 +76,7 @@ _MOST_SAMPLES = 5_000  # of one page; 64 engines of vLLM make 3,500
 
 
 def published(page: str) -> dict[str, float]:
-    """The known series of one page by their names in telemetry; of equal names the sum, of shares the mean.
+    """Return the known series of one page by their names in telemetry; of equal names the sum, of shares the mean.
 
     >>> published('vllm:num_requests_running{engine="0",model_name="a"} 3.0')
     {'vllm:num_requests_running{engine="0"}': 3.0}
@@ -96,7 +96,7 @@ def published(page: str) -> dict[str, float]:
 
 
 def figures(page: str) -> dict[str, float]:
-    """The figures of one page, but for histograms, by their words in `server_metrics.Figure`.
+    """Return the figures of one page, but for histograms, by their words in `server_metrics.Figure`.
 
     >>> figures('vllm:num_requests_running{engine="0"} 3.0\\nvllm:num_requests_running{engine="1"} 4.0')
     {'running': 7.0}
@@ -111,14 +111,14 @@ def figures(page: str) -> dict[str, float]:
 
 
 def engine(page: str) -> str:
-    """The name of the engine that publishes the page; "" where it is not known."""
+    """Return the name of the engine that publishes the page; "" where it is not known."""
     prefixes = tuple(each.prefix for each in server_metrics.ENGINES)
     found = series(page, lambda name: name.startswith(prefixes))
     return server_metrics.engine_of({each.name for each in found})
 
 
 def cache_config(page: str) -> dict[str, str]:
-    """The labels of vLLM's cache_config_info: block_size, num_gpu_blocks and the rest as published."""
+    """Return the labels of vLLM's cache_config_info: block_size, num_gpu_blocks and the rest as published."""
     info = next(series(page, lambda name: name == "vllm:cache_config_info"), None)
     return info.labels if info is not None else {}
 
@@ -131,7 +131,7 @@ class Pages:
         self._buckets: dict[str, float] | None = None  # of the page before: what each took by itself, ever
 
     def samples(self, time_s: float, page: str) -> list[Sample]:
-        """The samples of the next page; none of one that has more than any server."""
+        """Return the samples of the next page; none of one that has more than any server."""
         found: dict[str, float] = {}
         cumulative: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}  # of each histogram its buckets
         for key, value in published(page).items():
@@ -180,7 +180,7 @@ _MOST_OF_EXPORTER = 2_000  # of one page: 256 GPUs have as many
 
 
 def exporter_samples(exporter: int, time_s: float, page: str) -> list[Sample]:
-    """The figures of one exporter's page; none of a page that has no known name, or more than any machine.
+    """Return the figures of one exporter's page; none of a page that has no known name, or more than any machine.
 
     >>> exporter_samples(0, 0.0, 'DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-4a"} 250.5')
     [Sample(time_s=0.0, source='gpu', metric='0:1/power_w', value=250.5)]

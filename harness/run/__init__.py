@@ -13,8 +13,8 @@ load generator by trials (`trial`).
 - A calibration whose server was the limit, or that had fewer processors, is a lower bound; it is not stale.
 - A whole answer's time is estimated from a few tokens: the timed first request has at most 8.
 - A worker that dies, or sends nothing for 30 s (then it is killed), ends the run with status 1: its level is void,
-  the finished levels stand, and the verdict `requests_lost` says how many sent requests have no record, at least.
-- `knee run --resume DIR` takes the scenario from the folder. Finished levels stand; unfinished ones are void and
+  the finished levels stay, and the verdict `requests_lost` says how many sent requests have no record, at least.
+- `knee run --resume DIR` takes the scenario from the folder. Finished levels stay; unfinished ones are void and
   measured again under a new index. Each session has 2³² prompt numbers of its own, so no prompt is sent twice.
   Budgets are the run's, not the session's. All sessions share one clock: the old origin within one boot, else times
   go on by the wall clock.

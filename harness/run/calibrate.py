@@ -61,7 +61,7 @@ def folder() -> Path:
 
 
 def path() -> Path:
-    """The file of this host's and version's calibration."""
+    """Return the file of this host's and version's calibration."""
     return folder() / f"calibration-{_host()}-{__version__}.json"
 
 
@@ -84,7 +84,7 @@ def load() -> ClientCalibration | None:
 
 
 def stale(calibration: ClientCalibration, now: datetime | None = None) -> str | None:
-    """Why a calibration does not hold for this machine today; None if it does.
+    """Return why a calibration does not hold for this machine today; None if it does.
 
     One that was made on fewer of its processors (taskset), or under other load, holds as a lower bound.
     """
@@ -106,12 +106,12 @@ def stale(calibration: ClientCalibration, now: datetime | None = None) -> str | 
 
 
 def _host() -> str:
-    """A hash of the host's name: results are published."""
+    """Return a hash of the host's name: results are published."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 
 def here() -> dict[str, str | int]:
-    """What a calibration depends on: version, host, processor, Python, and the processors it may use."""
+    """Return what a calibration depends on: version, host, processor, Python, and the processors it may use."""
     return {
         "harness_version": __version__,
         "host": _host(),
@@ -122,7 +122,7 @@ def here() -> dict[str, str | int]:
 
 
 def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
-    """(what, figure, remark) for a table."""
+    """Return (what, figure, remark) for a table."""
     c = calibration
 
     def most(name: str, unit: str, found: Ceiling) -> tuple[str, str, str]:
@@ -149,7 +149,7 @@ def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
 
 
 def limit(client_cpu: float, server_cpu: float) -> str:
-    """Who used all of a processor: the client, the server, or neither ("host").
+    """Return who used all of a processor: the client, the server, or neither ("host").
 
     >>> limit(0.99, 0.7), limit(0.7, 0.99), limit(0.7, 0.7)
     ('client', 'server', 'host')
@@ -158,7 +158,7 @@ def limit(client_cpu: float, server_cpu: float) -> str:
 
 
 def ceiling(seen: Trial, count: float) -> Ceiling:
-    """`count` events of a trial per second, and who was the limit."""
+    """Return how many a second `count` events of a trial are, and who was the limit."""
     client = seen.client_cpu_s / seen.seconds
     return Ceiling(
         per_s=count / seen.seconds,
@@ -235,7 +235,7 @@ def _timing(streams: int, groups: int, seen: Trial, every: np.ndarray) -> Timing
 
 
 async def _flood(pace: StreamPace, output_tokens: int, streams: int, seconds: float) -> Trial:
-    """A load that brings the client to its limit; by two server processes if one is not enough."""
+    """Measure a load that brings the client to its limit; by two server processes if one is not enough."""
     load = Load(pace=pace, output_tokens=output_tokens, streams=streams, seconds=seconds, spread_s=0.0)
     seen = await measure(load)
     if ceiling(seen, 0).limited_by == "server" and len(os.sched_getaffinity(0)) > 2:

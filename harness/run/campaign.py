@@ -69,7 +69,7 @@ Report = Callable[[Outcome], object]
 
 
 def _as_it_is(cell: Cell, scenario: Scenario, view: View) -> Serving:
-    """The endpoint that the scenario names."""
+    """Return the endpoint that the scenario names."""
     return contextlib.nullcontext((scenario, None))
 
 
@@ -88,12 +88,12 @@ Planner = Callable[[Scenario], Plan]
 
 
 def plan(scenario: Scenario) -> Plan:
-    """The level map of a scenario."""
+    """Return the level map of a scenario."""
     return Plan(cells=planned(scenario), axes=axes(scenario))
 
 
 def axes(scenario: Scenario) -> list[Axis]:
-    """The axes that the scenario sweeps: input, output, texts, server's setting, server; empty for a single run."""
+    """Return the axes that are swept: input, output, texts, server's setting, server; none for a single run."""
     spec = scenario.sweep
     swept: list[tuple[str, Sequence[int | str]]] = [
         (INPUT, spec.input_tokens), (OUTPUT, spec.output_tokens), (INPUTS, spec.inputs or []),
@@ -103,7 +103,7 @@ def axes(scenario: Scenario) -> list[Axis]:
 
 
 def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
-    """A run for each combination, in the order of the axes; the last axis changes fastest.
+    """Return a run for each combination, in the order of the axes; the last axis changes fastest.
 
     Each cell has prompts of its own: a server that is still warm must not know them from the cell before.
 
@@ -126,7 +126,7 @@ def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
 
 
 def _placed(scenario: Scenario, at: dict[str, Any], index: int) -> Scenario:
-    """The scenario of one cell."""
+    """Return the scenario of one cell."""
     workload, target, sim = scenario.workload, scenario.target, scenario.sim
     seed = None if workload.seed is None else workload.seed + index
     lengths = {INPUT: at[INPUT], **({OUTPUT: at[OUTPUT]} if OUTPUT in at else {INPUTS: at[INPUTS]})}
@@ -139,7 +139,7 @@ def _placed(scenario: Scenario, at: dict[str, Any], index: int) -> Scenario:
 
 
 def _check(scenario: Scenario, swept: Sequence[Axis], place: str) -> None:
-    """HarnessError where nothing is swept, or a server's name cannot name a folder."""
+    """Raise HarnessError where nothing is swept, or a server's name cannot name a folder."""
     if not swept:
         raise HarnessError("nothing is swept", place=place, way_out="write it like input_tokens = [128, 512, 2048]")
     for name in scenario.sweep.urls:
@@ -195,7 +195,7 @@ def run(
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether any cell has a folder."""
+    """Return whether any cell has a folder."""
     return any(path.is_dir() for path in folder.iterdir())
 
 
@@ -290,7 +290,7 @@ class _Campaign(msgspec.Struct):
         return 0
 
     def _is_measured(self, cell: Cell) -> bool:
-        """Whether the cell is measured already; a complete run that the map lacks is put into it."""
+        """Return whether the cell is measured already; a complete run that the map lacks is put into it."""
         place = self.folder / cell.name
         if not place.is_dir() or not result.read_manifest(place).complete:
             return False
@@ -304,7 +304,7 @@ class _Campaign(msgspec.Struct):
         return True
 
     def _among(self, number: int) -> int:
-        """How many cells, of this one and those behind it, share what is left of the map's bounds."""
+        """Return how many cells, of this one and those behind it, share what is left of the map's bounds."""
         if self.plan.each_alone:
             return 1
         behind = (self.known.get(cell.name) for cell in self.plan.cells[number:])
@@ -344,11 +344,11 @@ class _Campaign(msgspec.Struct):
         files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
 
     def _any(self) -> bool:
-        """Whether some cell of the map has been measured."""
+        """Return whether some cell of the map has been measured."""
         return any(cell.status is not None for cell in self.known.values())
 
     def _cells(self) -> list[MeasuredCell]:
-        """The cells so far, in the order of the map."""
+        """Return the cells so far, in the order of the map."""
         return [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
 
     def _map(self, *, ended: bool) -> Map:
@@ -368,12 +368,12 @@ class _Campaign(msgspec.Struct):
 
 
 def _status(cell: MeasuredCell) -> int:
-    """A cell's part in the exit status of the map; 0 for one that the bounds left out."""
+    """Return a cell's part in the exit status of the map; 0 for one that the bounds left out."""
     return _FAILED if cell.error else cell.status or 0
 
 
 def gravest(statuses: Sequence[int]) -> int:
-    """The exit status of the map: a signal's above all, then 3 (rests on an invalid level), 1, 99 and 0.
+    """Return the exit status of the map: a signal's above all, then 3 (rests on an invalid level), 1, 99 and 0.
 
     >>> gravest([0, 99, 3, 0]), gravest([0, 1, 99]), gravest([130, 3]), gravest([])
     (3, 1, 130, 0)
@@ -385,13 +385,13 @@ def gravest(statuses: Sequence[int]) -> int:
 
 
 def spent(cells: Sequence[MeasuredCell]) -> Spent:
-    """What these cells used of the map's bounds."""
+    """Return what these cells used of the map's bounds."""
     cost = sum(cell.dollars or 0.0 for cell in cells)
     return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), cost)
 
 
 def left_to(ramp: Ramp, so_far: Spent, cells: int) -> Ramp:
-    """The ramp of the next of so many cells, bounded by an equal part of what is left of the map's bounds.
+    """Return the ramp of the next of so many cells, bounded by an equal part of what is left of the map's bounds.
 
     >>> left_to(Ramp(max_seconds=60.0, max_requests=250), Spent(40.0, 100), cells=2).max_requests
     75
@@ -402,7 +402,7 @@ def left_to(ramp: Ramp, so_far: Spent, cells: int) -> Ramp:
 
 
 def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
-    """The map's entry of a cell, still without its cost (`costed`)."""
+    """Return the map's entry of a cell, still without its cost (`costed`)."""
     summary, start = outcome.summary, outcome.manifest.stack or None
     curve, prediction = summary.curve, summary.prediction
     return MeasuredCell(
@@ -421,13 +421,13 @@ def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
 
 
 def _codes(summary: Summary) -> list[str]:
-    """The codes of all verdicts, the gravest first, each once."""
+    """Return the codes of all verdicts, the gravest first, each once."""
     found = [*summary.verdicts, *(verdict for level in summary.levels for verdict in level.verdicts)]
     return list(dict.fromkeys(verdict.code for verdict in sorted(found, key=rank)))
 
 
 def costed(cell: MeasuredCell, folder: Path, of: Cell) -> MeasuredCell:
-    """The cell with its cost, read from its folder; a run that loaded nothing cost nothing."""
+    """Return the cell with its cost, read from its folder; a run that loaded nothing cost nothing."""
     if not begun(folder):
         return cell
     run = Result.open(folder)
@@ -439,7 +439,7 @@ def costed(cell: MeasuredCell, folder: Path, of: Cell) -> MeasuredCell:
 
 
 def begun(folder: Path) -> bool:
-    """Whether a run has begun to load in a folder; what a run killed before that left is removed."""
+    """Return whether a run has begun to load in a folder; what a run killed before that left is removed."""
     if not folder.is_dir():
         return False
     if result.read_manifest(folder).sessions:

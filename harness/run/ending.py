@@ -48,7 +48,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     @classmethod
     def by_itself(cls, missing: str) -> Ended:
-        """The end that no signal and no failure made; `missing` of what was asked for, "" where nothing is."""
+        """Return the end that no signal and no failure made; `missing` of what was asked for, "" where nothing is."""
         return cls(RunEnd.SHORT, missing=missing) if missing else cls(RunEnd.COMPLETE)
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ async def load(
 
 
 def timestamp_source(done: list[Done]) -> str | None:
-    """Who stamped the arrivals: "kernel" if it did for every worker, else "user"; None without workers."""
+    """Return who stamped the arrivals: "kernel" if it did for every worker, else "user"; None without workers."""
     sources = {each.timestamp_source for each in done}
     return None if not sources else "kernel" if sources == {"kernel"} else "user"
 
@@ -86,7 +86,7 @@ def timestamp_source(done: list[Done]) -> str | None:
 class Signals:
     """The first signal ends the run in order; one after the load shortens the rest.
 
-    A run in a thread of a program that has signals of its own does not handle any (`handled`): `interrupt` stands in
+    A run in a thread of a program that has signals of its own does not handle any (`handled`): `interrupt` replaces
     for the first.
     """
 

@@ -19,7 +19,7 @@ from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 
 _TO_FIRST, _TO_END = 35.0, 180.0  # request times, where the knee lies at some 16 to 48 in flight
-_TO_LIMITS = 300.0  # likewise, with an SLO that is missed there
+_TO_LIMITS = 300.0  # request times, where an SLO is missed there
 _RATES = 10  # levels that a search for a rate takes
 _RATE_LASTS = 25.0  # request times that each of them lasts at least
 _SURE = 999  # requests of a level that decide whatever is asked
@@ -36,7 +36,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows: str = "") -> Estimate:
-    """The size of a run if every request takes `e2e_s` at every level; between them users think, and tools take time.
+    """Return the size of a run if a request takes `e2e_s` at every level; between requests users think and tools run.
 
     A closed-loop level: one or two requests a slot to warm up, of tasks at least a whole one; C in flight during the
     window, C that end after it. An open-loop level: its rate over two request times, the window and one more. `probes`
@@ -86,7 +86,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
 
 
 def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float) -> list[Decision]:
-    """The levels of a ramp in which throughput rises at each, and the SLO is met up to the highest."""
+    """Return the levels of a ramp in which throughput rises at each, and the SLO is met up to the highest."""
     free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
     spec = msgspec.structs.replace(scenario, ramp=free)
     search = Search.of(spec, Budget(free), e2e_s=e2e_s, rest_s=rest_s)
@@ -119,7 +119,7 @@ def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float
 
 
 def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[str]:
-    """The estimate in words with its assumptions, for the operator's consent; `hosts` are the public ones."""
+    """Return the estimate in words with its assumptions, for the operator's consent; `hosts` are the public ones."""
     spec = scenario.ramp
     bounds = [
         f"--{name} {value:g}"
@@ -138,7 +138,7 @@ def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[s
 
 
 def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") -> str:
-    """The estimate in one line, for a run that needs no consent."""
+    """Return the estimate in one line, for a run that needs no consent."""
     spec = scenario.ramp
     most = (spec.max_seconds or math.inf) / spec.repeat  # a ramp's, which its repeats share
     repeats = f", and that {spec.repeat} times" if spec.repeat > 1 else ""

@@ -123,7 +123,7 @@ def run(
 
 
 def seeded(scenario: Scenario, seed: int | None = None) -> Scenario:
-    """The scenario with this seed where it has none; None: a new one, for each run.
+    """Return the scenario with this seed where it has none; None: a new one, for each run.
 
     A server that is still warm must not know the prompts of the last run.
     """
@@ -203,7 +203,7 @@ def _measured(session: _Session) -> Outcome:
 
 
 async def _run(session: _Session) -> Outcome:
-    """Consent, checks, plan and load, on the event loop."""
+    """Get consent, check the endpoint, show the plan and load, on the event loop."""
     session.signals.inside()
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
     servers = [address(url) for url in session.urls]
@@ -296,7 +296,7 @@ async def _planned(session: _Session, endpoint: Endpoint, foreign: Sequence[Addr
 
 
 async def _with_canaries(session: _Session, endpoint: Endpoint) -> Endpoint:
-    """The endpoint with the canaries' answers before the load: measured now, or by the session before."""
+    """Return the endpoint with the canaries' answers before the load: measured now, or by the session before."""
     spec = session.scenario.quality
     if not spec:
         return endpoint
@@ -320,7 +320,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None) -> _Start:
-    """The first session: a manifest, a spool and a clock of its own."""
+    """Begin the first session, with a manifest, a spool and a clock of its own."""
     from harness.run import manifest as describing
     from harness.run.resume import Earlier
 
@@ -345,7 +345,7 @@ async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None)
 
 
 async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manifest) -> _Start:
-    """A later session: the folder's manifest, spool and clock go on."""
+    """Begin a later session, in which the folder's manifest, spool and clock go on."""
     from harness.run.resume import Earlier, as_before, origin
 
     endpoint, manifest = as_before(endpoint, manifest)
@@ -365,7 +365,7 @@ async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manife
 
 
 async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Gpus | None) -> Outcome:
-    """The levels of the session, the folder's files and the outcome."""
+    """Measure the levels of the session and write the folder's files; return the outcome."""
     from harness.run import manifest as describing
     from harness.run.levels import Levels, RampInputs
 

@@ -153,12 +153,12 @@ class Levels:
             await asyncio.gather(*watching, return_exceptions=True)
 
     def _ends_all(self, why: End | Reason, repeat: int) -> bool:
-        """Whether no repeat is to follow one that ended so: nobody answers another, or nothing is left for one."""
+        """Return whether no repeat follows one that ended so: nobody answers another, or nothing is left for one."""
         spent = why is End.BUDGET and self._budget().whole().over() is not None
         return why in (End.STALLED, End.DEAD) or (spent and repeat >= self._earlier.last_repeat)
 
     def _missing(self, why: Decision, known: Sequence[MeasuredLevel]) -> str:
-        """What a repeat should have measured and did not; "" where nothing is missing."""
+        """Return what a repeat should have measured and did not; "" where nothing is missing."""
         spec = self._scenario.ramp
         if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
             return ""
@@ -169,7 +169,7 @@ class Levels:
         return f"{', '.join(left)} {what}: not measured, {why.cause}" if left else ""
 
     async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
-        """One repeat of the ramp, a probe's levels before it, until a decision ends it; why it did."""
+        """Run one repeat of the ramp, a probe's levels before it, until a decision ends it; return why it did."""
         self._before = self._budget().spent
         self._sharing = sharing(self._scenario.ramp, repeat, self._earlier.last_repeat)
         self.steps += self._earlier.steps(repeat)
@@ -215,7 +215,7 @@ class Levels:
                 self._view.note(f"waiting until {now.in_flight:,} requests of the higher rate are over")
 
     async def _answers_again(self) -> bool:
-        """Whether any server answers again within --wait."""
+        """Return whether any server answers again within --wait."""
         wait = self._scenario.target.wait
         wait_s = reach.AGAIN_S if wait is UNSET else wait
         since = f"nothing has come from the server since {self._last_answer_s:.1f} s into the run"
@@ -223,7 +223,7 @@ class Levels:
         return await reach.answers_again(self._endpoint.servers, wait_s)
 
     async def _on_timetable(self, workers: Workers, repeat: int) -> None:
-        """One repeat of a shard's levels, each at its time; a share of a level decides nothing."""
+        """Run one repeat of a shard's levels, each at its time; a share of a level decides nothing."""
         load = self._scenario.load
         for at in load.loads:
             step = decision.measure_rate(at, Reason.FIXED, Role.FIXED)
@@ -235,7 +235,7 @@ class Levels:
         self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if load.is_open else "levels"), repeat))
 
     async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
-        """The next level, or the end: the ramp's, or the budget's."""
+        """Return the next level, or the end: the ramp's, or the budget's."""
         budget = self._budget()
         search = Search.of(
             self._scenario, budget,
@@ -272,7 +272,7 @@ class Levels:
         return measured(summary, finished)
 
     def _summary(self, part: tuple[Position, Position], level: Level) -> LevelSummary:
-        """A level's summary by what lies in a part of the spool."""
+        """Return a level's summary by what lies in a part of the spool."""
         found, facts = self._spool.between(*part), self._inputs.facts
         return summarise_level(found.records, facts.table(found.records), found.samples, level, facts)
 
@@ -365,7 +365,7 @@ class Levels:
         return None
 
     def _spread_s(self, spread_s: float, e2e_s: float) -> float:
-        """Seconds over which new slots begin: of tasks a whole one, so that not all are in the same turn.
+        """Return the seconds over which new slots begin: of tasks a whole one, so that not all are in the same turn.
 
         A bounded run spends a tenth of what is left of it on that at most.
         """
@@ -375,7 +375,7 @@ class Levels:
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _requests(self, level: Level) -> int | None:
-        """All requests of a level, where they are so few that a warm-up would use them up; None: it has a window."""
+        """Return all requests of a level, if a warm-up would use them up; None: it has a window."""
         ramp, left, total = self._scenario.ramp, self._budget().requests_left, self._total()
         alone = not (ramp.level_seconds or ramp.duration or ramp.think or self._scenario.has_tasks or self._shard)
         if left is None or total is None or level.concurrency is None or not alone or ramp.start == "batch":
@@ -410,7 +410,7 @@ class Levels:
             self.live.add_samples(self.live.read_delays.between(start, end, self._tick_ns * 1e-9))
 
     def _budget(self) -> Budget:
-        """What the run has used so far; requests in flight count whole, since they will be billed."""
+        """Return what the run has used so far; requests in flight count whole, since they will be billed."""
         mean, earlier, live = self._mean, self._earlier, self.live
         seconds = earlier.seconds + live.now() - self._began_s
         inputs = self._scenario.workload.inputs or 1
@@ -421,13 +421,13 @@ class Levels:
         return Budget(self._scenario.ramp, spent, self._before, self._sharing)
 
     def _total(self) -> int | None:
-        """How many levels the run has; None where the ramp chooses them."""
+        """Return how many levels the run has; None where the ramp chooses them."""
         spec = self._scenario.ramp
         fixed = spec.load.loads
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
 
     def _left_s(self, level_s: float) -> float | None:
-        """Seconds left of the run, `level_s` into a level: of its budget, or by what its levels took so far.
+        """Return the seconds left of the run, `level_s` into a level: of its budget, or by what its levels took so far.
 
         None where neither is known.
         """

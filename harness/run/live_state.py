@@ -41,7 +41,7 @@ class LiveState:
         self._run_id = run_id
         self._decode = msgspec.msgpack.Decoder(list[Record]).decode
         self.level: Level | None = None  # the running one
-        # Where the spool stood as this level began, and as the one before did.
+        # The spool's positions as this level began, and as the one before did.
         self._level_at = self._before_at = spool.position
         self.read_delays = telemetry.ReadDelays()  # of the level
         self.answered, self.usage = 0, Usage()  # of this session, as far as records have come
@@ -62,7 +62,7 @@ class LiveState:
         self.cpu: dict[int, float] = {}  # each worker's share of a processor over the last second
 
     def now(self) -> float:
-        """Seconds since the run's origin."""
+        """Return the seconds since the run's origin."""
         return (time.monotonic_ns() - self._origin_ns) * 1e-9
 
     def begin(self, level: Level, requests_at_once: float) -> None:
@@ -165,15 +165,15 @@ class LiveState:
         return sorted(self._ttft)[len(self._ttft) // 2] if self._ttft else None
 
     def recent_s(self, slots: int | None) -> float:
-        """Mean time of the last successes, of as many as a level has slots."""
+        """Return the mean time of the last successes, of as many as a level has slots."""
         return _mean(list(self._e2e)[-max(_FEW, min(RECENT, slots or RECENT)) :])
 
     def request_s(self, slots: int | None) -> float:
-        """Mean time of the successes that ended in the window so far; of the last ones while these are too few."""
+        """Return the mean time of the successes that ended in the window; of the last ones while these are few."""
         return self._took_s / self._ended if self._ended >= _FEW else self.recent_s(slots)
 
     def at(self, report: Progress, budget: Budget) -> Now:
-        """What `search.timing` decides by, at the time of a report of all workers."""
+        """Return what `search.timing` decides by, at the time of a report of all workers."""
         slots = self.level.concurrency if self.level is not None else None
         return Now(
             time_s=report.time_s,
@@ -211,7 +211,7 @@ class LiveState:
 
 
 def _asleep() -> float:
-    """How long this machine has slept since it was booted, seconds."""
+    """Return how long this machine has slept since it was booted, seconds."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 

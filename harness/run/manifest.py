@@ -51,7 +51,7 @@ async def first(
     command: str,
     note: Callable[[str], None],
 ) -> Manifest:
-    """The manifest before any load, with the prediction; `note` shows a person what is missing."""
+    """Return the manifest before any load, with the prediction; `note` shows a person what is missing."""
     created, here, notes = now_iso(), host.facts(), list(endpoint.notes)
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
@@ -136,7 +136,7 @@ def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:
 
 
 def sampling(codec: Codec) -> Sampling:
-    """What the requests' bodies ask for; some APIs have no word for it."""
+    """Return what the requests' bodies ask for; some APIs have no word for it."""
     request = Request(number=0, prompt="", output_tokens=1)
     body = msgspec.json.decode(Codec(api=codec.api, model=codec.model, drop=codec.drop).encoder.encode(request))
     fields = body | body.get("options", {}) | body.get("parameters", {})
@@ -144,7 +144,7 @@ def sampling(codec: Codec) -> Sampling:
 
 
 def _simulated(scenario: Scenario, endpoint: Endpoint, profile: Profile | None) -> Simulated | None:
-    """What makes a result SIMULATED: the simulated endpoint, or a server with its name."""
+    """Return what makes a result SIMULATED: the simulated endpoint, or a server with its name."""
     if profile is not None:
         return Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
     return (
@@ -153,7 +153,7 @@ def _simulated(scenario: Scenario, endpoint: Endpoint, profile: Profile | None) 
 
 
 def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:
-    """The calibration of this host's load generator, or why there is none."""
+    """Return the calibration of this host's load generator, or why there is none."""
     if scenario.target.transport != "socket":
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
     found = calibrate.load()
@@ -166,13 +166,13 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
 
 
 def shard(share: Shard) -> manifests.Shard:
-    """A shard with what is known of its machine's clock."""
+    """Return a shard with what is known of its machine's clock."""
     fields = msgspec.structs.asdict(share)
     return manifests.Shard(**fields, clock=host.clock_error())
 
 
 def with_session(manifest: Manifest, **found: object) -> Manifest:
-    """The manifest with these fields in its last session."""
+    """Return the manifest with these fields in its last session."""
     last = msgspec.structs.replace(manifest.sessions[-1], **found)
     return msgspec.structs.replace(manifest, sessions=[*manifest.sessions[:-1], last])
 
@@ -186,7 +186,7 @@ def ended(
     *,
     transport: str,
 ) -> Manifest:
-    """The manifest after the load."""
+    """Return the manifest after the load."""
     resent = sum(each.resent for each in workers.done) + (manifest.client.resent or 0)
     notes = list(manifest.notes)
     if resent:

@@ -25,17 +25,17 @@ from harness.workload import shape
 
 
 def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.ServingCard:
-    """The card by its key, else by the drivers; `host` measures this machine's cores now."""
+    """Return the card by its key, else by the drivers; `host` measures this machine's cores now."""
     return served.find(hardware, cards, measure)
 
 
 def measure(cpus: Sequence[int] | None = None) -> Machine:
-    """What these processors of this machine reach; None: all that this process may use."""
+    """Return what these processors of this machine reach; None: all that this process may use."""
     return machine.measure(len(os.sched_getaffinity(0)), cpus)
 
 
 def calibration(path: str) -> Calibration:
-    """The profile file that `knee calibrate model` wrote."""
+    """Read the profile file that `knee calibrate model` wrote."""
     with decoding.reading(path, "a calibration", "write one with `knee calibrate model DIR --out FILE`"):
         text = decoding.content(Path(path))
     return decode(text, path)
@@ -44,7 +44,7 @@ def calibration(path: str) -> Calibration:
 def predict(
     scenario: Scenario, endpoint: Endpoint, of: model.Model, where: deployment.Deployment, *, simulated: bool
 ) -> Prediction:
-    """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
+    """Predict the levels that the run may reach, from the data sheet; a second time from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
     lengths, cached = _as_counted(scenario, endpoint.prompts), where.prefix_hit or shape.cached_share(scenario)
     where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
@@ -58,7 +58,7 @@ def predict(
 
 
 def _as_counted(scenario: Scenario, prompts: Prompts) -> MeanLengths | Mixture:
-    """The requests' lengths as the checks say that the server counts them."""
+    """Return the requests' lengths as the checks say that the server counts them."""
     lengths = shape.representative(scenario)
     if isinstance(lengths, MeanLengths):
         wanted = shape.of(scenario).mean().input_tokens
@@ -69,7 +69,7 @@ def _as_counted(scenario: Scenario, prompts: Prompts) -> MeanLengths | Mixture:
 
 
 def _doubling(highest: int) -> list[int]:
-    """1, 2, 4, … up to the highest level."""
+    """Return 1, 2, 4, … up to the highest level."""
     out = [1]
     while out[-1] < highest:
         out.append(min(2 * out[-1], highest))

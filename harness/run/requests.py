@@ -62,7 +62,7 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
 
 
 def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str], None]) -> tuple[DatasetSpec, Table]:
-    """The dataset with what it holds, and its table."""
+    """Return the dataset with what it holds, and its table."""
     skipped, prompts, answers = Skipped() if spec.skip_broken else None, 0.0, 0.0
     usual = parse(scenario.workload.output_tokens).mean()
     notes: Counter[str] = Counter()  # what is left out, by how many rows
@@ -80,7 +80,7 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
                 notes["rows behind a later one are sorted by their times"] += row.at_s < latest
                 latest = max(latest, row.at_s)
             before = before if row.session and row.session == session and not row.whole else 0.0
-            own = msgspec.structs.replace(row, tools=None) if before else row  # tools stand once before a session
+            own = msgspec.structs.replace(row, tools=None) if before else row  # a session has its tools once, before it
             prompt = prompt_tokens(own) + (before if row.input_tokens is None else 0.0)
             answer = answer_tokens(row) or usual
             session, before = row.session, prompt + answer
@@ -108,7 +108,7 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
 
 
 def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str) -> DatasetSpec:
-    """The dataset with the means of its sessions' requests, whose prompts hold their history."""
+    """Return the dataset with the means of its sessions' requests, whose prompts hold their history."""
     if table.sessions == len(table):
         fact = "no two of its rows belong to one session"
         raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")
@@ -118,7 +118,7 @@ def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str
 
 
 def _with_rate(scenario: Scenario, table: Table) -> Ramp:
-    """The ramp at the trace's own rate, where nobody says another."""
+    """Return the ramp at the trace's own rate, where nobody says another."""
     ramp = scenario.ramp
     speed = traffic.parse(ramp.arrivals).speed
     if speed is None:
@@ -146,7 +146,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> Iterator[Planned]:
-    """The requests of the first level, without end; `rows` is the path of the table of its dataset.
+    """Yield the requests of the first level, without end; `rows` is the path of the table of its dataset.
 
     Of a phase probe those of its ramp, and of a run on several machines those of one's share. They are dealt out as the
     run's workers would have them, and come in one order: by their numbers. Those of a shard begin where its run's do;
@@ -169,7 +169,7 @@ def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> I
 
 
 def _from(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
-    """The requests of a level, or its tasks, from the number `first` on."""
+    """Yield the requests of a level, or its tasks, from the number `first` on."""
     scenario = probe.scenario_for(scenario)
     if scenario.has_tasks:
         yield from _of_tasks(first, scenario, rows)
@@ -186,9 +186,9 @@ def _from(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
 
 
 def _of_tasks(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
-    """The requests of the tasks from the number `first` on.
+    """Yield the requests of the tasks from the number `first` on.
 
-    Texts of their length stand in for answers that only the server gives.
+    Texts of their length replace the answers that only the server gives.
     """
     source = tasks.of(scenario, rows=rows)
     assert source is not None

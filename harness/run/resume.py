@@ -33,7 +33,7 @@ from harness.workload.dataset.dataset import readers
 
 
 def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
-    """The scenario that a folder was begun with; `headers` supply the values that are not stored."""
+    """Return the scenario that a folder was begun with; `headers` supply the values that are not stored."""
     manifest = result.read_manifest(place)
     if manifest.complete:
         raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
@@ -60,7 +60,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
 
 
 def must_be_named(scenario: Scenario, *, api: str | None, dataset: str | None, place: str) -> None:
-    """HarnessError where only the folder names a plug-in, or the operator another one than it was begun with.
+    """Raise HarnessError where only the folder names a plug-in, or the operator another one than it was begun with.
 
     A folder may come from others: no code of another package is loaded because it says so.
     """
@@ -79,7 +79,7 @@ def must_be_named(scenario: Scenario, *, api: str | None, dataset: str | None, p
 
 
 def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
-    """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
+    """Return CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
 
     The folder's own origin if the machine has not been restarted since. Else the wall clock gives the time since then;
     times are later than the folder's last one in any case.
@@ -94,7 +94,7 @@ def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
 
 
 def as_before(endpoint: Endpoint, manifest: Manifest) -> tuple[Endpoint, Manifest]:
-    """The endpoint with the prompt length of the first session; HarnessError if another model is served now."""
+    """Return the endpoint with the prompt length of the first session; HarnessError if another model is served now."""
     model, place = endpoint.model, endpoint.address.base
     if model.name != manifest.model:
         fact = f"it serves '{model.name}' now, the run began with '{manifest.model}'"
@@ -150,7 +150,7 @@ class Earlier(msgspec.Struct, frozen=True):
         return [m.seconds for _, m in self.levels if m is not None]
 
     def measured(self, repeat: int) -> list[MeasuredLevel]:
-        """The ramp's levels that count in a repeat, in their order.
+        """Return the ramp's levels that count in a repeat, in their order.
 
         Those at its end are left out that nobody answered, and given ones that failed: they are measured again.
         """
@@ -160,11 +160,11 @@ class Earlier(msgspec.Struct, frozen=True):
         return [m for _, m in found]
 
     def probed(self, repeat: int) -> set[int]:
-        """Prompt lengths of a repeat that a probe need not measure again."""
+        """Return the prompt lengths of a repeat that a probe need not measure again."""
         return {level.input_tokens or 0 for level, _ in self._counting(repeat)} - {0}
 
     def steps(self, repeat: int) -> list[RampStep]:
-        """The decisions of a repeat, as far as its levels count."""
+        """Return the decisions of a repeat, as far as its levels count."""
         return [RampStep.of(level) for level, _ in self._counting(repeat)]
 
     def all_steps(
@@ -174,7 +174,7 @@ class Earlier(msgspec.Struct, frozen=True):
         probes: Collection[int] = (),
         rest_s: float = 0.0,
     ) -> list[RampStep] | None:
-        """All decisions of the ramp, ends included, if every repeat is at its end by the ramp alone; else None."""
+        """Return all decisions of the ramp, ends included, if the ramp alone has ended every repeat; else None."""
         budget = Budget(scenario.ramp, Spent())
         search = Search.of(scenario, budget, predicted_hinge=predicted_hinge, rest_s=rest_s)
         out = []
@@ -190,11 +190,11 @@ class Earlier(msgspec.Struct, frozen=True):
 
 
 def end_step(end: Decision, repeat: int) -> RampStep:
-    """The decision to end a ramp, as the manifest has it."""
+    """Return the decision to end a ramp, as the manifest has it."""
     return RampStep(None, end.reason, None, repeat, stopped=isinstance(end.why, End) and end.why.stopped)
 
 
 def void(level: Level) -> Level:
-    """The level without a window, for it was not finished."""
+    """Return the level without a window, for it was not finished."""
     notes = (*level.notes, LevelNote.VOID)
     return msgspec.structs.replace(level, window_start_s=None, window_end_s=None, end_s=None, notes=notes)

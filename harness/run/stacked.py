@@ -1,7 +1,7 @@
 """The runs of a comparison of stacks: one for each stack and repeat, each on a server that is started for it.
 
 The stacks take turns (A B C A B C), so that a machine that drifts does so under all of them. In one repeat all stacks
-get the same requests. What a stack sets differently (`tp`, `dtype`, …) stands in its run's scenario as well, so that
+get the same requests. What a stack sets differently (`tp`, `dtype`, …) is in its run's scenario as well, so that
 the prediction is that stack's.
 """
 
@@ -32,12 +32,12 @@ _BROWSING = "config.json"  # of a model's folder; a GGUF file or a hub's name is
 
 
 def planner(stacks: Sequence[Stack], claims: Sequence[Claim], *, composed: bool) -> Callable[[Scenario], Plan]:
-    """What makes the plan of a comparison out of its scenario."""
+    """Return what makes the plan of a comparison out of its scenario."""
     return lambda scenario: plan(scenario, stacks, claims, composed=composed)
 
 
 def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *, composed: bool) -> Plan:
-    """Every run of the comparison; HarnessError where a stack cannot be started as it is described."""
+    """Return the plan of the comparison; HarnessError where a stack cannot be started as it is described."""
     _check(scenario, stacks, claims)
     whole = [set_alike(stack, scenario) for stack in stacks]
     for stack in whole:  # now, not after the runs before it
@@ -65,13 +65,13 @@ def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *
 
 
 def printed(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> list[tuple[str, Command]]:
-    """The name and the command of each stack, its port being 8000."""
+    """Return the name and the command of each stack, its port being 8000."""
     whole = [set_alike(stack, scenario) for stack in stacks]
     return [(each.spec.name, endpoint.command(each, model(each, scenario), 8000, composed=composed)) for each in whole]
 
 
 def varied(scenario: Scenario, stacks: Sequence[Stack]) -> list[str]:
-    """What is not alike on all stacks, as `knee compare --vary` names it."""
+    """Return what is not alike on all stacks, as `knee compare --vary` names it."""
     whole = [set_alike(stack, scenario) for stack in stacks]
     settings: dict[str, list[object]] = {
         "engine": [stack.recipe.title for stack in whole],
@@ -85,14 +85,14 @@ def varied(scenario: Scenario, stacks: Sequence[Stack]) -> list[str]:
 
 
 def model(stack: Stack, scenario: Scenario) -> str:
-    """The folder, file or name of the model that the stack loads."""
+    """Return the folder, file or name of the model that the stack loads."""
     return stack.spec.model or scenario.target.model or ""
 
 
 def set_alike(stack: Stack, scenario: Scenario) -> Stack:
-    """The stack with the settings of the scenario where it has none of its own.
+    """Return the stack with the settings of the scenario where it has none of its own.
 
-    Prefix caching is on where prompts begin alike on purpose, and off elsewhere, on every stack that can be told so.
+    Prefix caching is on where prompts begin alike on purpose, and off elsewhere, on every stack that has a flag for it.
     """
     spec, hardware = stack.spec, scenario.hardware
     settings: dict[str, Any] = {name: getattr(hardware, name) for name in _HARDWARE if name != "gpus"}
@@ -106,7 +106,7 @@ def set_alike(stack: Stack, scenario: Scenario) -> Stack:
 
 
 def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
-    """The run of a stack in one repeat, still without its URL."""
+    """Return the run of a stack in one repeat, still without its URL."""
     spec, workload, hardware = stack.spec, scenario.workload, scenario.hardware
     own = {name: value for name in _HARDWARE if (value := getattr(spec, name)) is not None}
     if spec.gpus is None and spec.tp is not None and hardware.gpus % spec.tp:
@@ -129,7 +129,7 @@ def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
 
 
 def _check(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim]) -> None:
-    """HarnessError where the scenario or a claim does not fit a comparison."""
+    """Raise HarnessError where the scenario or a claim does not fit a comparison."""
     if scenario.target.url is not None:
         fact = "the stacks have addresses of their own"
         raise HarnessError(fact, place="$.target.url", way_out="leave url out, or use `knee run`")

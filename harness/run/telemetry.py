@@ -36,7 +36,7 @@ _LONGEST_REASON = 120  # characters of why there was none
 
 
 def scrape_every_s(level_seconds: float | None) -> float:
-    """Seconds between two scrapes, by `--level-seconds`.
+    """Return the seconds between two scrapes, by `--level-seconds`.
 
     >>> scrape_every_s(None), scrape_every_s(4.0), scrape_every_s(60.0)
     (1.0, 0.5, 2.0)
@@ -100,7 +100,7 @@ async def watch_gpus(gpus: Gpus, now: Callable[[], float], take: Take) -> None:
 
 
 def samples(before: Progress, now: Progress) -> list[Sample]:
-    """The figures of one worker between two of its reports."""
+    """Return the figures of one worker between two of its reports."""
     span = now.time_s - before.time_s
     out = {
         "cpu_fraction": (now.cpu_s - before.cpu_s) / span if span > 0 else 0.0,
@@ -127,7 +127,7 @@ class ReadDelays:
             self._workers.setdefault(report.worker, _Worker()).add(report)
 
     def between(self, start_s: float, end_s: float, tick_s: float) -> list[Sample]:
-        """The figures from a time until the last report, as samples of the time `end_s`.
+        """Return the figures from a time until the last report, as samples of the time `end_s`.
 
         A delay is what exceeds `tick_s`, the planned wait. Its mean is given where arrivals have no kernel stamps:
         there it is an error of their times.
@@ -173,12 +173,12 @@ class _Worker:
 
 
 def _mean_beyond(histogram: Ints, tick_s: float) -> float:
-    """Mean delay beyond the planned wait, seconds."""
+    """Return the mean delay beyond the planned wait, seconds."""
     late: Floats = np.maximum(0.0, (np.arange(len(histogram)) + 0.5) * _BIN_S - tick_s)
     return float(histogram @ late / histogram.sum())
 
 
 def _p99(histogram: Ints) -> float:
-    """Upper edge of the bin that holds the 99th percentile, seconds."""
+    """Return the upper edge of the bin that holds the 99th percentile, seconds."""
     upto = histogram.cumsum()
     return float((np.searchsorted(upto, 0.99 * upto[-1]) + 1) * _BIN_S)

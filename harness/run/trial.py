@@ -119,7 +119,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def errors(records: Iterable[Record], log: Iterable[Entry], origin_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Arrival − write of every token, and of every first one; seconds, shapes [tokens] and [requests].
+    """Return the arrival − write of every token, and of every first one; seconds, shapes [tokens] and [requests].
 
     The k-th arrival of a request is compared with its k-th write. A request that was cut has writes that never
     arrived; one that is not in the log is left out.
@@ -133,7 +133,7 @@ def errors(records: Iterable[Record], log: Iterable[Entry], origin_ns: int) -> t
 def pairs(
     records: Iterable[Record], log: Iterable[Entry], origin_ns: int
 ) -> Iterable[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """(arrivals, writes) of each request that both sides recorded, seconds since the origin, token by token."""
+    """Return (arrivals, writes) of each request that both sides recorded, seconds since the origin, token by token."""
     writes = {entry.id: entry.writes_ns for entry in log}
     for record in records:
         written = np.frombuffer(writes.get(record.request_id, b""), dtype=np.int64)
@@ -238,7 +238,7 @@ def _mark(progress: Progress, served: Served) -> Mark:
 
 
 def _peak(pid: int) -> int:
-    """Highest resident memory of a process so far, bytes."""
+    """Return the highest resident memory of a process so far, bytes."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -247,7 +247,7 @@ def _peak(pid: int) -> int:
 
 
 def _running(url: str) -> int:
-    """Requests that the endpoint counts as running."""
+    """Return the requests that the endpoint counts as running."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=_METRICS_S)
     try:
         with contextlib.closing(connection):

@@ -25,11 +25,11 @@ class Usage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, record: Record) -> Usage:
-        """One request's, as far as the server counted."""
+        """Return one request's usage, as far as the server counted."""
         return cls(record.input_tokens or 0, record.cached_tokens or 0, record.output_tokens or 0)
 
     def times(self, requests: int) -> Usage:
-        """Of so many requests like it."""
+        """Return the usage of so many requests like it."""
         return Usage(self.input_tokens * requests, self.cached_tokens * requests, self.output_tokens * requests)
 
     def __add__(self, other: Usage) -> Usage:
@@ -41,7 +41,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def dollars(hardware: Hardware, seconds: float, usage: Usage) -> float | None:
-    """What it cost by the prices that are known, GPUs by the hour and tokens by the million; USD. None without any.
+    """Return what it cost in USD, GPUs by the hour and tokens by the million; None where no price is known.
 
     price · GPUs · s/3600 + ((in - cached) · p_in + cached · p_cached + out · p_out)/1e6
 
@@ -80,7 +80,7 @@ class Bound(enum.Enum):
 
 
 def sharing(ramp: Ramp, repeat: int, last_begun: int = 0) -> float:
-    """How many repeats of a ramp share what is left when `repeat` begins, itself included.
+    """Return how many repeats of a ramp share what is left when `repeat` begins, itself included.
 
     Levels that are given take what they take: each of their repeats may use all. When a run is resumed, a repeat that
     a later one has followed is over: nothing is left to it (inf).
@@ -103,7 +103,7 @@ class Budget(msgspec.Struct, frozen=True):
     repeats: float = 1  # the repeat and those to come, which share what was left then; inf: nothing is left to it
 
     def whole(self) -> Budget:
-        """The run's, whatever its repeats share.
+        """Return the run's budget, whatever its repeats share.
 
         >>> Budget(Ramp(max_seconds=100.0), Spent(50.0), repeats=2).whole().over() is None
         True
@@ -111,7 +111,7 @@ class Budget(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, before=Spent(), repeats=1)
 
     def reached(self, ahead_s: float = 0.0) -> tuple[Bound, ...]:
-        """The bounds that are reached, or will be in so many seconds.
+        """Return the bounds that are reached, or will be in so many seconds.
 
         >>> [bound.name for bound in Budget(Ramp(max_seconds=9.0, max_requests=10), Spent(8.0, 10)).reached(1.0)]
         ['SECONDS', 'REQUESTS']
@@ -126,7 +126,7 @@ class Budget(msgspec.Struct, frozen=True):
         return tuple(bound for bound, used, most in pairs if most is not None and used >= most)
 
     def over(self, ahead_s: float = 0.0) -> str | None:
-        """Which bound is reached, or will be in so many seconds; None while there is room.
+        """Return which bound is reached, or will be in so many seconds; None while there is room.
 
         >>> Budget(Ramp(max_seconds=100.0), Spent(95.0)).over(), Budget(Ramp(max_seconds=100.0), Spent(95.0)).over(5.0)
         (None, '--max-seconds 100 is used up')

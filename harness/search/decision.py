@@ -59,7 +59,7 @@ class End(enum.StrEnum):
     NO_GAIN = "two levels above {best} gained nothing on it"
     WAITING = "requests wait from {load:g} on"
     CEILING = "{bar}"
-    SLO_PASSED = "the SLO is missed at {last}"  # likewise
+    SLO_PASSED = "the SLO is missed at {last}"  # of the first pass
     SLO = "{edge}"
     SLO_STOPPED = "{edge}; {why}"
     STALLED = "stopped: the server stalled at {levels} levels in a row"
@@ -155,12 +155,12 @@ def both(knee: Decision, slo: Decision) -> Decision:
 
 
 def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
-    """What is left of the bounds, as too little for `need`; "" where neither is bounded."""
+    """Return what is left of the bounds, as too little for `need`; "" where neither is bounded."""
     left = [f"{seconds:.3g} s"] if seconds is not None else []
     left += [f"{requests} requests"] if requests is not None else []
     return f"the {' and '.join(left)} left are too few for {need}" if left else ""
 
 
 def interval_width(width: float) -> str:
-    """The relative width of an interval, in words; an infinite one has no upper end."""
+    """Return the relative width of an interval, in words; an infinite one has no upper end."""
     return f"is {width:.0%} wide" if math.isfinite(width) else "has no upper end"

@@ -32,7 +32,7 @@ _MANY = 60.0  # request times in a ramp's time, below which the first pass goes 
 
 
 def walk(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, Decision]:
-    """How many of the levels belong to the first pass, and its next step; it ends at the first level not its own."""
+    """Return how many of the levels are the first pass's, and its next step; it ends at the first that is not."""
     for i in range(len(measured)):
         step = next_step(measured[:i], search)
         if step.over or measured[i].concurrency != step.concurrency:
@@ -41,7 +41,7 @@ def walk(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, Decisi
 
 
 def next_step(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
-    """The next level of a first pass so far, or why it ended."""
+    """Return the next level of a first pass so far, or why it ended."""
     if not measured:
         return measure(1, Reason.SINGLE_STREAM)
     if step := again(measured):
@@ -75,7 +75,7 @@ def again(measured: Sequence[MeasuredLevel]) -> Decision | None:
 
 
 def is_sure(state: State) -> bool:
-    """Whether the curves are sure, before throughput is flat twice, that the hinge is passed."""
+    """Return whether the curves are sure, before throughput is flat twice, that the hinge is passed."""
     valid = state.valid
     fewest = _FEW if state.search.paced else LEVELS
     if len(state.times) < fewest or state.refined or _elasticity(valid[-2], valid[-1]) > _STILL:
@@ -89,7 +89,7 @@ def is_sure(state: State) -> bool:
 
 
 def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
-    """The level that the last two lie above without gaining on it; None where they gain.
+    """Return the level that the last two lie above without gaining on it; None where they gain.
 
     On a noisy plateau a short level may seem higher than its neighbour, but rarely than the best of all.
     """
@@ -103,13 +103,13 @@ def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
 
 
 def _few_levels(measured: Sequence[MeasuredLevel], search: Search) -> bool:
-    """Whether a ramp's time allows for few levels, by the time of a request alone."""
+    """Return whether a ramp's time allows for few levels, by the time of a request alone."""
     alone = measured[0].request_s
     return search.seconds is not None and alone is not None and search.seconds < _MANY * (alone + search.rest_s)
 
 
 def _pays_twice(last: MeasuredLevel, search: Search) -> bool:
-    """Whether the time left is enough for two levels at four times the load, where a request may take as much longer.
+    """Return whether the time left is enough for two levels at four times the load, with requests as much longer.
 
     Two loads at which requests wait show how many are served at once; a single one shows little.
     """
@@ -118,7 +118,7 @@ def _pays_twice(last: MeasuredLevel, search: Search) -> bool:
 
 
 def _elasticity(a: MeasuredLevel, b: MeasuredLevel) -> float:
-    """dlnX/dlnC between two levels."""
+    """Return dlnX/dlnC between two levels."""
     if a.throughput <= 0 or b.throughput <= 0 or a.concurrency == b.concurrency:
         return math.inf
     return math.log(b.throughput / a.throughput) / math.log(b.users / a.users)

@@ -29,7 +29,7 @@ _LATEST = 64  # points, three seconds
 
 
 def outcomes_watched(in_flight: float) -> int:
-    """How many of the last requests decide whether a level fails: two of each slot, and enough to rule out chance.
+    """Return how many of the last requests decide whether a level fails: two a slot, and enough to rule out chance.
 
     >>> outcomes_watched(4), outcomes_watched(256)
     (50, 512)
@@ -38,7 +38,7 @@ def outcomes_watched(in_flight: float) -> int:
 
 
 def failing(failed: Collection[bool], last: int) -> bool:
-    """Whether most of the `last` requests failed; False while there are fewer.
+    """Return whether most of the `last` requests failed; False while there are fewer.
 
     >>> failing([True] * 30 + [False] * 20, 50), failing([True] * 49, 50)
     (True, False)
@@ -47,7 +47,7 @@ def failing(failed: Collection[bool], last: int) -> bool:
 
 
 def check_lengths(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
-    """Seconds of a window at which its precision is checked, by the time of a request.
+    """Return the seconds of a window at which its precision is checked, by the time of a request.
 
     >>> check_lengths(0.01)[:2], check_lengths(1.0)[0], check_lengths(60.0)
     ([3.0, 4.5], 22.0, [600.0])
@@ -66,7 +66,7 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int  # token-carrying chunks since the run began
     oldest_sent_s: float | None  # of the requests in flight
     e2e_s: float  # mean time of the last successes, whichever level they were sent in
-    recent_s: float  # likewise, of as many as the level has slots
+    recent_s: float  # mean time of as many of the last successes as the level has slots
     request_s: float  # mean time of the successes that ended in the window; the recent ones' while these are few
     icl_s: float  # median gap between chunks
     failing: bool = False  # most of the level's last requests failed
@@ -94,13 +94,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
 
     def pace(self, request_s: float, seconds_left: float | None) -> pace.Pace:
-        """How long the level lasts, by the time of a request as it is known now."""
+        """Return how long the level lasts, by the time of a request as it is known now."""
         turn_s = request_s + self.rest_s
         sent = self.level.rate if self.level.concurrency is None else self.level.concurrency / turn_s
         return pace.of_level(self.scenario, self.level.role, turn_s, seconds_left, sent or 0.0)
 
     def longest(self, request_s: float, budget: Budget) -> float:
-        """Seconds that the window may last, by what the bounds of the run leave to it."""
+        """Return the seconds that the window may last, by what the bounds of the run leave to it."""
         most, left = LONGEST_WINDOW_S, budget.seconds_left
         if self.scenario.ramp.search_rate:  # a rate above what the server sustains never becomes precise
             most = min(max(pace.RATE_S, _RATE_REQUESTS * self.alone_s), LONGEST_WINDOW_S)
@@ -116,7 +116,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phase(enum.StrEnum):
-    """Where a level stands."""
+    """How far a level has come."""
 
     WARM_UP = "warm-up"
     WINDOW = "window"
@@ -188,7 +188,7 @@ class History:
         self._kept.add(time_s, (count,))
 
     def per_s(self, span_s: float) -> float:
-        """By how much it rose a second over the last seconds; 0 where these have no two points."""
+        """Return by how much it rose a second over the last seconds; 0 where these have no two points."""
         within = [each for each in self._latest if each[0] >= self._latest[-1][0] - span_s]
         if len(within) < 2:
             return 0.0

@@ -52,7 +52,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def pace(request_times: float, request_s: float, seconds_left: float | None, *, share: float) -> Pace:
-    """The pace of a level whose window shall last so many request times.
+    """Return the pace of a level whose window shall last so many request times.
 
     It takes at most its `share` of the time left, but a whole request time: where slots are in step, less is no
     measurement of them (`window.whole_requests`). Where little is left, its new slots begin twice as fast, nothing
@@ -79,17 +79,17 @@ def pace(request_times: float, request_s: float, seconds_left: float | None, *, 
 
 
 def first_pass(request_s: float, seconds_left: float | None) -> Pace:
-    """The pace of a level of the first pass, which finds where the bend is."""
+    """Return the pace of a level of the first pass, which finds where the bend is."""
     return pace(FIRST_PASS, request_s, seconds_left, share=_FIRST_SHARE)
 
 
 def refinement(request_s: float, seconds_left: float | None) -> Pace:
-    """The pace of a level that narrows the answer."""
+    """Return the pace of a level that narrows the answer."""
     return pace(REFINEMENT, request_s, seconds_left, share=_SHARE)
 
 
 def fixed(window_s: float, request_s: float) -> Pace:
-    """The pace of a level with a window of a fixed length; a short one gets a short warm-up.
+    """Return the pace of a level with a window of a fixed length; a short one gets a short warm-up.
 
     Its slots begin over a whole request time all the same: else a window shorter than that would fall on the moment
     when all of them wait for their first token, or when none does.
@@ -98,21 +98,21 @@ def fixed(window_s: float, request_s: float) -> Pace:
 
 
 def until_precise(request_s: float) -> Pace:
-    """The pace of a level whose window ends when it is precise."""
+    """Return the pace of a level whose window ends when it is precise."""
     return Pace(request_s, 2, None)
 
 
 def paced(scenario: Scenario) -> bool:
-    """Whether the ramp decides how long its levels last: it chooses them, and nobody says how long or how precise."""
+    """Return whether the ramp decides how long its levels last: no option sets levels, length or precision."""
     spec = scenario.ramp
     return isinstance(spec.load, Search) and spec.level_seconds is None and spec.precision is None
 
 
 def decision(scenario: Scenario, request_s: float, requests_per_s: float, seconds_left: float | None) -> Pace:
-    """The pace of a level that decides whether its load meets the SLO: a window of as many requests as that takes.
+    """Return the pace of a level that decides whether its load meets the SLO, by a window of enough requests.
 
-    A few more, since one of them may miss, and for as long as shows whether misses come together. It takes at most
-    half of the time left.
+    They are a few more, since one may miss, and the window lasts for as long as shows whether misses come together. It
+    takes at most half of the time left.
     """
     wanted = _SPARE * _samples(scenario) / requests_per_s if requests_per_s else math.inf
     most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left / 2)
@@ -121,7 +121,7 @@ def decision(scenario: Scenario, request_s: float, requests_per_s: float, second
 
 
 def _samples(scenario: Scenario) -> float:
-    """Requests that decide the strictest limit, of a class among all requests."""
+    """Return the requests that decide the strictest limit, of a class among all requests."""
     own = [each for each in scenario.class_ or () if each.slo]
     weights = sum(each.share for each in scenario.class_ or ())
     of_classes = [slo.samples_needed(slo.limits(each.slo)) * weights / each.share for each in own if each.share]
@@ -129,14 +129,14 @@ def _samples(scenario: Scenario) -> float:
 
 
 def soaks(scenario: Scenario, role: Role | None) -> bool:
-    """Whether a level is that of a soak: its window has a fixed length, and what changes in it is its answer."""
+    """Return whether a level is that of a soak: its window has a fixed length, and what changes in it is its answer."""
     return bool(scenario.ramp.duration) and role in (Role.FIXED, Role.SOAK)
 
 
 def of_level(
     scenario: Scenario, role: Role | None, request_s: float, seconds_left: float | None, requests_per_s: float = 0.0
 ) -> Pace:
-    """How long a level lasts, by the ramp's options, the level's role, the time of a request and how many are sent.
+    """Return how long a level lasts, by the ramp's options, its role, the time of a request and how many are sent.
 
     0 requests per second: how many is not known, and a level that decides an SLO lasts as long as it can.
 
@@ -173,7 +173,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> list[float]:
-    """Seconds from the window's start at which precision is checked, rising; the last one ends it.
+    """Return the seconds from the window's start at which precision is checked, rising; the last one ends it.
 
     >>> [round(length, 1) for length in lengths(1.0)]
     [22.0, 33.0, 49.5, 74.2, 111.4, 167.1]
@@ -187,7 +187,7 @@ def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> 
 
 
 def check(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
-    """The window [start, end) by a running count of tokens (or chunks of them) over time.
+    """Return the window [start, end) by a running count of tokens (or chunks of them) over time.
 
     Precise: the half-width of the 95 % interval is at most `precision` of the mean.
     """
@@ -206,7 +206,7 @@ def window(
     least: float = 0.0,
     most: float = math.inf,
 ) -> Window:
-    """The window of a whole series: from check to check until it is precise or the last check has come.
+    """Return the window of a whole series: from check to check until it is precise or the last check has come.
 
     The series has to reach as far as the last check may. `times` rise, `counts` are shape of `times`.
     """
@@ -230,7 +230,7 @@ class Moments(msgspec.Struct, frozen=True):
 
 
 def moments(scenario: Scenario, index: int) -> Moments:
-    """The moments of the level with this index, in a scenario whose levels have a length.
+    """Return the moments of the level with this index, in a scenario whose levels have a length.
 
     A level takes three times the length of its window: a third to warm up, the window, a third for the requests that
     began in it. The next level is made ready in the last moments of that.

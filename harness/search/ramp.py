@@ -28,7 +28,7 @@ _STALLS = 2  # levels in a row without a token, after which the run ends
 
 
 def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
-    """The next level of one repeat of the ramp, from the levels that it has measured."""
+    """Return the next level of one repeat of the ramp, from the levels that it has measured."""
     if measured and measured[-1].soak:
         return end(End.SOAKED)
     step = _searched(measured, search)
@@ -37,7 +37,7 @@ def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
 
 
 def _soak(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
-    """The level of a soak, at a share of the knee that was found; None where its load is fixed, or nothing is known.
+    """Return the level of a soak, at a share of the knee; None where its load is fixed, or nothing is known.
 
     With an SLO the knee is the highest load that met it; where throughput still rises, it is the highest measured.
     """
@@ -56,7 +56,7 @@ def _soak(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
 
 
 def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
-    """The same without a soak."""
+    """Return the next level or the end, without a soak."""
     if over := _abandoned(measured, search):
         return over
     if search.levels is not None or search.rates is not None:
@@ -82,7 +82,7 @@ def _in_role(role: Role, step: Decision) -> Decision:
 
 
 def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
-    """The end of the run where the server stalls, or where a fixed level failed."""
+    """Return the end of the run where the server stalls, or where a fixed level failed."""
     last = measured[-_STALLS:]
     if len(last) == _STALLS and all(m.stalled for m in last):
         return end(End.STALLED, levels=_STALLS)
@@ -97,7 +97,7 @@ def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | 
 
 
 def _next_fixed(done: int, search: Search) -> Decision:
-    """The next of the fixed rates, or levels."""
+    """Return the next of the fixed rates, or levels."""
     if search.rates is not None:
         if done < len(search.rates):
             return measure_rate(search.rates[done], Reason.FIXED, Role.FIXED)

@@ -50,7 +50,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
-    """The edge by what every load comes to.
+    """Return the edge by what every load comes to.
 
     >>> met, missed, open = (JudgedLoad(o, o, 1, True) for o in ("met", "missed", "unresolved"))
     >>> edge_of({1: met, 2: met, 4: missed})
@@ -90,7 +90,7 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
 
 
 def judged(repeats: Sequence[MeasuredLevel]) -> JudgedLoad:
-    """One load by all of its repeats, as the report judges it; one with too many errors missed the SLO too."""
+    """Return one load by all of its repeats, as the report judges it; one with too many errors missed the SLO too."""
     sound = [m.attainments for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
     found = slo.judged(sound, sum(map(_failed, repeats)))
     return JudgedLoad(found.outcome, found.leans, len(repeats), _decidable(found.pooled, len(repeats)))
@@ -102,12 +102,12 @@ def _failed(m: MeasuredLevel) -> bool:
 
 
 def _decidable(pooled: Sequence[Attainment], times: int) -> bool:
-    """Whether a few times the fewest samples there can be decide every limit that is open, and come in time."""
+    """Return whether a few times the fewest samples there can be decide every limit that is open, and come in time."""
     return all(_comes(each, times) for each in pooled if each.outcome == Outcome.UNRESOLVED)
 
 
 def _comes(open_: Attainment, times: int) -> bool:
-    """Whether enough samples come with as many repeats as a load is measured.
+    """Return whether enough samples come with as many repeats as a load is measured.
 
     With too few samples to tell how they clump, it is known only of a load that was measured for longer already, and
     still has far too few: it takes so long that it stays open.
@@ -153,7 +153,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
 
 
 def _decide(state: State, edge: Edge) -> Decision | None:
-    """A load next to the edge, for as long as decides it; None where none is open, or the first answer is enough."""
+    """Return a load next to the edge, for as long as decides it; None where none is open or --quick is enough."""
     if edge.undecided is None or state.search.quick:
         return None
     C = int(edge.undecided)
@@ -161,7 +161,7 @@ def _decide(state: State, edge: Edge) -> Decision | None:
 
 
 def edge_so_far(measured: Sequence[MeasuredLevel]) -> Edge:
-    """The edge by the levels that say something of the SLO."""
+    """Return the edge by the levels that say something of the SLO."""
     loads: dict[float, list[MeasuredLevel]] = {}
     for m in measured:
         if m.slo is not None or not m.counts:

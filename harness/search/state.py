@@ -84,7 +84,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
-    """A finished level by its summary.
+    """Return a finished level by its summary.
 
     Its number of requests is estimated from those of its window: those of the whole level are not all over when the
     search goes on, and a resumed run must come to the same number later.
@@ -117,7 +117,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
 
 
 def _p99_at_least(spread: Spread) -> float | None:
-    """A lower bound of p99: the highest percentile that the samples carry."""
+    """Return a lower bound of p99: the highest percentile that the samples carry."""
     carried = (spread.p99, spread.p95, spread.p90, spread.p50)
     return next((value for value in carried if value is not None), None)
 
@@ -160,7 +160,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         e2e_s: float | None = None,
         rest_s: float = 0.0,
     ) -> Search:
-        """The search of a scenario, with the budget that is left; `e2e_s` is the time of a request alone."""
+        """Return the search of a scenario, with the budget that is left; `e2e_s` is the time of a request alone."""
         spec = scenario.ramp
         return cls(
             levels=spec.levels,
@@ -222,11 +222,11 @@ class State(msgspec.Struct, frozen=True):
         return [m for m in self.measured if m.counts]
 
     def measure(self, C: int, why: Reason, /, **figures: object) -> Decision | None:
-        """The level as the next one, if it may tell something and what is left of the budget pays for it."""
+        """Return the level as the next one, if it may tell something and what is left of the budget pays for it."""
         return decision.measure(C, why, **figures) if self.worthwhile(C) and self.affordable(C) else None
 
     def worthwhile(self, C: int) -> bool:
-        """Whether a level may still count: not where it has not whenever it was measured."""
+        """Return whether a level may still count: not where it has not whenever it was measured."""
         return C in self.times or sum(m.concurrency == C for m in self.measured) < _IN_VAIN
 
     def affordable(self, C: int) -> bool:
@@ -234,7 +234,7 @@ class State(msgspec.Struct, frozen=True):
         return (seconds is None or self.cost(C) <= seconds) and (count is None or self._requests(C) <= count)
 
     def _requests(self, C: int) -> float:
-        """Requests that a level of C would send: as few as it can where its length is free, else as its neighbours."""
+        """Return the requests that a level of C would send: the fewest where its length is free, else as others."""
         if not self.times:
             return 0.0
         if self.search.paced:
@@ -245,7 +245,7 @@ class State(msgspec.Struct, frozen=True):
         return float(np.interp(C, list(each), [np.mean(x) for x in each.values()])) * C
 
     def cost(self, C: int) -> float:
-        """Seconds that a level of C would take, as little as it can."""
+        """Return the seconds that a level of C would take, as little as it can."""
         if not self.times:
             return 0.0
         if self.search.paced:
@@ -253,7 +253,7 @@ class State(msgspec.Struct, frozen=True):
         return float(np.interp(C, list(self.times), self.seconds)) * max(1.0, C / max(self.times))
 
     def request_s(self, C: int) -> float:
-        """Seconds that a request takes at C: as at the levels around it, beyond them C·G/X with X as it rose last."""
+        """Return the seconds of a request at C, by the levels around it; beyond them C·G/X with X as it rose last."""
         known: dict[int, list[float]] = {}
         for m in self.valid:
             if m.request_s:
@@ -278,12 +278,12 @@ class State(msgspec.Struct, frozen=True):
 
 
 def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
-    """Whether its errors come from so much load: no level of as many, or more, in flight went without them."""
+    """Return whether its errors come from so much load: no level of as many, or more, in flight went without them."""
     return level.fails and not any(m.counts and m.users >= level.users for m in measured)
 
 
 def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str]:
-    """The highest concurrency still allowed, and what forbids more: the server, never a fault of the client."""
+    """Return the highest concurrency still allowed, and what forbids more: the server, never a fault of the client."""
     bars = [(search.max_concurrency, Part.HIGHEST.words(concurrency=search.max_concurrency))]
     for m in measured:
         if overloaded(m, measured):

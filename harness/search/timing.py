@@ -93,7 +93,7 @@ class LevelTiming:
         )
 
     def tokens_per_s(self, span_s: float) -> float:
-        """Token-carrying chunks per second over the last seconds of this level."""
+        """Return the token-carrying chunks per second over the last seconds of this level."""
         return self._tokens.per_s(span_s)
 
     def step(self, now: Now) -> bool:
@@ -142,7 +142,7 @@ class LevelTiming:
         return True
 
     def _is_warm(self, now: Now) -> bool:
-        """Whether the window may begin.
+        """Return whether the window may begin.
 
         Closed loop: every slot has begun, as many requests of each as the pace requires have ended, and after a higher
         level as many have ended since its last one, so that those which ran at the same time are over too. Open loop:
@@ -176,7 +176,7 @@ class LevelTiming:
         return True
 
     def _cut(self, now: Now) -> LevelNote | None:
-        """What ends the window whatever its length, if anything does."""
+        """Return what ends the window whatever its length, if anything does."""
         measured_s = now.time_s - self._start_s
         if self._hopeless(now) and measured_s >= _FAILING_WINDOW_S:
             return self._dead_note(now) or LevelNote.FAILING
@@ -190,7 +190,7 @@ class LevelTiming:
         return LevelNote.REFUSED if now.refused >= REFUSED else LevelNote.STALLED
 
     def _fixed_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
-        """Whether a window of a fixed length ends; a transient moves its start, a trend extends it once."""
+        """Return whether a window of a fixed length ends; a transient moves its start, a trend extends it once."""
         if cut is not None:
             self._notes.append(cut)
         if cut is not None or self._settled:
@@ -214,7 +214,7 @@ class LevelTiming:
         return False
 
     def _precise_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
-        """Whether a window ends whose throughput, behind the transient, shall be precise, or which may not go on."""
+        """Return whether a window ends that shall be precise behind its transient, or that may not go on."""
         self._checks += 1
         last = cut is not None or self._checks >= len(self._lengths)
         if cut is None and not self._settled:
@@ -335,15 +335,15 @@ class LevelTiming:
         return self.level.concurrency == 1 and not self.pace.warm_up
 
     def _hopeless(self, now: Now) -> bool:
-        """Whether more of the level is useless: most of its requests fail, or nobody answers."""
+        """Return whether more of the level is useless: most of its requests fail, or nobody answers."""
         return now.failing or self._is_dead(now)
 
     def _is_dead(self, now: Now) -> bool:
-        """Whether connections find no server, or no token has come for so long that the level ends."""
+        """Return whether connections find no server, or no token has come for so long that the level ends."""
         return now.refused >= REFUSED or (now.in_flight > 0 and self.silent_s > self._patience_s(now))
 
     def _patience_s(self, now: Now) -> float:
-        """How long no token may come: several times the longest silence so far at this load or a lower one.
+        """Return how long no token may come: several times the longest silence so far at this load or a lower one.
 
         A request that waits for its first token behind more of them waits longer, by the load, until one has come.
         """
@@ -354,17 +354,17 @@ class LevelTiming:
         return max(STALL_S, STALL_TIMES * max(earlier, self.longest_silence_s, now.wait_s))
 
     def _hung(self, now: Now) -> int:
-        """How many of the oldest requests have been in flight for much longer than any that succeeded took."""
+        """Return how many of the oldest requests have been in flight for much longer than any that succeeded took."""
         longest = max(now.longest_s, self._task.alone_s * self._task.spread, now.e2e_s)
         return sum(now.time_s - sent_s > max(STALL_S, _HUNG_TIMES * longest) for sent_s in now.oldest)
 
     def _transient(self, now: Now) -> tuple[window.Truncation, float]:
-        """The transient in warm-up and window so far, and the width of the bins used."""
+        """Return the transient in warm-up and window so far, and the width of the bins used."""
         width, known = window.bin_width(now.icl_s), self._tokens
         return window.truncation(binned(known.times, known.counts, self.level.begin_s, now.time_s, width)), width
 
     def _is_precise(self, now: Now) -> bool:
-        """Whether throughput is precise: chunks stand for tokens, whose number in one hardly varies within a level."""
+        """Return whether throughput is precise, by chunks: the tokens in one hardly vary within a level."""
         requested = self._task.scenario.ramp.precision
         times, counts = self._tokens.times, self._tokens.counts.astype(np.float64)
         wanted = PRECISION if requested is None else requested
@@ -375,7 +375,7 @@ class LevelTiming:
 def binned(
     times: Sequence[float] | Floats, counts: Sequence[int] | Ints, start: float, end: float, width: float
 ) -> Floats:
-    """What a running count rose by in each whole bin of [start, end), shape [bins].
+    """Return what a running count rose by in each whole bin of [start, end), shape [bins].
 
     >>> binned([0.0, 2.0], [10, 30], 0.0, 2.0, 0.5)
     array([5., 5., 5., 5.])

@@ -23,13 +23,13 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """What is run for one stack; no shell reads any of it."""
 
     words: list[str]
-    env: dict[str, str] = {}  # beside the environment that knee has
+    env: dict[str, str] = {}  # besides the environment that knee has
     cleanup: list[str] = []  # run once the command has ended; []: nothing
     image: list[str] = []  # prints the container image; []: it has none
 
 
 def local(stack: Stack, model: str, port: int) -> Command:
-    """The server as a process of this machine; `model` is the folder or file that it loads.
+    """Return the server as a process of this machine; `model` is the folder or file that it loads.
 
     >>> from harness.spec.recipe import StackSpec
     >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
@@ -44,7 +44,7 @@ def local(stack: Stack, model: str, port: int) -> Command:
 
 
 def composed(stack: Stack, model: str, port: int, file: str) -> Command:
-    """The server by its compose file, which takes the model's place, its name, the port and the flags as variables."""
+    """Return the server by its compose file, whose variables are the model's place and name, the port and the flags."""
     words = flags(stack)
     if any(" " in word for word in words):
         fact = "a compose file takes no words with spaces"
@@ -59,7 +59,7 @@ def composed(stack: Stack, model: str, port: int, file: str) -> Command:
 
 
 def project(name: str, port: int) -> str:
-    """The name of a stack's Compose project, which may have a-z, 0-9, _ and - alone.
+    """Return the name of a stack's Compose project, which may have a-z, 0-9, _ and - alone.
 
     >>> project("vLLM-0.9", 8000)
     'knee-vllm-0-9-8000'
@@ -68,7 +68,7 @@ def project(name: str, port: int) -> str:
 
 
 def flags(stack: Stack) -> list[str]:
-    """The words of all settings that the stack has, then its own."""
+    """Return the words of all settings that the stack has, then its own."""
     recipe, spec = stack.recipe, stack.spec
     seqs, context = spec.max_num_seqs or _SEQS, spec.max_model_len or _CONTEXT
     words: list[str] = []
@@ -79,12 +79,12 @@ def flags(stack: Stack) -> list[str]:
 
 
 def served(recipe: Recipe, model: str) -> str:
-    """The name of the model in the requests."""
+    """Return the name of the model in the requests."""
     return recipe.served.replace("{model}", model)
 
 
 def set_values(settings: Settings) -> dict[str, str]:
-    """The settings that are given, as texts by their names; the number of GPUs is no setting of a server.
+    """Return the settings that are given, as texts by their names; the number of GPUs is no setting of a server.
 
     >>> set_values(Settings(tp=2, prefix_caching="off"))
     {'tp': '2', 'prefix_caching': 'off'}
@@ -95,7 +95,7 @@ def set_values(settings: Settings) -> dict[str, str]:
 
 
 def flag(recipe: Recipe, name: str, value: str, stack: str) -> list[str]:
-    """The words of one setting: those of that value, else those of any.
+    """Return the words of one setting: those of that value, else those of any.
 
     >>> flag(Recipe(title="", command=["x"], flags={"dtype": ["a"], "dtype=fp8": ["b"]}), "dtype", "fp8", "x")
     ['b']
@@ -108,7 +108,7 @@ def flag(recipe: Recipe, name: str, value: str, stack: str) -> list[str]:
 
 
 def shown(words: Sequence[str]) -> list[str]:
-    """The command for people and the disk: the values of flags that name secrets are hidden.
+    """Return the command for people and the disk: the values of flags that name secrets are hidden.
 
     >>> shown(["serve", "--api-key", "s3cret", "--token=abc", "--tp", "2"])
     ['serve', '--api-key', '(not stored)', '--token=(not stored)', '--tp', '2']
@@ -129,7 +129,7 @@ def shown(words: Sequence[str]) -> list[str]:
 
 
 def secrets(command: Command) -> tuple[str, ...]:
-    """What `shown` hides of a command, and the values of variables that name secrets: a server's log may have them.
+    """Return what `shown` hides of a command, and the values of variables that name secrets: a log may have them.
 
     >>> secrets(Command(words=["serve", "--token=abc", "--api-key", "s3cret"], env={"HF_TOKEN": "hf", "X": "1"}))
     ('abc', 's3cret', 'hf')
@@ -142,7 +142,7 @@ def secrets(command: Command) -> tuple[str, ...]:
 
 
 def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
-    """Everything that would be run for a stack, as lines that are short enough to be shown whole.
+    """Return everything that would be run for a stack, as lines that are short enough to be shown whole.
 
     >>> to_agree("a", Command(words=["serve", "m"], env={"X": "1"}), ["serve", "--version"])
     ['a: X=1 serve m', 'a: serve --version']
@@ -154,7 +154,7 @@ def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
 
 
 def stored(stack: Stack) -> Stack:
-    """The stack as it may be written to a manifest."""
+    """Return the stack as it may be written to a manifest."""
     spec = msgspec.structs.replace(stack.spec, args=shown(stack.spec.args))
     recipe = msgspec.structs.replace(
         stack.recipe, command=shown(stack.recipe.command), env=secrecy.shown(stack.recipe.env)
@@ -163,7 +163,7 @@ def stored(stack: Stack) -> Stack:
 
 
 def must_be_whole(stack: Stack, place: str) -> None:
-    """HarnessError where a word was hidden before it was stored: such a stack cannot be started again."""
+    """Raise HarnessError where a word was hidden before it was stored: such a stack cannot be started again."""
     words = [*stack.spec.args, *stack.recipe.command, *stack.recipe.env.values()]
     if any(HIDDEN in word for word in words):
         fact = f"the command of {stack.spec.name} had a secret in it, which is not stored"
@@ -171,7 +171,7 @@ def must_be_whole(stack: Stack, place: str) -> None:
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
-    """The word with its braces filled; braces that name nothing stay as they are."""
+    """Return the word with its braces filled; braces that name nothing stay as they are."""
     for name, value in values.items():
         word = word.replace("{" + name + "}", value)
     return word

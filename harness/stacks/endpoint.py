@@ -50,7 +50,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def command(stack: Stack, model: str, port: int, *, composed: bool) -> Command:
-    """What is run for the stack; HarnessError where the model or a setting does not fit its recipe."""
+    """Return what is run for the stack; HarnessError where the model or a setting does not fit its recipe."""
     model = loaded(stack.recipe, model)
     if composed:
         model = str(Path(model).resolve()) if Path(model).exists() else model  # Compose begins at its file's folder
@@ -59,7 +59,7 @@ def command(stack: Stack, model: str, port: int, *, composed: bool) -> Command:
 
 
 def loaded(recipe: Recipe, model: str) -> str:
-    """The folder, file or name that the server loads."""
+    """Return the folder, file or name that the server loads."""
     folder = Path(model)
     if not recipe.model_file or not folder.is_dir():
         return model
@@ -118,7 +118,7 @@ def _free_port() -> int:
 
 
 def _printed(words: Sequence[str], env: dict[str, str] | None = None) -> str:
-    """The first line that a command prints, on one line; "" where there is none."""
+    """Return the first line that a command prints, on one line; "" where there is none."""
     if not words:
         return ""
     try:
@@ -134,7 +134,7 @@ def _printed(words: Sequence[str], env: dict[str, str] | None = None) -> str:
 
 
 def _gpu_memory() -> dict[str, float]:
-    """Bytes in use on each GPU of this machine; none where there is no driver."""
+    """Return the bytes in use on each GPU of this machine; none where there is no driver."""
     gpus = gpu.nvidia()
     if gpus is None:
         return {}
@@ -209,7 +209,7 @@ async def first_answer(
 
 
 async def _listed(server: Client) -> str:
-    """The first model that the server lists."""
+    """Return the first model that the server lists."""
     try:
         found = (await control.page(server, "/v1/models", _LOOK_S)).json()
     except TransportError as error:
@@ -221,7 +221,7 @@ async def _listed(server: Client) -> str:
 
 
 async def _answer(server: Client, path: str, body: bytes, within_s: float) -> None:
-    """NotReadyError unless the request gets an answer with a choice in it."""
+    """Raise NotReadyError unless the request gets an answer with a choice in it."""
     try:
         page = await control.page(server, path, within_s, body)
     except TransportError as error:

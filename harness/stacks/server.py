@@ -99,7 +99,7 @@ def running(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Ite
 
 
 def last_lines(log: str) -> str:
-    r"""The end of a log on one line, for a person.
+    r"""Return the end of a log on one line, for a person.
 
     >>> print(last_lines("first\n\nload \x1b[31merror\n"))
     first | load \u001b[31merror
@@ -109,7 +109,7 @@ def last_lines(log: str) -> str:
 
 
 def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) -> HarnessError:
-    """The error of a server that is not ready, with the end of its log, in which secrets are hidden."""
+    """Return the error of a server that is not ready, with the end of its log, in which secrets are hidden."""
     if server.error:
         return HarnessError(
             f"it cannot be started: {server.error}", place=name, way_out="install it, or mend its recipe"

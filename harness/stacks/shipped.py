@@ -19,17 +19,17 @@ COMPOSE = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
 
 
 def names() -> list[str]:
-    """Of the shipped recipes."""
+    """Return the names of the shipped recipes."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def shipped(name: str) -> Recipe:
-    """The shipped recipe of that name."""
+    """Return the shipped recipe of that name."""
     return recipes.load(RECIPES / f"{name}.toml")
 
 
 def compose_file(recipe: Recipe) -> Path:
-    """The recipe's compose file: a shipped one by its name, or one's own by its path."""
+    """Return the recipe's compose file: a shipped one by its name, or one's own by its path."""
     if not recipe.compose:
         raise HarnessError("its recipe has no compose file", place=recipe.title, way_out="leave --compose out")
     own = os.sep in recipe.compose or recipe.compose.endswith((".yaml", ".yml"))
@@ -37,7 +37,7 @@ def compose_file(recipe: Recipe) -> Path:
 
 
 def stacks(specs: Sequence[StackSpec], *, foreign: bool = False) -> list[Stack]:
-    """Each stack with its recipe, and with a name that no other stack has; `foreign`: they stand in somebody's file."""
+    """Each stack with its recipe, and with a name that no other stack has; `foreign`: somebody's file has them."""
     if not specs:
         way_out = "give --stack NAME for each; `knee stacks list` shows them"
         raise HarnessError("no stack to run", place="--stack", way_out=way_out)

@@ -40,7 +40,7 @@ class Task(TypedDict):
 
 
 def descendants(parents: dict[int, int], root: int) -> list[int]:
-    """Every process below one, by the parent of each.
+    """Return every process below one, by the parent of each.
 
     >>> descendants({2: 1, 3: 2, 4: 3, 5: 9}, 2)
     [3, 4]
@@ -128,13 +128,13 @@ class _Owner:
 
 
 def _report(**message: object) -> None:
-    """A line for knee, if it is still there."""
+    """Write a line for knee, if it is still there."""
     with contextlib.suppress(OSError, ValueError):
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
 def _command() -> bytes:
-    """The next line of the input; empty at its end."""
+    """Return the next line of the input; empty at its end."""
     line = b""
     with contextlib.suppress(OSError):
         while not line.endswith(b"\n") and (byte := os.read(0, 1)):

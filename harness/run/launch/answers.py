@@ -47,7 +47,7 @@ class NotSpokenError(HarnessError):
 async def read(
     answer: control.Reply, target: scenario.Target, asked: int, place: str
 ) -> tuple[DecodedResponse, list[str]]:
-    """An answer of so many tokens, decoded, and notes on it.
+    """Return an answer of so many tokens, decoded, and notes on it.
 
     HarnessError where it is none, or where it came whole and the response does not end.
     """
@@ -97,7 +97,7 @@ async def _feed(decoding: Decoder, answer: control.Reply, target: scenario.Targe
 
 
 def _is_json(body: bytes) -> bool:
-    """Whether it is one whole JSON value."""
+    """Return whether it is one whole JSON value."""
     try:
         msgspec.json.decode(body)
     except (ValueError, RecursionError):  # of any depth
@@ -106,7 +106,7 @@ def _is_json(body: bytes) -> bool:
 
 
 async def _until_quiet(pieces: AsyncIterator[bytes], quiet_s: float, over: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The pieces of an answer; TimeoutError where it is over and no end comes for so many seconds."""
+    """Yield the pieces of an answer; TimeoutError where it is over and no end comes for so many seconds."""
     while True:
         coming = asyncio.ensure_future(anext(pieces, None))
         try:
@@ -121,7 +121,7 @@ async def _until_quiet(pieces: AsyncIterator[bytes], quiet_s: float, over: Calla
 
 
 def _must_be_plain(media: str, headers: Mapping[str, str], place: str) -> None:
-    """HarnessError where a response is compressed."""
+    """Raise HarnessError where a response is compressed."""
     if (coding := headers.get("content-encoding", "identity")) != "identity":
         raise HarnessError(
             f"it compresses its {'answers' if media == JSON else 'streams'} ({coding[:40]}), though no compression was "
@@ -132,7 +132,7 @@ def _must_be_plain(media: str, headers: Mapping[str, str], place: str) -> None:
 
 
 def _no_answer(dialect: Dialect, media: str, headers: Mapping[str, str], body: bytes, place: str) -> NotSpokenError:
-    """The error of a 200 whose body is not of this media type: what it is, and its first words."""
+    """Return the error of a 200 whose body is not of this media type: what it is, and its first words."""
     names = {"text/html": "HTML", JSON: "one JSON body", NDJSON: "lines of JSON", EVENTS: "a stream"}
     kind = media_type(headers.get("content-type", "")) or (JSON if body.lstrip()[:1] == b"{" else "")
     what = names.get(kind) or repr(plain(kind[:60]) or "no content type")
@@ -151,7 +151,7 @@ def _no_answer(dialect: Dialect, media: str, headers: Mapping[str, str], body: b
 
 
 def server_words(status: int, body: str) -> str:
-    """The server's own words of an error, on one line."""
+    """Return the server's own words of an error, on one line."""
     try:
         data = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -168,7 +168,7 @@ def server_words(status: int, body: str) -> str:
 def redirected(
     status: int, headers: Mapping[str, str], base: str, path: str, *, cut: str = "", instead: str = ""
 ) -> HarnessError | None:
-    """The error of an address whose server stands elsewhere; None for other answers.
+    """Return the error of an address whose server is elsewhere; None for other answers.
 
     A redirect is not followed: each request would take it again, and its headers would go to a host nobody named. `cut`
     is what was put at the end of the address that was given, `instead` what that has there.
@@ -192,7 +192,7 @@ def redirected(
 
 
 def not_served(status: int, body: str, place: str) -> HarnessError | None:
-    """The error of a proxy without a server, or of a server that has not loaded its model; None for other answers."""
+    """Return the error of a proxy without a server, or of a server without a loaded model; None for other answers."""
     if status in (502, 504) or (status >= 500 and _NO_UPSTREAM.search(body)):
         return HarnessError(
             f"{status} from a proxy: its upstream does not answer",
@@ -205,7 +205,7 @@ def not_served(status: int, body: str, place: str) -> HarnessError | None:
 
 
 def way_out_of(status: int, target: scenario.Target) -> str:
-    """What there is to do about an error of this status, by what the requests to the target carry."""
+    """Return what there is to do about an error of this status, by what the requests to the target carry."""
     if status in (401, 403):
         return _way_out_of_key(status, target)
     if status == 404:
@@ -224,7 +224,7 @@ def _way_out_of_key(status: int, target: scenario.Target) -> str:
 
 
 async def instead(error: NotSpokenError, api: control.Client, endpoint: Endpoint, within_s: float) -> HarnessError:
-    """The error with the API that the server does speak, where one can be seen; else as it is.
+    """Return the error with the API that the server does speak, where one can be seen; else as it is.
 
     An empty object is sent to the route of each API, so nothing is generated. Where the API's own route takes
     requests, its error stays.
@@ -240,14 +240,14 @@ async def instead(error: NotSpokenError, api: control.Client, endpoint: Endpoint
 
 
 async def without_root(client: control.Client, where: Address, api: str, model: str, within_s: float) -> str:
-    """The API's whole address where the server has it without `/v1`; "" where it has not."""
+    """Return the API's whole address where the server has it without `/v1`; "" where it has not."""
     bare = msgspec.structs.replace(where, root="")
     is_there = where.root and DIALECTS[api].root and await _there(client, bare, api, model, within_s)
     return bare.base + bare.api_path(api, model) if is_there else ""
 
 
 async def _there(client: control.Client, where: Address, name: str, model: str, within_s: float) -> bool:
-    """Whether an API's route takes requests, by an empty one."""
+    """Return whether an API's route takes requests, by an empty one."""
     path, headers = where.api_path(name, model), {"Content-Type": "application/json", **DIALECTS[name].headers}
     try:
         async with control.response(client, "POST", path, min(within_s, _WITHIN_S), b"{}", headers) as reply:

@@ -40,7 +40,7 @@ Ask = Callable[[Request], Awaitable[Reply]]
 
 
 async def measured(spec: QualitySpec, target: Target, endpoint: Endpoint, note: Callable[[str], None]) -> Endpoint:
-    """The endpoint with the canaries and what they were answered."""
+    """Return the endpoint with the canaries and what they were answered."""
     found = await asyncio.to_thread(canaries.read, spec)
     note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
     async with client(endpoint.wire.target, connect_s=CONNECT_S) as api:
@@ -54,7 +54,7 @@ async def measured(spec: QualitySpec, target: Target, endpoint: Endpoint, note: 
 
 
 def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) -> Endpoint:
-    """The endpoint with the canaries of an earlier session; HarnessError where the file has other prompts now."""
+    """Return the endpoint with an earlier session's canaries; HarnessError where the file has other prompts now."""
     found = canaries.read(spec)
     if _digest(found) != unloaded.prompts_digest or len(found) != len(unloaded.digests):
         fact = "its prompts are not those that the run began with"
@@ -63,7 +63,7 @@ def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) ->
 
 
 async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], endpoint: Endpoint, ask: Ask) -> Endpoint:
-    """The endpoint with what these canaries are answered; HarnessError where all of them fail.
+    """Return the endpoint with what these canaries are answered; HarnessError where all of them fail.
 
     Every prompt is asked once before any is asked again.
     """
@@ -85,7 +85,7 @@ async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], endpoint: 
 
 
 def _answered(endpoint: Endpoint, canaries: Sequence[Canary], unloaded: UnloadedAnswers) -> Endpoint:
-    """The endpoint with the canaries, each with the digests of its first answer, and with all of their answers."""
+    """Return the endpoint with all answers of the canaries, and each canary with the digests of its first one."""
     pairs = zip(canaries, unloaded.digests, strict=True)
     found = tuple(msgspec.structs.replace(canary, first=first) for canary, first in pairs)
     prompts = msgspec.structs.replace(endpoint.prompts, canaries=found)
@@ -108,12 +108,12 @@ def _kept(place: int, canary: Canary, reply: Reply, secrets: Sequence[str]) -> C
 
 
 def _digest(canaries: Sequence[Canary]) -> str:
-    """Sixteen hex digits that change with any prompt and with what is expected of its answer."""
+    """Return sixteen hex digits that change with any prompt and with what is expected of its answer."""
     return hashlib.sha256(msgspec.json.encode(canaries)).hexdigest()[:16]
 
 
 async def _reply(api: control.Client, endpoint: Endpoint, request: Request, within_s: float) -> Reply:
-    """One request and its answer; what goes wrong is the reply's error."""
+    """Send one request and return its answer; what goes wrong is the reply's error."""
     codec, headers = endpoint.wire.codec, {"Content-Type": "application/json", "X-Request-Id": "knee-canary"}
     content, decoding = codec.encoder.encode(request), codec.decoders(keep_text=True)
     try:

@@ -86,7 +86,10 @@ async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> En
 
 
 def _other_model(first: Endpoint, replica: Endpoint) -> str:
-    """Why a replica may serve another model, "" where nothing says so: what takes any name serves anything under it."""
+    """Return why a replica may serve another model, "" where nothing shows it.
+
+    What takes any name serves anything under it.
+    """
     ours, theirs = first.model, replica.model
     if ours.listed and not theirs.listed:
         return f"it does not serve '{ours.name}'"
@@ -98,7 +101,7 @@ def _other_model(first: Endpoint, replica: Endpoint) -> str:
 
 
 def differ(first: Endpoint, other: Endpoint) -> list[str]:
-    """What two servers publish of themselves that is not the same; what only one of them publishes is not compared."""
+    """Return what two servers publish differently of themselves; what only one of them publishes is not compared."""
     ours, theirs = first.published.facts, other.published.facts
     facts = [(key, ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())]
     if first.api != other.api:
@@ -186,7 +189,7 @@ async def _asked(api: control.Client, scenario: Scenario, endpoint: Endpoint, ho
 
 
 def _wire(scenario: Scenario, where: Address) -> Wire:
-    """How the endpoint is reached, by a resolved scenario, before it is asked anything."""
+    """Return how the endpoint is reached, by a resolved scenario, before it is asked anything."""
     spec, wire = scenario.target, _target(scenario, where)
     figures = msgspec.structs.replace(wire, path=where.path("/metrics"))
     if spec.metrics_url is not None:
@@ -207,7 +210,7 @@ def _wire(scenario: Scenario, where: Address) -> Wire:
 
 
 def with_api(scenario: Scenario, where: Address) -> Scenario:
-    """The scenario with the API and the model that the address names; HarnessError if an option contradicts them."""
+    """Return the scenario with the API and the model of the address; HarnessError if an option contradicts them."""
     api, spec = where.api or scenario.target.api, scenario.target
     if DIALECTS[api].path == DIALECTS[spec.api].path:
         api = spec.api  # two APIs may have one path
@@ -225,7 +228,7 @@ def with_api(scenario: Scenario, where: Address) -> Scenario:
 
 
 def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
-    """A page that the operator named; headers are sent to no other host than the endpoint's."""
+    """Return a page that the operator named; headers are sent to no other host than the endpoint's."""
     there = address(url, place)
     same = (there.base, there.uds) == (where.base, where.uds)
     return msgspec.structs.replace(
@@ -240,7 +243,7 @@ def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
 
 
 def _target(scenario: Scenario, where: Address) -> Target:
-    """How a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
+    """Return how a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
     spec, dialect = scenario.target, DIALECTS[scenario.target.api]
     headers = replaced(dialect.headers, spec.headers)
     if spec.api_key_env and dialect.key != _KEY:
@@ -262,7 +265,7 @@ def _target(scenario: Scenario, where: Address) -> Target:
 
 
 def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
-    """HarnessError where prompts and answers of a class are longer than the context that the server publishes.
+    """Raise HarnessError where prompts and answers of a class are longer than the context that the server publishes.
 
     Where lengths vary, one request in a hundred may be: more would void a level. Of tasks none may be: their last
     requests hold all before them.
@@ -289,7 +292,7 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
 
 
 async def _several(endpoint: Endpoint, known: Sequence[str] | None) -> list[str]:
-    """A note where the host's name has several addresses of one family."""
+    """Return a note where the host's name has several addresses of one family."""
     found = await addresses(endpoint.address) if known is None else known
     alike = max((len([each for each in found if (":" in each) == six]) for six in (False, True)), default=0)
     if alike < 2:
@@ -301,7 +304,7 @@ async def _several(endpoint: Endpoint, known: Sequence[str] | None) -> list[str]
 
 
 def _choices(endpoint: Endpoint) -> list[str]:
-    """Notes on choices about the connection that change what the figures mean."""
+    """Return notes on choices about the connection that change what the figures mean."""
     from harness.load.httpclient import CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION
 
     where, wire = endpoint.address, endpoint.wire.target

@@ -37,7 +37,7 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping[str, str], place: str) -> None:
-    """HarnessError where a file names a variable that the command line does not.
+    """Raise HarnessError where a file names a variable that the command line does not.
 
     `typed` are the names on the command line, `place` is the file. A variable that is not set is not sent; its name may
     be a key in the wrong place, so no error quotes it.
@@ -51,7 +51,7 @@ def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address can be reached from anywhere, by IANA's registries of special-purpose addresses.
+    """Return whether an IP address can be reached from anywhere, by IANA's registries of special-purpose addresses.
 
     >>> [is_public(a) for a in ("127.0.0.1", "10.1.2.3", "fe80::1%eth0", "fd00::1", "1.1.1.1", "::ffff:1.1.1.1")]
     [False, False, False, False, True, True]
@@ -63,7 +63,7 @@ def is_public(address: str) -> bool:
 
 
 async def addresses(where: Address) -> list[str]:
-    """The IP addresses of the endpoint's name; none for a Unix socket or an unknown name."""
+    """Return the IP addresses of the endpoint's name; none for a Unix socket or an unknown name."""
     if where.uds:
         return []
     loop = asyncio.get_running_loop()
@@ -104,12 +104,12 @@ async def before_the_first_byte(
 
 
 def is_foreign(where: Address, found: Sequence[str]) -> bool:
-    """Whether the endpoint is not the operator's own: a public host, or a name that only a proxy can know."""
+    """Return whether the endpoint is not the operator's own: a public host, or a name that only a proxy can know."""
     return any(map(is_public, found)) or not (found or where.uds)
 
 
 def is_here(url: str) -> bool:
-    """Whether the endpoint is on this machine, as far as its address says."""
+    """Return whether the endpoint is on this machine, as far as its address says."""
     if url.startswith("unix:"):
         return True
     host_name = urlsplit(url).hostname or ""
@@ -122,7 +122,7 @@ def is_loopback(address: str) -> bool:
 
 
 def must_be_possible(place: str, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
-    """HarnessError where no terminal can show a plan and take the answer; `fact` is why one is needed."""
+    """Raise HarnessError where no terminal can show a plan and take the answer; `fact` is why one is needed."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):  # a closed stream is None
         raise HarnessError(f"{fact}, and there is no terminal to ask on", place=place, way_out=way_out)
 

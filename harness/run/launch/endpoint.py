@@ -45,11 +45,11 @@ class Address(msgspec.Struct, frozen=True):
         return self.base + self.prefix
 
     def path(self, of: str) -> str:
-        """The whole path of one of the server's pages."""
+        """Return the whole path of one of the server's pages."""
         return self.prefix + of + self.query
 
     def api_path(self, api: str, model: str | None) -> str:
-        """The whole path of an API; HarnessError where it names a model and there is none."""
+        """Return the whole path of an API; HarnessError where it names a model and there is none."""
         dialect = DIALECTS[api]
         if model is None and _MODEL in dialect.path:
             raise HarnessError("its path names the model", place=f"--api {api}", way_out="give --model")
@@ -57,7 +57,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def address(url: str, place: str = "--url") -> Address:
-    """The parts of a URL; HarnessError if it cannot be measured.
+    """Return the parts of a URL; HarnessError if it cannot be measured.
 
     The API's path at its end names the API and is taken off; Azure's deployments have no `/v1`.
 
@@ -99,7 +99,7 @@ def address(url: str, place: str = "--url") -> Address:
 
 
 def _named(path: str) -> tuple[str, str, str]:
-    """A path without the API's own; the API and the model that it names, "" where it names none.
+    """Return a path without the API's own; the API and the model that it names, "" where it names none.
 
     >>> _named("/a/v2/models/m/generate_stream"), _named("/generate_stream"), _named("/v1")
     (('/a', 'triton', 'm'), ('', 'tgi', ''), ('/v1', '', ''))
@@ -153,7 +153,7 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.tokens is None else self.tokens - round((self.count or 0) * self.tokens_per_word)
 
     def words_for(self, tokens: int) -> int:
-        """Words of a prompt of so many tokens; at least 1.
+        """Return the words of a prompt of so many tokens; at least 1.
 
         words = (tokens - tokens that the server adds) / tokens per word; both are from the checks, and the same for
         every length.
@@ -209,7 +209,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source(scenario: Scenario, prompts: Prompts) -> Source:
-    """The requests or tasks of a run; prompts have the words that make their tokens by the checks."""
+    """Return the requests or tasks of a run; prompts have the words that make their tokens by the checks."""
     words = PromptWords(
         words=prompts.words,
         count=prompts.count,
@@ -221,7 +221,7 @@ def source(scenario: Scenario, prompts: Prompts) -> Source:
 
 
 def probe_lengths(scenario: Scenario, endpoint: Endpoint) -> list[int]:
-    """Prompt lengths of a prefill probe that fit into the context, in tokens, rising; none for other runs."""
+    """Return the prompt lengths of a prefill probe that fit into the context, tokens, rising; none for other runs."""
     if scenario.ramp.probe != probe.PREFILL:
         return []
     mean, prompts = shape.of(scenario).mean(), endpoint.prompts

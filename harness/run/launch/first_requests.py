@@ -130,7 +130,7 @@ async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, boo
 
 
 def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessError:
-    """The error of the first request, whose status is this; that of its model where the server may not have that."""
+    """Return the error of the first request by its status; where the server may not have the model, that error."""
     of_name = status == 400 and "model" in error.fact.lower() and not _TOO_LONG.search(error.fact)
     if endpoint.model.listed or not (status == 404 or of_name):
         return error
@@ -139,7 +139,7 @@ def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessEr
 
 
 def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
-    """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
+    """Return (seconds that a whole answer would take longer at the pace of this one, seconds between its chunks)."""
     arrivals, came = response.arrivals, response.output_tokens or 0
     if len(arrivals) < 2:
         return 0.0, None
@@ -149,14 +149,14 @@ def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float,
 
 
 def _unit(scenario: Scenario, counted: int | None) -> Unit:
-    """What throughput counts: where neither the server nor a tokenizer counts input tokens, documents."""
+    """Return what throughput counts: where neither the server nor a tokenizer counts input tokens, documents."""
     unit, workload = DIALECTS[scenario.target.api].unit, scenario.workload
     by_tokenizer = workload.tokenizer is not None and scenario.one_length
     return Unit.DOCUMENTS if unit is Unit.INPUT_TOKENS and counted is None and not by_tokenizer else unit
 
 
 def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bool) -> list[str]:
-    """Notes on the length of the prompts."""
+    """Return notes on the length of the prompts."""
     counted, words, per_word = found.prompts.tokens, found.prompts.count, found.prompts.tokens_per_word
     notes = []
     if counted is None and not scenario.decodes:
@@ -179,14 +179,14 @@ def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bo
 
 
 def _way_out_of_400(scenario: Scenario) -> str:
-    """What makes a request acceptable that was refused without naming a field."""
+    """Return what makes a request acceptable that was refused without naming a field."""
     if not scenario.decodes:
         return f"serve a model for --api {scenario.target.api} there"
     return "change it: --input-tokens, --output-tokens, --extra-body"
 
 
 def _way_out_of_kind(name: str, fields: Collection[str]) -> str:
-    """What makes a request acceptable that has tools, or the fields of a class."""
+    """Return what makes a request acceptable that has tools, or the fields of a class."""
     if name:
         return f"change class {name!r}, which sends {' and '.join(fields)}, or how the server is started"
     return "let the server call tools (vLLM: --enable-auto-tool-choice, --tool-call-parser), or leave tools out"
@@ -202,7 +202,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
-    """What the bodies of each class have of their own, as OpenAI's API and vLLM's have it; by the class's name."""
+    """Return the fields that each class's bodies add, in the words of OpenAI's API and vLLM's, by the class's name."""
     found: dict[str, dict[str, Any]] = {}
     for each in scenario.class_ or ():
         fields: dict[str, Any] = {}
@@ -250,7 +250,7 @@ class _Requests:
         return self.used - self._first
 
     def off(self, tokens: int) -> int:
-        """Tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
+        """Return the tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
         return self.counts[-1].tokens - tokens if self.counts else 0
 
     @property
@@ -261,7 +261,7 @@ class _Requests:
         return [*found, *self._seen]
 
     async def send(self, prompt_words: int, output_tokens: int) -> _Reply:
-        """One request with a new prompt."""
+        """Send one request with a new prompt."""
         request = await self._request(prompt_words, output_tokens)
         try:
             reply = await self._answer(request)
@@ -274,7 +274,7 @@ class _Requests:
         return reply
 
     async def _accepted(self, request: Request, refusal: _RefusedError) -> _Reply:
-        """The answer to a request that was refused without a field's name: to a longer answer, or with fewer fields.
+        """Return the answer to a request that was refused without a field's name, made longer or with fewer fields.
 
         As few are left out as the server allows. The refusal itself where it takes none of them.
         """
@@ -302,7 +302,7 @@ class _Requests:
         raise refusal
 
     async def _tried(self, request: Request, drop: frozenset[str]) -> _Reply | None:
-        """The answer without these fields, which stay left out; None where the server refuses it."""
+        """Return the answer without these fields, which stay left out; None where the server refuses it."""
         before, self.drop = self.drop, drop
         with contextlib.suppress(_RefusedError):
             reply = await self._answer(request)
@@ -313,13 +313,13 @@ class _Requests:
         return None
 
     def _optional(self, request: Request) -> list[str]:
-        """The optional fields that the request still has, but for those that are the operator's."""
+        """Return the optional fields that the request still has, but for those that are the operator's."""
         whole, own = self._body(request, self.drop), self._scenario.target.extra_body
         names = [name for name in refusals.OPTIONAL if name not in own]
         return [name for name in names if self._body(request, self.drop | {name}) != whole]
 
     async def send_kinds(self, prompt_words: int, output_tokens: int) -> None:
-        """One request with the tools of the load, and one for each set of fields that classes have of their own.
+        """Send one request with the tools of the load, and one for each set of fields that classes have of their own.
 
         HarnessError where the server does not take one: all such requests of the load would fail.
         """
@@ -337,7 +337,7 @@ class _Requests:
             self.used += 1
 
     async def send_shortest(self, prompt_words: int) -> None:
-        """One request with the load's shortest answer, where the server has refused a shorter one.
+        """Send one request with the load's shortest answer, where the server has refused a shorter one.
 
         HarnessError where it refuses this one too. Where lengths vary, one request in a hundred may be shorter.
         """
@@ -362,7 +362,7 @@ class _Requests:
         self.used += 1
 
     async def _request(self, prompt_words: int, output_tokens: int) -> Request:
-        """The next one, whose prompt no other has; in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
+        """Make a request with a new prompt, in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
         scenario = self._scenario
         source = Uniform(
             words=self._words,
@@ -377,11 +377,11 @@ class _Requests:
         return request
 
     def _body(self, request: Request, drop: frozenset[str]) -> bytes:
-        """The request's body without these fields."""
+        """Return the request's body without these fields."""
         return msgspec.structs.replace(self._codec, drop=drop).encoder.encode(request)
 
     async def _answer(self, request: Request) -> _Reply:
-        """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
+        """Return the streamed answer; a field that the server refuses by name is dropped, and it is asked again."""
         target, place = self._scenario.target, self.place
         headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         while True:

@@ -35,7 +35,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check(scenario: Scenario, machines: int = 1) -> None:
-    """HarnessError with the limit and its origin if this machine's share of the run does not fit."""
+    """Raise HarnessError with the limit and its origin if this machine's share of the run does not fit."""
     if scenario.ramp.ray:
         return  # the nodes of the cluster have limits of their own
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -45,13 +45,13 @@ def check(scenario: Scenario, machines: int = 1) -> None:
 
 
 def most_streams(scenario: Scenario) -> int:
-    """The most requests in flight that the run can reach; an open loop's is its limit."""
+    """Return the most requests in flight that the run can reach; an open loop's is its limit."""
     ramp = scenario.ramp
     return max(ramp.levels or [ramp.max_concurrency]) * tasks.width(scenario)
 
 
 def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | None, list[tuple[int, ...]]]:
-    """(the simulated endpoint's processor, each worker's): one for each process, if there are enough.
+    """Return (the simulated endpoint's processor, each worker's): one for each process, if there are enough.
 
     Empty: not bound. The parent, which has little to do, is never bound. Of several `machines` each has as many
     workers, whatever its processors.
@@ -78,7 +78,7 @@ def links(
 ) -> Iterator[Sequence[Link]]:
     """A link to each worker: to `here` of them on this machine, or to those of the scenario's cluster.
 
-    `addresses` are the servers' IP addresses: no worker stands on a node that has one of them. `rows` is the path of
+    `addresses` are the servers' IP addresses: no worker runs on a node that has one of them. `rows` is the path of
     the table of the run's dataset. HarnessError where the run cannot be measured from other machines.
     """
     if not scenario.ramp.ray:
@@ -104,7 +104,7 @@ def links(
 
 
 def described_clocks(clocks: Sequence[WorkerClock]) -> list[str]:
-    """What to say of workers with clocks of their own, a sentence; nothing of workers without."""
+    """Return what to say of workers with clocks of their own, a sentence; nothing of workers without."""
     if not clocks:
         return []
     nodes = len({each.node for each in clocks})
@@ -127,7 +127,7 @@ def _check_workers(scenario: Scenario, files: int) -> None:
 
 
 def _check_connections(scenario: Scenario, files: int, machines: int) -> None:
-    """HarnessError where the highest level needs more connections than files may be open."""
+    """Raise HarnessError where the highest level needs more connections than files may be open."""
     wanted, most = -(-most_streams(scenario) // machines), files - OTHER_FILES
     if files != resource.RLIM_INFINITY and wanted > most:
         fact = f"{wanted:,} connections do not fit into {files:,} open files"
@@ -136,7 +136,7 @@ def _check_connections(scenario: Scenario, files: int, machines: int) -> None:
 
 
 def _check_memory(scenario: Scenario, machines: int) -> None:
-    """HarnessError where the requests in flight at the highest level need more memory than is free."""
+    """Raise HarnessError where the requests in flight at the highest level need more memory than is free."""
     streams, mean, free = -(-most_streams(scenario) // machines), shape.of(scenario).mean(), memory()
     prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * mean.input_tokens
     each = round(_STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * mean.output_tokens)
@@ -149,7 +149,7 @@ def _check_memory(scenario: Scenario, machines: int) -> None:
 
 
 def memory() -> int:
-    """Bytes of free memory: of the machine, or of the container's limit if that is less."""
+    """Return the bytes of free memory: of the machine, or of the container's limit if that is less."""
     free = int(psutil.virtual_memory().available)
     try:
         share, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))

@@ -96,7 +96,7 @@ def lacks(model: Model, where: Address) -> HarnessError:
 
 
 def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
-    """HarnessError where the server wants a key for its list, unless a request may be allowed all the same."""
+    """Raise HarnessError where the server wants a key for its list, unless a request may be allowed all the same."""
     status, target = answer.status, scenario.target
     has_key = bool(target.api_key_env or target.headers)
     if status not in (401, 403) or (target.model is not None and (has_key or status == 403)):
@@ -109,7 +109,7 @@ def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
 
 
 async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, within_s: float) -> None:
-    """HarnessError with the address that works where the list of models, and so the API, is there without `/v1`."""
+    """Raise HarnessError with the address that works where the list of models, and so the API, lacks `/v1`."""
     found = entries(await control.page(api, where.path("/models"), within_s))
     names = [entry["id"] for entry in found if is_name(entry.get("id"))]
     if not names:
@@ -121,7 +121,7 @@ async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, w
 
 
 def _only(served: Sequence[str], answer: Page, where: Address, *, has_entries: bool) -> str:
-    """The one model of a list; HarnessError where it has several, or none whose name can be sent."""
+    """Return the one model of a list; HarnessError where it has several, or none whose name can be sent."""
     status, listed = answer.status, where.root + "/models"
     place = where.place + listed
     if len(served) == 1:
@@ -142,25 +142,25 @@ def _only(served: Sequence[str], answer: Page, where: Address, *, has_entries: b
 
 
 def entries(answer: Page) -> list[dict[str, Any]]:
-    """The entries of a list of models; empty where the answer is anything else."""
+    """Return the entries of a list of models; empty where the answer is anything else."""
     data = answer.json()
     found = data.get("data") if isinstance(data, dict) else None
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def goes_on(answer: Page) -> bool:
-    """Whether a list of models is one page of several, as Anthropic's is."""
+    """Return whether a list of models is one page of several, as Anthropic's is."""
     data = answer.json()
     return isinstance(data, dict) and data.get("has_more") is True
 
 
 def is_name(name: object) -> bool:
-    """Whether it can name a model: printable text on one line, of at most 512 characters."""
+    """Return whether it can name a model: printable text on one line, of at most 512 characters."""
     return isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
 
 
 async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float) -> dict[str, Any]:
-    """Limits from a model's entry and from llama-server's pages: `slots`, and the tokens of one slot as `n_ctx`.
+    """Return the limits in a model's entry and on llama-server's pages: `slots`, and the tokens of one as `n_ctx`.
 
     No other server has such pages; vLLM's `max_model_len`, in the entry, is `n_ctx` too.
     """
@@ -230,7 +230,7 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
 
 
 async def must_export(url: str, target: Target, within_s: float) -> None:
-    """HarnessError unless an exporter's page is there and has figures that are known."""
+    """Raise HarnessError unless an exporter's page is there and has figures that are known."""
     async with client(target, connect_s=CONNECT_S) as http:
         found = await page(http, target.path, within_s)
     fact = "nothing answers there" if found is None else "" if found.status == 200 else f"it answers {found.status}"
@@ -242,7 +242,7 @@ async def must_export(url: str, target: Target, within_s: float) -> None:
 
 
 async def page(client: Client, path: str, within_s: float) -> Page | None:
-    """A page that need not be there, in at most ten seconds."""
+    """Get a page that need not be there, in at most ten seconds."""
     try:
         return await control.page(client, path, min(within_s, _FACTS_S))
     except control.TransportError:  # what is not published stays unknown
@@ -250,7 +250,7 @@ async def page(client: Client, path: str, within_s: float) -> Page | None:
 
 
 async def _data(client: Client, path: str, within_s: float) -> Any:
-    """The data of a page that need not be there; None where there is none."""
+    """Get the data of a page that need not be there; None where there is none."""
     found = await page(client, path, within_s)
     return None if found is None else found.json()
 
@@ -264,5 +264,5 @@ def _text(value: Any) -> str | None:
 
 
 def _some(**facts: Any) -> dict[str, Any]:
-    """The facts that are known."""
+    """Return the facts that are known."""
     return {name: value for name, value in facts.items() if value is not None}

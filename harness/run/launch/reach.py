@@ -63,7 +63,7 @@ async def until_ready(
 
 
 async def _is_ready(where: Address, target: TargetSpec) -> bool:
-    """Whether a server answers, with anything but that it loads."""
+    """Return whether a server answers, with anything but that it loads."""
     wire = Target(
         scheme=where.scheme, host=where.host, port=where.port, path="", headers={}, uds=where.uds,
         ca_file=target.ca_file or "", insecure=target.insecure, transport=target.transport,
@@ -88,7 +88,7 @@ async def answers_again(servers: Sequence[Replica], wait_s: float) -> bool:
 
 @contextlib.asynccontextmanager
 async def explained(endpoint: Endpoint, connect_s: float) -> AsyncIterator[None]:
-    """HarnessError in place of any failure to reach the endpoint inside."""
+    """Raise HarnessError in place of any failure to reach the endpoint inside."""
     where, place = endpoint.address, endpoint.address.place
     try:
         yield
@@ -110,7 +110,7 @@ async def explained(endpoint: Endpoint, connect_s: float) -> AsyncIterator[None]
 
 
 async def by_tls(endpoint: Endpoint, first: Coroutine[Any, Any, T]) -> T:
-    """What the first request finds; HarnessError where it is late because an https endpoint is http in fact."""
+    """Return what the first request finds; HarnessError where it is late because an https endpoint is http in fact."""
     where, asking = endpoint.address, asyncio.create_task(first)
     try:
         by_us = where.scheme == "https" and not _by_proxy(endpoint)
@@ -152,7 +152,7 @@ async def _unreachable(error: control.TransportError, endpoint: Endpoint) -> Har
 
 
 async def speaks_tls(where: Address) -> bool:
-    """Whether an http endpoint is https in fact: a handshake shows it, whatever the certificate."""
+    """Return whether an http endpoint is https in fact: a handshake shows it, whatever the certificate."""
     return where.scheme == "http" and not where.uds and await _shakes_hands(where, _HANDSHAKE_S)
 
 
@@ -162,7 +162,7 @@ def _by_proxy(endpoint: Endpoint) -> bool:
 
 
 async def _shakes_hands(where: Address, within_s: float) -> bool:
-    """Whether a TLS handshake with the endpoint ends well in so many seconds, whatever its certificate."""
+    """Return whether a TLS handshake with the endpoint ends well in so many seconds, whatever its certificate."""
     anybody = ssl.create_default_context()
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:
@@ -175,7 +175,7 @@ async def _shakes_hands(where: Address, within_s: float) -> bool:
 
 
 async def _speaks_http(endpoint: Endpoint) -> bool:
-    """Whether an https endpoint is http in fact: it answers a plain request, and not with 400 as TLS servers do."""
+    """Return whether an https endpoint is http in fact: it answers a plain request, not by 400 as TLS servers do."""
     where, writer = endpoint.address, None
     if where.scheme != "https" or _by_proxy(endpoint):
         return False

@@ -44,7 +44,7 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
-    """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
+    """Return the words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
     command = interpreter.module("harness.run.launch.words", tokenizer, *([_TRUST] if trust_remote_code else []))
     # In a process session of its own: Ctrl-C reaches the run alone, which ends it.
     process = await asyncio.create_subprocess_exec(
@@ -75,7 +75,7 @@ async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tupl
 
 
 async def of_server(client: Client, endpoint: Endpoint, within_s: float) -> tuple[str, ...]:
-    """Return words of one token each by the server; none where it does not say, or says too few."""
+    """Return the words of one token each by the server; none where it does not say, or says too few."""
     text, model = "".join(spaced(COMMON)), endpoint.wire.codec.model
     bodies: dict[str, dict[str, object]] = {
         "vllm": {"model": model, "prompt": text, "add_special_tokens": False, "return_token_strs": True},
@@ -93,7 +93,7 @@ async def of_server(client: Client, endpoint: Endpoint, within_s: float) -> tupl
 
 
 def single_tokens(pieces: Sequence[str]) -> tuple[str, ...]:
-    """Those of our words that are one token each, by the pieces of a text of such words; the blank may be Ġ or ▁.
+    """Return our words that are one token each, by the pieces of a text of such words; the blank may be Ġ or ▁.
 
     >>> single_tokens(["Ġtime", "Ġye", "ar", "▁way", " day"])
     ('time', 'way', 'day')
@@ -106,7 +106,7 @@ def single_tokens(pieces: Sequence[str]) -> tuple[str, ...]:
 
 
 def _pieces(data: Any) -> list[str]:
-    """The texts of the tokens in an answer of vLLM or of llama-server; empty where it is neither."""
+    """Return the texts of the tokens in an answer of vLLM or of llama-server; empty where it is neither."""
     if not isinstance(data, dict):
         return []
     found = data.get("token_strs")
