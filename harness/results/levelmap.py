@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from harness.base import decoding
+from harness.base.errors import HarnessError
 from harness.data.prediction import Prediction
 from harness.data.views import Value
 from harness.spec.recipe import Claim
@@ -21,6 +22,15 @@ from harness.spec.work import Unit
 FORMAT = 1
 MAP = "map.json"
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names of cells, and of the servers in them
+
+
+def must_name_a_folder(name: str, what: str, place: str) -> None:
+    """Raise HarnessError where the name of a server or a stack cannot be that of a cell's folder."""
+    if not FOLDER.fullmatch(name):
+        way_out = "letters, digits, '.', '_' and '-', for it names folders"
+        raise HarnessError(f"{name!r} cannot name a {what}", place=place, way_out=way_out)
+
+
 FOR_PEOPLE = ("map.html", "map.md", "map.png")
 _MOST = 1000  # values of an axis
 _LARGEST = 16 << 20  # bytes: thousands of cells, each with its prediction

@@ -143,9 +143,7 @@ def _check(scenario: Scenario, swept: Sequence[Axis], place: str) -> None:
     if not swept:
         raise HarnessError("nothing is swept", place=place, way_out="write it like input_tokens = [128, 512, 2048]")
     for name in scenario.sweep.urls:
-        if not levelmap.FOLDER.fullmatch(name):
-            way_out = "letters, digits, '.', '_' and '-', for it names folders"
-            raise HarnessError(f"{name!r} cannot name a server", place=f"{place} urls", way_out=way_out)
+        levelmap.must_name_a_folder(name, "server", f"{place} urls")
 
 
 # ---- the campaign ------------------------------------------------------------------------------------------

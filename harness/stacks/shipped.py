@@ -47,9 +47,7 @@ def stacks(specs: Sequence[StackSpec], *, foreign: bool = False) -> list[Stack]:
         if not own and spec.recipe not in names():
             raise HarnessError("no shipped recipe", place=spec.recipe, way_out=nearest(spec.recipe, names()))
         name = spec.name or (Path(spec.recipe).stem if own else spec.recipe)
-        if not levelmap.FOLDER.fullmatch(name):
-            way_out = "letters, digits, '.', '_' and '-', for it names folders"
-            raise HarnessError(f"{name!r} cannot name a stack", place=spec.recipe, way_out=way_out)
+        levelmap.must_name_a_folder(name, "stack", spec.recipe)
         if name in [each.spec.name for each in found]:
             raise HarnessError(
                 f"two stacks are called {name}", place=spec.recipe, way_out="give each a name of its own"
