@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import pytest
@@ -10,10 +9,6 @@ import pytest
 from harness.analysis import answer
 from harness.data.views import Estimate, Value
 from tests.builders import summaries
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(answer).failed == 0
 
 
 def test_throughput_at_a_load_is_the_curve_s_and_not_that_of_a_lucky_level() -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from harness.analysis import timeline as module
 from harness.analysis.table import Table
 from harness.analysis.timeline import timeline
 from harness.data.record import Sample
 from tests.builders.records import request
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 def two() -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import msgspec
@@ -31,10 +30,6 @@ def with_slo(**limits: float) -> Manifest:
 def of_levels(change: Any) -> Summary:
     summary = full()
     return msgspec.structs.replace(summary, levels=[change(level) for level in summary.levels])
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(what_if).failed == 0
 
 
 def test_the_loads_are_those_of_a_plan_and_the_invalid_one_is_none() -> None:

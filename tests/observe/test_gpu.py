@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -143,10 +142,6 @@ def read(gpus: Gpus) -> dict[str, float]:
     samples = gpus.samples(7.0)
     assert {(s.time_s, s.source) for s in samples} <= {(7.0, "gpu")}
     return {s.metric: s.value for s in samples}
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(gpu).failed == 0
 
 
 def test_every_figure_comes_in_base_units() -> None:

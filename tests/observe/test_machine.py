@@ -1,6 +1,5 @@
 """What is measured of this machine's own cores, and when a driver's figures are not those of the card."""
 
-import doctest
 import os
 
 import pytest
@@ -9,7 +8,6 @@ from harness.base.errors import HarnessError
 from harness.data.machines import Card, Machine
 from harness.observe import machine
 from harness.observe.machine import measure
-from harness.predict import served
 from harness.predict.served import differs
 
 
@@ -98,7 +96,3 @@ def test_every_figure_that_both_sides_know_is_compared():
     assert differs("h100-sxm", row, card) == [
         "h100-sxm: the driver's memory_clock_max_hz is 1.59e+09, its data sheet's 2.62e+09 (-39 %): is it that card?"
     ]
-
-
-def test_its_examples_hold():
-    assert doctest.testmod(served).failed == 0

@@ -1,10 +1,7 @@
-import doctest
-
 import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.predict import deployment as module
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import (
     activations,
@@ -232,7 +229,3 @@ def test_a_card_without_a_link_serves_replicas_only():
     with pytest.raises(HarnessError, match="has no link to others; give --dp"):
         check(LLAMA, deployment(alone, tp=2))
     check(LLAMA, deployment(alone, dp=2))
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(module).failed == 0

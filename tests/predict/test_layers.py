@@ -1,5 +1,3 @@
-import doctest
-
 import pytest
 
 from harness.base.errors import HarnessError
@@ -143,7 +141,3 @@ def test_the_named_matrices_of_a_model_are_all_of_its_body(name):
     if mixture:
         body += mixture.layers * (mixture.count * mixture.each + mixture.shared + mixture.router)
     assert sum(count for part, _, count in layers.modules(Config(config, name)) if part != "head") == body
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(layers).failed == 0

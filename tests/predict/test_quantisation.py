@@ -1,9 +1,6 @@
-import doctest
-
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.predict import quantisation as module
 from harness.predict.catalog import model_config
 from harness.predict.model import model, weight_bytes
 from harness.predict.quantisation import kv_bits
@@ -129,10 +126,6 @@ def test_kv_follows_the_checkpoints_own_scheme_unless_it_is_told():
     assert kv_bits(scheme, "auto") == 8
     assert kv_bits(scheme, "bfloat16") == 16
     assert kv_bits(LLAMA, "auto") == 16
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(module).failed == 0
 
 
 def test_a_model_that_comes_in_fp8_has_4_bit_checkpoints_too():

@@ -1,4 +1,3 @@
-import doctest
 import math
 
 import msgspec
@@ -8,7 +7,6 @@ from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
 from harness.data.prediction import batch_cap
-from harness.predict import steady
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment, kv_capacity, slow
@@ -354,10 +352,6 @@ def test_the_roofline_puts_decode_left_of_the_ridge_and_prefill_right_of_it():
     assert single < batch < found.ridge < found.prefill[0]
     assert reached < batch * found.bandwidth
     assert found.prefill[1] < found.flops * 0.45 + 1
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(steady).failed == 0
 
 
 # ---- properties, over servers of every kind -------------------------------------------------------------

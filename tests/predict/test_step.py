@@ -1,5 +1,3 @@
-import doctest
-
 import msgspec
 import pytest
 
@@ -9,7 +7,6 @@ from harness.predict.deployment import deployment
 from harness.predict.model import model, weight_bytes_per_step
 from harness.predict.rules import mixed_step, tpot0
 from harness.predict.step import decode_time, prefill_time, step_cost, weights_read
-from harness.spec import work
 from harness.spec.work import MeanLengths, means
 
 H100_BW = 3.35e12
@@ -159,10 +156,6 @@ def test_at_varying_lengths_the_context_is_weighted_by_tokens():
     assert (mixed.input_tokens, mixed.output_tokens, mixed.context) == (150, 20, 237.5)
     assert means([(1000, 200)] * 3).context == MeanLengths(1000, 200).context == 1100
     assert means([(512, 0)]).context == 512
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(step).failed == doctest.testmod(work).failed == 0
 
 
 def test_a_prompt_beside_requests_that_decode_reads_only_the_experts_that_they_do_not():

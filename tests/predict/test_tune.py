@@ -1,6 +1,5 @@
 """What two levels of a known server give back of it, what they leave open, and on what the result is judged."""
 
-import doctest
 import math
 
 import msgspec
@@ -286,7 +285,3 @@ def test_a_level_that_was_not_measured_is_refused_with_those_that_were(slow_serv
 def test_a_workload_without_output_tokens_is_refused(slow_server):
     with pytest.raises(HarnessError, match="without output tokens MBU cannot be told"):
         tune.tune(LLAMA, H100, MeanLengths(1000, 0), slow_server, (1, 16))
-
-
-def test_its_examples_hold():
-    assert doctest.testmod(tune).failed == doctest.testmod(calibration).failed == 0

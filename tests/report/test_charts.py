@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import re
 import struct
@@ -59,10 +58,6 @@ def guide(found: Chart, at: float) -> Guide:
 
 def drawn(summary: Summary, manifest: Manifest = MANIFEST) -> bytes:
     return png.draw(charts.curve(summary, manifest))
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert [doctest.testmod(module).failed for module in (chart, charts)] == [0, 0]
 
 
 def test_the_drawn_curve_is_the_fitted_one_with_its_band() -> None:

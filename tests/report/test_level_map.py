@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import struct
 
 import msgspec
@@ -60,10 +59,6 @@ def plane() -> Map:
     made[2] = MeasuredCell(name=made[2].name, at=made[2].at, left_out="--max-seconds 60 is used up by the cells before")
     made[3] = msgspec.structs.replace(made[3], status=3)
     return over([P_AXIS, G_AXIS], made, simulated=True)
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(level_map).failed == 0
 
 
 def test_the_predicted_hinge_between_the_cells_is_kv_blocks_over_a_request_s_blocks() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from harness.decide import listing as found
 from harness.decide.check.figures import Quantity
 from harness.decide.listing import Broken, Entry, Listing
 from harness.report import listing as report
@@ -28,10 +25,6 @@ ROWS = [
     entry("c", "2026-03-05T00:00:00+00:00", None),
     entry("d", None, 0.3),
 ]
-
-
-def test_the_examples_hold() -> None:
-    assert [doctest.testmod(module).failed for module in (report, found)] == [0, 0]
 
 
 def test_a_figure_over_time_has_a_point_for_each_run_that_has_it_and_a_date() -> None:

@@ -65,10 +65,6 @@ def run_with(calibrated: bool) -> Summary:
     return msgspec.structs.replace(summary, prediction=msgspec.structs.replace(summary.prediction, calibrated=own))
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(prediction).failed == 0
-
-
 def test_columns_without_any_cell_are_left_out() -> None:
     heads = [column.head for column in level_columns(of().prediction)]
     assert heads == ["C", "tok/s low", "tok/s mid", "tok/s high", "ITL ms", "TTFT ms", "req/s", "mostly"]

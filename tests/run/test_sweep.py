@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import shutil
 import signal
@@ -65,10 +64,6 @@ def swept(**sections: Any) -> Scenario:
 
 
 # Which runs
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(campaign).failed == doctest.testmod(campaign).failed == 0
 
 
 def test_every_combination_is_a_cell_the_last_axis_changing_fastest() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,6 @@ from harness.workload.dataset import Row, plain
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.request import Message
 from tests.builders.datasets import file, json_lines, rows_of
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(plain).failed == 0
 
 
 def test_no_name_has_two_meanings() -> None:

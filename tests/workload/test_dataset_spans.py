@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,6 @@ from tests.builders.datasets import chat, export, json_lines, place, rows_of, so
 
 def spans_of(tmp_path: Path, *spans: dict[str, Any]) -> list[Row]:
     return rows_of(tmp_path, "x.jsonl", json_lines([export(*spans)]))
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(spans).failed == 0
 
 
 def test_a_loop_of_calls_and_tools_is_a_chain_with_pauses(tmp_path: Path) -> None:

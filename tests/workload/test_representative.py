@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import tomllib
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from harness.spec import reading
 from harness.spec.scenario import Scenario
 from harness.spec.work import MeanLengths, means
-from harness.workload import shape
 from harness.workload.shape import cached_share, predictable, representative
 
 
@@ -43,7 +41,3 @@ def test_sessions_and_graphs_are_not_known_before_the_run() -> None:
     assert predictable(built(""))
     assert not predictable(built("[workload.session]\nturns = 3\nuser_tokens = 50"))
     assert not predictable(built('[[workload.node]]\nname = "plan"'))
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(shape).failed == 0
