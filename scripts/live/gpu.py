@@ -24,7 +24,7 @@ from typing import NamedTuple
 import make_model
 import msgspec
 from servers import LIVE, Processes, ServerError, free_port, interval
-from table import table
+from table import measure_and_table, table
 
 from harness.data.prediction import Band
 from harness.data.summary import Summary
@@ -226,9 +226,7 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="vLLM on this machine's GPU, measured and predicted.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    measuring = verbs.add_parser("measure")
+    parser, measuring = measure_and_table("vLLM on this machine's GPU, measured and predicted.")
     measuring.add_argument("--model", type=Path, help="a model folder with weights; default: a shape, weights invented")
     measuring.add_argument("--shape", choices=make_model.SHAPES, default="llama-8b")
     measuring.add_argument("--gpu", default="h100-sxm", help="as `knee predict --list gpus` names it")
@@ -246,8 +244,6 @@ def main() -> None:
     measuring.add_argument("--output-tokens", type=int, default=128)
     measuring.add_argument("--max-concurrency", type=int, default=256)
     measuring.add_argument("--out", default="results/live-gpu", help="what the names of the folders begin with")
-    tabling = verbs.add_parser("table")
-    tabling.add_argument("folders", nargs="+", type=Path)
     arguments = parser.parse_args()
     if arguments.verb == "table":
         print(table(HEAD, [row(folder) for folder in arguments.folders if (folder / GPU_FILE).exists()]))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy as np
 
 
 def add_model(writer: Any, config: dict[str, Any], *, name: str, file_type: gguf.LlamaFileType) -> None:
-    """The keys of a Llama's shape."""
+    """Add the keys of a Llama's shape."""
     writer.add_name(name)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -37,7 +39,7 @@ def add_model(writer: Any, config: dict[str, Any], *, name: str, file_type: gguf
 def add_tokenizer(
     writer: Any, config: dict[str, Any], tokenizer: dict[str, Any], template: str, *, pre: str = "gpt-2"
 ) -> None:
-    """The byte-level BPE vocabulary with its merges, and the chat template; `pre` names how text is cut up first."""
+    """Add the byte-level BPE vocabulary with its merges, and the chat template; `pre` names how text is cut first."""
     vocab: dict[str, int] = tokenizer["model"]["vocab"]
     special = {token["content"] for token in tokenizer["added_tokens"]}
     tokens = sorted(vocab, key=vocab.__getitem__)
@@ -56,7 +58,7 @@ def add_tokenizer(
 
 
 def add_weights(writer: Any, config: dict[str, Any]) -> None:
-    """Random float16 matrices, norms of one; the head is the embedding."""
+    """Add random float16 matrices, norms of one; the head is the embedding."""
     hidden, intermediate = config["hidden_size"], config["intermediate_size"]
     q, kv = (config[heads] * config["head_dim"] for heads in ("num_attention_heads", "num_key_value_heads"))
     matrices = {
@@ -83,6 +85,19 @@ def add_weights(writer: Any, config: dict[str, Any]) -> None:
     writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
 
 
+@contextmanager
+def written(out: Path, architecture: str) -> Iterator[Any]:
+    """Yield a writer, and write what it was given to `out`, whole or not at all."""
+    part = out.with_suffix(".part")
+    writer = gguf.GGUFWriter(part, architecture)
+    yield writer
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    part.replace(out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the GGUF twin of a toy model folder.")
     parser.add_argument("model", type=Path)
@@ -92,16 +107,10 @@ def main() -> None:
     tokenizer = json.loads((arguments.model / "tokenizer.json").read_text())
     template = json.loads((arguments.model / "tokenizer_config.json").read_text())["chat_template"]
 
-    part = arguments.out.with_suffix(".part")
-    writer = gguf.GGUFWriter(part, "llama")
-    add_model(writer, config, name="toy", file_type=gguf.LlamaFileType.MOSTLY_F16)
-    add_tokenizer(writer, config, tokenizer, template)
-    add_weights(writer, config)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    part.replace(arguments.out)
+    with written(arguments.out, "llama") as writer:
+        add_model(writer, config, name="toy", file_type=gguf.LlamaFileType.MOSTLY_F16)
+        add_tokenizer(writer, config, tokenizer, template)
+        add_weights(writer, config)
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.0f} MB")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import gguf  # type: ignore[import-not-found, unused-ignore]  # no part of the development environment
 import numpy as np
+from make_gguf import written
 
 OUTSIDE = {
     "embeddings.word_embeddings": "token_embd",
@@ -38,7 +39,7 @@ ALWAYS_FLOAT32 = ("position_embd", "token_types")  # llama.cpp adds them up as t
 
 
 def tensors(path: Path) -> dict[str, np.ndarray]:
-    """The float32 tensors of a safetensors file: u64 length, a JSON header, then the bytes."""
+    """Return the float32 tensors of a safetensors file: u64 length, a JSON header, then the bytes."""
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header: dict[str, Any] = json.loads(data[8 : 8 + length])
@@ -52,7 +53,7 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def name_of(tensor: str, *, rank: bool = False) -> str | None:
-    """llama.cpp's name of a tensor of BERT's; None for one that an embedding does not need.
+    """Return llama.cpp's name of a tensor of BERT's; None for one that an embedding does not need.
 
     >>> name_of("encoder.layer.3.output.dense.bias"), name_of("pooler.dense.weight")
     ('blk.3.ffn_down.bias', None)
@@ -71,13 +72,13 @@ def name_of(tensor: str, *, rank: bool = False) -> str | None:
 
 
 def head(width: int) -> dict[str, np.ndarray]:
-    """A made classifier of one label."""
+    """Return a made classifier of one label."""
     weights = np.random.default_rng(0).normal(0.0, width**-0.5, (1, width))
     return {"cls.output.weight": weights.astype(np.float16), "cls.output.bias": np.zeros(1, np.float32)}
 
 
 def piece(token: str) -> str:
-    """A token of WordPiece as llama.cpp has it: marked where a word begins, not where it goes on.
+    """Return a token of WordPiece as llama.cpp has it: marked where a word begins, not where it goes on.
 
     >>> piece("time"), piece("##ly"), piece("[CLS]")
     ('▁time', 'ly', '[CLS]')
@@ -98,37 +99,33 @@ def main() -> None:
     tokens = sorted(vocab, key=vocab.__getitem__)
     special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
 
-    part = arguments.out.with_suffix(".part")
-    writer = gguf.GGUFWriter(part, "bert")
-    writer.add_name("all-minilm-l6-v2")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_layer_norm_eps(config["layer_norm_eps"])
-    writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.RANK if arguments.rank else gguf.PoolingType.MEAN)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    writer.add_tokenizer_model("bert")
-    writer.add_token_type_count(config["type_vocab_size"])
-    writer.add_token_list([piece(token) for token in tokens])
-    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
-    for key in ("unk", "sep", "pad", "mask"):
-        getattr(writer, f"add_{key}_token_id")(vocab[f"[{key.upper()}]"])
-    writer.add_bos_token_id(vocab["[CLS]"])
-    for tensor, values in tensors(arguments.folder / "model.safetensors").items():
-        name = name_of(tensor, rank=arguments.rank)
-        if name is not None:
-            matrix = values.ndim == 2 and not name.startswith(ALWAYS_FLOAT32)
-            writer.add_tensor(name, values.astype(np.float16) if matrix else values)
-    for name, values in head(config["hidden_size"]).items() if arguments.rank else ():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    part.replace(arguments.out)
+    with written(arguments.out, "bert") as writer:
+        writer.add_name("all-minilm-l6-v2")
+        writer.add_context_length(config["max_position_embeddings"])
+        writer.add_embedding_length(config["hidden_size"])
+        writer.add_block_count(config["num_hidden_layers"])
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count(config["num_attention_heads"])
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+        writer.add_causal_attention(False)
+        writer.add_pooling_type(gguf.PoolingType.RANK if arguments.rank else gguf.PoolingType.MEAN)
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+        writer.add_tokenizer_model("bert")
+        writer.add_token_type_count(config["type_vocab_size"])
+        writer.add_token_list([piece(token) for token in tokens])
+        writer.add_token_types(
+            [gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens]
+        )
+        for key in ("unk", "sep", "pad", "mask"):
+            getattr(writer, f"add_{key}_token_id")(vocab[f"[{key.upper()}]"])
+        writer.add_bos_token_id(vocab["[CLS]"])
+        for tensor, values in tensors(arguments.folder / "model.safetensors").items():
+            name = name_of(tensor, rank=arguments.rank)
+            if name is not None:
+                matrix = values.ndim == 2 and not name.startswith(ALWAYS_FLOAT32)
+                writer.add_tensor(name, values.astype(np.float16) if matrix else values)
+        for name, values in head(config["hidden_size"]).items() if arguments.rank else ():
+            writer.add_tensor(name, values)
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.0f} MB")
 
 

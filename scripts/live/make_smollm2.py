@@ -17,7 +17,7 @@ from typing import Any
 
 import gguf  # type: ignore[import-not-found, unused-ignore]  # no part of the development environment
 import numpy as np
-from make_gguf import add_model, add_tokenizer
+from make_gguf import add_model, add_tokenizer, written
 
 LAYER = {  # of a GGUF's block → of a Hugging Face Llama's layer
     "attn_norm": "input_layernorm",
@@ -144,17 +144,12 @@ def main() -> None:
     template = reader.get_field("tokenizer.chat_template").contents()
     weights = {each.name: gguf.quants.dequantize(each.data, each.tensor_type) for each in reader.tensors}
 
-    writer = gguf.GGUFWriter(out / "model.part", "llama")
-    add_model(writer, shape, name="SmolLM2-135M-Instruct", file_type=gguf.LlamaFileType.ALL_F32)
     pre = reader.get_field("tokenizer.ggml.pre").contents()
-    add_tokenizer(writer, shape, words, template, pre=pre)
-    for name, values in weights.items():
-        writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    (out / "model.part").replace(out / "model-f32.gguf")
+    with written(out / "model-f32.gguf", "llama") as writer:
+        add_model(writer, shape, name="SmolLM2-135M-Instruct", file_type=gguf.LlamaFileType.ALL_F32)
+        add_tokenizer(writer, shape, words, template, pre=pre)
+        for name, values in weights.items():
+            writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
 
     heads = {"attn_q": shape["num_attention_heads"], "attn_k": shape["num_key_value_heads"]}
     for name, values in weights.items():

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from table import table
+from table import measure_and_table, table
 
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Headline, Summary
 from harness.data.views import Value
@@ -692,17 +692,13 @@ def free_folders(wanted: Sequence[Path]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Real servers and proxies, measured one after the other.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    measuring = verbs.add_parser("measure")
+    parser, measuring = measure_and_table("Real servers and proxies, measured one after the other.")
     measuring.add_argument("names", nargs="+", type=server_name, help=f"vllm-N, llama-N, {', '.join(OTHERS)}")
     measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
     measuring.add_argument("--max-seconds", type=float, help="of every ramp, instead of its own")
     measuring.add_argument("--repeat", type=int, default=1, help="ramps on each server")
     measuring.add_argument("--sweeps", action="store_true", help="a fixed sweep of the same length after each ramp")
     measuring.add_argument("--short", action="store_true", help="the levels 1 and 2, 2 s each")
-    tabling = verbs.add_parser("table")
-    tabling.add_argument("folders", nargs="+", type=Path)
     arguments = parser.parse_args()
     if arguments.verb == "table":
         print(report(of_folders(arguments.folders)))

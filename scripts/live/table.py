@@ -82,6 +82,15 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
+def measure_and_table(description: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Return the parser of a script that measures, or shows the table of such `folders`, and that of its `measure`."""
+    parser = argparse.ArgumentParser(description=description)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    measuring = verbs.add_parser("measure")
+    verbs.add_parser("table").add_argument("folders", nargs="+", type=Path)
+    return parser, measuring
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The knees of several runs, in one table.")
     parser.add_argument("--knee", type=float, required=True, help="where the server's knee is known to be")

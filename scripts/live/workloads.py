@@ -9,7 +9,6 @@ the server says twice: in the usage of each request, and by its own counters. Th
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 from servers import ServerError, Target, free_folders, knee_run, serve_vllm, serving
-from table import table
+from table import measure_and_table, table
 
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
@@ -82,13 +81,9 @@ def measure(target: Target, folders: Sequence[Path], options: list[str]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a real prefix cache serves, beside what Knee expects.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    measuring = verbs.add_parser("measure")
+    parser, measuring = measure_and_table("What a real prefix cache serves, beside what Knee expects.")
     measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
     measuring.add_argument("--short", action="store_true", help="the levels 2 and 4, 5 s each")
-    tabling = verbs.add_parser("table")
-    tabling.add_argument("folders", nargs="+", type=Path)
     arguments = parser.parse_args()
     if arguments.verb == "table":
         text, good = report(arguments.folders)
