@@ -11,6 +11,7 @@ from harness.base import units
 from harness.base.errors import HarnessError
 from harness.base.terminal import console, json_text
 from harness.cli import output
+from harness.cli.grouped import flag_of
 
 if TYPE_CHECKING:
     from harness.predict.deployment import Deployment
@@ -117,7 +118,7 @@ def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
 
     for name in _OF_CSV:
         if name in values:
-            raise HarnessError("the folder has its own", place=_flag(name), way_out="leave it out")
+            raise HarnessError("the folder has its own", place=flag_of(name), way_out="leave it out")
     run = Result.open(folder)
     where = msgspec.structs.replace(calibration.hardware(run), **values)
     model, deployment = calibration.deployed(run, where, prediction.measure)
@@ -140,7 +141,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
 
     for name in (*_OF_CSV, "model_config", "gpu"):
         if values.get(name) is None or (name in _OF_CSV and not 0 < values[name] < units.BEYOND):
-            raise HarnessError("a CSV does not say it", place=_flag(name), way_out="add it, above 0")
+            raise HarnessError("a CSV does not say it", place=flag_of(name), way_out="add it, above 0")
     lengths = MeanLengths(*(values.pop(name) for name in _OF_CSV))
     where = Hardware(**values)
     card = served.find(where, None, prediction.measure).card
@@ -159,7 +160,3 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
         for each in table.read(text, str(path))
     ]
     return msgspec.structs.replace(model, name=short(model.name)), deployment, lengths, read
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import click
 
 from harness.base import units
 from harness.base.errors import HarnessError
-from harness.cli.grouped import F, Spec, option, under
+from harness.cli.grouped import F, Spec, flag_of, option, under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,16 +79,10 @@ _TIMES = {
     "o_step": "--step-overhead",
     "o_req": "--request-overhead",
 }
-
-_RATIOS = {
-    "mbu": "--mbu",
-    "mfu_prefill": "--mfu",
-    "gpu_memory_utilization": "--gpu-memory-utilization",
-    "weight_bytes": "--weight-bytes",
-    "max_num_seqs": "--max-num-seqs",
-    "max_num_batched_tokens": "--max-num-batched-tokens",
-    "kv_tokens": "--kv-tokens",
-}
+_ABOVE_0 = (
+    "mbu", "mfu_prefill", "gpu_memory_utilization", "weight_bytes", "max_num_seqs", "max_num_batched_tokens",
+    "kv_tokens",
+)  # fmt: skip
 
 
 def options(command: F) -> F:
@@ -110,14 +103,14 @@ def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
             raise HarnessError(
                 f"{value:g} is beyond reason", place=_flag(name), way_out="give what a server could have"
             )
-    for name, flag in _RATIOS.items():
+    for name in _ABOVE_0:
         if name in values and not values[name] > 0:
-            raise HarnessError(f"{values[name]:g} is not above 0", place=flag, way_out="give one above 0")
+            raise HarnessError(f"{values[name]:g} is not above 0", place=_flag(name), way_out="give one above 0")
     return values
 
 
 def _flag(name: str) -> str:
-    return {**_TIMES, **_RATIOS, "mfu_decode": "--mfu"}.get(name, f"--{name.replace('_', '-')}")
+    return {**_TIMES, "mfu_prefill": "--mfu", "mfu_decode": "--mfu"}.get(name, flag_of(name))
 
 
 def model(name: str, *, hub: bool) -> tuple[str, str]:
@@ -170,7 +163,7 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
         raise HarnessError(fact, place=f"{path}: $.workload.dataset", way_out=way_out)
     lengths = {}
     for field in ("input_tokens", "output_tokens"):
-        flag, text = f"--{field.replace('_', '-')}", flags[field]
+        flag, text = flag_of(field), flags[field]
         if text is None:
             continue
         if found.class_:

@@ -41,6 +41,11 @@ class Choice(click.Choice[str]):
         return value if added else super().convert(value, param, ctx)
 
 
+def flag_of(name: str) -> str:
+    """Return the option that sets the parameter of that name, like --input-tokens."""
+    return f"--{name.replace('_', '-')}"
+
+
 class Spec(NamedTuple):
     """An option that has no heading yet."""
 

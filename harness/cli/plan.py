@@ -12,7 +12,7 @@ import click
 from harness.base import units
 from harness.base.errors import HarnessError
 from harness.cli import output
-from harness.cli.grouped import Grouped, option, under
+from harness.cli.grouped import Grouped, flag_of, option, under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -197,10 +197,6 @@ def _outlook(flags: Mapping[str, Any]) -> Forecast:
     )
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _amount(text: str, place: str) -> float:
     """A number from 0 on, also like 10e9 or 10B.
 
@@ -219,14 +215,14 @@ def _amount(text: str, place: str) -> float:
 
 
 def _read(flags: Mapping[str, Any], name: str, read: Callable[[str, str], float]) -> float | None:
-    return None if flags[name] is None else read(flags[name], _flag(name))
+    return None if flags[name] is None else read(flags[name], flag_of(name))
 
 
 def _above(flags: Mapping[str, Any], name: str, read: Callable[[str, str], float] = _amount) -> float | None:
     """A number above 0, and above what no server has."""
     value = _read(flags, name, read)
     if value is not None and not value > units.BEYOND**-1:
-        raise HarnessError(f"{flags[name][:40]!r} is not above 0", place=_flag(name), way_out="give more")
+        raise HarnessError(f"{flags[name][:40]!r} is not above 0", place=flag_of(name), way_out="give more")
     return value
 
 
@@ -235,14 +231,14 @@ def _share(flags: Mapping[str, Any], name: str) -> float | None:
     value = _read(flags, name, units.share)
     if value is not None and not 0.01 <= value <= 1:
         raise HarnessError(
-            f"{flags[name][:40]!r} is not between 1% and 100%", place=_flag(name), way_out="write it like 70%"
+            f"{flags[name][:40]!r} is not between 1% and 100%", place=flag_of(name), way_out="write it like 70%"
         )
     return value
 
 
 def _pairs(flags: Mapping[str, Any], name: str, example: str) -> dict[str, float]:
     """Amounts by their names, each once."""
-    place, found = _flag(name), {}
+    place, found = flag_of(name), {}
     for part in filter(None, (flags[name] or "").split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key or key in found:
@@ -259,7 +255,7 @@ def _percentiles(flags: Mapping[str, Any], name: str) -> dict[str, float]:
         known = key.startswith("p") and key[1:] in units.PERCENTILES
         if not known or not 1 <= tokens <= units.MOST_TOKENS or math.isnan(tokens):
             fact = f"{key[:20]}={tokens:g} is no percentile of a length"
-            raise HarnessError(fact, place=_flag(name), way_out="write it like p95=2k,p99=8k")
+            raise HarnessError(fact, place=flag_of(name), way_out="write it like p95=2k,p99=8k")
     return found
 
 

@@ -12,7 +12,7 @@ from harness.base import units
 from harness.base.errors import HarnessError
 from harness.base.terminal import console
 from harness.cli import deployed, output
-from harness.cli.grouped import Grouped, option, under
+from harness.cli.grouped import Grouped, flag_of, option, under
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -174,7 +174,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
 
     for flag in ("prefill_gpus", "decode_gpus"):
         if flags[flag] is None:
-            raise HarnessError("two pools need both sizes", place=f"--{flag.replace('_', '-')}", way_out="add it")
+            raise HarnessError("two pools need both sizes", place=flag_of(flag), way_out="add it")
     unused = ("simulate", "measured", "calibration", "plot", "rate", "slo", "price", "gpus", "dp", "ep")
     for flag in unused:
         if flags[flag]:

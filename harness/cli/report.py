@@ -19,8 +19,6 @@ from harness.cli.grouped import Choice
 from harness.results import exporters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.data.summary import Summary
     from harness.library.answers import Measured
 
@@ -59,7 +57,6 @@ def report(
     """
     from harness.analysis import rules as registry
     from harness.analysis.summarise import summarise
-    from harness.base.errors import HarnessError
     from harness.results import levelmap
     from harness.results.result import Result, read_summary, without_requests
 
@@ -155,7 +152,6 @@ def print_levels(folder: Path, *, verbose: bool = False) -> None:
     as any other reading of the folder does. The run's lock on its folder says whether it goes on.
     """
     from harness.analysis.summarise import summarise
-    from harness.base.terminal import console
     from harness.report import document, level_table, run_report, terminal
     from harness.results.result import Result, run_manifest
 

@@ -18,7 +18,7 @@ from harness.base import units
 from harness.base.errors import HarnessError
 from harness.base.terminal import console
 from harness.cli import output
-from harness.cli.grouped import F, Grouped, Option, of_run, under
+from harness.cli.grouped import F, Grouped, Option, flag_of, of_run, under
 from harness.spec import options, ready
 from harness.spec.options import OPTIONS
 
@@ -216,8 +216,8 @@ def _shard(resolved: Scenario, flags: dict[str, Any]) -> Shard | None:
     if flags["shard"] is None:
         for name in ("start_at", "run_id"):
             if flags[name] is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise HarnessError("it is of a shard", place=option, way_out="give --shard, or leave it out")
+                way_out = "give --shard, or leave it out"
+                raise HarnessError("it is of a shard", place=flag_of(name), way_out=way_out)
         return None
     from harness.spec import shard
 

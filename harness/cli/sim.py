@@ -9,7 +9,7 @@ import click
 
 from harness.base.errors import HarnessError
 from harness.cli import deployed
-from harness.cli.grouped import Grouped, option, under
+from harness.cli.grouped import Grouped, flag_of, option, under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,17 +95,18 @@ def _profile(profile: str | None, flags: Mapping[str, Any]) -> Profile:
     """What to serve; a model or a card that is not named is the default's."""
     from harness.sim import profile as profiles
 
-    for flag, of in (("hub", "model-config"), ("host_cpus", "gpu")):
-        if flags[flag] and flags[of.replace("-", "_")] is None:
-            place = f"--{flag.replace('_', '-')}"
-            raise HarnessError(f"it has no effect without --{of}", place=place, way_out=f"add --{of}")
+    for flag, of in (("hub", "model_config"), ("host_cpus", "gpu")):
+        if flags[flag] and flags[of] is None:
+            raise HarnessError(
+                f"it has no effect without {flag_of(of)}", place=flag_of(flag), way_out=f"add {flag_of(of)}"
+            )
     own = ("speed", "dtype", "kv_dtype", "prefix_caching", "block_size", "scheduling_policy")
     settings = deployed.figures(flags) | {name: flags[name] for name in own}
     named = [flag for flag in ("model_config", "gpu") if flags[flag] is not None]
     if not named:
         return profiles.profile(profiles.DEFAULT if profile is None else profile, **settings)
     if profile is not None:
-        fact = f"it names a model and a card, as --{named[0].replace('_', '-')} does"
+        fact = f"it names a model and a card, as {flag_of(named[0])} does"
         raise HarnessError(fact, place="--profile", way_out="leave one of them out")
     model, card = profiles.DEFAULT.split("/")
     path, name = deployed.model(flags["model_config"] or model, hub=flags["hub"])

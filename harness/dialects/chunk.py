@@ -136,15 +136,12 @@ def call_text(call: msgspec.Raw) -> str:
     return bytes(call).decode("utf-8", "replace")
 
 
-def usage_of(
-    prompt: int | None, completion: int | None, cached: int | None = None, reasoning: int | None = None
-) -> Usage:
+def usage_of(prompt: int | None, completion: int | None, cached: int | None = None) -> Usage:
     """Return the usage from an API that names its counts otherwise, or in parts; None where it gives none."""
     return Usage(
         None if prompt is None else min(prompt, _MOST),
         None if completion is None else min(completion, _MOST),
         None if cached is None else PromptDetails(cached),
-        None if reasoning is None else OutputDetails(reasoning),
     )
 
 

@@ -91,13 +91,28 @@ class Range(_Law, frozen=True, tag="range"):
         return (self.low + self.high) / 2
 
 
-class Normal(_Law, frozen=True, tag="normal"):
-    """A normal distribution within its bounds, rounded."""
+class _Bounded(_Law, frozen=True):
+    """A distribution within its bounds, rounded."""
 
     nominal: float  # mean, before what is out of bounds is left out
-    sd: float  # likewise
+    sd: float  # standard deviation, before what is out of bounds is left out
     low: int = 1
     high: int = MOST_TOKENS
+
+    def mean(self) -> float:
+        """Return the sum over n of the share above n, in tokens; the integral where the lengths lie too far apart."""
+        low, high = self.quantile(_RARE), self.quantile(1 - _RARE)
+        if high - low > _FEW:
+            return self._unrounded_mean()
+        return low + math.fsum(1 - self.cdf(n) for n in range(low, high))
+
+    def _unrounded_mean(self) -> float:
+        """Return the mean of the truncated distribution, where rounding is too fine to count."""
+        raise NotImplementedError
+
+
+class Normal(_Bounded, frozen=True, tag="normal"):
+    """A normal distribution within its bounds, rounded."""
 
     def __str__(self) -> str:
         return f"{_plain(self.nominal)}±{_plain(self.sd)}{_bounds(self.low, self.high)}"
@@ -108,13 +123,8 @@ class Normal(_Law, frozen=True, tag="normal"):
     def cdf(self, n: float) -> float:
         return self._cut.cdf(math.floor(n) + 0.5)
 
-    def mean(self) -> float:
-        """Of a truncated normal distribution, where rounding is too fine to count.
-
-        With α and β the bounds in sd from the nominal mean: nominal + sd (φ(α) - φ(β)) / (Φ(β) - Φ(α)).
-        """
-        if (summed := _summed(self)) is not None:
-            return summed
+    def _unrounded_mean(self) -> float:
+        """Return nominal + sd (φ(α) - φ(β)) / (Φ(β) - Φ(α)), with α and β the bounds in sd from the nominal mean."""
         cut, density = self._cut, self._cut.law.pdf  # the density is φ / sd
         return self.nominal + self.sd**2 * (density(cut.low) - density(cut.high)) / cut.mass
 
@@ -123,17 +133,12 @@ class Normal(_Law, frozen=True, tag="normal"):
         return _Cut(NormalDist(self.nominal, self.sd), self.low - 0.5, self.high + 0.5)
 
 
-class Lognormal(_Law, frozen=True, tag="lognormal"):
+class Lognormal(_Bounded, frozen=True, tag="lognormal"):
     """A lognormal distribution within its bounds, rounded.
 
     Mean and standard deviation are those of the lengths themselves: their logarithms have the variance
     σ² = ln(1 + (sd / nominal)²) and the mean ln(nominal) - σ² / 2.
     """
-
-    nominal: float  # mean, before what is out of bounds is left out
-    sd: float  # likewise
-    low: int = 1
-    high: int = MOST_TOKENS
 
     def __str__(self) -> str:
         return f"lognormal({_plain(self.nominal)},{_plain(self.sd)}){_bounds(self.low, self.high)}"
@@ -144,13 +149,11 @@ class Lognormal(_Law, frozen=True, tag="lognormal"):
     def cdf(self, n: float) -> float:
         return self._cut.cdf(math.log(math.floor(n) + 0.5)) if n >= self.low else 0.0
 
-    def mean(self) -> float:
-        """Of a truncated lognormal distribution, where rounding is too fine to count.
+    def _unrounded_mean(self) -> float:
+        """Return nominal (Φ(β - σ) - Φ(α - σ)) / (Φ(β) - Φ(α)).
 
-        With α and β the logarithms of the bounds in σ from their mean: nominal (Φ(β - σ) - Φ(α - σ)) / (Φ(β) - Φ(α)).
+        α and β are the logarithms of the bounds, in σ from the mean of the logarithms.
         """
-        if (summed := _summed(self)) is not None:
-            return summed
         cut, variance = self._cut, self._cut.law.variance
         weighted = NormalDist(cut.law.mean + variance, cut.law.stdev)  # each length counted by itself
         return self.nominal * (weighted.cdf(cut.high) - weighted.cdf(cut.low)) / cut.mass
@@ -256,9 +259,3 @@ def _plain(number: float) -> str:
 def _bounds(low: int, high: int) -> str:
     """The bounds as text, where they are any."""
     return "" if (low, high) == (1, MOST_TOKENS) else f" in {low}..{high}"
-
-
-def _summed(law: Normal | Lognormal) -> float | None:
-    """Mean of all that is drawn, as the sum over n of the share above n; None where the lengths lie too far apart."""
-    low, high = law.quantile(_RARE), law.quantile(1 - _RARE)
-    return low + math.fsum(1 - law.cdf(n) for n in range(low, high)) if high - low <= _FEW else None

@@ -42,10 +42,6 @@ class Option(NamedTuple):
         return {path: found[name] for path in self.sets if (name := path.rpartition(".")[2]) in found}
 
 
-def option(names: str, help: str, metavar: str | None = None, **more: Any) -> Option:
-    return Option(names, help, metavar, **more)
-
-
 def _field(table: str, names: str, help: str, metavar: str | None = None, **more: Any) -> Option:
     """Return an option that sets the field of its own name in a table of the scenario."""
     name = names.partition("/")[0].removeprefix("--").replace("-", "_")
@@ -127,7 +123,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "Common options": (
-        option("--url", "Endpoint, like http://host:8000; 'sim:' is the simulated one. Several: replicas of one.",
+        Option("--url", "Endpoint, like http://host:8000; 'sim:' is the simulated one. Several: replicas of one.",
                "URL", multiple=True, with_resume=True, sets=("target.url", "target.urls"), read=_urls),
         target("--model", "Model name; needed only if the server has several.", "NAME"),
         target("--api-key-env", "Environment variable that holds the API key.", "VAR"),
@@ -135,17 +131,17 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         workload("--output-tokens", "Answer length in tokens; default 128.", "N"),
         ramp("--levels", "Requests in flight, level by level; default: until the knee is found.",
              "1,2,4", read=units.levels),
-        option("--rate", "Requests per second instead; auto seeks the most within --slo.",
+        Option("--rate", "Requests per second instead; auto seeks the most within --slo.",
                "R[,R…]", sets=("ramp.rates", "ramp.search_rate"), read=_rate),
-        option("--slo", "Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; finds the SLO knee.",
+        Option("--slo", "Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; finds the SLO knee.",
                "NAME=TIME,…", sets=("slo",), read=units.slo),
         ramp("--max-seconds", "End the run after this long.", "TIME"),
-        option("--out", "Result folder; default results/NAME-TIME.", "DIR"),
+        Option("--out", "Result folder; default results/NAME-TIME.", "DIR"),
     ),
     "Endpoint": (
         target("--api", f"One of {', '.join(APIS)}; default chat.", "NAME",
                choices=APIS, plugins="knee.dialects", with_resume=True),
-        option("--header", "Extra header; its value is not stored. V may be env:NAME.",
+        Option("--header", "Extra header; its value is not stored. V may be env:NAME.",
                "K:V", multiple=True, with_resume=True, sets=("target.headers",), read=headers),
         target("--extra-body", "Fields added to every request.", "JSON", read=json_object),
         target("--omit", "Fields left out of every request, like ignore_eos.", "FIELD,…", multiple=True, read=_names),
@@ -163,7 +159,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         target("--session-header", "Send each session's id in this header, for a gateway.", "NAME"),
         target("--traceparent", "Send a W3C trace id, another with each request.", kind=bool),
         target("--metrics-url", "The server's Prometheus page; default /metrics on its host.", "URL"),
-        option("--exporter", "Page of a DCGM or node exporter of what serves.",
+        Option("--exporter", "Page of a DCGM or node exporter of what serves.",
                "URL", multiple=True, sets=("target.exporters",), read=list),
         target("--server-meta", "Facts about the server for the manifest.", "K=V", multiple=True, read=_facts),
     ),
@@ -171,14 +167,14 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         workload("--dataset",
                  "Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format.",
                  "FILE", read=_dataset, with_resume=True),
-        option("--skip-broken", "Leave out what of the dataset cannot be read, and count it.",
+        Option("--skip-broken", "Leave out what of the dataset cannot be read, and count it.",
                kind=bool, sets=("workload.dataset",), read=lambda _: {"skip_broken": True}),
-        option("--canaries", "Check that answers under load are those of an unloaded server.",
+        Option("--canaries", "Check that answers under load are those of an unloaded server.",
                kind=bool, sets=("quality",), read=lambda _: {}),
-        option("--questions", "Canaries from a file, as JSON lines, with their right answers.",
+        Option("--questions", "Canaries from a file, as JSON lines, with their right answers.",
                "FILE", sets=("quality",), read=lambda path: {"file": path}),
         workload("--tokenizer", "Makes prompts exact; default: words, counted by the server.", "PATH|ID"),
-        option("--trust-remote-code", "Run the code that the tokenizer's folder brings.", kind=bool, with_resume=True),
+        Option("--trust-remote-code", "Run the code that the tokenizer's folder brings.", kind=bool, with_resume=True),
         workload("--inputs", "Texts of a request of embeddings, rerank or score; default 1.", "N"),
         workload("--seed", "Seed of the prompts; default: a new one each run.", "N", kind=int),
     ),
@@ -196,7 +192,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
              "wave(period=60s,low=5,high=20), spike(period=120s,for=10s,low=5,high=50); trace, "
              "trace(speed=2): the times of --dataset.",
              "KIND"),
-        option("--burstiness", "As vLLM has it: the same as --arrivals 'gamma(K)'.",
+        Option("--burstiness", "As vLLM has it: the same as --arrivals 'gamma(K)'.",
                "K", kind=float, least=0.001, sets=("ramp.arrivals",), read="gamma({:g})".format),
         ramp("--start", "How a level's new slots begin; batch: all at once, and again when all are over.",
              choices=get_args(Start)),
@@ -204,13 +200,13 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ramp("--keep-going", "Go on past a level of --levels or --rate that fails.", kind=bool),
         ramp("--probe", "Measure one phase alone.", choices=get_args(Phase)),
         ramp("--workers", "Load-generating processes; default auto, one for 256 streams.", "N|auto", read=_workers),
-        option("--shard", "Be the I-th of N machines that load together; docs/scale.md.", "I/N"),
-        option("--start-at", "When the shards' first level begins, like 2030-01-31T12:00:00Z.", "TIME"),
-        option("--run-id", "Of a run in shards; default: by scenario and start.", "NAME"),
+        Option("--shard", "Be the I-th of N machines that load together; docs/scale.md.", "I/N"),
+        Option("--start-at", "When the shards' first level begins, like 2030-01-31T12:00:00Z.", "TIME"),
+        Option("--run-id", "Of a run in shards; default: by scenario and start.", "NAME"),
         ramp("--ray", "Run the workers on this Ray cluster's nodes, auto or HOST:PORT.", "ADDRESS"),
     ),
     "Limits": (
-        option("--goodput", "The limits of --slo as vLLM writes them: 'ttft:500 tpot:50'.",
+        Option("--goodput", "The limits of --slo as vLLM writes them: 'ttft:500 tpot:50'.",
                "NAME:MS …", sets=("slo",), read=units.goodput),
         ramp("--slo-fail", "Exit status 99 if even the lowest load misses the SLO.", kind=bool),
         ramp("--max-ttft", "Measure no level above one whose TTFT p99 exceeds this.", "TIME"),
@@ -238,17 +234,17 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         sim("--speed", "How many times faster than real time 'sim:' runs; default 1.", "X", kind=float),
     ),
     "Output": (
-        option("--json", "Print summary.json on stdout.", kind=bool, name="as_json", with_resume=True),
-        option("--quiet", "No progress and no table.", kind=bool, with_resume=True),
-        option("--verbose", "Every remark with its advice, the details of the answer, and every table.",
+        Option("--json", "Print summary.json on stdout.", kind=bool, name="as_json", with_resume=True),
+        Option("--quiet", "No progress and no table.", kind=bool, with_resume=True),
+        Option("--verbose", "Every remark with its advice, the details of the answer, and every table.",
                kind=bool, with_resume=True),
-        option("--no-plots", "No curve.png and no report.html.", kind=bool, with_resume=True),
-        option("--resume", "Continue a run that ended early, with its own scenario.", "DIR"),
-        option("--list", "List the ready scenarios with their questions and stop.", kind=bool, name="list_ready"),
-        option("--print-scenario", "Print the resolved scenario as TOML and stop.", kind=bool),
-        option("--print-requests", "Print the first N requests as JSON lines and stop.", "N"),
-        option("--yes", "Answer yes to every question, like loading a public host.", kind=bool, with_resume=True),
-        option("--allow-env", "Variable that a scenario or a resumed folder may send.",
+        Option("--no-plots", "No curve.png and no report.html.", kind=bool, with_resume=True),
+        Option("--resume", "Continue a run that ended early, with its own scenario.", "DIR"),
+        Option("--list", "List the ready scenarios with their questions and stop.", kind=bool, name="list_ready"),
+        Option("--print-scenario", "Print the resolved scenario as TOML and stop.", kind=bool),
+        Option("--print-requests", "Print the first N requests as JSON lines and stop.", "N"),
+        Option("--yes", "Answer yes to every question, like loading a public host.", kind=bool, with_resume=True),
+        Option("--allow-env", "Variable that a scenario or a resumed folder may send.",
                "NAME", multiple=True, with_resume=True),
     ),
 
