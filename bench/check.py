@@ -33,7 +33,7 @@ _DRAWS = 100  # curves of a fit: its interval is only the least that repeats cou
 def measured(
     label: str, truth: TrueCurve, levels: list[int], noise: Noise, rng: np.random.Generator
 ) -> list[CheckedRun]:
-    """The repeats of one side, each with a curve of its own."""
+    """Return the repeats of one side, each with a curve of its own."""
     out = []
     for run in compare.runs(label, truth, levels, noise, rng):
         fit = curve.fit(run.points, draws=_DRAWS)
@@ -46,7 +46,7 @@ def measured(
 
 
 def outcome(kind: str, noise: Noise, rng: np.random.Generator) -> str:
-    """What the check says of a drawn stack against its baseline."""
+    """Return what the check says of a drawn stack against its baseline."""
     truth = knee_truths.drawn("capped", rng)
     other = compare.faster(truth, SLOWER) if kind == "slower" else truth
     levels = knee_truths.doubling(truth.B)
@@ -55,7 +55,7 @@ def outcome(kind: str, noise: Noise, rng: np.random.Generator) -> str:
 
 
 def trial(kind: str, noise: Noise, rng: np.random.Generator) -> bool:
-    """Whether the check says what is true."""
+    """Return whether the check says what is true."""
     return (outcome(kind, noise, rng) == "missed") == (kind == "slower")
 
 

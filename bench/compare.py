@@ -43,7 +43,7 @@ class Noise(NamedTuple):
 
 
 def runs(label: str, truth: TrueCurve, levels: list[int], noise: Noise, rng: np.random.Generator) -> list[Run]:
-    """The repeats of one stack."""
+    """Return the repeats of one stack."""
     out = []
     for repeat in range(noise.repeats):
         shared = math.exp(noise.run * rng.normal())
@@ -59,18 +59,18 @@ def runs(label: str, truth: TrueCurve, levels: list[int], noise: Noise, rng: np.
 
 
 def faster(truth: TrueCurve, by: float) -> TrueCurve:
-    """The same curve with every level faster."""
+    """Return the same curve with every level faster."""
     return truth._replace(a=truth.a / by, b=truth.b / by)
 
 
 def turning(truth: TrueCurve, rng: np.random.Generator) -> TrueCurve:
-    """A curve that is below `truth` at low load and above it at high load."""
+    """Return a curve that is below `truth` at low load and above it at high load."""
     a, plateau = truth.a * rng.uniform(*SLOWER), truth.plateau * rng.uniform(*HIGHER)
     return TrueCurve(a, truth.b, a / (1 / plateau - truth.b))
 
 
 def crossing(one: TrueCurve, other: TrueCurve, low: float, high: float) -> float:
-    """Where two curves that change their order once meet; by bisection.
+    """Return where two curves that change their order once meet; by bisection.
 
     >>> round(crossing(TrueCurve(0.02, 0.0, 48.0), TrueCurve(0.03, 0.0, 96.0), 1.0, 1000.0), 6)    # N/0.03 = 48/0.02
     72.0
@@ -86,7 +86,7 @@ def crossing(one: TrueCurve, other: TrueCurve, low: float, high: float) -> float
 
 
 def trial(kind: str, noise: Noise, rng: np.random.Generator) -> bool:
-    """Whether the comparison of a drawn pair says what is true."""
+    """Return whether the comparison of a drawn pair says what is true."""
     truth = knee_truths.drawn("capped", rng)
     other = {"equal": lambda: truth, "apart": lambda: faster(truth, APART), "turning": lambda: turning(truth, rng)}[
         kind
@@ -110,7 +110,7 @@ def compared(one: TrueCurve, other: TrueCurve, levels: list[int], noise: Noise, 
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options, less how many runs a side has."""
+    """Return the options, less how many runs a side has."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

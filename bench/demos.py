@@ -63,14 +63,14 @@ def demo(folder: Path, *, disturbed: bool) -> Row:
 
 
 def competing(nice: int) -> contextlib.AbstractContextManager[object]:
-    """A process a core that takes it for half of every second."""
+    """Return a process a core that takes it for half of every second."""
     from disturbed import disturbed
 
     return disturbed(sorted(os.sched_getaffinity(0)), nice)
 
 
 def commands_of_the_readme(nice: int) -> bool:
-    """Whether every command of the README ends as it says, while others take the cores."""
+    """Return whether every command of the README ends as it says, while others take the cores."""
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_readme.py"]
     with competing(nice):
         done = subprocess.run(test, capture_output=True, text=True, check=False)

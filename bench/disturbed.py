@@ -93,7 +93,7 @@ class Row(NamedTuple):
 
 @contextlib.contextmanager
 def disturbed(cpus: list[int], nice: int) -> Iterator[list[int]]:
-    """A process on each core that takes it for half of every second; gives their priorities."""
+    """Yield a process on each core that takes it for half of every second; gives their priorities."""
     command = [sys.executable, "-S", "-c", DISTURB]
     processes = [subprocess.Popen([*command, str(cpu), str(nice)], stdout=subprocess.PIPE, text=True) for cpu in cpus]
     try:
@@ -105,7 +105,7 @@ def disturbed(cpus: list[int], nice: int) -> Iterator[list[int]]:
 
 
 def late_by_log(records: list[Record], written: dict[str, Entry], s: LevelSummary, origin_ns: int) -> float:
-    """Share of the slots' time in the window from the log's last write of an answer to the next send in its slot."""
+    """Return the share of the slots' time in the window from the last write of an answer to the next send there."""
     start, end = s.window
     before = {r.done_s: r.request_id for r in records if r.done_s is not None}
     empty = 0.0

@@ -68,7 +68,7 @@ def cost(streams: int = STREAMS, **changes: object) -> tuple[float, str]:
 
 
 def floor(streams: int = STREAMS, answer: int = ANSWER, pace: StreamPace = SMOOTH) -> float:
-    """What receiving alone costs on this machine now (bench/engine_floor.py); CPU seconds per million tokens."""
+    """Return what receiving alone costs on this machine now (bench/engine_floor.py); CPU seconds per million tokens."""
     script = Path(__file__).with_name("engine_floor.py")
     with serving(reference(pace), cpu=processors()[0]) as served:
         command = [
@@ -258,7 +258,7 @@ def profiled() -> set[str]:
 
 
 def measured(row: Row, trials: int) -> tuple[list[float], str]:
-    """The figures of every trial, and the remark on the median one."""
+    """Return the figures of every trial, and the remark on the median one."""
     found = [row.trial() for _ in range(row.trials or trials)]
     ordered = sorted(found)
     return [value for value, _ in ordered], ordered[len(ordered) // 2][1]

@@ -73,7 +73,7 @@ class Function(NamedTuple):
 
 
 def room(file: str) -> str:
-    """The room of a file below harness/.
+    """Return the room of a file below harness/.
 
     >>> room("load/sse.py"), room("__main__.py")
     ('load', 'top')
@@ -82,7 +82,7 @@ def room(file: str) -> str:
 
 
 def functions(file: str, source: str) -> Iterator[Function]:
-    """Every function of a file, those within classes and functions too."""
+    """Yield every function of a file, those within classes and functions too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             signature = node.args
@@ -133,7 +133,7 @@ def traced(folder: Path, *arguments: str | Path) -> tuple[int, dict[int, house_t
 
 
 def measured(result: Path, pid: int, traces: dict[int, house_trace.Trace]) -> list[str]:
-    """The files that a request crosses while it is measured, from the traces of `knee run`."""
+    """Return the files that a request crosses while it is measured, from the traces of `knee run`."""
     origin_ns = json.loads((result / "manifest.json").read_text())["clock"]["monotonic_ns_origin"]
     level, _ = json.loads((result / "summary.json").read_text())["levels"]
     low, high = (origin_ns + round(at * 1e9) for at in level["window"])
@@ -149,12 +149,12 @@ def measured(result: Path, pid: int, traces: dict[int, house_trace.Trace]) -> li
 
 
 def mentions(text: str | bytes, ids: list[str | bytes]) -> bool:
-    """Whether one of the ids stands in it."""
+    """Return whether one of the ids stands in it."""
     return any(type(each) is type(text) and each in text for each in ids)  # type: ignore[operator]
 
 
 def reading(result: Path, trace: house_trace.Trace) -> list[str]:
-    """The files that a request crosses while it is read, from the trace of `knee report`."""
+    """Return the files that a request crosses while it is read, from the trace of `knee report`."""
     low, _, stack = next(each for each in trace.opened if Path(each[1]).is_relative_to(result))
     high = max(trace.levels.values())
     found = {*stack, *(entry.file for entry in trace.entries if low <= entry.time_ns < high)}
@@ -162,7 +162,7 @@ def reading(result: Path, trace: house_trace.Trace) -> list[str]:
 
 
 def crossed() -> list[Row]:
-    """What one request crosses, from a run and a report that are traced."""
+    """Return what one request crosses, from a run and a report that are traced."""
     with tempfile.TemporaryDirectory() as place:
         result = Path(place) / "result"
         with running(reference(StreamPace(ttft_s=0.02, itl_s=0.002))) as url:

@@ -42,13 +42,13 @@ class Trace(NamedTuple):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables that make a Python, and those it starts, leave their traces in the folder."""
+    """Return the variables that make a Python, and those it starts, leave their traces in the folder."""
     (folder / "sitecustomize.py").write_text(STARTS.format(bench=str(Path(__file__).parent)))
     return {VARIABLE: str(folder), "PYTHONPATH": str(folder)}
 
 
 def read(folder: Path) -> dict[int, Trace]:
-    """The traces that lie in the folder, by process."""
+    """Return the traces that lie in the folder, by process."""
     traces = [pickle.loads(path.read_bytes()) for path in folder.glob("*.trace")]
     return {pid: Trace(pid, [TraceEntry(*entry) for entry in entries], *more) for pid, entries, *more in traces}
 
@@ -97,7 +97,7 @@ def _names() -> Callable[[CodeType], str]:
 
 
 def _mentioned(frame: FrameType) -> Iterator[str | bytes]:
-    """The arguments that are text or bytes, and the request_id of those that have one, in lists as well."""
+    """Yield the arguments that are text or bytes, and the request_id of those that have one, in lists as well."""
     for name in frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]:
         value = frame.f_locals.get(name)
         for each in value[:1] if isinstance(value, list | tuple) else (value,):

@@ -91,7 +91,7 @@ def of_draws(draws: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Value:
 
 
 def sweep_result(levels: Sequence[MeasuredLevel], seed: int = 0) -> SweepResult:
-    """The fit through the levels, and what they took."""
+    """Return the fit through the levels, and what they took."""
     fitted = fit(knee_truths.points(levels), seed=seed)
     found = fitted.curve
     return SweepResult(
@@ -112,7 +112,7 @@ def streams(seed: int, kind: str, noise: float, index: int, n: int) -> list[np.r
 
 
 def scale(truth: TrueCurve) -> float:
-    """The concurrency at which the curve bends: its hinge, or a hyperbola's half-point."""
+    """Return the concurrency at which the curve bends: its hinge, or a hyperbola's half-point."""
     return truth.B if math.isfinite(truth.B) else truth.a / truth.b
 
 
@@ -129,7 +129,7 @@ def ramped(kind: str, noise: float, seed: int, doubled: int, index: int) -> Run:
 
 
 def cut_below(noise: float, seed: int, index: int) -> tuple[TrueCurve, SweepResult]:
-    """A capped hyperbola whose ramp --max-concurrency ends at 50 to 100 % of the hinge."""
+    """Return a capped hyperbola whose ramp --max-concurrency ends at 50 to 100 % of the hinge."""
     drawing, first, where = streams(seed + 1, "capped", noise, index, 3)
     truth = knee_truths.drawn("capped", drawing)
     most = max(1, math.ceil(truth.B * where.uniform(0.5, 1.0)) - 1)
@@ -210,7 +210,7 @@ FIGURES = {"hinge": "hinge", "plateau": "plateau", "shown": "plateau where it is
 
 
 def _both(runs: Sequence[Run]) -> Iterator[list[tuple[TrueCurve, SweepResult]]]:
-    """What the adaptive ramps answered, with their truths, and then what the doubling sweeps did."""
+    """Yield what the adaptive ramps answered, with their truths, and then what the doubling sweeps did."""
     yield [(run.truth, run.adaptive) for run in runs]
     yield [(run.truth, run.doubling) for run in runs if run.doubling is not None]
 
@@ -355,7 +355,7 @@ def one_level(seed: int, runs: int, name: str) -> tuple[str, Tally, float, float
 
 
 def level(work: SharedRamps) -> Iterator[Line]:
-    """A level's own interval, where the window ends as soon as it is precise."""
+    """Yield a level's own interval, where the window ends as soon as it is precise."""
     for name, found, length, precise in work.pool.map(
         partial(one_level, work.options.seed, 2 * work.options.runs), ONE_LEVEL
     ):
@@ -427,7 +427,7 @@ ROWS: dict[str, Callable[[SharedRamps], Iterator[Line]]] = {
 
 
 def shown(line: Line) -> str:
-    """A line of the table in Markdown."""
+    """Return a line of the table in Markdown."""
     met = "–" if line.met is None else "yes" if line.met else "no"
     return f"| {line.row} | {line.what} | {line.reach} | {line.found} | {met} | {line.remark} |"
 

@@ -59,7 +59,7 @@ class Folder(msgspec.Struct, frozen=True):
 
     @property
     def off(self) -> float | None:
-        """The seats over the limit, less 1; None without either."""
+        """Return the seats over the limit, less 1; None without either."""
         return self.found.value / self.limit - 1 if isinstance(self.found, Seats) and self.limit else None
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 def levels(folder: Path) -> list[LevelSummary]:
-    """The levels of a folder, by its records where it has them."""
+    """Return the levels of a folder, by its records where it has them."""
     if not (folder / REQUESTS).exists():
         return read_summary(folder).levels
     run = Result.open(folder)
@@ -85,7 +85,7 @@ def levels(folder: Path) -> list[LevelSummary]:
 
 
 def folders() -> Iterator[Folder]:
-    """Every folder of the lists, with what its levels show."""
+    """Yield every folder of the lists, with what its levels show."""
     named: list[tuple[str, int | None, str]] = [(name, limit, "") for limit, names in LIMITS.items() for name in names]
     named += [(name, None, why) for why, names in NONE.items() for name in names]
     for name, limit, why in named:
@@ -96,7 +96,7 @@ def folders() -> Iterator[Folder]:
 
 
 def lines(show: Callable[[str], object] = lambda text: None) -> Iterator[Line]:
-    """The rows `folders` of the table; every folder is shown as it is read."""
+    """Yield the rows `folders` of the table; every folder is shown as it is read."""
     found = []
     for folder in folders():
         show(str(folder))

@@ -18,7 +18,7 @@ _EXCESS = 0.20
 
 
 def two_lines(C: Sequence[float], X: Sequence[float]) -> float | None:
-    """Where a rising line and a flatter one meet; None where no pair of lines is admitted.
+    """Return where a rising line and a flatter one meet; None where no pair of lines is admitted.
 
     Every level but the outermost is tried as the break, and belongs to both lines: so where the knee lies between
     two levels, one of the lines is bent by a level that is not its own. Both axes run from 0 to 1, linearly, and
@@ -60,7 +60,7 @@ def _line(u: Floats, v: Floats) -> tuple[float, float, float]:
 
 
 def latency_threshold(C: Sequence[float], latency: Sequence[float], excess: float = _EXCESS) -> float | None:
-    """The first level whose latency lies more than `excess` above the lowest level's; None where none does.
+    """Return the first level whose latency lies more than `excess` above the lowest level's; None where none does.
 
     It is a level, so as wrong as the grid is coarse; and where latency rises with every request in flight, which a
     server's step time does, it answers long before throughput is at its end.

@@ -45,7 +45,7 @@ class PublishedLevel(NamedTuple):
 
 
 def sweeps() -> dict[str, list[PublishedLevel]]:
-    """The published levels by the name of their sweep."""
+    """Return the published levels by the name of their sweep."""
     found: dict[str, list[PublishedLevel]] = {}
     for row in csv.DictReader(DATA.read_text(encoding="utf-8").splitlines()):
         C, X, answer = int(row["c"]), float(row["out_tok_s"]), int(row["osl"])
@@ -59,7 +59,7 @@ def sweeps() -> dict[str, list[PublishedLevel]]:
 
 
 def folder(path: Path, levels: Sequence[PublishedLevel], window_s: float) -> None:
-    """A result folder in which each level was measured so long, with the fields that are needed here."""
+    """Write a result folder in which each level was measured so long, with the fields that are needed here."""
     files.write_json(path / "manifest.json", {})
     spool = Spool(path, header(0, 0.0))
     now = 0.0
@@ -97,13 +97,13 @@ def _record(level: int, C: int, name: str, sent: float, arrivals: list[float], t
 
 
 def table(levels: Sequence[PublishedLevel]) -> str:
-    """The same levels as a CSV."""
+    """Return the same levels as a CSV."""
     lines = [f"{level.concurrency},{level.output_tokens_per_s:g}" for level in levels]
     return "\n".join(["concurrency,output_tokens_per_s", *lines, ""])
 
 
 def fitted(source: Path) -> Curve:
-    """The curve by `knee fit`."""
+    """Return the curve by `knee fit`."""
     command = [sys.executable, "-m", "harness", "fit", str(source), "--json"]
     done = subprocess.run(command, capture_output=True, check=True)
     return msgspec.json.decode(done.stdout, type=Curve)
@@ -140,7 +140,7 @@ def published(work: Bench) -> Iterator[Line]:
 
 
 def _text(value: Value) -> str:
-    """A value and its interval.
+    """Return a value and its interval.
 
     >>> _text(Value(16.2, (15.0, None))), _text(Value(None))
     ('16.2 [15, ∞]', 'none')

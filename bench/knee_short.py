@@ -58,7 +58,7 @@ def generator(seed: int, *which: int) -> np.random.Generator:
 
 
 def swept(truth: str, window_s: float | None, seed: int, index: int) -> SearchOutcome:
-    """A doubling sweep with windows of so many seconds, or None: of half a request time each.
+    """Return a doubling sweep with windows of so many seconds, or None: of half a request time each.
 
     Every other one ends below its hinge, the others four times past it.
     """
@@ -116,7 +116,7 @@ def known(work: Bench) -> Iterator[Line]:
 def ramped(
     max_seconds: float | None, most: int | None, answers_s: Sequence[float], seed: int, index: int
 ) -> SearchOutcome:
-    """An adaptive ramp that a budget or a number of levels ends, with the answer after every level."""
+    """Return an adaptive ramp that a budget or a number of levels ends, with the answer after every level."""
     answer_s = answers_s[index % len(answers_s)]
     rng = generator(seed, 11, round(max_seconds or 0), most or 0, index)
     server = knee_windows.drawn(answer_s, rng, least=0.0, drifts=index // len(answers_s) % 2 == 1)
@@ -175,7 +175,7 @@ def _apart(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[
 
 
 def judged(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[Line]:
-    """An answer, intervals that cover, and no plateau that is none; how often a true plateau is found has no target."""
+    """Yield an answer, intervals that cover, and no plateau that is none; finding a true plateau has no target."""
     answered = share([o.fitted.has_answer for o in outcomes])
     apart = [
         f"{s:g} s {share([o.fitted.has_answer for o in outcomes if o.answer_s == s]):.0%}"
@@ -214,7 +214,7 @@ def judged(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[
 
 
 def _states(answers: Sequence[FittedKnee]) -> str:
-    """How often each state came out.
+    """Return how often each state came out.
 
     >>> _states([FittedKnee("found", Value(None), Value(None))])
     '1 found'

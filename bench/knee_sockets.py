@@ -94,7 +94,7 @@ def end_to_end(work: Bench) -> Iterator[Line]:
 
 
 def short(name: str, work: Bench) -> Iterator[Line]:
-    """A sweep with windows of 3 s, or a ramp with a budget."""
+    """Yield a sweep with windows of 3 s, or a ramp with a budget."""
     cap, tokens, how, states = SHORT[name]
     truth = filling(cap, tokens)
     command_line = (
@@ -132,7 +132,7 @@ def _invalid(summary: Summary) -> str:
 
 
 def text(value: Value) -> str:
-    """A value with its interval.
+    """Return a value with its interval.
 
     >>> text(Value(16.21, (15.0, None))), text(Value(None))
     ('16.21 [15.00 … ∞]', 'none')

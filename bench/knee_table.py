@@ -49,7 +49,7 @@ class Bench(Protocol):
 
 
 def covers(value: Value, truth: float) -> bool | None:
-    """Whether the interval covers the truth; None where there is none. An end that is None is unbounded.
+    """Return whether the interval covers the truth; None where there is none. An end that is None is unbounded.
 
     >>> covers(Value(48.0, (40.0, None)), math.inf), covers(Value(48.0, (40.0, 60.0)), math.inf), covers(Value(None), 1)
     (True, False, None)
@@ -103,7 +103,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 def tally(values: Sequence[tuple[Value, float]]) -> Tally:
-    """The intervals against their truths."""
+    """Return the intervals against their truths."""
     intervals = [(value, truth) for value, truth in values if value.ci95 is not None]
     if not intervals:
         return Tally(0, len(values), math.nan, math.nan, math.nan)
@@ -116,12 +116,12 @@ def tally(values: Sequence[tuple[Value, float]]) -> Tally:
 
 
 def share(holds: Sequence[bool]) -> float:
-    """The share that is true, 0 to 1; nan of none."""
+    """Return the share that is true, 0 to 1; nan of none."""
     return sum(holds) / len(holds) if holds else math.nan
 
 
 def kept(found: Tally, strict: bool) -> bool:
-    """Whether the intervals keep their promise: at least 92 %, and where it is strict at most 98 %."""
+    """Return whether the intervals keep their promise: at least 92 %, and where it is strict at most 98 %."""
     return found.intervals > 0 and found.covered >= COVERED and not (strict and found.covered > TOO_WIDE)
 
 

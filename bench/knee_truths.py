@@ -73,7 +73,7 @@ class TrueCurve(NamedTuple):
 
 
 def drawn(kind: str, rng: np.random.Generator) -> TrueCurve:
-    """A curve of that kind with a random hinge; of a hyperbola it is the half-point a/b that is drawn so."""
+    """Return a curve of that kind with a random hinge; of a hyperbola it is the half-point a/b that is drawn so."""
     scale = math.exp(rng.uniform(*np.log(HINGES)))
     if kind == "hyperbola":
         return TrueCurve(SINGLE, SINGLE / scale, math.inf)
@@ -100,7 +100,7 @@ def noisy(truth: KnownCurve, noise: float, window: float = WINDOW) -> Measure:
 
 
 def measured_level(C: int, X: float, sigma: float | None, request_s: float, window: float) -> MeasuredLevel:
-    """A level of which nothing is wrong; `sigma` relative, None: not known; `window` in request times."""
+    """Return a level of which nothing is wrong; `sigma` relative, None: not known; `window` in request times."""
     times = WARM_UP + window + COOLDOWN
     return MeasuredLevel(
         concurrency=C, rate=None, in_flight=float(C), throughput=X, se=None if sigma is None else sigma * X,
@@ -112,7 +112,7 @@ def measured_level(C: int, X: float, sigma: float | None, request_s: float, wind
 def adaptive(
     measure: Measure, rng: np.random.Generator, max_concurrency: int = 1024, seed: int = 0
 ) -> list[MeasuredLevel]:
-    """The levels that the ramp chooses, to its end."""
+    """Return the levels that the ramp chooses, to its end."""
     search = Search(
         levels=None, rates=None, max_concurrency=max_concurrency, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=seed, seconds_left=None, requests_left=None,
@@ -140,7 +140,7 @@ def fixed(measure: Measure, levels: Sequence[int], rng: np.random.Generator) -> 
 
 
 def points(levels: Sequence[MeasuredLevel]) -> list[Point]:
-    """The levels as the fit takes them."""
+    """Return the levels as the fit takes them."""
     return [Point(float(h.users), h.in_flight, h.throughput, h.se, h.valid, h.in_flight_ok, h.assumed) for h in levels]
 
 
@@ -245,12 +245,12 @@ def trace(server: Server, C: int, steps: int, seed: int = 0) -> Trace:
 
 @cache
 def traced(name: str, steps: int, C: int) -> Trace:
-    """The trace of that server at C, so many steps of each replica; made once."""
+    """Return the trace of that server at C, so many steps of each replica; made once."""
     return trace(SERVERS[name], C, steps * len(SERVERS[name].shares))
 
 
 def windowed(name: str, steps: int, C: int, rng: np.random.Generator) -> MeasuredLevel:
-    """A level: a window cut at random from the trace, as long as a real one, at most half of the trace."""
+    """Return a level: a window cut at random from the trace, as long as a real one, at most half of the trace."""
     found = traced(name, steps, C)
     half = (float(found.at[-1]) - found.warm_s) / 2
     start = found.warm_s + rng.uniform() * half
@@ -259,13 +259,13 @@ def windowed(name: str, steps: int, C: int, rng: np.random.Generator) -> Measure
 
 
 def whole(name: str, steps: int, C: int) -> MeasuredLevel:
-    """A level that lasts as long as its trace."""
+    """Return a level that lasts as long as its trace."""
     found = traced(name, steps, C)
     return _level(found, C, found.warm_s, float(found.at[-1]))
 
 
 def _level(found: Trace, C: int, start: float, end: float) -> MeasuredLevel:
-    """The level by the tokens between two moments; the fit's own error as a real level has it."""
+    """Return the level by the tokens between two moments; the fit's own error as a real level has it."""
     rate, times = stats.batches(found.at, found.tokens, start, end, 1), (end - start) / found.request_s
     se, _ = stats.fit_error(found.at, found.tokens, start, end, found.request_s, round(C * times))
     X = float(rate[0])
@@ -275,7 +275,7 @@ def _level(found: Trace, C: int, start: float, end: float) -> MeasuredLevel:
 
 
 def _occupancy(found: Trace, C: int, start: float, end: float) -> Occupancy:
-    """How many requests stream in that window: each gives a token a step, which holds it as long as the step takes."""
+    """Return how many requests stream in that window: each gives a token a step, and holds it for the step."""
     inside = slice(*np.searchsorted(found.at, (start, end)).tolist())
     steps = np.diff(found.at, prepend=0.0)[inside]
     streaming = float(found.tokens[inside] @ steps) / float(steps.sum())

@@ -66,7 +66,7 @@ class Fresh(NamedTuple):
 
 
 def level_timing(step: Decision, measured: Sequence[MeasuredLevel], request_s: float, search: Search) -> LevelTiming:
-    """How long the ramp's next level lasts by the time of a request there: the product's policy (search.timing).
+    """Return how long the ramp's next level lasts by the time of a request there: the product's policy (search.timing).
 
     Everything that the virtual ramps know of the time of a level stands here.
     """
@@ -144,7 +144,7 @@ Server = Callable[[int, float, np.random.Generator], ServedTokens]
 
 
 def sample(series: ServedTokens, C: int, start: float, window_s: float) -> WindowSample:
-    """The window [start, start + window_s), by the functions that judge a real one (analysis.metrics)."""
+    """Return the window [start, start + window_s), by the functions that judge a real one (analysis.metrics)."""
     end = start + window_s
     low, high = np.searchsorted(series.at, (start, end))
     at, tokens = series.at[low:high], series.tokens[low:high]
@@ -158,7 +158,7 @@ def sample(series: ServedTokens, C: int, start: float, window_s: float) -> Windo
 
 
 def fixed(server: Server, C: int, window_s: float | None, times: float, rng: np.random.Generator) -> WindowSample:
-    """A level whose window is so long, or where that is None so many request times."""
+    """Return a level whose window is so long, or where that is None so many request times."""
     series = server(C, window_s or 0.0, rng)
     if window_s is None:
         window_s = times * series.request_s
@@ -217,7 +217,7 @@ class Closed(NamedTuple):
 
 
 def closed(answer_s: float, truth: TrueCurve, rng: np.random.Generator, drift: float = 0.0) -> Closed:
-    """A server of that shape whose answers take so long alone."""
+    """Return a server of that shape whose answers take so long alone."""
     seats = round(truth.B)
     steps = max(20, round(answer_s / ITL))
     prompt = max(1, round(steps * rng.uniform(*PROMPTS)))
@@ -226,7 +226,7 @@ def closed(answer_s: float, truth: TrueCurve, rng: np.random.Generator, drift: f
 
 
 def drawn(answer_s: float, rng: np.random.Generator, *, least: float, drifts: bool) -> Closed:
-    """A server with a random hinge, `least` or more, and shape."""
+    """Return a server with a random hinge, `least` or more, and shape."""
     while least > (truth := knee_truths.drawn("capped", rng)).B:
         pass
     drift = math.exp(rng.uniform(*np.log(DRIFTS))) if drifts else 0.0
@@ -324,7 +324,7 @@ class FittedKnee(msgspec.Struct, frozen=True):
 
 
 def fitted_knee(levels: Sequence[WindowSample], seed: int = 0, draws: int = 400) -> FittedKnee:
-    """The fit through the levels."""
+    """Return the fit through the levels."""
     found = curve.fit([level.point for level in levels], seed=seed, draws=draws).curve
     return FittedKnee(found.state, found.hinge_concurrency, found.plateau_tokens_per_s)
 
@@ -344,7 +344,7 @@ def ramped(
     most: int | None = None,
     seed: int = 0,
 ) -> Iterator[RampLevel]:
-    """The levels that the ramp chooses on a virtual clock, until it ends, its time is over, or `most` are measured.
+    """Yield the levels that the ramp chooses on a virtual clock, until it or its time ends, or `most` are measured.
 
     A window that the budget ends counts as far as it came, a warm-up that it ends leaves no level: as search.timing
     has it.
@@ -385,7 +385,7 @@ def ramped(
 def measured_level(
     server: Closed, C: int, looks: Sequence[float], rng: np.random.Generator, fresh: Fresh | None
 ) -> WindowSample:
-    """A level whose window ends at the first look at which it is precise, or at the last."""
+    """Return a level whose window ends at the first look at which it is precise, or at the last."""
     entropy = int(rng.integers(2**63))  # the same level, for as long as it is wanted
     where = rng.uniform()
     for i, length in enumerate(looks):

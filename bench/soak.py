@@ -102,7 +102,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def watched(process: subprocess.Popen[bytes]) -> list[Reading]:
-    """The processes of a run until it ends: the main one, and its workers by their order."""
+    """Return the processes of a run until it ends: the main one, and its workers by their order."""
     main, found = psutil.Process(process.pid), []
     known: dict[int, psutil.Process] = {}
     while process.poll() is None:
@@ -182,7 +182,7 @@ def of_bins(name: str, unit: str, values: np.ndarray, seconds: float, **more: fl
 
 
 def stamps(run: Result, log: Path, window: tuple[float, float]) -> list[Rise]:
-    """The error of the stamps over time: median and p99 of all tokens of a part of the window."""
+    """Return the error of the stamps over time: median and p99 of all tokens of a part of the window."""
     off: list[list[np.ndarray]] = [[] for _ in range(BINS)]
     start, end = window
     for arrived, written in pairs(run.records, entries(log), run.header.monotonic_ns_origin):
@@ -199,7 +199,7 @@ def stamps(run: Result, log: Path, window: tuple[float, float]) -> list[Rise]:
 
 
 def summed(run: Result, readings: Sequence[Reading], log: Path, command: str) -> Found:
-    """What the run's records, the endpoint's log and the readings say of the window of its level."""
+    """Return what the run's records, the endpoint's log and the readings say of the window of its level."""
     (level,) = run.levels
     start, end = level.window
     inside = [r for r in run.records if r.sent_s is not None and start <= r.sent_s < end]
@@ -233,7 +233,7 @@ def measure(minutes: float, streams: int, itl_s: float, folder: Path) -> Found:
 
 
 def shown(value: float | None, unit: str) -> str:
-    """A figure in the unit that a person reads.
+    """Return a figure in the unit that a person reads.
 
     >>> shown(3 * 2**20, "B"), shown(2.5e-6, "s"), shown(None, "")
     ('3.00 MiB', '2.50 µs', '?')
@@ -245,7 +245,7 @@ def shown(value: float | None, unit: str) -> str:
 
 
 def text(found: Found) -> str:
-    """The figures as a table, below the command."""
+    """Return the figures as a table, below the command."""
     lines = [
         f"$ {found.command}",
         f"a window of {found.window_s:.0f} s, {found.tokens:,} tokens, {found.tokens / found.window_s:,.0f} tok/s, "

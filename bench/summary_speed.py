@@ -36,7 +36,7 @@ PACK = "import sys; from pathlib import Path; from harness.results.spool import 
 
 
 def level_records(level: Level, output_tokens: int, requests: int, rng: np.random.Generator) -> Iterator[Record]:
-    """A closed loop of the level's slots, staggered over one request; a token a chunk."""
+    """Yield a closed loop of the level's slots, staggered over one request; a token a chunk."""
     concurrency = level.concurrency
     assert concurrency is not None
     request_s = TTFT_S + ITL_S * output_tokens
@@ -56,7 +56,7 @@ def level_records(level: Level, output_tokens: int, requests: int, rng: np.rando
 
 
 def write(folder: Path, tokens: int, output_tokens: int, levels: list[int]) -> int:
-    """A run that has just ended, not yet packed; returns its tokens."""
+    """Write a run that has just ended, not yet packed, and return its tokens."""
     rng = np.random.default_rng(0)
     requests = max(1, tokens // output_tokens // len(levels))
     request_s = TTFT_S + ITL_S * output_tokens

@@ -74,7 +74,7 @@ def serve() -> None:
 
 
 def answered(inbox: bytearray) -> bytes:
-    """The answer to the request in the inbox, which is taken out; empty while it is not all here."""
+    """Return the answer to the request in the inbox, which is taken out; empty while it is not all here."""
     end = inbox.find(b"\r\n\r\n") + 4
     if end < 4:
         return b""
@@ -101,7 +101,7 @@ def _stream(words: int) -> bytes:
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """The minimal server in a process of its own; its URL."""
+    """Yield the minimal server in a process of its own; its URL."""
     with subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

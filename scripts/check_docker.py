@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"\$(\$)|\$\{(\w+)(?::([-?])([^}]*))?\}|\$(\w+)")
 
 
 def filled(text: str) -> str:
-    """The text with each variable's default in its place, or a word where it has none; `$$` is a dollar sign.
+    """Return the text with each variable's default in its place, or a word where it has none; `$$` is a dollar sign.
 
     >>> filled("${TAG:?name one} ${PORT:-8000} ${A:-$HOME/x} $$FLAGS")
     'given 8000 /given/x $FLAGS'

@@ -47,7 +47,7 @@ def finding(
     exact: bool,
     tried: Tried,
 ) -> str:
-    """What is wrong with the readings of this input; empty if nothing is. Places are parts of its length."""
+    """Return what is wrong with the readings of this input; empty if nothing is. Places are parts of its length."""
     whole, parts = cut(data, ()), cut(data, [int(place * len(data)) for place in places])
     try:
         outcome = reader.outcome(parts, reset=reset, placer=placer)
@@ -62,7 +62,7 @@ def finding(
 
 
 def shortest(data: bytes, wrong: Callable[[bytes], str]) -> bytes:
-    """The input without all that can be left out while it still shows something wrong."""
+    """Return the input without all that can be left out while it still shows something wrong."""
     size = len(data) // 2
     while size:
         at = 0
@@ -111,7 +111,7 @@ def fuzz(inputs: int, seconds: float, seed: int) -> int:
 
 
 def fuzz_readers(inputs: int, seconds: float, seed: int) -> int:
-    """The same of the readers of files: a share of the inputs for each, in turn."""
+    """Return the same of the readers of files: a share of the inputs for each, in turn."""
     choose, readers = random.Random(seed), Readers()
     turn = [name for name, share in SHARES.items() for _ in range(share)]
     tried: collections.Counter[str] = collections.Counter()

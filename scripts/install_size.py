@@ -18,7 +18,7 @@ BASE = "knee-harness"
 
 
 def closure(root: str) -> dict[str, Distribution]:
-    """The installed distributions that `root` needs, by name, with the extras that it requires."""
+    """Return the installed distributions that `root` needs, by name, with the extras that it requires."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     todo = [(root, "")]

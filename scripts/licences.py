@@ -34,14 +34,14 @@ SHIPPED = Path(__file__).with_name("shipped.json")
 
 
 def with_shipped(bill: dict[str, Any]) -> dict[str, Any]:
-    """The bill with the scripts of others that the wheel contains, by package, version, licence and digest."""
+    """Return the bill with the scripts of others that the wheel contains, by package, version, licence and digest."""
     shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))["components"]
     kept = [each for each in bill.get("components", []) if each.get("purl") not in {one["purl"] for one in shipped}]
     return bill | {"components": kept + shipped} if kept else bill
 
 
 def declared(component: dict[str, Any]) -> list[str]:
-    """A component's licence by its metadata: an expression, or names; [''] where there is none.
+    """Return a component's licence by its metadata: an expression, or names; [''] where there is none.
 
     A classifier next to an SPDX name repeats it, more vaguely.
     """
@@ -54,7 +54,7 @@ def declared(component: dict[str, Any]) -> list[str]:
 
 
 def allowed(expression: str, names: set[str]) -> bool:
-    """Whether an SPDX expression without parentheses is satisfied: all of AND, one of OR."""
+    """Return whether an SPDX expression without parentheses is satisfied: all of AND, one of OR."""
     if expression in names:
         return True
     return any(
@@ -63,7 +63,7 @@ def allowed(expression: str, names: set[str]) -> bool:
 
 
 def refused(bill: dict[str, Any]) -> list[str]:
-    """A line for every package whose licence is not allowed."""
+    """Return a line for every package whose licence is not allowed."""
     out = []
     for component in bill.get("components", []):
         name = component["name"]

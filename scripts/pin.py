@@ -34,7 +34,7 @@ def blocks(text: str) -> dict[str, str]:
 
 
 def compiled(uv: str, source: str, *arguments: str, known: str) -> str:
-    """What `source` needs on Linux with CPython 3.11 or newer, of the versions `known` where they still fit."""
+    """Return what `source` needs on Linux with CPython 3.11 or newer, of the versions `known` where they still fit."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.txt"
         out.write_text(known)  # uv keeps what stands there
@@ -46,7 +46,7 @@ def compiled(uv: str, source: str, *arguments: str, known: str) -> str:
 
 
 def write(uv: str, *, upgrade: bool) -> None:
-    """All three files."""
+    """Write all three files."""
     known = "" if upgrade else "".join(path.read_text() for path in (BASE, DEV) if path.exists())
     everything = blocks(compiled(uv, "pyproject.toml", "--extra", "dev", known=known))
     needed = blocks(compiled(uv, "pyproject.toml", known="".join(everything.values())))

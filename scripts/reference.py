@@ -61,7 +61,7 @@ _WRITTEN = {("workload.dataset", name) for name in ("requests", "skipped", "inpu
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(
         [
             "# Reference",
@@ -134,7 +134,7 @@ def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, st
 
 
 def _option(table: str, key: str) -> Option | None:
-    """The option of `knee run` that sets the key; of several the one of its name."""
+    """Return the option of `knee run` that sets the key; of several the one of its name."""
     path, own = f"{table}.{key}", f"--{key.replace('_', '-')}"
     known = {option.names.partition("/")[0]: option for some in OPTIONS.values() for option in some}
     found = {name: option for name, option in known.items() if {path, table} & {*option.sets}}
@@ -143,7 +143,7 @@ def _option(table: str, key: str) -> Option | None:
 
 
 def _inner(kind: typing.Any) -> type:
-    """The struct that a field's type holds, else any type."""
+    """Return the struct that a field's type holds, else any type."""
     for each in (
         kind,
         *typing.get_args(kind),
@@ -252,7 +252,7 @@ def _advised(name: str, functions: dict[str, ast.FunctionDef]) -> Iterator[str]:
 
 
 def _texts(node: ast.AST, function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> list[str]:
-    """The texts that an expression of a function may be."""
+    """Return the texts that an expression of a function may be."""
 
     def of(part: ast.AST) -> list[str]:
         return _texts(part, function, functions)
@@ -276,7 +276,7 @@ def _texts(node: ast.AST, function: ast.FunctionDef, functions: dict[str, ast.Fu
 
 
 def _latest(function: ast.FunctionDef, name: ast.Name) -> ast.expr | None:
-    """What was assigned to the name last among the statements that its use stands with; None: in a branch of them."""
+    """Return what was assigned to the name last among the statements around its use; None: in a branch of them."""
     found = None
     for node in ast.walk(function):
         for body in (getattr(node, part, []) for part in ("body", "orelse")):
@@ -288,7 +288,7 @@ def _latest(function: ast.FunctionDef, name: ast.Name) -> ast.expr | None:
 
 
 def _assigned(function: ast.FunctionDef, name: str) -> Iterator[tuple[ast.expr, int | None]]:
-    """What a name of a function is assigned: the value, and which element of it."""
+    """Yield what a name of a function is assigned: the value, and which element of it."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -313,7 +313,7 @@ def _of_value(
 
 
 def _returned(function: ast.FunctionDef, i: int, functions: dict[str, ast.FunctionDef]) -> list[str]:
-    """The texts of one element of what a function returns."""
+    """Return the texts of one element of what a function returns."""
     found = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
     tuples = sorted((value for value in found if isinstance(value, ast.Tuple)), key=lambda value: value.lineno)
     return [text for value in tuples for text in _texts(value.elts[i], function, functions)]
@@ -323,7 +323,7 @@ def _returned(function: ast.FunctionDef, i: int, functions: dict[str, ast.Functi
 
 
 def _copied(heading: str) -> list[str]:
-    """A section of definitions.md, so that the reference is whole."""
+    """Return a section of definitions.md, so that the reference is whole."""
     body = DEFINITIONS.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return [f"## {heading}", *body.rstrip().splitlines(), ""]
 

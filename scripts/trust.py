@@ -32,7 +32,7 @@ FULL_S = 30.0  # that the server is gone for
 
 
 def faults(*, full: bool) -> Iterator[trust_table.Row]:
-    """The fault matrix."""
+    """Yield the fault matrix."""
     chosen = matrix.EVERYTHING
     if full:
         chosen = chosen._replace(gone=[*chosen.gone, *((in_flight, FULL_S) for in_flight, _ in chosen.gone)])
@@ -44,7 +44,7 @@ def faults(*, full: bool) -> Iterator[trust_table.Row]:
 
 
 def fuzzed(inputs: int) -> trust_table.Row:
-    """What the parsers made of hostile bytes."""
+    """Return what the parsers made of hostile bytes."""
     command = [str(ROOT / "scripts" / "fuzz"), "--inputs", str(inputs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     output = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()
@@ -52,7 +52,7 @@ def fuzzed(inputs: int) -> trust_table.Row:
 
 
 def demo(knee: str) -> trust_table.Row:
-    """The demo, run by an installed wheel, away from the sources."""
+    """Return the demo, run by an installed wheel, away from the sources."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "demo"
         command = [knee, "run", str(ROOT / "scenarios" / "demo.toml"), "--url", "sim:", "--out", str(out)]

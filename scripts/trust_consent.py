@@ -18,7 +18,7 @@ HEADER = ("tried", "what came of it", "holds")
 
 
 def rows() -> Iterator[trust_table.Row]:
-    """A row for each case, by the number of its fault."""
+    """Yield a row for each case, by the number of its fault."""
     for name, case in guard_consent.CASES.items():
         with tempfile.TemporaryDirectory() as place:
             seen = case(Path(place))

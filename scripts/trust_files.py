@@ -18,7 +18,7 @@ HEADER = ("what", "tried", "holds")
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """A row for each command, with every name that it writes as each kind of thing, and for what else is tried."""
+    """Yield a row for each command, with every name that it writes as each kind of thing, and for the rest."""
     with tempfile.TemporaryDirectory() as folder, guard.ready(Path(folder)) as (base, runner):
         for number, command in enumerate(guard.COMMANDS):
             place = Path(folder) / f"command-{number}"

@@ -17,7 +17,7 @@ HEADER = ("fault", "requests at the server", "in the folder", "lost", "counted t
 
 
 def rows() -> list[tuple[str, ...]]:
-    """A row for each fault; what was lost was answered in the second before a process died."""
+    """Return a row for each fault; what was lost was answered in the second before a process died."""
     out = []
     for name in lost.CASES:
         with tempfile.TemporaryDirectory() as place:

@@ -20,7 +20,7 @@ INPUTS = 200_000  # damaged files of the fuzz
 
 
 def rows() -> Iterator[trust_table.Row]:
-    """A row for each folder and each file; a row for the fuzz of all readers."""
+    """Yield a row for each folder and each file; a row for the fuzz of all readers."""
     with tempfile.TemporaryDirectory() as place, guard_readers.Knee(Path(place)) as knee:
         for name in guard_readers.FOLDERS:
             yield _row(name, guard_readers.read_folder(knee, name, Path(place)))
@@ -38,7 +38,7 @@ def _row(name: str, tried: list[tuple[str, guard_readers.Outcome, list[str]]]) -
 
 
 def fuzzed(inputs: int) -> trust_table.Row:
-    """What the readers made of damaged files."""
+    """Return what the readers made of damaged files."""
     command = [str(Path(__file__).parent / "fuzz"), "--readers", "--inputs", str(inputs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     output = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()

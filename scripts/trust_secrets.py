@@ -17,7 +17,7 @@ HEADER = ("searched for secrets", "load by", "amount", "hits", "holds")
 
 
 def rows() -> list[tuple[str, ...]]:
-    """A row for each place and transport."""
+    """Return a row for each place and transport."""
     out: list[tuple[str, ...]] = []
     for transport in ("socket", "httpx"):
         with tempfile.TemporaryDirectory() as place:

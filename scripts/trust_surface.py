@@ -25,7 +25,7 @@ PINS = {
 
 
 def rows() -> Iterator[trust_table.Row]:
-    """A row for each case; those of the terminal need a few seconds each, those of Chromium some ten."""
+    """Yield a row for each case; those of the terminal need a few seconds each, those of Chromium some ten."""
     with tempfile.TemporaryDirectory() as place:
         for name, problems in guard_surface.rows(Path(place)):
             yield name, "terminal", "; ".join(problems) or "yes"

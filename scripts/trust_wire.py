@@ -32,7 +32,7 @@ NAMED = {  # the faults that these modes were found by
 
 
 def rows() -> Iterator[trust_table.Row]:
-    """The expressions, and a row for each mode."""
+    """Yield the expressions, and a row for each mode."""
     yield searched()
     hostile_control.ending_s()  # alone, before anything else keeps the machine busy
     cases = [(mode, place, False) for mode, place in hostile_control.cases()]
@@ -60,7 +60,7 @@ def _row(mode: Mode, runs: dict[str, Tried], interrupts: list[Tried]) -> trust_t
 
 
 def searched() -> trust_table.Row:
-    """Every expression of the harness on its worst text."""
+    """Return every expression of the harness on its worst text."""
     found = {f"{each.file}: {each.source}": expressions.growth(each) for each in expressions.TABLE}
     wrong = [
         f"{name} takes {times:.0f} times as long for {expressions.LONGER} times the text"

@@ -52,7 +52,7 @@ class Row(NamedTuple):
 def simulate(
     served: Model, there: Deployment, workload: MeanLengths, C: int, requests: int, stepwise: bool = False
 ) -> Row:
-    """A closed loop staggered over one request time, as a level is."""
+    """Return a closed loop staggered over one request time, as a level is."""
     cap = batch_cap(caps(served, there, workload))
     point = steady_state(step_cost(served, there), workload, C, cap)
     over = point.ttft + workload.output_tokens * point.itl

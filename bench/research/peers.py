@@ -117,7 +117,7 @@ def load_begin(log: Sequence[Entry], streams: int) -> int | None:
 
 
 def truth_of(log: Sequence[Entry], streams: int) -> Truth | None:
-    """The server's account of a run; None if the load never reached half of its streams."""
+    """Return the server's account of a run; None if the load never reached half of its streams."""
     begin = load_begin(log, streams)
     if begin is None:
         return None
@@ -150,7 +150,7 @@ def truth_of(log: Sequence[Entry], streams: int) -> Truth | None:
 
 
 def make_tokenizer(folder: Path) -> None:
-    """A tokenizer for which a word is a token, as it is for the reference endpoint; made offline.
+    """Write a tokenizer for which a word is a token, as it is for the reference endpoint; made offline.
 
     Words that it does not know count as one token too, and come back as a known one.
     """
@@ -205,7 +205,7 @@ def run(tool: Tool, streams: int, seconds: float, repeat: int, tokenizer: Path) 
 
 
 def measure(command: list[str], env: dict[str, str], folder: Path, limit_s: float) -> ToolRun:
-    """The command's cost, taken by a process of its own that stays on the server's core."""
+    """Return the command's cost, taken by a process of its own that stays on the server's core."""
     meter = [
         *(sys.executable, str(ROOT / "bench/research/peers_measure.py"), "--cpu", str(TOOL_CPU)),
         *("--limit", str(limit_s), "--log", str(folder / "output.txt"), "--out", str(folder / "measured.json"), "--"),
@@ -222,7 +222,7 @@ def completed(
     reported: Reported | None,
     failed: str | None,
 ) -> Row:
-    """The row with all that is known of its run."""
+    """Return the row with all that is known of its run."""
     if truth is None:
         return msgspec.structs.replace(row, failed=failed)
     at, spent = zip(*measured.samples, strict=True)
@@ -245,7 +245,7 @@ def completed(
 
 
 def median(rows: Iterable[Row], name: str) -> float | None:
-    """The median over runs of a field, like `truth.ttft_p50`, where it is there; None if it is nowhere."""
+    """Return the median over runs of a field, like `truth.ttft_p50`, where it is there; None if it is nowhere."""
     there = []
     for row in rows:
         value: Any = row
@@ -267,7 +267,7 @@ HEAD = (
 
 
 def cells(rows: Sequence[Row], knee: Sequence[Row]) -> list[str]:
-    """A line of the table: the medians of one tool's runs."""
+    """Return a line of the table: the medians of one tool's runs."""
 
     def cost(name: str) -> list[str]:
         value, of = median(rows, name), median(knee, name)
@@ -288,7 +288,7 @@ def cells(rows: Sequence[Row], knee: Sequence[Row]) -> list[str]:
 
 
 def tables(rows: Sequence[Row], options: argparse.Namespace) -> str:
-    """All that is printed: what was run, a table for each number of streams, and what failed."""
+    """Return all that is printed: what was run, a table for each number of streams, and what failed."""
     by_tool: dict[str, list[Row]] = {}
     for row in rows:
         by_tool.setdefault(row.tool, []).append(row)
@@ -355,7 +355,7 @@ def parsed() -> argparse.Namespace:
 
 
 def installed(tools: Sequence[Tool]) -> tuple[list[Tool], list[tuple[Tool, str]]]:
-    """The tools that are there or could be installed, and the others with the reason."""
+    """Return the tools that are there or could be installed, and the others with the reason."""
     there, missing = [], []
     for tool in tools:
         print(f"{tool.name}: installing where needed …", file=sys.stderr)

@@ -52,7 +52,7 @@ class Stat(msgspec.Struct, frozen=True):
 
 
 def read_stat(line: str) -> Stat:
-    """The fields after the command's name, which may itself contain spaces and brackets (proc(5)).
+    """Return the fields after the command's name, which may itself contain spaces and brackets (proc(5)).
 
     >>> read_stat("7 (a) b) S 3 " + "0 " * 9 + "150 50 " + "0 " * 8 + "2 0").parent
     3
@@ -73,7 +73,7 @@ def stats_of(pids: Iterable[int]) -> dict[int, Stat]:
 
 
 def descendants(root: int) -> set[int]:
-    """All processes below `root`, by one scan of /proc."""
+    """Return all processes below `root`, by one scan of /proc."""
     children: dict[int, list[int]] = {}
     for pid, stat in stats_of(int(each) for each in os.listdir("/proc") if each.isdecimal()).items():
         children.setdefault(stat.parent, []).append(pid)

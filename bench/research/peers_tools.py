@@ -63,12 +63,12 @@ class InstallError(Exception):
 
 
 def constraints(tool: Tool) -> Path:
-    """The frozen list of all that belongs into a tool's environment."""
+    """Return the frozen list of all that belongs into a tool's environment."""
     return ROOT / "bench/research" / f"peers-constraints-{tool.home.name}.txt"
 
 
 def interpreter(version: str) -> str:
-    """A Python of this version or, failing that, a newer one; found by running it.
+    """Return a Python of this version or, failing that, a newer one; found by running it.
 
     pyenv's commands refuse the versions that are not selected, so those are run by their paths.
     """
@@ -129,7 +129,7 @@ def _call(command: list[str]) -> None:
 
 
 def last_line(text: str) -> str:
-    """The last line that speaks of an error or, without one, the last that is not empty.
+    """Return the last line that speaks of an error or, without one, the last that is not empty.
 
     >>> last_line("Traceback\\nValueError: no\\nlog: a.log\\n\\n")
     'ValueError: no'
@@ -159,7 +159,7 @@ def knee_command(bin: Path, load: ToolLoad) -> list[str]:
 
 
 def knee_burst_command(bin: Path, load: ToolLoad) -> list[str]:
-    """All streams at once, as the others begin; knee's own way is to spread them over a request's time."""
+    """Return the command that begins all streams at once, as the others do, not spread over a request's time."""
     return [*knee_command(bin, load), "--start", "burst"]
 
 
@@ -259,7 +259,7 @@ def sglang_rust_command(bin: Path, load: ToolLoad) -> list[str]:
 
 
 def _foreign(load: ToolLoad, name: str) -> Reported:
-    """The percentiles of the first level in a tool's file."""
+    """Return the percentiles of the first level in a tool's file."""
     level = readers.read(load.out / name).levels[0]
     return Reported(level.ttft_s.p50, level.ttft_s.p99, level.itl_s.p50, level.itl_s.p99)
 
@@ -332,7 +332,7 @@ TOOLS = (
 
 
 def environment(tool: Tool, load: ToolLoad) -> dict[str, str]:
-    """The process environment of a tool: offline, silent about its use, and without this one's Python."""
+    """Return the process environment of a tool: offline, silent about its use, and without this one's Python."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     quiet = {
         "HF_HUB_OFFLINE": "1",

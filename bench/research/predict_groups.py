@@ -72,7 +72,7 @@ class Level(NamedTuple):
 
 
 def curves(path: Path = CURVES) -> list[Curve]:
-    """Every published curve of the file, in its order; rows that stand twice only where they stand first."""
+    """Return every published curve of the file, in its order; rows that stand twice only where they stand first."""
     levels: dict[str, list[dict[str, str]]] = {}
     for row in once(_rows(path)):
         levels.setdefault(row["id"], []).append(row)
@@ -98,7 +98,7 @@ def once(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def counted(path: Path = CURVES) -> str:
-    """What of the file is counted, as a sentence."""
+    """Return what of the file is counted, as a sentence."""
     rows = _rows(path)
     kept = once(rows)
     return (
@@ -131,7 +131,7 @@ def _curve(name: str, rows: list[dict[str, str]]) -> Curve:
 
 
 def levels(found: Iterable[Curve], constants: Mapping[str, float] | None = None) -> list[Level]:
-    """Every level of the curves with its prediction, by other constants where they are given."""
+    """Return every level of the curves with its prediction, by other constants where they are given."""
     out = []
     for curve in found:
         where = curve.where if constants is None else _with(curve, constants)
@@ -147,7 +147,7 @@ def levels(found: Iterable[Curve], constants: Mapping[str, float] | None = None)
 
 
 def _with(curve: Curve, constants: Mapping[str, float]) -> Deployment:
-    """The curve's deployment by these constants."""
+    """Return the curve's deployment by these constants."""
     sort = kind(curve.model)
     figures: dict[str, Any] = {name: constants[name] for name in ("o_rank", "experts_prefill", "experts_decode")}
     if sort != "dense":
@@ -165,7 +165,7 @@ def error(ratios: Sequence[float]) -> float:
 
 
 def cross_validated(found: Sequence[Curve]) -> list[Level]:
-    """Every level, judged by constants that were set without its model and card."""
+    """Return every level, judged by constants that were set without its model and card."""
     parts = sorted({curve.part for curve in found})
     out: list[Level] = []
     for fold in range(_PARTS):
@@ -176,7 +176,7 @@ def cross_validated(found: Sequence[Curve]) -> list[Level]:
 
 
 def _searched(training: Sequence[Curve]) -> dict[str, float]:
-    """The constants of least error in throughput, each by steps of a fifth, twice in turn."""
+    """Return the constants of least error in throughput, each by steps of a fifth, twice in turn."""
     best = dict(_START)
     least = error([level.ratio for level in levels(training, best)])
     for step in (1.2, 1.1):
@@ -192,7 +192,7 @@ def _searched(training: Sequence[Curve]) -> dict[str, float]:
 
 
 def table(found: Sequence[Level]) -> str:
-    """The groups as Markdown: rms factors of throughput, ITL and TTFT, and the share in band."""
+    """Return the groups as Markdown: rms factors of throughput, ITL and TTFT, and the share in band."""
     lines = [
         "| group | levels | tok/s | median measured/predicted | in band | ITL | mean TTFT | TTFT in its range |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",

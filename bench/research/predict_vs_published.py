@@ -56,12 +56,12 @@ class Row(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether it lies in the band."""
+        """Return whether it lies in the band."""
         return self.low <= self.measured <= self.high
 
 
 def setup(curve: str, levels: Sequence[dict[str, str]]) -> tuple[Model, Deployment, MeanLengths]:
-    """A published setup as what a prediction takes."""
+    """Return a published setup as what a prediction takes."""
     figures, first = dict(SETUPS[curve]), levels[0]
     name, card, dtype = figures.pop("model"), figures.pop("gpu"), figures.pop("dtype", "auto")
     lengths = MeanLengths(float(first["isl"]), float(figures.pop("output_tokens", first["osl"])))
@@ -77,7 +77,7 @@ def line_then_flat(made: Model, where: Deployment, workload: MeanLengths, C: int
 
 
 def rows() -> list[Row]:
-    """Every published level and its prediction."""
+    """Return every published level and its prediction."""
     with CURVES.open(newline="", encoding="utf-8") as file:
         published = list(csv.DictReader(file))
     out = []

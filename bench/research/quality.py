@@ -27,7 +27,7 @@ UP_TO, ABOVE = 16, 32
 
 
 def spec(seed: int, seconds: float, share: float) -> Scenario:
-    """A run of short requests, so that many come; seeds of prompts and of faults differ from run to run."""
+    """Return a run of short requests, so that many come; seeds of prompts and of faults differ from run to run."""
     tree = {
         "workload": {"input_tokens": 16, "output_tokens": 1, "seed": seed},
         "ramp": {"levels": [UP_TO, ABOVE], "level_seconds": seconds},
@@ -44,12 +44,12 @@ def measured(asked: Scenario, seed: int) -> Summary:
 
 
 def named(found: Summary) -> list[float | None]:
-    """The loads at which answers changed."""
+    """Return the loads at which answers changed."""
     return [each.at for each in found.verdicts if each.code == "answers_changed"]
 
 
 def alike(one: Summary, other: Summary) -> bool:
-    """Whether the intervals of requests per second overlap at every level that has them in both runs."""
+    """Return whether the intervals of requests per second overlap at every level that has them in both runs."""
     pairs = zip(one.levels, other.levels, strict=True)
     ends = [(a.requests_per_s.ci95, b.requests_per_s.ci95) for a, b in pairs]
     return all(max(a[0], b[0]) <= min(a[1], b[1]) for a, b in ends if a and b)

@@ -79,7 +79,7 @@ def paced(answer: int, words: int) -> Trial:
 
 
 def worker() -> Figures:
-    """What a token, a request and a word of its prompt cost a worker, and their bytes."""
+    """Return what a token, a request and a word of its prompt cost a worker, and their bytes."""
     loads = [(SHORT, FEW), (LONG, FEW), (SHORT, MANY)]
     trials = [paced(answer, words) for answer, words in loads]
     amounts = []  # tokens, requests and words of each
@@ -101,7 +101,7 @@ def worker() -> Figures:
 
 
 def both(name: str, of_request: Sequence[float]) -> Figures:
-    """A figure a token and a request, from what a request of each length takes."""
+    """Return a figure a token and a request, from what a request of each length takes."""
     short, long = of_request
     a_token = (long - short) / (LONG - SHORT)
     return {f"{name}_token": a_token, f"{name}_request": short - SHORT * a_token}
@@ -151,14 +151,14 @@ def answers_in_flight() -> Figures:
 
 
 def parent(*arguments: str) -> Figures:
-    """What bench/research/scale_parent.py prints."""
+    """Return what bench/research/scale_parent.py prints."""
     command = [sys.executable, str(Path(scale_parent.__file__)), *arguments]
     found = subprocess.run(command, check=True, capture_output=True, timeout=300).stdout
     return dict(json.loads(found))
 
 
 def parent_of_records() -> Figures:
-    """What a token and a request cost the parent, in time and memory."""
+    """Return what a token and a request cost the parent, in time and memory."""
     loads = [(51_200, 8), (10_240, 1_024)]
     found = [parent("--requests", str(requests), "--tokens", str(tokens)) for requests, tokens in loads]
     amounts = [[requests * tokens, requests] for requests, tokens in loads]
@@ -173,7 +173,7 @@ def parent_of_records() -> Figures:
 
 
 def parent_of_reports() -> Figures:
-    """What a report costs the parent, of 64 workers."""
+    """Return what a report costs the parent, of 64 workers."""
     short, long = (parent("--workers", "64", "--turns", str(turns)) for turns in (20, 100))
     return {"parent_s_report": (long["cpu_s"] - short["cpu_s"]) / (64 * 80)}
 
@@ -183,7 +183,7 @@ def clocks() -> Figures:
 
 
 def summaries() -> Figures:
-    """What a token costs when a run is packed and when it is summarised, beyond what a small run costs."""
+    """Return what a token costs when a run is packed and when it is summarised, beyond what a small run costs."""
     found = []
     for tokens in (4_000_000, 20_000_000):
         with tempfile.TemporaryDirectory(prefix="knee-bench-") as folder:
@@ -312,7 +312,7 @@ def recorded() -> Measured:
 
 
 def in_page(page: str) -> tuple[str, str, str]:
-    """What stands before, between and behind the marks."""
+    """Return what stands before, between and behind the marks."""
     before, _, rest = page.partition(BEGIN)
     between, _, behind = rest.partition(END)
     return before, between.strip(), behind

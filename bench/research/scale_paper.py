@@ -112,7 +112,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def need(c: Ceilings, load: Load, node: Node = Node()) -> Need:
-    """What a load takes of nodes of one kind, by one machine's ceilings."""
+    """Return what a load takes of nodes of one kind, by one machine's ceilings."""
     X, R = load.tokens_per_s, load.requests_per_s
     processors = X * c.worker_s_token + R * (c.worker_s_request + load.prompt_words * c.worker_s_word)
     workers = math.ceil(processors / CPU)
@@ -187,7 +187,7 @@ def breaks_at(c: Ceilings, limit: Limit, load: Load, node: Node = Node()) -> flo
 
 
 def assumptions(load: Load, node: Node) -> str:
-    """What the tables assume, in sentences."""
+    """Return what the tables assume, in sentences."""
     memory, network = node.memory_bytes / 2**30, node.network_bytes_s * 8e-9
     return (
         f"Assumed: prompts of {load.prompt_words} words, answers of {load.answer_tokens} tokens, a token every "
@@ -199,7 +199,7 @@ def assumptions(load: Load, node: Node) -> str:
 
 
 def needs_table(needs: Sequence[Need]) -> str:
-    """A column a load."""
+    """Return a column a load."""
     rows: list[tuple[str, Callable[[Need], str]]] = [
         ("requests/s", lambda n: f"{n.load.requests_per_s:,.0f}"),
         ("in flight", lambda n: f"{n.load.streams:,.0f}"),
@@ -233,7 +233,7 @@ def messages(n: Need) -> float:
 
 
 def limits_table(c: Ceilings, load: Load, node: Node = Node()) -> str:
-    """What there is once, by the rate at which it is used up."""
+    """Return what there is once, by the rate at which it is used up."""
     found = sorted(((breaks_at(c, limit, load, node), limit) for limit in LIMITS), key=lambda each: each[0])
     lines = ["| what | used up at, tok/s | beyond it |", "|---|--:|---|"]
     return "\n".join(lines + [f"| {limit.name} | {rate(at)} | {limit.instead} |" for at, limit in found])

@@ -42,7 +42,7 @@ BATCH = 16  # requests in a worker's message
 
 
 def request(i: int, tokens: int) -> Record:
-    """A request as a worker has it."""
+    """Return a request as a worker has it."""
     sent = i * 1e-3
     stamps = ((sent + 0.2 + 0.025 * np.arange(tokens)) * 1e9).astype(np.int64)
     last = sent + 0.2 + 0.025 * tokens

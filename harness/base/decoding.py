@@ -2,7 +2,7 @@
 
 A result folder, a scenario or a model's config may come from anybody and may be damaged. So a file is read only if it
 is a regular one and no larger than such files are, its data is taken only as the type that it is meant to be, and
-numbers, depths and texts beyond reason are refused by their path.
+numbers, depths and texts out of bounds are refused by their path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def reading(place: str, what: str, way_out: str) -> Iterator[None]:
-    """What is wrong with the data decoded in the block becomes one line: it is not `what`, and why."""
+    """Raise what is wrong with the data decoded in the block as one line: it is not `what`, and why."""
     try:
         yield
     except OSError as error:
@@ -48,13 +48,13 @@ def _why(error: Exception) -> str:
 
 
 def content(path: Path, most: int = LARGEST) -> bytes:
-    """All bytes of a regular file; ValueError where they are more than `most`."""
+    """Return all bytes of a regular file; ValueError where they are more than `most`."""
     with files.opened(path) as file:
         return bounded(file, most)
 
 
 def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
-    """The content of an open file; ValueError where that is more than `most` bytes."""
+    """Return the content of an open file; ValueError where that is more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it is longer than {most:,} bytes")
@@ -62,7 +62,7 @@ def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
 
 
 def json(data: bytes, *, numbers: bool = True) -> Any:
-    """JSON as plain data, within reason; one of WRONG where it is not.
+    """Return JSON as plain data; one of WRONG where it is none, or out of bounds.
 
     Without `numbers` they are not checked: for a file with numbers that this program does not read.
     """
@@ -72,19 +72,19 @@ def json(data: bytes, *, numbers: bool = True) -> Any:
 
 
 def toml(data: bytes) -> dict[str, Any]:
-    """TOML as plain data, dates among it; one of WRONG where it is none."""
+    """Return TOML as plain data, dates among it; one of WRONG where it is none."""
     import tomllib  # most commands read none
 
     return tomllib.loads(data.decode())
 
 
 def typed(value: Any, kind: type[T]) -> T:
-    """Plain data as that type; fields that it does not have are left out."""
+    """Return plain data as that type; fields that it does not have are left out."""
     return msgspec.convert(value, kind)
 
 
 def check(value: Any, *, numbers: bool = True) -> None:
-    """ValueError, with its path, for the first thing in plain data that is beyond reason.
+    """Raise ValueError, with its path, for the first thing in plain data that is out of bounds.
 
     >>> check({"a": [1, float("inf")]})
     Traceback (most recent call last):

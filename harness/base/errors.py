@@ -42,7 +42,7 @@ class ProtocolError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The way out of a wrong name: the nearest right one, or the first of the list when nothing is near.
+    """Return the way out of a wrong name: the nearest right one, or the first of the list when nothing is near.
 
     >>> nearest("concurency", ["concurrency", "levels"])
     "did you mean 'concurrency'?"

@@ -40,7 +40,7 @@ def write(path: Path, data: bytes | str, *, private: bool = False, way_out: str 
 
 
 def json_text(value: Any) -> str:
-    """How every JSON file here is written; of plain data or Structs."""
+    """Return the text of a JSON file as all of them are written here; of plain data or Structs."""
     return json.dumps(msgspec.to_builtins(value), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -51,10 +51,10 @@ def write_json(path: Path, value: Any, *, private: bool = False, way_out: str = 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, private: bool = False, way_out: str = "") -> Iterator[BinaryIO]:
-    """A new file that takes the path's place, in one step, when the block has ended well; else it goes away.
+    """Yield a new file that takes the path's place, in one step, when the block has ended well; else it goes away.
 
     Its mode is the umask's, or 0600 where it is private. HarnessError where the path or its folder is a link, where
-    something else than a file stands there, and where it cannot be written; `way_out` of the last.
+    something else than a file is there, and where it cannot be written; `way_out` of the last.
     """
     part = f".knee-{os.urandom(16).hex()}.part"
     with _failing(path, way_out), _folder(path.parent) as folder:
@@ -72,9 +72,9 @@ def replacing(path: Path, *, private: bool = False, way_out: str = "") -> Iterat
 
 
 def appending(path: Path, *, new: bool, way_out: str = "") -> int:
-    """A file descriptor to append by: of a file that is made now, or of one that is there.
+    """Return a file descriptor to append by: of a file that is made now, or of one that is there.
 
-    HarnessError where a link or something else than a file stands there, and where the file has another name too: what
+    HarnessError where a link or something else than a file is there, and where the file has another name too: what
     is appended would be written there as well.
     """
     with _failing(path, way_out), _folder(path.parent) as folder:
@@ -90,13 +90,13 @@ def appending(path: Path, *, new: bool, way_out: str = "") -> int:
 
 
 def read(path: Path) -> bytes:
-    """All of a file; OSError where it cannot be read, HarnessError where it is a pipe, a device or a folder."""
+    """Return all of a file; OSError where it cannot be read, HarnessError where it is a pipe, a device or a folder."""
     with opened(path) as file:
         return file.read()
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file to read; as `read`. To open a FIFO does not wait for its writer."""
+    """Return a file to read; as `read`. To open a FIFO does not wait for its writer."""
     if what := _other_than_file(os.stat(path).st_mode):
         raise HarnessError(f"is {what}, not a file", place=str(path), way_out="remove it")
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
@@ -113,7 +113,7 @@ def make_new_folder(path: Path, *, way_out: str) -> bool:
 
 
 def make_folder(path: Path, *, way_out: str = "") -> None:
-    """A folder with those above it, where it is not there yet; HarnessError where it is a link or cannot be made."""
+    """Make a folder and those above it, where it is not there yet; HarnessError where that cannot be, or for a link."""
     with _failing(path, way_out):
         if not path.is_symlink():
             path.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def make_folder(path: Path, *, way_out: str = "") -> None:
 
 
 def must_be_files(folder: Path, names: Iterable[str], *, way_out: str = "") -> None:
-    """HarnessError unless each name in the folder is a plain file or free; called before anything is begun."""
+    """Raise HarnessError unless each name in the folder is a plain file or free; called before anything is begun."""
     with _failing(folder, way_out), _folder(folder) as fd:
         for name in names:
             _must_be_a_file(folder / name, fd)
@@ -143,18 +143,18 @@ def remove_folder(path: Path) -> None:
 
 
 def real_folder(path: Path, *, way_out: str = "") -> int:
-    """A file descriptor of a folder; HarnessError where there is none, or a link in its place."""
+    """Return a file descriptor of a folder; HarnessError where there is none, or a link in its place."""
     with _failing(path, way_out), _folder(path) as fd:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
 
 
 def named(path: Path) -> Path:
-    """A file that the operator names: the links on the way to it are followed, one in its own place is not."""
+    """Return a file that the operator names: links on the way to it are followed, one in its own place is not."""
     return path.parent.resolve() / path.name
 
 
 def child(folder: Path, name: str) -> Path:
-    """What lies in a folder by that name; HarnessError where the name would leave the folder.
+    """Return what lies in a folder by that name; HarnessError where the name would leave the folder.
 
     >>> str(child(Path("results"), "chat-1"))
     'results/chat-1'
@@ -166,7 +166,7 @@ def child(folder: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def _folder(path: Path) -> Iterator[int]:
-    """The folder itself, opened: a link in its place is refused."""
+    """Yield the folder itself, opened: a link in its place is refused."""
     if path.is_symlink():
         fact = "is a symbolic link, and nothing is written through one"
         raise HarnessError(fact, place=str(path), way_out="give the folder itself")
@@ -188,7 +188,7 @@ def _must_be_a_file(path: Path, folder: int) -> None:
 
 
 def _other_than_file(mode: int) -> str | None:
-    """What it is in words; None for a plain file."""
+    """Return what it is in words; None for a plain file."""
     if stat.S_ISREG(mode):
         return None
     return next((name for is_one, name in _KINDS if is_one(mode)), "something unknown")
@@ -196,7 +196,7 @@ def _other_than_file(mode: int) -> str | None:
 
 @contextlib.contextmanager
 def _failing(path: Path, way_out: str = "") -> Iterator[None]:
-    """A write that fails as the operator's mistake."""
+    """Raise what cannot be written in the block as the operator's mistake."""
     try:
         yield
     except OSError as error:

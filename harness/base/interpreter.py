@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def module(name: str, *arguments: str) -> list[str]:
-    """The command that runs a module of this package by the Python that runs it now.
+    """Return the command that runs a module of this package by the Python that runs it now.
 
     `python -m` looks for modules in the current folder first, which may belong to another project: a `json.py` there
     would be run. So that folder is left out (`-P`), unless the package itself is found in it.

@@ -1,8 +1,8 @@
-"""What must not be shown: which names stand for secrets, where secrets are had from, and any text without them.
+"""What must not be shown: which names are of secrets, where secrets come from, and any text without them.
 
 What comes from outside may hold what was sent there: servers echo keys in their errors. So every text of theirs goes
-through `redact` before it is stored or printed, and what an operator wrote goes by the name that it stands under. A
-secret that is written `env:NAME` is only named: such a scenario can be kept, printed and repeated.
+through `redact` before it is stored or printed, and what an operator wrote goes by its name. A secret that is written
+`env:NAME` is only named: such a scenario can be kept, printed and repeated.
 
 Left out: what an echo has been put through before (a hash, another alphabet), and a piece shorter than 8 characters.
 """
@@ -33,12 +33,12 @@ _VARIABLE = re.compile(r"(\S+ )?env:([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def secret_header(name: str) -> bool:
-    """Whether a header's value may be a secret."""
+    """Return whether a header's value may be a secret."""
     return name.lower() not in _HARMLESS_HEADERS
 
 
 def secret_field(name: str) -> bool:
-    """Whether a text under this name of a JSON object is to be taken for a secret.
+    """Return whether a text under this name of a JSON object is to be taken for a secret.
 
     >>> [name for name in ("apiKey", "hf_token", "client_secret_id", "token_ids", "top_k") if secret_field(name)]
     ['apiKey', 'hf_token', 'client_secret_id']
@@ -48,12 +48,12 @@ def secret_field(name: str) -> bool:
 
 
 def names_a_variable(text: str) -> bool:
-    """Whether a value is only the name of a secret, `env:NAME`, with or without a scheme before it."""
+    """Return whether a value is only the name of a secret, `env:NAME`, with or without a scheme before it."""
     return _VARIABLE.fullmatch(text) is not None
 
 
 def variables(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every variable that JSON data names by `env:NAME`, with the path of the text that does.
+    """Yield every variable that JSON data names by `env:NAME`, with the path of the text that does.
 
     >>> list(variables({"user": "me", "auth": ["Bearer env:A_KEY"]}, "$.extra_body"))
     [('A_KEY', '$.extra_body.auth[0]')]
@@ -69,7 +69,7 @@ def variables(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def resolved(text: str, environ: Mapping[str, str], place: str) -> str:
-    """The value that `env:NAME` stands for; any other text is itself.
+    """Return the value that `env:NAME` names; any other text is itself.
 
     >>> resolved("Bearer env:MY_KEY", {"MY_KEY": "s3cret"}, "--header")
     'Bearer s3cret'
@@ -87,7 +87,7 @@ def resolved(text: str, environ: Mapping[str, str], place: str) -> str:
 
 
 def mapped(value: Any, change: Callable[[str, bool], str], *, secret: bool = False) -> Any:
-    """JSON data with `change(text, whether it stands under a secret's name)` in place of every text."""
+    """Return JSON data with `change(text, whether it is under a secret's name)` in place of every text."""
     if isinstance(value, dict):
         return {name: mapped(each, change, secret=secret or secret_field(name)) for name, each in value.items()}
     if isinstance(value, list):
@@ -96,7 +96,7 @@ def mapped(value: Any, change: Callable[[str, bool], str], *, secret: bool = Fal
 
 
 def shown(value: Any) -> Any:
-    """JSON data with HIDDEN in place of the texts under a secret's name.
+    """Return JSON data with HIDDEN in place of the texts under a secret's name.
 
     >>> shown({"api_key": "s3cret", "user": "me", "auth": ["env:A_KEY"]})
     {'api_key': '(not stored)', 'user': 'me', 'auth': ['env:A_KEY']}
@@ -105,7 +105,7 @@ def shown(value: Any) -> Any:
 
 
 def credentials(value: str) -> Iterator[str]:
-    """What is secret of a header's value: without its scheme, and the password that Basic wraps."""
+    """Yield what is secret of a header's value: without its scheme, and the password that Basic wraps."""
     scheme, found, rest = value.partition(" ")
     if not found or scheme.lower() not in _SCHEMES:
         yield value
@@ -119,7 +119,7 @@ def credentials(value: str) -> Iterator[str]:
 
 
 def of_proxies(environ: Mapping[str, str]) -> Iterator[str]:
-    """The passwords in the addresses of the environment's proxies, as they are and as Basic wraps them."""
+    """Yield the passwords in the addresses of the environment's proxies, as they are and as Basic wraps them."""
     for name, value in environ.items():
         match = re.search(r"//([^@/]*)@", value) if name.lower().endswith("_proxy") else None
         if match:
@@ -129,7 +129,7 @@ def of_proxies(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """What shows of a server's words, on one line: so that a secret in them is not cut up by what does not.
+    """Return what shows of a server's words, on one line: so that a secret in them is not cut up by what does not.
 
     >>> plain("no such\\tkey: s\\x003\\x1bcret")
     'no such key: s3cret'
@@ -138,10 +138,10 @@ def plain(text: str) -> str:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text without the secrets, as they are or as JSON, URLs and HTML write them.
+    """Return the text without the secrets, as they are or as JSON, URLs and HTML write them.
 
     Every piece of 8 characters is hidden, so that one which was cut off is hidden too; a secret shorter than that only
-    where it stands alone.
+    where it is alone.
 
     >>> redact('{"error": "no such key: sk-0123456789abcdef"}', ["sk-0123456789abcdef"])
     '{"error": "no such key: (hidden)"}'
@@ -161,7 +161,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def redact_all(value: Any, secrets: Iterable[str]) -> Any:
-    """JSON data whose texts, names included, hold no secret."""
+    """Return JSON data whose texts, names included, hold no secret."""
     if isinstance(value, dict):
         return {redact(name, secrets): redact_all(each, secrets) for name, each in value.items()}
     if isinstance(value, list):
@@ -171,7 +171,7 @@ def redact_all(value: Any, secrets: Iterable[str]) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _patterns(secrets: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    """All pieces of the long ones, and the short ones as a pattern."""
+    """Return all pieces of the long ones, and the short ones as a pattern."""
     forms = {form for secret in secrets for form in _forms(secret) if form}
     pieces = {form[i : i + _PIECE] for form in forms for i in range(len(form) - _PIECE + 1)}
     short = sorted((re.escape(form) for form in forms if len(form) < _PIECE), key=len, reverse=True)
@@ -179,7 +179,7 @@ def _patterns(secrets: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as it may come back."""
+    """Yield a secret as it may come back."""
     yield secret
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret)[1:-1].replace("/", r"\/")

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST = 400  # characters of one text that stands in a sentence or a table
+MOST = 400  # characters of one text in a sentence or a table
 _MOST_LINE = 4_000  # of a line on stderr, whoever wrote it
 
 # Unicode's controls, formats, surrogates, line and paragraph separators, and what else has no glyph by its definition
@@ -32,7 +32,7 @@ _STEERING = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""The text with every character that steers or hides written as TOML and JSON write it.
+    r"""Return the text with every character that steers or hides written as TOML and JSON write it.
 
     >>> print(visible("evil\x1b[2J\u202ename\n"), end="")
     evil\u001b[2J\u202ename
@@ -45,7 +45,7 @@ def _escape(code: int) -> str:
 
 
 def clean(text: object, most: int = MOST) -> str:
-    r"""Text from outside on one line, its middle left out where it is longer than `most`, and visible throughout.
+    r"""Return text from outside on one line, all visible, its middle left out where it is longer than `most`.
 
     >>> print(clean("evil\x1b[2J\nname"), clean("/models/meta-llama/Llama-3.1-8B", 15))
     evil\u001b[2J name /models…3.1-8B
@@ -57,7 +57,7 @@ def clean(text: object, most: int = MOST) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or its start and end around "…" where it is longer than `most`.
+    """Return the text, or its start and end around "…" where it is longer than `most`.
 
     >>> cut("/models/meta-llama/Llama-3.1-8B", 15), cut("abc", 3)
     ('/models…3.1-8B', 'abc')
@@ -67,7 +67,7 @@ def cut(text: str, most: int) -> str:
 
 
 def few(names: Iterable[str], most: int = 8) -> str:
-    """The first names of a list, and how many more there are.
+    """Return the first names of a list, and how many more there are.
 
     >>> few(["a", "b", "c"], 2), few(["a", "b"], 2)
     ('a, b and 1 more', 'a, b')
@@ -78,7 +78,7 @@ def few(names: Iterable[str], most: int = 8) -> str:
 
 
 def json_text(text: str) -> str:
-    r"""JSON that is the same data and steers no terminal.
+    r"""Return JSON that is the same data and steers no terminal.
 
     >>> print(json_text('"evil\x9b\ud800"'))
     "evil\u009b\ud800"
@@ -129,7 +129,7 @@ def guard() -> None:
 
 
 def console(*, stderr: bool) -> Console:
-    """A console that shows text from outside as text, and survives a closed reader: `| head`, a closed terminal."""
+    """Return a console that shows text from outside as text, and survives a closed reader, like `| head`."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -148,5 +148,5 @@ def console(*, stderr: bool) -> Console:
 
 
 def to_nobody(stream: IO[str]) -> None:
-    """What is written to the stream from now on is lost."""
+    """Lose what is written to the stream from now on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -48,7 +48,7 @@ def _scaled(text: str, table: dict[str, float], what: str, place: str, example: 
 
 
 def seconds(text: str | float, place: str = "") -> float:
-    """A duration in seconds; a bare number is seconds already.
+    """Return a duration in seconds; a bare number is seconds already.
 
     >>> seconds("50ms"), seconds("2s"), seconds("1.5m"), seconds(3)
     (0.05, 2.0, 90.0, 3.0)
@@ -59,7 +59,7 @@ def seconds(text: str | float, place: str = "") -> float:
 
 
 def limit(text: str | float, place: str = "") -> float:
-    """A limit of a latency in seconds. Its text has a unit, for other tools take bare numbers for milliseconds.
+    """Return a limit of a latency in seconds. Its text has a unit, for other tools take bare numbers for milliseconds.
 
     >>> limit("50ms"), limit(2)
     (0.05, 2.0)
@@ -71,7 +71,7 @@ def limit(text: str | float, place: str = "") -> float:
 
 
 def number(text: str, place: str = "") -> float:
-    """A number of 0 or more, whole or not.
+    """Return a number of 0 or more, whole or not.
 
     >>> number("0.25"), number("1.5k")
     (0.25, 1500.0)
@@ -80,7 +80,7 @@ def number(text: str, place: str = "") -> float:
 
 
 def share(text: str, place: str = "") -> float:
-    """A share, as a percentage or as a number.
+    """Return a share, as a percentage or as a number.
 
     >>> share("30%"), share("0.3"), share("43 %")
     (0.3, 0.3, 0.43)
@@ -93,7 +93,7 @@ def share(text: str, place: str = "") -> float:
 
 
 def count(text: str | float, place: str = "") -> int:
-    """A whole count.
+    """Return a whole count.
 
     >>> count("1.5k"), count("2M"), count(7)
     (1500, 2000000, 7)
@@ -107,7 +107,7 @@ def count(text: str | float, place: str = "") -> int:
 
 
 def lengths(text: str | int, place: str = "") -> dict[str, Any]:
-    """Lengths in tokens as people write them, as the plain data of a distribution (`distribution`).
+    """Return lengths in tokens as people write them, as the plain data of a distribution (`distribution`).
 
     A count; a mean and a standard deviation; a range with both its ends; a lognormal distribution by the mean and the
     standard deviation of the lengths themselves, not of their logarithms; lengths with weights. A mean may be followed
@@ -147,7 +147,7 @@ def lengths(text: str | int, place: str = "") -> dict[str, Any]:
 
 
 def _mean_and_sd(text: str, mark: str, place: str) -> dict[str, float]:
-    """A mean and a standard deviation, apart by a mark."""
+    """Return a mean and a standard deviation, apart by a mark."""
     mean, _, sd = text.partition(mark)
     for part, name in ((mean, "mean"), (sd, "standard deviation")):
         if not part.strip():
@@ -162,7 +162,7 @@ def _mean_and_sd(text: str, mark: str, place: str) -> dict[str, float]:
 
 
 def _range(text: str, place: str) -> dict[str, int]:
-    """The lowest and the highest length of a range."""
+    """Return the lowest and the highest length of a range."""
     low, dots, high = (part.strip() for part in text.partition(".."))
     if not (low and dots and high):
         raise HarnessError(f"{text!r} is no range", place=place, way_out="write it like '100..900'")
@@ -173,7 +173,7 @@ def _range(text: str, place: str) -> dict[str, int]:
 
 
 def _weighted(text: str, place: str) -> dict[str, list[float]]:
-    """Lengths, rising, and the weight of each."""
+    """Return lengths, rising, and the weight of each."""
     weights: dict[int, float] = {}
     for part in text.split(","):
         length, _, weight = part.partition(":")
@@ -187,7 +187,7 @@ def _weighted(text: str, place: str) -> dict[str, list[float]]:
 
 
 def _length(text: str, place: str) -> int:
-    """One length in tokens."""
+    """Return one length in tokens."""
     tokens = count(text, place)
     if tokens < 1:
         raise HarnessError(f"a length of {tokens} tokens is below 1", place=place, way_out="give 1 or more")
@@ -202,7 +202,7 @@ def _must_be_possible(tokens: float, place: str) -> None:
 
 
 def size(text: str | int, place: str = "") -> int:
-    """A size in bytes; a text has a unit, for a bare number is a mistake more often than bytes.
+    """Return a size in bytes; a text has a unit, for a bare number is a mistake more often than bytes.
 
     >>> size("500MB"), size("1.5 GiB"), size(4096)
     (500000000, 1610612736, 4096)
@@ -213,7 +213,7 @@ def size(text: str | int, place: str = "") -> int:
 
 
 def bytes_text(count: float) -> str:
-    """Bytes as people write them, which `size` reads back.
+    """Return bytes as people write them, which `size` reads back.
 
     >>> bytes_text(10_000_000_000), bytes_text(1_500_000), bytes_text(800)
     ('10GB', '1.5MB', '800B')
@@ -223,7 +223,7 @@ def bytes_text(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `seconds` reads them back, in the unit that leaves the fewest zeros.
+    """Return seconds as `seconds` reads them back, in the unit that leaves the fewest zeros.
 
     >>> duration(2.0), duration(0.05), duration(2.5e-4), duration(90)
     ('2s', '50ms', '250us', '90s')
@@ -233,7 +233,7 @@ def duration(seconds: float) -> str:
 
 
 def levels(text: str, place: str = "--levels") -> list[int]:
-    """Concurrency levels, in their order; each at least 1, none twice.
+    """Return concurrency levels, in their order; each at least 1, none twice.
 
     >>> levels("1,2,4,1k")
     [1, 2, 4, 1000]
@@ -252,7 +252,7 @@ def levels(text: str, place: str = "--levels") -> list[int]:
 
 
 def cpus(text: str, place: str = "--host-cpus") -> list[int]:
-    """Numbers of processors, single ones and spans.
+    """Return numbers of processors, single ones and spans.
 
     >>> cpus("0,2-4")
     [0, 2, 3, 4]
@@ -268,7 +268,7 @@ def cpus(text: str, place: str = "--host-cpus") -> list[int]:
 
 
 def rates(text: str, place: str = "--rate") -> list[float]:
-    """Request rates per second, in their order; each above 0, none twice.
+    """Return request rates per second, in their order; each above 0, none twice.
 
     >>> rates("0.5,2,1k")
     [0.5, 2.0, 1000.0]
@@ -285,7 +285,7 @@ def rates(text: str, place: str = "--rate") -> list[float]:
 
 
 def _each(text: str, read: Callable[[str, str], N], place: str, noun: str, bound: str, example: str) -> list[N]:
-    """The values between the commas, in their order; each above 0, none twice."""
+    """Return the values between the commas, in their order; each above 0, none twice."""
     values = [read(part.strip(), place) for part in text.split(",") if part.strip()]
     if not values or min(values) <= 0:
         raise HarnessError(f"{text!r} names no {noun} {bound}", place=place, way_out=f"write it like {example}")
@@ -295,7 +295,7 @@ def _each(text: str, read: Callable[[str, str], N], place: str, noun: str, bound
 
 
 def slo(text: str, place: str = "--slo") -> dict[str, float]:
-    """Limits of an SLO in seconds, by name (`LIMITS`); each above 0, none twice.
+    """Return limits of an SLO in seconds, by name (`LIMITS`); each above 0, none twice.
 
     >>> slo("ttft_p99=2s,itl_p99=50ms,e2e=10s")
     {'ttft_p99': 2.0, 'itl_p99': 0.05, 'e2e': 10.0}
@@ -304,7 +304,7 @@ def slo(text: str, place: str = "--slo") -> dict[str, float]:
 
 
 def goodput(text: str, place: str = "--goodput") -> dict[str, float]:
-    """The same limits as vLLM's benchmark has them: milliseconds a request, after a colon, apart by spaces.
+    """Return the same limits as vLLM's benchmark has them: milliseconds a request, after a colon, apart by spaces.
 
     >>> goodput("ttft:500 tpot:50 e2el:9000")
     {'ttft': 0.5, 'tpot': 0.05, 'e2e': 9.0}
@@ -351,7 +351,7 @@ def known_limit(name: str, place: str) -> None:
 
 
 def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
-    """Prices in USD, in their order.
+    """Return prices in USD, in their order.
 
     >>> prices("0.15,0.60,0.075")
     [0.15, 0.6, 0.075]
@@ -365,7 +365,7 @@ def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
 
 
 def convert(table: Any, key: str, read: Callable[[str, str], Any], place: str) -> None:
-    """Put what a text under a key stands for in its place, of a list each; what is no table or no text stays.
+    """Replace a text under a key by its value, in a list each of them; what is no table or no text stays.
 
     >>> table = {"every": ["1s", 2]}
     >>> convert(table, "every", seconds, "$.table"); table
@@ -379,7 +379,7 @@ def convert(table: Any, key: str, read: Callable[[str, str], Any], place: str) -
 
 
 def span(seconds: float) -> str:
-    """A waiting time for people, in s, min or h.
+    """Return a waiting time for people, in s, min or h.
 
     >>> [span(x) for x in (0.4, 8.2, 59.7, 95, 600, 3720, 90_000)]
     ['1 s', '8 s', '1 min', '1 min 35 s', '10 min', '1 h 2 min', '25 h']

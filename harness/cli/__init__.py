@@ -49,12 +49,12 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb itself, where the group has only its name and its help."""
+        """Return the verb itself, where the group has only its name and its help."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else verb(name), rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The verbs with their whole first sentences."""
+        """Write the verbs with their whole first sentences."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
 
@@ -85,7 +85,7 @@ def _misused(error: click.UsageError) -> int:
 
 
 def verb(name: str) -> click.Command:
-    """The command of that name, out of its module."""
+    """Return the command of that name, out of its module."""
     module = importlib.import_module(f"harness.cli.{VERBS[name][0]}")
     found: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
     return found
@@ -103,7 +103,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The `knee` command; a bug ends with its traceback and exit status 70."""
+    """Run the `knee` command; a bug ends with its traceback and exit status 70."""
     _open_closed()
     guard()
     try:
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def _open_closed() -> None:
-    """Where stdin, stdout or stderr are closed: the next file to be opened would be taken for them."""
+    """Open stdin, stdout and stderr where they are closed: the next file to be opened would be taken for them."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(number, True)
     os.close(number)

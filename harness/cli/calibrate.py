@@ -108,7 +108,7 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
 
 
 def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
-    """What a result folder says of its server; the options fill it up."""
+    """Return what a result folder says of its server; the options fill it up."""
     import msgspec
 
     from harness.analysis.summarise import summarise
@@ -127,7 +127,7 @@ def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
 
 
 def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
-    """The points of a CSV; the options say all else of the server."""
+    """Return the points of a CSV; the options say all else of the server."""
     import msgspec
 
     from harness.base import decoding

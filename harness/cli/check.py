@@ -61,7 +61,7 @@ def check(
 
 
 def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[Threshold]:
-    """All thresholds; each must be of a figure that there is."""
+    """Return all thresholds; each must be of a figure that there is."""
     from harness.base import decoding
     from harness.decide.check import expression, figures
 

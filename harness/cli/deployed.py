@@ -93,7 +93,7 @@ def options(command: F) -> F:
 
 
 def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a Deployment that the options set."""
+    """Return the fields of a Deployment that the options set."""
     values = {name: flags[name] for name in _FIELDS if flags[name] is not None}
     values |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
     if flags["mfu"] is not None:
@@ -114,7 +114,7 @@ def _flag(name: str) -> str:
 
 
 def model(name: str, *, hub: bool) -> tuple[str, str]:
-    """(path or name to read, name to show); `hub` looks the name up at the hub."""
+    """Return (path or name to read, name to show); `hub` looks the name up at the hub."""
     if not hub:
         return name, ""
     from harness.predict import hub as hubs
@@ -123,7 +123,7 @@ def model(name: str, *, hub: bool) -> tuple[str, str]:
 
 
 def card(key: str, cpus: str | None) -> Gpu:
-    """The GPU with that key; "host" measures this machine now."""
+    """Return the GPU with that key; "host" measures this machine now."""
     if key.lower() != "host":
         if cpus is not None:
             raise HarnessError(f"it is for --gpu host, not for {key}", place="--host-cpus", way_out="leave it out")
@@ -137,14 +137,14 @@ def card(key: str, cpus: str | None) -> Gpu:
 
 
 def check_arrivals(flags: Mapping[str, Any]) -> None:
-    """HarnessError where requests are to arrive on a schedule and nothing is simulated."""
+    """Raise HarnessError where requests are to arrive on a schedule and nothing is simulated."""
     for flag in ("rate", "arrivals"):
         if flags[flag] is not None and not flags["simulate"]:
             raise HarnessError("it has no effect without --simulate", place=f"--{flag}", way_out="add --simulate")
 
 
 def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
-    """The scenario of the file, else an empty one, with the lengths of the options in place of its own."""
+    """Return the scenario of the file, else an empty one, with the lengths of the options in place of its own."""
     import msgspec
 
     from harness.predict import catalog
@@ -175,7 +175,7 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
 
 
 def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
-    """Rates in place of the levels, if there are any, and how requests arrive at them."""
+    """Return rates in place of the levels, if there are any, and how requests arrive at them."""
     from harness.spec import traffic
 
     arrivals = traffic.parse(flags["arrivals"] or resolved.ramp.arrivals)
@@ -191,7 +191,7 @@ def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float
 
 
 def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
-    """The question about one card; `several`: there are more to ask about, which are tried in every size."""
+    """Return the question about one card; `several`: there are more to ask about, which are tried in every size."""
     from harness.predict import question
     from harness.spec.work import MeanLengths, means
     from harness.workload import shape
@@ -219,7 +219,7 @@ def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, seve
 
 
 def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
-    """Fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
+    """Return fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
     from harness.predict import served
     from harness.workload import shape
 
@@ -233,10 +233,10 @@ def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> 
 
 
 def _stored(typed: str, of_file: str | None) -> str:
-    """How weights or the cache are stored: what the file says, unless an option does."""
+    """Return how weights or the cache are stored: what the file says, unless an option does."""
     return of_file or typed if typed == "auto" else typed
 
 
 def _prefill_alone(flags: Mapping[str, Any]) -> bool:
-    """Whether no tokens are wanted, as for embeddings and scores."""
+    """Return whether no tokens are wanted, as for embeddings and scores."""
     return flags["output_tokens"] is not None and flags["output_tokens"].strip() == "0"

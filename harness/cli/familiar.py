@@ -83,7 +83,7 @@ WAY_OUT = {name: way_out for names, way_out in ELSEWHERE.items() for name in nam
 
 
 def ours(arguments: Sequence[str], alias: str, known: Collection[str]) -> list[str] | None:
-    """The command line with our option in place of that alias; None where it is no alias of a known option.
+    """Return the command line with our option in place of that alias; None where it is no alias of a known option.
 
     >>> ours(["--isl=512", "chat"], "--isl", ["--input-tokens"])
     ['--input-tokens=512', 'chat']

@@ -54,12 +54,12 @@ class Spec(NamedTuple):
 
 
 def option(*names: str, **settings: Any) -> Spec:
-    """As `click.option`, for `under`."""
+    """Return an option for `under`, from the arguments of `click.option`."""
     return Spec(names, settings)
 
 
 def of_run(of: OfRun) -> Spec:
-    """One of the options of `knee run`."""
+    """Return one of the options of `knee run`."""
     flag = of.kind is bool and "/" not in of.names
     settings: dict[str, Any] = {"metavar": of.metavar, "help": of.help, "multiple": of.multiple, "of_run": of}
     if flag:
@@ -91,7 +91,7 @@ class Grouped(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The values of all parameters into the context, as click has it."""
+        """Parse the values of all parameters into the context, as click has it."""
         known = {name for param in self.params for name in param.opts}
         typed = list(args)
         while True:
@@ -104,7 +104,7 @@ class Grouped(click.Command):
                 typed = found
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The examples stand before the options, of which there are many."""
+        """Write the examples before the options, which are many."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         self.format_epilog(ctx, formatter)
@@ -123,7 +123,7 @@ class Grouped(click.Command):
 
 
 def one_line(error: click.UsageError) -> str:
-    """What stands behind `error:`."""
+    """Return what follows `error:`."""
     if type(error) is click.UsageError and not error.message.startswith("Got unexpected"):
         return error.format_message()  # a verb's own, with its way out
     place, fact, way_out = _parts(error)
@@ -132,7 +132,7 @@ def one_line(error: click.UsageError) -> str:
 
 
 def _parts(error: click.UsageError) -> tuple[str, str, str]:
-    """Place, fact, and way out or "" of one of click's own."""
+    """Return place, fact, and way out or "" of one of click's own."""
     match error:
         case click.NoSuchOption():
             return error.option_name, "no such option", WAY_OUT.get(error.option_name) or _nearest_option(error)

@@ -26,7 +26,7 @@ secrets: list[str] = []  # of this process's run, to redact a traceback
 
 
 class More(NamedTuple):
-    """What a report may have beside its summary: a result already read, another run's summary, a place for pictures.
+    """What a report may have besides its summary: a result already read, another run's summary, a place for pictures.
 
     `noted` are the notes that were printed already, before the load.
     """
@@ -84,7 +84,7 @@ def write_plots(
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
-    """HarnessError unless every report can be written into the folder."""
+    """Raise HarnessError unless every report can be written into the folder."""
     from harness.base import files
     from harness.results.folder import FOR_PEOPLE, SUMMARY
 
@@ -132,7 +132,7 @@ def publish_shard(folder: Path, shard: Shard, *, quiet: bool) -> None:
 
 
 def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
-    """The same for a level map; its cells have reports of their own."""
+    """Write and print the result of a level map; its cells have reports of their own."""
     from harness.base import files
     from harness.report import level_map, markdown
     from harness.results import levelmap

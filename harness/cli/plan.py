@@ -198,7 +198,7 @@ def _outlook(flags: Mapping[str, Any]) -> Forecast:
 
 
 def _amount(text: str, place: str) -> float:
-    """A number from 0 on, also like 10e9 or 10B.
+    """Return a number from 0 on, also like 10e9 or 10B.
 
     >>> _amount("10e9", ""), _amount("2.5k", "")
     (10000000000.0, 2500.0)
@@ -219,7 +219,7 @@ def _read(flags: Mapping[str, Any], name: str, read: Callable[[str, str], float]
 
 
 def _above(flags: Mapping[str, Any], name: str, read: Callable[[str, str], float] = _amount) -> float | None:
-    """A number above 0, and above what no server has."""
+    """Return a number above 0, and above what no server has."""
     value = _read(flags, name, read)
     if value is not None and not value > units.BEYOND**-1:
         raise HarnessError(f"{flags[name][:40]!r} is not above 0", place=flag_of(name), way_out="give more")
@@ -227,7 +227,7 @@ def _above(flags: Mapping[str, Any], name: str, read: Callable[[str, str], float
 
 
 def _share(flags: Mapping[str, Any], name: str) -> float | None:
-    """A share above 0, 1 at most."""
+    """Return a share above 0, 1 at most."""
     value = _read(flags, name, units.share)
     if value is not None and not 0.01 <= value <= 1:
         raise HarnessError(
@@ -237,7 +237,7 @@ def _share(flags: Mapping[str, Any], name: str) -> float | None:
 
 
 def _pairs(flags: Mapping[str, Any], name: str, example: str) -> dict[str, float]:
-    """Amounts by their names, each once."""
+    """Return amounts by their names, each once."""
     place, found = flag_of(name), {}
     for part in filter(None, (flags[name] or "").split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -249,7 +249,7 @@ def _pairs(flags: Mapping[str, Any], name: str, example: str) -> dict[str, float
 
 
 def _percentiles(flags: Mapping[str, Any], name: str) -> dict[str, float]:
-    """Lengths by their percentiles, like p99."""
+    """Return lengths by their percentiles, like p99."""
     found = _pairs(flags, name, "p95=2k,p99=8k")
     for key, tokens in found.items():
         known = key.startswith("p") and key[1:] in units.PERCENTILES

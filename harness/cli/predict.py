@@ -98,7 +98,7 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
 
 
 def _list(what: str) -> None:
-    """The models or the GPUs that are known, one a line; a GPU with its memory and its names in nvidia-smi."""
+    """Print the models or the GPUs that are known, one a line; a GPU with its memory and its names in nvidia-smi."""
     from harness.predict import catalog
 
     if what == "models":
@@ -129,7 +129,7 @@ def _golden(*, as_json: bool) -> None:
 
 
 def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
-    """One model on one kind of card; price and calibration of the scenario are of this one."""
+    """Predict one model on one kind of card; price and calibration of the scenario are of this one."""
     import msgspec
 
     hardware = resolved.hardware
@@ -165,7 +165,7 @@ _ALONE = "of two pools there is only the closed form of one kind of card"
 
 
 def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
-    """Prefill and decode on GPUs of their own."""
+    """Predict prefill and decode on GPUs of their own."""
     import msgspec
 
     from harness.predict import disaggregated
@@ -221,7 +221,7 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
 def _stepped(
     question: Question, prediction: Prediction, rates: list[float] | None, arrivals: Traffic
 ) -> list[SteppedLevel]:
-    """The step machine's prediction for the levels, or for rates in their place."""
+    """Return the step machine's prediction for the levels, or for rates in their place."""
     from harness.predict import question as questions
     from harness.predict import stepped
     from harness.workload.arrivals import due_times
@@ -287,7 +287,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
 
 
 def _heading(question: Question, name: str, workload: MeanLengths, *, every: bool) -> str:
-    """The line above the table of cards: model, workload and limits."""
+    """Return the line above the table of cards: model, workload and limits."""
     limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in question.slo.items())
     tokens = f"{workload.input_tokens:g} tokens in"
     if workload.output_tokens:

@@ -97,7 +97,7 @@ def report(
 
 
 def _merged(shards: tuple[str, ...], out: str) -> Path:
-    """The folder of a run whose shards are merged; none is left where they cannot be."""
+    """Return the folder of a run whose shards are merged; none is left where they cannot be."""
     from harness.results import folder as folders
     from harness.results import shards as merging
 
@@ -165,7 +165,7 @@ def print_levels(folder: Path, *, verbose: bool = False) -> None:
 
 
 def summaries(folder: Path, wait: Callable[[], None]) -> Iterator[Summary]:
-    """The summary of a run whenever a level of it has ended, until the run has."""
+    """Yield the summary of a run whenever a level of it has ended, until the run has."""
     from harness.analysis.summarise import summarise
     from harness.results import folder as folders
     from harness.results import frames
@@ -187,7 +187,7 @@ def summaries(folder: Path, wait: Callable[[], None]) -> Iterator[Summary]:
 
 
 def must_be_alone(folders: tuple[str, ...], others: Mapping[str, object]) -> None:
-    """HarnessError where --follow stands with what a run that goes on has not."""
+    """Raise HarnessError where --follow comes with what a run that goes on has not."""
     if len(folders) > 1:
         raise HarnessError("--follow with several folders", way_out="name one folder at a time")
     for name, value in others.items():

@@ -109,7 +109,7 @@ def _note_bound(resolved: Scenario, flags: dict[str, Any]) -> None:
 
 
 def _list_ready() -> None:
-    """The ready scenarios, one a line with its question."""
+    """Print the ready scenarios, one a line with its question."""
     found = ready.scenarios()
     width = max((len(each.name) for each in found), default=0)
     for each in found:
@@ -117,12 +117,12 @@ def _list_ready() -> None:
 
 
 def _command() -> str:
-    """The command line for the manifest, without secrets."""
+    """Return the command line for the manifest, without secrets."""
     return shlex.join(["knee", *shown(sys.argv[1:], output.secrets)])
 
 
 def shown(arguments: Sequence[str], secrets: Sequence[str]) -> list[str]:
-    """The command line without the values of headers and of secret fields."""
+    """Return the command line without the values of headers and of secret fields."""
     from harness.base import secrecy
 
     plain = [secret for secret in secrets if len(secret) >= 8]  # a shorter one may be part of any number
@@ -142,7 +142,7 @@ def shown(arguments: Sequence[str], secrets: Sequence[str]) -> list[str]:
 
 
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
-    """One run and its result; its exit status."""
+    """Measure one run, publish its result, and return its exit status."""
     from harness.report.live import LiveView
     from harness.run import experiment
 
@@ -162,7 +162,7 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
 
 
 def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan: Planner | None = None) -> Swept:
-    """The cells of a plan, else of a level map, and their result."""
+    """Measure the cells of a plan, else of a level map, and publish their result."""
     from harness.report.live import LiveView
     from harness.run import campaign
 
@@ -186,7 +186,7 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
 
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
-    """(manifest, scenario) of a run that is resumed."""
+    """Return (manifest, scenario) of a run that is resumed."""
     from harness.run.resume import begun_with, must_be_named
 
     must_stand_alone()
@@ -200,7 +200,7 @@ def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
 
 
 def _print_scenario(resolved: Scenario) -> None:
-    """The resolved scenario as TOML, without what may be secret."""
+    """Print the resolved scenario as TOML, without what may be secret."""
     from harness.spec import scenario as scenarios
 
     with contextlib.suppress(HarnessError):  # a scenario may be printed where its variables are not set
@@ -212,7 +212,7 @@ def _print_scenario(resolved: Scenario) -> None:
 
 
 def _shard(resolved: Scenario, flags: dict[str, Any]) -> Shard | None:
-    """This machine's share of the run; None where it is the only one."""
+    """Return this machine's share of the run; None where it is the only one."""
     if flags["shard"] is None:
         for name in ("start_at", "run_id"):
             if flags[name] is not None:
@@ -225,7 +225,7 @@ def _shard(resolved: Scenario, flags: dict[str, Any]) -> Shard | None:
 
 
 def _print_requests(resolved: Scenario, count: int, share: Shard | None) -> None:
-    """The first requests of the run, or of a share of it, one a line; no server is asked."""
+    """Print the first requests of the run, or of a share of it, one a line; no server is asked."""
     import itertools
 
     import msgspec
@@ -241,7 +241,7 @@ def _print_requests(resolved: Scenario, count: int, share: Shard | None) -> None
 
 
 def typed_variables(flags: dict[str, Any]) -> set[str]:
-    """The environment variables that the command line itself names."""
+    """Return the environment variables that the command line itself names."""
     from harness.spec import scenario as scenarios
 
     headers, extra = options.headers(flags["header"]), flags["extra_body"]
@@ -251,7 +251,7 @@ def typed_variables(flags: dict[str, Any]) -> set[str]:
 
 
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
-    """The scenario among the arguments; addresses among them are --url's, limits --goodput's, as in other tools."""
+    """Return the scenario among the arguments; addresses among them are --url's, limits --goodput's, as elsewhere."""
     paths = list(arguments)
     if flags["goodput"] is not None:
         limits = [each for each in paths if ":" in each and not _is_address(each)]
@@ -268,17 +268,17 @@ def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
 
 
 def _is_address(text: str) -> bool:
-    """Whether an argument is an address by its scheme; others with a colon are host:port, or limits."""
+    """Return whether an argument is an address by its scheme; others with a colon are host:port, or limits."""
     return "://" in text or text.startswith(("sim:", "unix:", "http:", "https:"))
 
 
 def _is_typed(param: click.Parameter) -> bool:
-    """Whether a parameter is on the command line by its own name."""
+    """Return whether a parameter is on the command line by its own name."""
     return click.get_current_context().get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
 
 
 def must_stand_alone() -> None:
-    """HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
+    """Raise HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
     for parameter in click.get_current_context().command.params:
         of = parameter.of_run if isinstance(parameter, Option) else None
         allowed = parameter.name == "resume" or (of is not None and of.with_resume)
@@ -289,7 +289,7 @@ def must_stand_alone() -> None:
 
 
 def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
-    """The scenario file with the flags laid over it."""
+    """Return the scenario file with the flags laid over it."""
     from harness.spec import reading
 
     options.headers(flags["header"])  # first: a value that the shell split off is no path
@@ -298,7 +298,7 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
 
 
 def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[click.Parameter], place: str) -> Scenario:
-    """A scenario, or none, with the flags of a command laid over it."""
+    """Return a scenario, or none, with the flags of a command laid over it."""
     from harness.spec import reading
 
     if flags["burstiness"] is not None and flags["arrivals"] is not None:
@@ -320,7 +320,7 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
 
 
 def _by_flag(error: HarnessError, flags: dict[str, Any], params: Sequence[click.Parameter]) -> HarnessError:
-    """The same mistake by the option that made it, where that was typed, in place of the scenario's path."""
+    """Return the same mistake by the option that made it, where that was typed, in place of the scenario's path."""
     fact, at, path = error.fact.rpartition(" at $.")
     if not at:
         fact, (_, at, path) = error.fact, error.place.rpartition(": $.")

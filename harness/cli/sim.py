@@ -92,7 +92,7 @@ def sim(
 
 
 def _profile(profile: str | None, flags: Mapping[str, Any]) -> Profile:
-    """What to serve; a model or a card that is not named is the default's."""
+    """Return what to serve; a model or a card that is not named is the default's."""
     from harness.sim import profile as profiles
 
     for flag, of in (("hub", "model_config"), ("host_cpus", "gpu")):

@@ -112,7 +112,7 @@ def run(scenario: str | None, **flags: Any) -> None:
 
 
 def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], list[Claim]]:
-    """The scenario with the flags laid over it, the stacks that are to be measured, and what is claimed of them."""
+    """Return the scenario with the flags laid over it, the stacks to be measured, and what is claimed of them."""
     import msgspec
 
     from harness.stacks import shipped
@@ -128,7 +128,7 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
 
 
 def campaign_of(path: str) -> tuple[Scenario, Campaign]:
-    """The scenario and the stacks of a file, or of a ready scenario's or campaign's name."""
+    """Return the scenario and the stacks of a file, or of a ready scenario's or campaign's name."""
     from harness.base import decoding
     from harness.spec import reading, recipe
 
@@ -140,7 +140,7 @@ def campaign_of(path: str) -> tuple[Scenario, Campaign]:
 
 
 def _chosen(campaign: Campaign, names: Sequence[str]) -> tuple[list[StackSpec], list[Claim]]:
-    """The stacks of a campaign, or those of the names, and the claims that both stacks of are among them."""
+    """Return the stacks of a campaign, or those of the names, and the claims that both stacks of are among them."""
     if not campaign.stacks:
         return _specs(names), campaign.claims
     known = {spec.name or spec.recipe: spec for spec in campaign.stacks}
@@ -160,7 +160,7 @@ def _specs(names: Sequence[str]) -> list[StackSpec]:
 
 
 def _resumed(folder: str) -> tuple[Scenario, list[Stack], list[Claim], bool]:
-    """What a folder was begun with; HarnessError where it is no comparison."""
+    """Return what a folder was begun with; HarnessError where it is no comparison."""
     from harness.data.manifest import MapManifest
     from harness.results import result
     from harness.run.resume import begun_with

@@ -36,7 +36,7 @@ def _own() -> dict[str, Dialect]:
     """Return the dialects of this package's modules, in the order of their names in `APIS`."""
     modules = plugins.modules(__name__, __path__)
     every = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]
-    every.sort(key=lambda dialect: APIS.index(dialect.name))  # a path that ends like another's stands before it
+    every.sort(key=lambda dialect: APIS.index(dialect.name))  # a path that ends like another's comes before it
     return {dialect.name: dialect for dialect in every}
 
 

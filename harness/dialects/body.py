@@ -1,4 +1,4 @@
-"""The body of a request: JSON that a client writes and a server reads, the same in all but where the prompt stands."""
+"""The body of a request: JSON that a client writes and a server reads, the same in all but where the prompt is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tools = Sequence[dict[str, Any]]  # definitions of functions, as OpenAI's API ha
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a body says beside its prompt."""
+    """What a body says besides its prompt."""
 
     model: str
     output_tokens: int
@@ -73,7 +73,7 @@ class PromptEncoder:
         return b"".join((around[0], _json(prompt), around[1]))
 
     def _shared(self, class_: str, output_tokens: int) -> tuple[bytes, bytes]:
-        """Return what stands before the prompt's JSON string, and after it."""
+        """Return what comes before the prompt's JSON string, and after it."""
         mark = "\x00prompt\x00"
         fields = self._fields(class_, output_tokens) | self._prompt(_messages(mark), ())
         before, after = json.dumps(msgspec.to_builtins(fields)).split(json.dumps(mark))
@@ -143,7 +143,7 @@ def one_text(messages: Sequence[Message], tools: Tools) -> str:
 
 
 def openai_messages(messages: Sequence[Message]) -> list[Message | dict[str, Any]]:
-    """Return messages as OpenAI's chat has them: calls of tools, the results of these and parts beside the text.
+    """Return messages as OpenAI's chat has them: calls of tools, the results of these and parts besides the text.
 
     >>> openai_messages([Message("tool", "12 C", {"tool_call_id": "c1"})])
     [{'role': 'tool', 'content': '12 C', 'tool_call_id': 'c1'}]

@@ -60,7 +60,7 @@ class Chunk(msgspec.Struct, gc=False):
     choices: list[Choice] | None = None
     usage: Usage | None = None
     error: msgspec.Raw = ABSENT  # not decoded: it may be anything, of any depth
-    timings: msgspec.Raw = ABSENT  # likewise, but for llama-server's count
+    timings: msgspec.Raw = ABSENT  # not decoded but for llama-server's count
 
 
 class _Timings(msgspec.Struct, gc=False):
@@ -119,7 +119,7 @@ def cached_tokens(timings: msgspec.Raw) -> int | None:
 def call_text(call: msgspec.Raw) -> str:
     """Return the text of a tool call's delta as the model writes it; none where it only announces the call.
 
-    Its JSON stands for a function of another form.
+    Its JSON is the text of a function of another form.
 
     >>> call_text(msgspec.Raw(b'{"id": "c1", "type": "function", "function": null}'))
     ''

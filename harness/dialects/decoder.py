@@ -10,7 +10,7 @@ none with a reason; else it was cut, which is an error. One without a token is a
 is one whose finish_reason says that the server gave it up.
 
 Counts may be wrong: an impossible one is left out, any other is recorded as it came. An error counts wherever it
-stands, and no bytes raise anything but ProtocolError. What was measured in spite of an oddity is noted
+is, and no bytes raise anything but ProtocolError. What was measured in spite of an oddity is noted
 (docs/definitions.md, Columns of requests.parquet).
 
 Decoding costs most on the measured path and a response may be long, so the common event takes few steps and a token
@@ -87,7 +87,7 @@ class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def tokens(self) -> array[int]:
-        """Tokens in each chunk, int32, shape [chunks]."""
+        """Return the tokens in each chunk, int32, shape [chunks]."""
         return array("i", [1]) * len(self.arrivals) if self.token_counts is None else self.token_counts
 
     def packed_tokens(self) -> bytes:
@@ -356,7 +356,7 @@ class StreamDecoder(Shown):
             self._note("no_finish")
 
     def _instead(self, fact: str) -> str:
-        """Return what is said of an answer that is none, with the server's words."""
+        """Return the message for an answer that is none, with the server's words."""
         if self._silent and not self._arrivals:
             fact = "the stream held no event" + (" but [DONE]" if self._done is not None else "")
         return ": ".join(filter(None, (fact, self._words or self._aside)))

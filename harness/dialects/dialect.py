@@ -1,4 +1,4 @@
-"""What one API is: where it stands, what its work is counted in, and how each side of it speaks."""
+"""What one API is: where it lies, what its work is counted in, and how each side of it speaks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Wording(msgspec.Struct, frozen=True, kw_only=True):
     event: str  # `object` of each event
     whole: str  # `object` of an answer that is not streamed
     opening: bytes | None  # of an event before the first token; None: there is none
-    token: bytes  # of the event that brings a token, which stands for %s
+    token: bytes  # of the event that brings a token, which replaces %s
     reasoning: bytes | None  # the same for a token of reasoning; None: there is none
     choice: Callable[[str, str], dict[str, Any]]  # what holds text and reasoning of an answer that is not streamed
 
@@ -116,7 +116,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One API, the client's half and, where the simulated endpoint speaks it, the server's."""
 
     name: str = ""  # as `--api` has it; that of another package's dialect is its entry point's
-    path: str  # below the root; {model} stands for the model's name
+    path: str  # below the root; {model} is the model's name
     root: str = "/v1"
     unit: Unit = Unit.OUTPUT_TOKENS
     encoder: Encoders

@@ -1,4 +1,4 @@
-"""Where each token of a response arrived: what its chunks showed, beside what usage or a tokenizer counts. No IO.
+"""Where each token of a response arrived: what its chunks showed, and what usage or a tokenizer counts. No IO.
 
 The order in which a count is trusted is that of token_source in docs/definitions.md, Columns of requests.parquet.
 With a tokenizer the whole response is encoded once, and each token counts for the chunk that completes it, also where
@@ -33,7 +33,7 @@ class TokenPlacer:
         self._tokenizer = Tokenizer.from_str(tokenizer_json)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)  # a blank ends where it stands
+        self._tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)  # a blank ends in its place
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens that each chunk completes, by the cumulative text; shape [chunks]."""
@@ -156,7 +156,7 @@ class Shown:
         return max(usage - self._reasoning_tokens, min(usage, len(self._arrivals)))
 
     def _keep_chunks(self, marks: Iterable[int]) -> None:
-        """Return only the chunks whose mark is not 0."""
+        """Keep only the chunks whose mark is not 0."""
         marks = bytes(map(bool, marks))
         if 0 in marks:
             if self._unlisted:
@@ -202,7 +202,7 @@ class Shown:
             self._note(f"uncounted:{beyond}")
 
     def _first_content(self) -> int:
-        """Without reasoning the answer begins with the first token; else with a chunk that is still there."""
+        """Return when the answer begins: with the first token, or behind reasoning with a chunk that is still there."""
         if "think" in self._noted:
             return 0
         answered = self._answered if self._reasoned else 0

@@ -61,7 +61,7 @@ def read(source: str, format: str = "") -> Measured:
 
 
 def of_foreign(found: ForeignResult, place: str) -> Measured:
-    """The levels of another tool's closed loop; HarnessError where it has none."""
+    """Return the levels of another tool's closed loop; HarnessError where it has none."""
     levels = readers.closed_loop(found, place)
     rated = sum(1 for level in found.levels if level.rate and level.output_tokens_per_s)
     about = [] if found.source == table.PLAIN else [f"from {found.source}", *found.lacks]
@@ -95,7 +95,7 @@ def compare(
     answers: bool = False,
     format: str = "",
 ) -> Report:
-    """A comparison for each workload, as in comparison.json.
+    """Return a comparison for each workload, as in comparison.json.
 
     Each stack is a result folder or another tool's file, with its name in front where it needs one: "vllm=results/a".
     Several of one name are its repeats. `vary` names what may differ, `force` ranks although something else does, and

@@ -27,7 +27,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     @cached_property
     def summary(self) -> Summary:
-        """The answer, as in summary.json: made from the records, or as stored where they were taken out."""
+        """Return the answer, as in summary.json: made from the records, or as stored where they were taken out."""
         if not self.has_requests:
             return read_summary(self.path)
         from harness.analysis.summarise import summarise
@@ -36,32 +36,32 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     @cached_property
     def levels(self) -> pandas.DataFrame:
-        """A row a level: load, throughput, latencies; seconds and tokens per second."""
+        """Return a row a level: load, throughput, latencies; seconds and tokens per second."""
         from harness.library import notebook
 
         return notebook.levels(self.summary)
 
     @cached_property
     def requests(self) -> pandas.DataFrame:
-        """A row a request, those of the warm-up too; `in_window` marks those that a level's figures are of."""
+        """Return a row a request, those of the warm-up too; `in_window` marks those that a level's figures are of."""
         from harness.library import notebook
 
         return notebook.requests(self._result)
 
     @cached_property
     def telemetry(self) -> pandas.DataFrame:
-        """A row a figure of server, client, host or GPU: time_s, source, metric, value."""
+        """Return a row a figure of server, client, host or GPU: time_s, source, metric, value."""
         from harness.library import notebook
 
         return notebook.telemetry(self._result.samples)
 
     @property
     def has_requests(self) -> bool:
-        """Whether the requests lie in the folder; committed results may be without them."""
+        """Return whether the requests lie in the folder; committed results may be without them."""
         return has_requests(self.path)
 
     def plot(self) -> Figure:
-        """The curve as a figure of matplotlib: throughput against load with fit, prediction and knees."""
+        """Return the curve as a figure of matplotlib: throughput against load with fit, prediction and knees."""
         from harness.report import charts, png
 
         drawn: Figure = png.figure(charts.curve(self.summary, self.manifest))
@@ -84,7 +84,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
 
 
 def load(path: str | Path) -> Measurement:
-    """The result folder of a run, finished, interrupted or dead; HarnessError where it is none."""
+    """Return the result folder of a run, finished, interrupted or dead; HarnessError where it is none."""
     folder, manifest = Path(path), run_manifest(path)
     if not has_requests(folder) and not (folder / SUMMARY).exists():
         raise HarnessError("neither requests nor summary.json here", place=str(folder), way_out="was it a run?")

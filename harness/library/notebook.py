@@ -39,7 +39,7 @@ _WHOLE = ("concurrency", "repeat", "requests", "errors", "cancelled", "abandoned
 
 
 def requests(run: Result) -> pandas.DataFrame:
-    """A row a request, in the order they were sent: the columns of requests.parquet, then what follows from them.
+    """Return a row a request, in the order they were sent: the columns of requests.parquet, then what they imply.
 
     Added are `ttft_s`, `ttfat_s`, `tpot_s`, `e2e_s`, `icl_max_s`, `lag_s`, `rate`, and `in_window`: whether it began in
     its level's window.
@@ -63,7 +63,7 @@ def requests(run: Result) -> pandas.DataFrame:
 
 
 def _latencies(run: Result, records: Sequence[Record]) -> dict[str, Floats]:
-    """Seconds by column, each shape [requests]; in open loop they start at the schedule, as in the summary."""
+    """Return seconds by column, each shape [requests]; in open loop they start at the schedule, as in the summary."""
     table = Table.of(records)
     found = {name: np.full(len(records), np.nan) for name in _LATENCIES.values()}
     for level in run.levels:
@@ -76,7 +76,7 @@ def _latencies(run: Result, records: Sequence[Record]) -> dict[str, Floats]:
 
 
 def levels(summary: Summary) -> pandas.DataFrame:
-    """A row a level in the order of measuring; the columns are those of `results.exporters.csv`."""
+    """Return a row a level in the order of measuring; the columns are those of `results.exporters.csv`."""
     import pandas as pd
 
     kinds = (
@@ -86,7 +86,7 @@ def levels(summary: Summary) -> pandas.DataFrame:
 
 
 def telemetry(samples: Sequence[Sample]) -> pandas.DataFrame:
-    """A row a figure: `time_s`, `source` (server, client, host, gpu), `metric`, `value`."""
+    """Return a row a figure: `time_s`, `source` (server, client, host, gpu), `metric`, `value`."""
     import pandas as pd
 
     names = Sample.__struct_fields__
@@ -94,7 +94,7 @@ def telemetry(samples: Sequence[Sample]) -> pandas.DataFrame:
 
 
 def html(summary: Summary, manifest: Manifest) -> str:
-    """A `div` without scripts and styles."""
+    """Return a `div` without scripts and styles."""
     title, about = subject(summary, manifest)
     lines = [f"<b>{escape(title)}</b> {escape(about)}".rstrip(), f"<b>{escape(answer(summary).sentence)}</b>"]
     if simulated := simulated_words(summary, manifest):

@@ -41,7 +41,7 @@ def predict(
     price: float | None = None,
     **deployment: Unpack[Deployment],
 ) -> Prediction:
-    """The whole curve by the data sheet, as the `prediction` of summary.json.
+    """Return the whole curve by the data sheet, as the `prediction` of summary.json.
 
     `model` is a shipped name, a config.json or its folder; `gpu` a key like "h100-sxm". `slo` are seconds by limit,
     like {"ttft_p99": 2.0}; `price` is USD per GPU and hour. HarnessError for what is not known or does not fit.

@@ -103,7 +103,7 @@ async def run_async(
     yes: bool = False,
     **options: Unpack[Options],
 ) -> Measurement:
-    """The same for `await`; other tasks go on meanwhile. Cancelled, it ends the load in order first."""
+    """Measure as `run` does, for `await`; other tasks go on meanwhile. Cancelled, it ends the load in order first."""
     begin, signals = _prepared(url, scenario, out, dict(options), progress=progress, yes=yes)
     waiting = asyncio.wrap_future(_started(begin))
     try:
@@ -125,7 +125,7 @@ def _prepared(
     progress: bool,
     yes: bool,
 ) -> tuple[Callable[[], Outcome], Signals]:
-    """The run as a function for its thread, and what interrupts it; HarnessError for what cannot be measured."""
+    """Return the run as a function for its thread, and what interrupts it; HarnessError for what cannot be measured."""
     from harness.report.live import LiveView
     from harness.results.folder import SUMMARY
     from harness.run import experiment
@@ -157,7 +157,7 @@ def _prepared(
 
 
 def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: Mapping[str, Any]) -> Scenario:
-    """A scenario with options laid over it, each in the section that has a field of its name.
+    """Return a scenario with options laid over it, each in the section that has a field of its name.
 
     >>> laid_over(None, "sim:", {"levels": [1, 2], "level_seconds": "2s", "slo": "ttft_p99=1s"}).ramp.levels
     [1, 2]
@@ -181,12 +181,12 @@ def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: 
 
 
 def _fields(section: str) -> tuple[str, ...]:
-    """The names of a section's fields."""
+    """Return the names of a section's fields."""
     return tuple(type(getattr(Scenario(), section)).__struct_fields__)
 
 
 def _started(begin: Callable[[], Outcome]) -> Future[Outcome]:
-    """The run in a thread of its own; a daemon, so that nothing waits for it at the interpreter's end."""
+    """Return the run in a thread of its own; a daemon, so that nothing waits for it at the interpreter's end."""
     ended: Future[Outcome] = Future()
 
     def work() -> None:

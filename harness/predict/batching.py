@@ -59,7 +59,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Stride(NamedTuple):
-    """Steps of which only the first admits, computes prompts or preempts, and only the last finishes a request.
+    """Steps among which only the first admits, computes prompts or preempts, and only the last finishes a request.
 
     Requests by id; a step is `growth` seconds longer than the one before it.
     """

@@ -120,7 +120,7 @@ def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
     """Return a MIG slice: g of seven parts of the SMs, and of eight of memory and bandwidth; no link to others."""
     if not gpu.key.startswith(_SLICED):
         raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"give --gpu {gpu.key}")
-    label = next(float(row["mem_gb"]) for row in _rows() if row["key"].lower() == gpu.key)  # slices share the label
+    label = float(_rows()[gpu.key]["mem_gb"])  # slices share the label
     match = _MIG.fullmatch(text)
     compute, eighths = (int(match[1]), round(8 * int(match[2]) / label)) if match else (0, 0)
     if eighths not in _EIGHTHS.get(compute, ()):
@@ -156,7 +156,7 @@ def driver_names(key: str) -> list[str]:
     >>> driver_names("h100-sxm")
     ['H100 80GB HBM3']
     """
-    return next(row["nvml_names"].split("|") for row in _rows() if row["key"].lower() == key)
+    return _rows()[key]["nvml_names"].split("|")
 
 
 def driver_figures(key: str) -> dict[str, float | None]:
@@ -167,7 +167,7 @@ def driver_figures(key: str) -> dict[str, float | None]:
     >>> driver_figures("h100-sxm")
     {'memory_bytes': 85520809984.0, 'memory_clock_max_hz': 2619000000.0}
     """
-    row = next((row for row in _rows() if row["key"].lower() == key.lower()), None)
+    row = _rows().get(key.lower())
     if row is None:  # a slice, or this machine
         return {}
     memory, clock = row["mem_mib"], row["mem_clock_mhz_nvml"]
@@ -179,24 +179,26 @@ def driver_figures(key: str) -> dict[str, float | None]:
 
 @cache
 def _nvml_names() -> dict[str, str]:
-    return {name.lower(): row["key"].lower() for row in _rows() for name in row["nvml_names"].split("|") if name}
+    return {name.lower(): key for key, row in _rows().items() for name in row["nvml_names"].split("|") if name}
 
 
 @cache
 def _gpus() -> dict[str, Gpu]:
-    return {row["key"].lower(): _gpu(row) for row in _rows()}
+    return {key: _gpu(key, row) for key, row in _rows().items()}
 
 
-def _rows() -> list[dict[str, str]]:
+@cache
+def _rows() -> dict[str, dict[str, str]]:
+    """Return the rows of the table of GPUs, by their keys in lower case."""
     with (_DATA / "gpus.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        return {row["key"].lower(): row for row in csv.DictReader(file)}
 
 
-def _gpu(row: dict[str, str]) -> Gpu:
+def _gpu(key: str, row: dict[str, str]) -> Gpu:
     # The driver's own figure where it is known: an "80 GB" H100 has 81,559 MiB = 85.5e9 bytes.
     memory = float(row["mem_mib"]) * 2**20 if row["mem_mib"] else float(row["mem_gb"]) * 1e9
     return Gpu(
-        key=row["key"].lower(),
+        key=key,
         memory_bytes=memory,
         bandwidth=float(row["bw_gbs"]) * 1e9,
         flops={dtype: float(row[column]) * 1e12 for dtype, column in _PEAKS.items() if row[column]},

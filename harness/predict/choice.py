@@ -92,7 +92,7 @@ def choose(
 
 
 def best_sizes(choices: Iterable[Choice]) -> list[Choice]:
-    """Return the size of each card that stands first, in the same order."""
+    """Return the size of each card that comes first, in the same order."""
     first: dict[str, Choice] = {}
     for each in choices:
         first.setdefault(each.gpu, each)

@@ -1,6 +1,6 @@
 """What the layers of a model are, from the fields of its config.json: which attention, how far back, which MLP.
 
-A layer mixes tokens (attention, or a state of constant size that stands for all of the past) and then works on
+A layer mixes tokens (attention, or a state of constant size for all of the past) and then works on
 each token alone (a dense MLP, or the few of many experts that its router picks). How a field is read is in
 predict.families. Norms, biases, convolutions and the towers of other senses are left out.
 """
@@ -309,7 +309,7 @@ def _indices(config: Config, field: str) -> list[int]:
 
 
 def modules(config: Config) -> Iterator[tuple[str, str, int]]:
-    """Return every matrix as (part, dotted name, parameters); the experts of a layer are one."""
+    """Yield every matrix as (part, dotted name, parameters); the experts of a layer are one."""
     mixing = {(_LINEAR if each.state else _FULL if each.all_kept else _WINDOW): each for each in attention(config)}
     mixture, sorts, sparse = experts(config), _sorts(config), _sparse(config)
     has_experts = mixture is not None

@@ -38,7 +38,6 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int
     heads: int
     kv_heads: int
-    head_dim: int
     vocab: int
     tied: bool  # input and output embedding are one matrix
     max_context: int  # tokens of prompt and answer
@@ -74,7 +73,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         way_out = "servers cast such weights down: give --dtype bfloat16"
         raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
     hidden = text.figure("hidden_size")
-    n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else heads(text)
+    n_q, n_kv = (0, 0) if text.get("kv_lora_rank") else heads(text)[:2]
     mixture = layers.experts(text)
     longest = text.figure("max_position_embeddings")
     rows = longest + (text.maybe("type_vocab_size") or 0) if text.kind in _LEARNT else 0
@@ -85,7 +84,6 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         hidden=hidden,
         heads=n_q or text.figure("num_attention_heads"),
         kv_heads=n_kv,
-        head_dim=d,
         vocab=text.figure("vocab_size"),
         tied=bool(text.get("tie_word_embeddings", text.family.tied)),
         max_context=longest - (_OFFSET if text.kind in _OFFSETS else 0),

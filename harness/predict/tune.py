@@ -293,7 +293,7 @@ def least_squares(
 ) -> tuple[dict[str, float], float]:
     """Return where Σ f² is least, within the spans, and how much it is there.
 
-    A figure at that end of its span which it would leave stands still for the step.
+    A figure at that end of its span which it would leave is kept for the step.
     """
     import numpy as np
 

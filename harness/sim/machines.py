@@ -108,7 +108,7 @@ class Pacer(_Unlimited):
 class Flood(_Unlimited):
     """Streams without a pace: each step lasts no time and gives every stream that is not paused `burst` tokens.
 
-    A token of such a step stands for `burst` of them from its position on, or for what is left. The endpoint pauses a
+    A token of such a step represents `burst` of them from its position on, or for what is left. The endpoint pauses a
     stream whose socket is full, and releases it later; all others get equal shares.
     """
 

@@ -1,4 +1,4 @@
-"""Bounds of a field's value with what is said of a value beyond them, and msgspec's complaints in those words."""
+"""Bounds of a field's value with the message for a value beyond them, and msgspec's complaints in those words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Must = Callable[[bool, str, str, str], None]  # raises unless the first holds: p
 
 
 def bound(fact: str, way_out: str, **limits: Any) -> msgspec.Meta:
-    """A bound of a value, as msgspec has it, with what is said of a value beyond it."""
+    """Return a bound of a value, as msgspec has it, with the message for a value beyond it."""
     return msgspec.Meta(extra={"fact": fact, "way_out": way_out}, **limits)
 
 
@@ -23,7 +23,7 @@ def above_0(way_out: str) -> msgspec.Meta:
 
 
 def located(message: str, whole: type[msgspec.Struct], place: str) -> HarnessError:
-    """msgspec's complaint about data that should be a `whole`: fact, path, way out."""
+    """Return msgspec's complaint about data that should be a `whole`: fact, path, way out."""
     complaint, _, path = message.removesuffix("`").rpartition(" - at `")
     if not complaint:
         complaint, path = message.removesuffix("`"), "$"
@@ -47,7 +47,7 @@ def located(message: str, whole: type[msgspec.Struct], place: str) -> HarnessErr
 
 
 def _type_at(path: str, whole: type[msgspec.Struct]) -> Any:
-    """The type that a path leads to, as it is annotated; of several kinds the first, without None."""
+    """Return the type that a path leads to, as it is annotated; of several kinds the first, without None."""
     kind: Any = whole
     for step in path.split(".")[1:]:
         name, element, _ = step.partition("[")

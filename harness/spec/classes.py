@@ -33,7 +33,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One kind of request among others; its lengths stand in place of the workload's.
+    """One kind of request among others; its lengths replace the workload's.
 
     A table with `models` in place of `model`, and `zipf`, is a class for each of them (`of_models`).
     """
@@ -50,7 +50,7 @@ class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def length(text: str, place: str) -> int | str:
-    """A length that does not vary as a number; the text of a distribution as it is, once it is known to be one.
+    """Return a length that does not vary as a number; the text of a distribution as it is, once it is known to be one.
 
     >>> length("2k", ""), length("100..900", "")
     (2000, '100..900')
@@ -60,7 +60,7 @@ def length(text: str, place: str) -> int | str:
 
 
 def read(table: Any, place: str) -> Any:
-    """The plain data of a table with its texts as values; what is no table or no text is left to its type."""
+    """Return the plain data of a table with its texts as values; what is no table or no text is left to its type."""
     if not isinstance(table, Mapping):
         return table
     found = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
@@ -74,7 +74,7 @@ def read(table: Any, place: str) -> Any:
 
 
 def of_models(tables: Sequence[Any], place: str) -> list[Any]:
-    """The plain tables, with one for each of the `models` of a class: its share goes to them by Zipf's law.
+    """Return the plain tables, with one for each of the `models` of a class: its share goes to them by Zipf's law.
 
     >>> [each["name"] for each in of_models([{"name": "chat", "models": ["a", "b"], "zipf": 1.0}], "")]
     ['chat a', 'chat b']
@@ -100,7 +100,7 @@ def of_models(tables: Sequence[Any], place: str) -> list[Any]:
 
 
 def zipf(models: Sequence[str], s: float, place: str) -> list[tuple[str, float]]:
-    """Share of the requests that each model or adapter gets, summing to 1: of the k-th, k^-s over the sum of all.
+    """Return the share of the requests that each model gets, summing to 1: of the k-th, k^-s over the sum of all.
 
     >>> zipf(["base", "adapter"], 2.0, "")  # 1 and 1/4, of 5/4
     [('base', 0.8), ('adapter', 0.2)]
@@ -118,7 +118,7 @@ def zipf(models: Sequence[str], s: float, place: str) -> list[tuple[str, float]]
 
 
 def check(classes: Sequence[ClassSpec], must: Must, place: str) -> None:
-    """Refuse classes that cannot be told apart, or of which none is ever asked."""
+    """Refuse classes whose names, limits, ways to give up or shares cannot be."""
     must(len(classes) <= MOST, "class", f"{len(classes):,} classes are too many", f"give {MOST:,} or less")
     names: dict[str, int] = {}
     for i, each in enumerate(classes):

@@ -34,19 +34,19 @@ class _Law(msgspec.Struct, frozen=True, tag_field="kind", dict=True):
     """A distribution of lengths, by its quantiles."""
 
     def quantile(self, p: float) -> int:
-        """The smallest length that a share `p` of the draws, 0 to 1, does not pass."""
+        """Return the smallest length that a share `p` of the draws, 0 to 1, does not pass."""
         raise NotImplementedError
 
     def draw(self, rng: random.Random) -> int:
-        """One length; takes one random number."""
+        """Draw one length; takes one random number."""
         return self.quantile(rng.random())
 
     def cdf(self, n: float) -> float:
-        """Share of the draws up to `n` tokens."""
+        """Return the share of the draws up to `n` tokens."""
         raise NotImplementedError
 
     def mean(self) -> float:
-        """Mean of the draws, in tokens."""
+        """Return the mean of the draws, in tokens."""
         raise NotImplementedError
 
 
@@ -191,7 +191,7 @@ class Empirical(_Law, frozen=True, tag="empirical"):
 
     @cached_property
     def _upto(self) -> tuple[float, ...]:
-        """The weight of each length and all that are shorter."""
+        """Return the weight of each length and all that are shorter."""
         return tuple(itertools.accumulate(self.weights))
 
 
@@ -199,7 +199,7 @@ Distribution = Fixed | Normal | Range | Lognormal | Empirical
 
 
 def parse(text: str | int, place: str = "") -> Distribution:
-    """The distribution that a text or a number stands for; `str` of it is read back to the same.
+    """Return the distribution that a text or a number names; `str` of it is read back to the same.
 
     >>> parse("512+-64"), str(parse("lognormal(1k,300) in 1..4096"))
     (Normal(nominal=512.0, sd=64.0, low=1, high=10000000), 'lognormal(1000,300) in 1..4096')
@@ -209,7 +209,7 @@ def parse(text: str | int, place: str = "") -> Distribution:
 
 
 def observed(lengths: Iterable[int], place: str = "") -> Empirical:
-    """The distribution of lengths that were seen, of a trace or of a past result.
+    """Return the distribution of lengths that were seen, of a trace or of a past result.
 
     >>> str(observed([7, 7, 40]))
     '7:2,40:1'
@@ -224,7 +224,7 @@ def observed(lengths: Iterable[int], place: str = "") -> Empirical:
 
 
 class _Cut(msgspec.Struct, frozen=True, dict=True):
-    """A normal distribution of which only what lies between two bounds is drawn."""
+    """A normal distribution that is drawn between two bounds only."""
 
     law: NormalDist
     low: float
@@ -232,12 +232,12 @@ class _Cut(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def below(self) -> float:
-        """Share of the whole distribution that lies below the lower bound."""
+        """Return the share of the whole distribution that lies below the lower bound."""
         return self.law.cdf(self.low)
 
     @cached_property
     def mass(self) -> float:
-        """Share of it that lies between the bounds."""
+        """Return the share of it that lies between the bounds."""
         return self.law.cdf(self.high) - self.below
 
     def cdf(self, x: float) -> float:
@@ -252,10 +252,10 @@ def _rounded(length: float, low: int, high: int) -> int:
 
 
 def _plain(number: float) -> str:
-    """A number as text without an exponent, of which nothing is lost."""
+    """Return a number as text without an exponent; nothing of it is lost."""
     return f"{Decimal(str(number)):f}".removesuffix(".0")
 
 
 def _bounds(low: int, high: int) -> str:
-    """The bounds as text, where they are any."""
+    """Return the bounds as text, where they are any."""
     return "" if (low, high) == (1, MOST_TOKENS) else f" in {low}..{high}"

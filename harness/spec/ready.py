@@ -26,12 +26,12 @@ CAMPAIGNS = FOLDER / "campaigns"
 
 
 def scenarios() -> list[Ready]:
-    """Every ready scenario, by name."""
+    """Return every ready scenario, by name."""
     return _of(FOLDER)
 
 
 def campaigns() -> list[Ready]:
-    """Every ready comparison of stacks, by name."""
+    """Return every ready comparison of stacks, by name."""
     return _of(CAMPAIGNS)
 
 
@@ -45,7 +45,7 @@ def _question(path: Path) -> str:
 
 
 def path(scenario: str, *, or_campaign: bool = False) -> Path:
-    """The file that is meant: the operator's own, or by its name a ready one; HarnessError where it is neither."""
+    """Return the path of the operator's own file, or by its name of a ready one; HarnessError where it is neither."""
     if os.path.isfile(scenario) or os.sep in scenario or scenario.endswith(".toml"):
         return Path(scenario)
     if or_campaign and scenario in [each.name for each in campaigns()]:

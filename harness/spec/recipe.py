@@ -1,6 +1,6 @@
 """How a server is started for a measurement: a recipe, the settings of one stack, and what is claimed of two.
 
-A recipe is a TOML file with the words of a command. `{model}`, `{port}`, `{served}` and the settings stand in braces;
+A recipe is a TOML file with the words of a command. `{model}`, `{port}`, `{served}` and the settings are in braces;
 no shell reads them. A campaign is a scenario file with `[[stack]]` tables, and `[[claim]]` tables where a ratio is
 quoted. Reading the shipped ones, and starting anything, is for `harness.stacks`.
 """
@@ -29,7 +29,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     title: str
     command: Words
     compose: str = ""  # the name of a shipped compose file, or the path of one's own; "": there is none
-    env: dict[str, str] = {}  # beside the environment that knee has
+    env: dict[str, str] = {}  # in addition to the environment that knee has
     flags: dict[str, list[str]] = {}  # the words of a setting, by its name or by 'name=value'
     served: str = "model"  # the name that requests carry; "": the first that the server lists
     model_file: str = ""  # a pattern of the one file of the model's folder that is loaded; "": the folder itself
@@ -93,7 +93,7 @@ _SECONDS = ("ready_within", "stop_within")
 
 
 def load(path: Path) -> Recipe:
-    """The recipe in a TOML file."""
+    """Return the recipe in a TOML file."""
     place = str(path)
     with decoding.reading(place, "TOML", "give the path of a recipe, or a name of `knee stacks list`"):
         tree = decoding.toml(decoding.content(path))
@@ -104,7 +104,7 @@ def load(path: Path) -> Recipe:
 
 
 def split(tree: Mapping[str, Any], place: str) -> tuple[dict[str, Any], Campaign]:
-    """The scenario of a campaign file, and the campaign; either may be empty."""
+    """Return the scenario of a campaign file, and the campaign; either may be empty."""
     rest = {name: each for name, each in tree.items() if name not in ("stack", "claim")}
     with decoding.reading(place, "a campaign", "write what can be measured"):
         decoding.check(dict(tree))

@@ -1,6 +1,6 @@
 """The tables of a workload: [workload.prefix], [workload.session], [[workload.node]], [workload.dataset]; and images.
 
-A prefix is what several prompts begin with. A session is a user's turns, each with all that was said before. Nodes are
+A prefix is what several prompts begin with. A session is a user's turns, each with all that came before it. Nodes are
 the requests of an agent's task, each with those that it waits for. What is sent of them `workload` makes.
 """
 
@@ -55,7 +55,7 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One kind of request of a task; its lengths stand in place of the workload's."""
+    """One kind of request of a task; its lengths replace the workload's."""
 
     name: str  # by which `after` of other requests refers to it
     after: list[str] = []  # the requests that it waits for; it goes on with the conversation of the first
@@ -67,7 +67,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read(workload: Any, place: str) -> Any:
-    """The plain data of [workload] with the texts of these tables as values; what is no table is left to its type."""
+    """Return the plain data of [workload] with the texts of these tables as values; the rest is left to its type."""
     if not isinstance(workload, dict):
         return workload
     # An empty list says nothing, and TOML would not print it.
@@ -99,7 +99,7 @@ def _values(table: Any, place: str) -> Any:
 
 
 def _number(text: str, convert: Callable[[str], float]) -> float | str:
-    """A text as a number; the text of a distribution as it is."""
+    """Return a text as a number; the text of a distribution as it is."""
     try:
         return convert(text)
     except HarnessError:
@@ -107,7 +107,7 @@ def _number(text: str, convert: Callable[[str], float]) -> float | str:
 
 
 def pauses(pause: float | str, place: str = "") -> dict[str, Any] | None:
-    """A pause as the plain data of a distribution of whole milliseconds (units.lengths); None where there is none.
+    """Return a pause as the plain data of a distribution of whole milliseconds (units.lengths); None for no pause.
 
     >>> pauses(1.5), pauses("500ms..2s"), pauses(0)
     ({'kind': 'fixed', 'tokens': 1500}, {'kind': 'range', 'low': 500, 'high': 2000}, None)
@@ -156,13 +156,13 @@ def check(
 
 
 def _at_most(most: int, count: int | str | None, noun: str, path: str, must: Must) -> None:
-    """Refuse a number beyond reason; the text of a distribution is bounded where it is read."""
+    """Refuse a number out of bounds; the text of a distribution is bounded where it is read."""
     if isinstance(count, int):
         must(count <= most, path, f"{count:,} {noun} are too many", f"give {most:,} or less")
 
 
 def order(names: Sequence[str], after: Mapping[str, Sequence[str]], *, path: str, place: str = "") -> list[str]:
-    """The names, each behind those of `after` that it waits for; HarnessError at the path where there is no such order.
+    """Return the names, each behind those of `after` that it waits for; HarnessError at the path where that cannot be.
 
     >>> order(["join", "left", "right", "root"],
     ...     {"join": ["left", "right"], "left": ["root"], "right": ["root"]}, path="$.node")
@@ -192,7 +192,7 @@ _IMAGE_SIZE = re.compile(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
 
 
 def image_size(text: str, place: str) -> tuple[int, int]:
-    """Width and height, pixels; HarnessError where the text is no size.
+    """Return width and height, pixels; HarnessError where the text is no size.
 
     >>> image_size("640x480", "test")
     (640, 480)

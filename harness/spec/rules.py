@@ -99,18 +99,18 @@ def _repeated(values: Iterable[Any]) -> bool:
 
 
 def _first(names: Iterable[str]) -> str:
-    """The first of the names, as it is shown; "" where there is none."""
+    """Return the first of the names, as it is shown; "" where there is none."""
     return next(iter(names), "")
 
 
 def _task_table(s: Scenario) -> str:
-    """The table of a scenario's sessions or graphs; "" where it has none."""
+    """Return the table of a scenario's sessions or graphs; "" where it has none."""
     table = "workload.session" if s.workload.session else "workload.node" if s.workload.node else "workload.dataset"
     return table if s.has_tasks else ""
 
 
 def _named(s: Scenario) -> bool:
-    """Whether a result folder can have the name, and lie where it is put."""
+    """Return whether a result folder can have the name, and lie where it is put."""
     plain = s.name.isprintable() and "/" not in s.name and not s.name.startswith(".")
     return plain and 0 < len(s.name.encode()) <= _LONGEST_NAME
 
@@ -121,7 +121,7 @@ def _known(api: str) -> bool:
 
 
 def _may_carry_a_key(address: str | None) -> bool:
-    """Whether an address may carry a secret: of queries only Azure's `api-version` is known to be none.
+    """Return whether an address may carry a secret: of queries only Azure's `api-version` is known to be none.
 
     >>> _may_carry_a_key("https://me:key@host"), _may_carry_a_key("https://host?api-version=2024-10-21")
     (True, False)
@@ -131,7 +131,7 @@ def _may_carry_a_key(address: str | None) -> bool:
 
 
 def _too_fast(s: Scenario) -> str:
-    """The highest rate of an open loop where no machine can send as fast."""
+    """Return the highest rate of an open loop where no machine can send as fast."""
     peak = traffic.parse(s.ramp.arrivals).peak * max(s.load.loads if s.load.is_open else (), default=0.0)
     return f"{peak:g}" if peak > MOST_RATE else ""
 
@@ -142,12 +142,12 @@ def _own_rates(s: Scenario) -> bool:
 
 
 def _of_tokens(s: Scenario) -> tuple[str, str] | None:
-    """A limit on a time that only tokens have, and the API that sends none."""
+    """Return a limit on a time that only tokens have, and the API that sends none."""
     return None if s.decodes else next(((each, s.target.api) for each in s.slo if not each.startswith("e2e")), None)
 
 
 def _too_long(s: Scenario) -> tuple[str, str] | None:
-    """A length that no model reads, after its path; the numbers of a distribution are bounded where it is read."""
+    """Return a length that no model reads, after its path; those of a distribution are bounded where it is read."""
     lengths: list[tuple[str, int | str]] = []
     for field in ("input_tokens", "output_tokens"):
         lengths += [(f"workload.{field}", getattr(s.workload, field))]
@@ -159,13 +159,13 @@ def _too_long(s: Scenario) -> tuple[str, str] | None:
 
 
 def _too_many(s: Scenario) -> str:
-    """More requests in flight than a machine can hold."""
+    """Return the requests in flight, where they are more than a machine can hold."""
     highest = max([s.ramp.max_concurrency, *(s.ramp.levels or ())])
     return f"{highest:,}" if highest > units.MOST_STREAMS else ""
 
 
 def _too_many_levels(s: Scenario) -> tuple[str, str] | None:
-    """More levels than a run keeps, and how often it may repeat them."""
+    """Return the levels, where they are more than a run keeps, and how often it may repeat them."""
     levels = max(1, len(s.ramp.levels or s.ramp.rates or ()))
     most = f"{max(1, MOST_LEVELS // levels):,}"
     return (f"{levels * s.ramp.repeat:,}", most) if levels * s.ramp.repeat > MOST_LEVELS else None
@@ -300,7 +300,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
 
 
 def _sessions(s: Scenario) -> bool:
-    """Whether requests may have a session."""
+    """Return whether requests may have a session."""
     return s.has_tasks or bool(s.workload.dataset)
 
 
@@ -377,7 +377,7 @@ def with_effect(scenario: Scenario, base: Scenario, typed: Collection[str], plac
     """Return a scenario in which every field that is set has an effect; HarnessError where one cannot have it.
 
     `typed` are the paths of what was laid over `base`. A field of the base that had an effect there, and has none
-    beside what was typed, falls back to its default.
+    with what was typed, falls back to its default.
     """
     for rule in WITHOUT_EFFECT:
         if not rule.broken(scenario):

@@ -73,7 +73,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def every_url(self) -> list[str]:
-        """The address of every replica; of one server its own, none where the scenario names none."""
+        """Return the address of every replica; of one server its own, none where the scenario names none."""
         return list(self.urls or ([self.url] if self.url is not None else []))
 
     @property
@@ -125,7 +125,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @cached_property
     def load(self) -> Load:
-        """Which kind of load these fields ask for."""
+        """Return which kind of load these fields ask for."""
         return loads.of(self.levels, self.rates, searched=self.search_rate, arrivals=self.arrivals)
 
 
@@ -199,33 +199,33 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def load(self) -> Load:
-        """Which of the kinds of load it has."""
+        """Return which of the kinds of load it has."""
         return self.ramp.load
 
     @property
     def decodes(self) -> bool:
-        """Whether its API generates an answer."""
+        """Return whether its API generates an answer."""
         return self.target.api not in PREFILL_ONLY
 
     @property
     def reuses_prompts(self) -> bool:
-        """Whether prompts begin alike on purpose, so that a prefix cache serves parts of them."""
+        """Return whether prompts begin alike on purpose, so that a prefix cache serves parts of them."""
         return bool(self.workload.prefix or self.workload.dataset) or self.has_tasks
 
     @property
     def has_tasks(self) -> bool:
-        """Whether requests belong together, in sessions or graphs."""
+        """Return whether requests belong together, in sessions or graphs."""
         workload = self.workload
         return bool(workload.session or workload.node or (workload.dataset and workload.dataset.sessions))
 
     @property
     def has_limits(self) -> bool:
-        """Whether a level meets or misses something: an SLO of the run, or of a class."""
+        """Return whether a level meets or misses something: an SLO of the run, or of a class."""
         return bool(self.slo) or any(each.slo for each in self.class_ or ())
 
     @property
     def one_length(self) -> bool:
-        """Whether all prompts have one length, all answers another, and no request is of a class or of a task."""
+        """Return whether all prompts have one length, all answers another, without classes and tasks."""
         lengths = (self.workload.input_tokens, self.workload.output_tokens)
         alone = not (self.class_ or self.has_tasks or self.workload.dataset)
         return alone and all(isinstance(length, int) for length in lengths)
@@ -236,7 +236,7 @@ PRECISION = 0.02  # half-width of a level's 95 % interval at which its window ma
 
 
 def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
-    """The scenario for the wire: the API key a header, and every `env:NAME` its value."""
+    """Return the scenario for the wire: the API key a header, and every `env:NAME` its value."""
     target = scenario.target
     headers = {
         name: secrecy.resolved(value, environ, f"$.target.headers.{name}") for name, value in target.headers.items()
@@ -254,7 +254,7 @@ def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
 
 
 def _key(variable: str, environ: Mapping[str, str]) -> str:
-    """The API key. A variable that is not set is named only if it looks like a name: it may be the key."""
+    """Return the API key. A variable that is not set is named only if it looks like a name: it may be the key."""
     key = environ.get(variable)
     if not key:
         what = "is not set" if key is None else "is empty"
@@ -265,7 +265,7 @@ def _key(variable: str, environ: Mapping[str, str]) -> str:
 
 
 def variables(scenario: Scenario) -> list[tuple[str, str]]:
-    """Every environment variable whose value the requests would carry, with the path that names it.
+    """Return every environment variable whose value the requests would carry, with the path that names it.
 
     >>> variables(Scenario(target=Target(api_key_env="A", headers={"X-Key": "env:B"})))
     [('A', '$.target.api_key_env'), ('B', '$.target.headers.X-Key')]
@@ -277,7 +277,7 @@ def variables(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def carried(scenario: Scenario) -> list[str]:
-    """What the requests carry that may be secret, by its name, each once: never the value."""
+    """Return what the requests carry that may be secret, by its name, each once: never the value."""
     target = scenario.target
     found = [name for name, _ in variables(scenario)]
     for name, value in target.headers.items():
@@ -293,7 +293,7 @@ def carried(scenario: Scenario) -> list[str]:
 
 
 def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What must not be shown of a scenario and its surroundings: the values themselves."""
+    """Return what must not be shown of a scenario and its surroundings: the values themselves."""
     target, wire = scenario.target, resolved(scenario, environ).target
     found = set(secrecy.of_proxies(environ))
     for name, value in wire.headers.items():
@@ -310,7 +310,7 @@ def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
-    """The scenario for people and the disk: what may be secret is hidden, and known secrets in any text too."""
+    """Return the scenario for people and the disk: what may be secret is hidden, and known secrets in any text too."""
     target = scenario.target
     headers = {
         name: secrecy.HIDDEN if secrecy.secret_header(name) and not secrecy.names_a_variable(value) else value
@@ -324,7 +324,7 @@ def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
 
 
 def to_toml(scenario: Scenario) -> str:
-    """The scenario as TOML that `load` reads back to the same value; None is left out."""
+    """Return the scenario as TOML that `load` reads back to the same value; None is left out."""
     import tomli_w
 
     tree = msgspec.to_builtins(scenario)
@@ -339,12 +339,12 @@ def to_toml(scenario: Scenario) -> str:
 
 
 def digest(scenario: Scenario) -> str:
-    """Sixteen hex digits that change when anything about the run but a secret changes; for comparing result folders."""
+    """Return sixteen hex digits that change when anything about the run but a secret changes."""
     return _digest(shown(scenario))
 
 
 def workload_digest(scenario: Scenario) -> str:
-    """Sixteen hex digits of the work alone: what is asked and how it arrives, whoever serves it.
+    """Return sixteen hex digits of the work alone: what is asked and how it arrives, whoever serves it.
 
     Left out: address, name, price, seed, levels, their start, bounds, hardware, limits, and where tokenizer and data
     lie; data count by their requests and mean lengths.

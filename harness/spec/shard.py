@@ -36,16 +36,16 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seed(self) -> int:
-        """Of the prompts, where the scenario has none; the same on all machines."""
+        """Return the seed of the prompts, where the scenario has none; it is the same on all machines."""
         return int.from_bytes(hashlib.sha256(f"{self.run_id}:{self.start_s!r}".encode()).digest()[:4]) >> 1
 
     def has(self, number: int, workers: int) -> bool:
-        """Whether a request of this number is this shard's, which has so many workers."""
+        """Return whether a request of this number is this shard's, which has so many workers."""
         return number % (self.of * workers) // workers == self.number - 1
 
 
 def parse(text: str) -> tuple[int, int]:
-    """(number, of) of a shard.
+    """Return (number, of) of a shard.
 
     >>> parse("2/8")
     (2, 8)
@@ -59,7 +59,7 @@ def parse(text: str) -> tuple[int, int]:
 
 
 def unix_time(text: str) -> float:
-    """The Unix time that a text names.
+    """Return the Unix time that a text names.
 
     >>> unix_time("1970-01-01T00:01:00+00:00"), unix_time("1700000000")
     (60.0, 1700000000.0)
@@ -80,7 +80,7 @@ def unix_time(text: str) -> float:
 
 
 def shown(unix_s: float) -> str:
-    """A moment as a person writes it.
+    """Return a moment as a person writes it.
 
     >>> shown(60.0)
     '1970-01-01T00:01:00Z'
@@ -89,7 +89,7 @@ def shown(unix_s: float) -> str:
 
 
 def of_run(scenario: Scenario, text: str, start_at: str | None, run_id: str | None) -> Shard:
-    """The shard that the options name, of this scenario's run; HarnessError where it is none."""
+    """Return the shard that the options name, of this scenario's run; HarnessError where it is none."""
     number, of = parse(text)
     if start_at is None:
         fact = "shards begin at one moment, and none is given"
@@ -129,7 +129,7 @@ def check(scenario: Scenario) -> None:
 
 
 def must_lie_ahead(start_s: float, now_s: float) -> None:
-    """HarnessError where the start is past, or too far ahead to be meant."""
+    """Raise HarnessError where the start is past, or too far ahead to be meant."""
     if start_s <= now_s:
         fact = f"{shown(start_s)} is past by {now_s - start_s:.3g} s"
         raise HarnessError(fact, place=_START, way_out="start all shards anew, a minute ahead")

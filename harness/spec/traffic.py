@@ -70,19 +70,19 @@ class Series(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _counts(self) -> tuple[float, ...]:
-        """Requests until each rate's start, and until the end of the period; shape [rates + 1]."""
+        """Return the requests until each rate's start, and until the end of the period; shape [rates + 1]."""
         lengths = (end - start for start, end in pairwise((*self.starts, self.period_s)))
         parts = (rate * length for rate, length in zip(self.rates, lengths, strict=True))
         return tuple(accumulate(parts, initial=0.0))
 
     def until(self, t: float) -> float:
-        """Requests that are expected until t seconds: Λ(t)."""
+        """Return the requests that are expected until t seconds: Λ(t)."""
         periods, rest = divmod(t, self.period_s)
         i = bisect_right(self.starts, rest) - 1
         return periods * self._counts[-1] + self._counts[i] + (rest - self.starts[i]) * self.rates[i]
 
     def due(self, s: float) -> float:
-        """When s requests are expected: Λ⁻¹(s), seconds; behind the pause where a rate is 0."""
+        """Return when s requests are expected: Λ⁻¹(s), seconds; behind the pause where a rate is 0."""
         counts = self._counts
         periods, rest = divmod(s, counts[-1])
         i = bisect_right(counts, rest) - 1
@@ -116,12 +116,12 @@ class Wave(msgspec.Struct, frozen=True):
         return (self.high - self.low) / (self.high + self.low)
 
     def until(self, t: float) -> float:
-        """Requests that are expected until t seconds: Λ(t)."""
+        """Return the requests that are expected until t seconds: Λ(t)."""
         turn = self.period_s / math.tau
         return self.mean * (t - turn * self._e * math.sin(t % self.period_s / turn))
 
     def due(self, s: float) -> float:
-        """When s requests are expected: Λ⁻¹(s), seconds."""
+        """Return when s requests are expected: Λ⁻¹(s), seconds."""
         each = self.mean * self.period_s
         periods, rest = divmod(s, each)
         turn = kepler(math.tau * min(rest, each - rest) / each, self._e) / math.tau  # of the nearer end of the period
@@ -129,7 +129,7 @@ class Wave(msgspec.Struct, frozen=True):
 
 
 def kepler(M: float, e: float) -> float:
-    """The E of [0, π] with E - e·sin E = M, by Newton's method; 0 <= M <= π, 0 <= e <= 1.
+    """Return the E of [0, π] with E - e·sin E = M, by Newton's method; 0 <= M <= π, 0 <= e <= 1.
 
     The function is convex there, so that Newton's steps from above come down to the root and never pass it.
     """
@@ -153,21 +153,21 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_rate(self) -> float | None:
-        """Mean requests per second where no level says another; None: a level says it, or the trace."""
+        """Return the mean requests per second where no level says another; None where a level or the trace says it."""
         return self.profile.mean if self.profile is not None else None
 
     @property
     def period_s(self) -> float | None:
-        """Seconds after which the rate begins anew; None: it does not vary, or nobody knows how."""
+        """Return the seconds after which the rate begins anew; None where it does not vary, or nobody knows how."""
         return self.profile.period_s if self.profile is not None else None
 
     @property
     def peak(self) -> float:
-        """The highest rate over the mean."""
+        """Return the highest rate over the mean."""
         return self.profile.peak / self.profile.mean if self.profile is not None else 1.0
 
     def expected(self, rate: float, start_s: float, end_s: float) -> float:
-        """Requests that are due from start to end at a mean rate; seconds since the level began.
+        """Return the requests that are due from start to end at a mean rate; seconds since the level began.
 
         >>> parse("series(0s:10,60s:40)").expected(25.0, 30.0, 90.0)
         1500.0
@@ -177,7 +177,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         return rate / self.profile.mean * (self.profile.until(end_s) - self.profile.until(start_s))
 
     def clock(self, rate: float) -> Callable[[float], float]:
-        """When the s-th request of a process of rate 1 is due, seconds, by s, at a mean rate.
+        """Return when the s-th request of a process of rate 1 is due, seconds, by s, at a mean rate.
 
         >>> parse("series(0s:10,60s:40)").clock(50.0)(1200.0)
         60.0
@@ -190,7 +190,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=16)  # a level that runs asks for its own many times a second
 def parse(text: str, place: str = "--arrivals") -> Traffic:
-    """Arrivals as people write them.
+    """Return arrivals from the text that people write.
 
     >>> parse("gamma(0.25)").shape, parse("constant").shape, parse("trace(speed=2)").speed
     (0.25, inf, 2.0)
@@ -212,7 +212,7 @@ def parse(text: str, place: str = "--arrivals") -> Traffic:
 
 
 def _named(text: str, known: Collection[str], what: str, place: str) -> tuple[str, list[str]]:
-    """The name, and what stands in the brackets behind it, without spaces: 'gamma(0.25)' is 'gamma', ['0.25']."""
+    """Return the name, and what is in the brackets behind it, without spaces: 'gamma(0.25)' is 'gamma', ['0.25']."""
     name, bracket, rest = "".join(text.split()).partition("(")
     if name not in known:
         raise HarnessError(f"unknown {what} {text[:80]!r}", place=place, way_out=nearest(name, known))
@@ -226,7 +226,7 @@ def _must(holds: bool, fact: str, name: str, place: str) -> None:
 
 
 def _shape(name: str, parts: Sequence[str], place: str) -> float:
-    """The shape of the gamma distribution that gaps of this kind have."""
+    """Return the shape of the gamma distribution that gaps of this kind have."""
     if name != "gamma":
         _must(not parts, f"{name} has no brackets", name, place)
         return math.inf if name == "constant" else 1.0
@@ -237,7 +237,7 @@ def _shape(name: str, parts: Sequence[str], place: str) -> float:
 
 
 def _values(name: str, parts: Sequence[str], read: _Keys, place: str) -> dict[str, float]:
-    """The values by their keys, each once, and none left out that has no default."""
+    """Return the values by their keys, each once, and none left out that has no default."""
     found: dict[str, float] = {}
     for part in parts:
         key, _, value = part.partition("=")
@@ -275,7 +275,7 @@ def _wave(parts: Sequence[str], place: str) -> Wave:
 
 
 def _spike(parts: Sequence[str], place: str) -> Series:
-    """A spike is a series of three rates, or of two where it begins the period or ends it."""
+    """Return a spike as a series of three rates, or of two where it begins the period or ends it."""
     spike = _values("spike", parts, _SPIKE, place)
     period, lasts, low, high = (spike[key] for key in ("period", "for", "low", "high"))
     _must(0 < lasts < period, "a spike is shorter than its period, and longer than 0", "spike", place)

@@ -24,12 +24,12 @@ class Unit(enum.StrEnum):
 
     @property
     def decodes(self) -> bool:
-        """Whether answers are generated, token by token."""
+        """Return whether answers are generated, token by token."""
         return self is Unit.OUTPUT_TOKENS
 
     @property
     def per_s(self) -> str:
-        """The unit of throughput, as reports write it.
+        """Return the unit of throughput, as reports write it.
 
         >>> Unit.INPUT_TOKENS.per_s, Unit.DOCUMENTS.per_s
         ('input tok/s', 'documents/s')
@@ -38,7 +38,7 @@ class Unit(enum.StrEnum):
 
     @property
     def singular(self) -> str:
-        """One of it.
+        """Return the unit's name for one of it.
 
         >>> Unit.INPUT_TOKENS.singular
         'input token'
@@ -63,7 +63,7 @@ class MeanLengths(msgspec.Struct, frozen=True):
         return self.input_tokens + self.output_tokens / 2 if self.weighted is None else self.weighted
 
 
-Mixture = Sequence[tuple[int, int]]  # (P, G) of requests that together stand for all
+Mixture = Sequence[tuple[int, int]]  # (P, G) of requests that together represent all
 
 
 def means(lengths: MeanLengths | Mixture) -> MeanLengths:

@@ -1,6 +1,6 @@
 """What is kept of an answer whose text is not: digests of its beginnings, its flaws, and whether it is as expected.
 
-A digest is of an answer's words, whatever blanks stand between them. The digests of its beginnings tell the word at
+A digest is of an answer's words, whatever blanks are between them. The digests of its beginnings tell the word at
 which two answers part. Patterns are RE2's, by Arrow: their time is linear in the text, so that no pattern of a file
 holds up the load. A JSON Schema has type, enum, const, properties, required, items and bounds, with the meanings of
 draft 2020-12 (json-schema.org); what else it may have is refused when it is read.
@@ -116,7 +116,7 @@ class Choice(msgspec.Struct, frozen=True, tag="choice", tag_field="kind"):
 
 
 class Schema(msgspec.Struct, frozen=True, tag="json_schema", tag_field="kind"):
-    """The whole answer as JSON, which may stand in a fence of Markdown."""
+    """The whole answer as JSON, which may be in a fence of Markdown."""
 
     schema: dict[str, Any]
 

@@ -14,7 +14,7 @@ from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 from harness.workload.text import Prefixes, Vocabulary, prefixes
 
-_SAMPLE = 1_000_000  # prompt tokens that stand for all
+_SAMPLE = 1_000_000  # prompt tokens that represent all
 
 _Tokens = list[int]
 

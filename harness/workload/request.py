@@ -14,21 +14,21 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     role: str  # system, user, assistant, tool
     content: str
-    more: dict[str, Any] | None = None  # what it has beside its text, as OpenAI's chat has it: tool_calls, parts
+    more: dict[str, Any] | None = None  # what it has besides its text, as OpenAI's chat has it: tool_calls, parts
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """Its content in parts where some are no text, such as images; else empty."""
+        """Return the content in parts where some are no text, like images; else nothing."""
         return (self.more or {}).get("content") or []
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The calls of tools that it makes."""
+        """Return the calls of tools that it makes."""
         return (self.more or {}).get("tool_calls") or []
 
     @property
     def text(self) -> str:
-        """All that it says as one text, calls of tools among it."""
+        """Return all that it says as one text, calls of tools among it."""
         if self.more is None:
             return self.content
         calls = [call.get("function") or call for call in self.calls] or [self.more.get("function_call")]
@@ -48,9 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt: str | tuple[Message, ...]
     output_tokens: int
     input_tokens: int | None = None  # that the prompt comes to, where its source knows
-    tools: tuple[dict[str, Any], ...] | None = (
-        None  # definitions that stand before the prompt, as OpenAI's API has them
-    )
+    tools: tuple[dict[str, Any], ...] | None = None  # definitions that come before the prompt, as OpenAI's API has them
     images: tuple[str, ...] = ()  # PNG as base64, behind the text of its last message
     class_: str = ""
     canary: int | None = None  # which prompt of [quality] it is: its answer ends where the model ends it

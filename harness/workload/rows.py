@@ -28,7 +28,7 @@ from harness.workload.request import Message, Request
 from harness.workload.task import MOST_NODES, Node, Task
 from harness.workload.text import Passages, PromptWords, Vocabulary, spaced
 
-BLOCK = 512  # tokens that one hash stands for: Mooncake's, github.com/kvcache-ai/Mooncake, FAST25-release
+BLOCK = 512  # tokens of one hash: Mooncake's, github.com/kvcache-ai/Mooncake, FAST25-release
 CHARACTERS_A_TOKEN = 4  # of English text, OpenAI's rule of thumb, where a dataset has texts without their lengths
 
 
@@ -74,7 +74,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         """Return what a turn of a session adds to its conversation; words for so many tokens where it has no text."""
         row = self._of(session, turn)
         if row.prompt is None:
-            whole = tokens == row.input_tokens  # then nothing stands before it
+            whole = tokens == row.input_tokens  # then nothing is before it
             return (Message("user", self._words(tokens, f"session:{session}:{turn}", row.hashes if whole else None)),)
         return _added(row, self._of(session, 0) if turn else None)
 

@@ -20,7 +20,7 @@ from harness.spec.distribution import Distribution, Fixed, observed, parse
 from harness.spec.scenario import Scenario
 from harness.spec.work import MeanLengths, Mixture, means
 
-_STANDING = 1_000  # requests that stand for a mixture: enough for a class of one in a thousand, and for a p99
+_STANDING = 1_000  # requests that represent a mixture: enough for a class of one in a thousand, and for a p99
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):
@@ -81,7 +81,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
     classes: tuple[Class, ...]  # at least one, and a share above 0 among them
     seed: int
     decodes: bool = True  # False: nothing is, and no answer has tokens
-    prefix_tokens: float = 0  # that a prompt begins with, beside its own; the mean of all requests
+    prefix_tokens: float = 0  # that a prompt begins with, besides its own; the mean of all requests
 
     def shape(self, number: int) -> Shape:
         """Return the n-th request's shape."""
@@ -110,7 +110,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         return longest
 
     def stratified(self, count: int) -> list[tuple[int, int]]:
-        """Return lengths of prompt and answer that stand for all requests, in an order of the seed's, shape [count].
+        """Return lengths of prompt and answer that represent all requests, in an order of the seed's, shape [count].
 
         A stratified sample: each class has its share of it, and each law is kept by its quantiles, so that the means
         are those of the mix and not of what happened to be drawn. A class of less than one request may be missing.
@@ -129,7 +129,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _upto(self) -> tuple[float, ...]:
-        """The share of each class and all before it."""
+        """Return the share of each class and all before it."""
         return tuple(itertools.accumulate(each.share for each in self.classes))
 
 

@@ -112,7 +112,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", t
 
     @cached_property
     def prompt_words(self) -> int:
-        """Of the mean prompt."""
+        """Return the words of the mean prompt."""
         return self._words_for(self.mix.mean().input_tokens)
 
     def request(self, number: int) -> Request:
@@ -158,7 +158,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="inputs",
 
     @property
     def prompt_words(self) -> int:
-        """Of all its texts together."""
+        """Return the words of all texts together."""
         return self.inputs * self.texts.prompt_words
 
     def request(self, number: int) -> Request:
@@ -186,7 +186,7 @@ class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_fi
 
     source: Uniform | Mixed | Rows
     canaries: tuple[Canary, ...]
-    every: int  # requests, of which one is a canary
+    every: int  # requests with one canary among them
 
     def __post_init__(self) -> None:
         if any(isinstance(each.expected, Pattern) for each in self.canaries):
@@ -198,7 +198,7 @@ class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_fi
 
     @property
     def prompt_words(self) -> int:
-        """Of the load's mean prompt."""
+        """Return the words of the load's mean prompt."""
         return self.source.prompt_words
 
     def request(self, number: int) -> Request:
@@ -216,7 +216,7 @@ def _place(seed: int, block: int, every: int) -> int:
 
 
 def among(source: Uniform | Mixed | Rows, canaries: Sequence[Canary], share: float) -> Canaries:
-    """Return the requests of a source, of which at most such a share are these canaries.
+    """Return the requests of a source, with at most such a share of canaries among them.
 
     >>> load = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=0)
     >>> both = among(load, (Canary(prompt="1 + 1 = ", output_tokens=4),), 0.02)

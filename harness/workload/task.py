@@ -27,7 +27,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request of a task."""
 
     name: str = ""
-    parents: tuple[int, ...] = ()  # places in the task of the nodes that it waits for; each stands before it
+    parents: tuple[int, ...] = ()  # places in the task of the nodes that it waits for; each is before it
     input_tokens: int  # of its own message: what it answers to and what came before come on top
     output_tokens: int
     pause_s: float = 0.0  # from the end of its last parent, or from the task's start, until it is due
@@ -74,12 +74,12 @@ class Progress:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is in flight and nothing can be sent any more."""
+        """Return whether nothing is in flight and nothing can be sent any more."""
         return not self._due and not self._in_flight
 
     @property
     def next_due_s(self) -> float | None:
-        """When the next node is due that only waits for its pause; None where there is none."""
+        """Return when the next node is due that only waits for its pause; None where there is none."""
         return self._due[0][0] if self._due else None
 
     def ready(self, now_s: float) -> list[tuple[int, float]]:

@@ -1,11 +1,11 @@
 """Requests that wait for each other, as tasks: a user's sessions, agents' graphs, a dataset's sessions. Pure.
 
-A session is a chain of turns, each with all that was said before. A graph has steps that wait for others, run side by
+A session is a chain of turns, each with all that came before it. A graph has steps that wait for others, run side by
 side and come together again. What a request asks is the conversation that it goes on with, and its own new message.
 The first message is the system's, where there is a system prompt. A node goes on with the conversation of its first
-parent, whose answer is the assistant's message; answers of its other parents stand in its own message, as results of
+parent, whose answer is the assistant's message; answers of its other parents are in its own message, as results of
 tools and sub-agents do. Answers are the server's own (`live`), or texts of the asked length (`scripted`), with which
-all prompts are known before the run. A dataset's texts, where it has any, stand in place of such texts. A fresh node
+all prompts are known before the run. A dataset's texts, where it has any, replace such texts. A fresh node
 begins anew, with the same system prompt.
 
 How long a prompt is follows from the history before it. So mean lengths are those of the run's own first tasks, with
@@ -32,9 +32,9 @@ from harness.workload.rows import Recorded, Rows
 from harness.workload.task import MOST_NODES, Node, Task
 from harness.workload.text import Prefixes, PromptWords, Vocabulary, prefixes
 
-BETWEEN = "\n\n"  # texts that stand in one message
-_SAMPLE = 1_000  # requests whose lengths stand for all, in whole tasks
-_TIMED = 20  # tasks whose times stand for all
+BETWEEN = "\n\n"  # texts in one message
+_SAMPLE = 1_000  # requests whose lengths represent all, in whole tasks
+_TIMED = 20  # tasks whose times represent all
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,12 +131,12 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
 
     @property
     def live(self) -> bool:
-        """Whether requests hold the server's own answers."""
+        """Return whether requests hold the server's own answers."""
         return self.history == "live"
 
     @property
     def recorded(self) -> Rows | None:
-        """The rows whose messages and answers stand in place of words."""
+        """Return the rows whose messages and answers replace words."""
         return self.kinds.rows if isinstance(self.kinds, Recorded) else None
 
     def task(self, number: int) -> Task:
@@ -225,11 +225,11 @@ def of(scenario: Scenario, words: PromptWords = PromptWords(), rows: str = "") -
         system = prefixes(scenario, vocabulary)
         if system is None and workload.session and workload.session.system_tokens:
             system = Prefixes(vocabulary=vocabulary, tokens=workload.session.system_tokens)
-    told = workload.session or dataset
+    asked = workload.session or dataset
     return Tasks(
         kinds=kinds,
         vocabulary=vocabulary,
-        history=told.history if told else "live",
+        history=asked.history if asked else "live",
         system=system,
         tools=tuple(workload.tools) if workload.tools else None,
     )

@@ -92,7 +92,7 @@ class Passages(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _round(self) -> tuple[str, list[int]]:
-        """All the words once, and where each begins."""
+        """Return all the words once, and where each begins."""
         words = mixed(self.words, self.seed)
         return "".join(words), list(itertools.accumulate(map(len, words), initial=0))
 
@@ -133,7 +133,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _size(self) -> list[int]:
-        """Characters in `_remembered`."""
+        """Return the characters in `_remembered`."""
         return [0]
 
 
@@ -235,7 +235,7 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def working_set(self) -> int:
-        """Tokens of the whole pool."""
+        """Return the tokens of the whole pool."""
         return self.pool * self.tokens
 
     def index(self, number: int) -> int | None:
@@ -261,7 +261,7 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _upto(self) -> list[float]:
-        """Weights of the prefixes up to each, shape [pool]."""
+        """Return the weights of the prefixes up to each, shape [pool]."""
         return list(accumulate((k + 1) ** -self.zipf for k in range(self.pool)))
 
 

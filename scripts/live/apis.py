@@ -59,7 +59,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> list[str]:
-        """What keeps the counts from being one.
+        """Return what keeps the counts from being one.
 
         >>> Counts(requests=100, server_input=1060.0, input=1000, server_output=None, output=0, failed=0).wrong
         []
@@ -94,7 +94,7 @@ class Case(NamedTuple):
 
 
 def serve_llama_rank(processes: Processes) -> Target:
-    """A reranker: the encoder with a made head (scripts/live/make_minilm.py --rank)."""
+    """Return a reranker: the encoder with a made head (scripts/live/make_minilm.py --rank)."""
     port, slots, context = free_port(), 4, 512
     command = [str(LIVE / "llama/llama-server"), "-m", str(MINILM / "rank.gguf"), "--alias", "minilm-rank"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--reranking", "-np", str(slots), "-t", "1", "-tb", "1"]
@@ -105,7 +105,7 @@ def serve_llama_rank(processes: Processes) -> Target:
 
 
 def serve_vllm_pooling(processes: Processes) -> Target:
-    """The encoder, whose scores are the cosine of two embeddings."""
+    """Return the encoder, whose scores are the cosine of two embeddings."""
     port = free_port()
     command = [str(LIVE / "vllm/bin/vllm"), "serve", str(MINILM / "model"), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", "minilm", "--dtype", "float32", "--runner", "pooling", "--max-num-seqs", "16"]

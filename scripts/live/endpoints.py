@@ -45,7 +45,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def wrong(self) -> list[str]:
-        """What keeps the counts from being one.
+        """Return what keeps the counts from being one.
 
         >>> Counts(1000.0, 995, [(34, 34)]).wrong, Counts(1000.0, 900, [(34, 34)]).wrong
         ([], ['1,000 tokens by the server, 900 by the records'])
@@ -77,7 +77,7 @@ def prompt_tokens(target: Target) -> float:
 
 
 def texts(manifest: Manifest, number: int) -> list[str]:
-    """The texts of a request, made again from the run's seed."""
+    """Return the texts of a request, made again from the run's seed."""
     workload: Any = manifest.workload
     words = Uniform(words=COMMON, prompt_words=workload.prompt_words, output_tokens=0, seed=workload.seed, alike=True)
     prompt = together(manifest.scenario, words).request(number).prompt
@@ -97,7 +97,7 @@ def tokenized(target: Target, manifest: Manifest, records: Sequence[Record]) -> 
 
 
 def faults(run: Result, summary: dict[str, Any], status: int, counts: Counts) -> list[str]:
-    """What keeps the run from being as it should."""
+    """Return what keeps the run from being as it should."""
     found = [] if status == 0 else [f"exit status {status}"]
     if summary["unit"] != Unit.INPUT_TOKENS:
         found.append(f"throughput is in {summary['unit']}")

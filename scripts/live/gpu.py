@@ -62,7 +62,7 @@ class Server(NamedTuple):
 
 
 def varied(what: str) -> Server:
-    """The server of the second half, by what --vary takes.
+    """Return the server of the second half, by what --vary takes.
 
     >>> varied("max-num-seqs=64")
     Server(flags=('--max-num-seqs', '64'), facts=('--max-num-seqs', '64'))
@@ -97,7 +97,7 @@ def ramp_seconds(most: float, left: float, start_s: float, probes_s: float) -> f
 
 
 def cores(count: int) -> tuple[str, str]:
-    """The server's and the client's cores, as taskset takes them.
+    """Return the server's and the client's cores, as taskset takes them.
 
     >>> cores(16), cores(2)
     (('0-11', '12-15'), ('0-0', '1-1'))
@@ -167,7 +167,7 @@ def serving(command: list[str], server_cores: str, env: dict[str, str]) -> Itera
 
 
 def measure(arguments: argparse.Namespace) -> list[Path]:
-    """The folders of the runs that were made; a server that does not start ends its half only."""
+    """Return the folders of the runs that were made; a server that does not start ends its half only."""
     server_cores, client_cores = cores(os.cpu_count() or 1)
     model: Path = arguments.model or LIVE / f"model-{arguments.shape}"
     if not (model / "config.json").exists():

@@ -66,7 +66,7 @@ def corpus(limit: int = 6_000_000) -> Iterator[str]:
 
 
 def train(vocab: int = TRAINED) -> Tokenizer:
-    """A byte-level BPE tokenizer of `vocab` entries: every text has tokens, none is unknown."""
+    """Return a byte-level BPE tokenizer of `vocab` entries: every text has tokens, none is unknown."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -81,7 +81,7 @@ def train(vocab: int = TRAINED) -> Tokenizer:
 
 
 def pad(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
-    """The tokenizer with words of two known parts added until it has `vocab` entries; the special ones come last.
+    """Return the tokenizer with words of two known parts added up to `vocab` entries; the special ones come last.
 
     Invented weights give any token of the model's vocabulary. One that the tokenizer does not know has no text, and
     one that is special is left out of the answer: neither would arrive.
@@ -109,7 +109,7 @@ def pad(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
 
 
 def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
-    """The Llama config.json of a shape."""
+    """Return the Llama config.json of a shape."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -134,7 +134,7 @@ def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Every weight of a Llama by its name, with its dimensions; those of norms have one.
+    """Return every weight of a Llama by its name, with its dimensions; those of norms have one.
 
     >>> sum(math.prod(dimensions) for dimensions in tensors(SHAPES["mid"]).values())
     27795968
@@ -178,7 +178,7 @@ def write_weights(path: Path, shape: Shape) -> None:
 
 
 def write(out: Path, size: str, *, weights: bool = False) -> None:
-    """The model folder `out`, whole or not at all: config.json is the last file written."""
+    """Write the model folder `out`, whole or not at all: config.json is the last file written."""
     out.mkdir(parents=True, exist_ok=True)
     shape = SHAPES[size]
     tokenizer = pad(train(), shape.vocab) if shape.vocab > TRAINED else train()

@@ -37,7 +37,7 @@ WHOLE = {"token_embd": "embed_tokens", "output_norm": "norm"}
 
 
 def name_of(tensor: str) -> str:
-    """A tensor's name in safetensors.
+    """Return a tensor's name in safetensors.
 
     >>> name_of("blk.3.attn_q.weight"), name_of("token_embd.weight")
     ('model.layers.3.self_attn.q_proj.weight', 'model.embed_tokens.weight')
@@ -60,7 +60,7 @@ def unpermuted(weights: np.ndarray, heads: int) -> np.ndarray:
 
 
 def config(reader: Any) -> dict[str, Any]:
-    """The config.json by the keys of the GGUF."""
+    """Return the config.json by the keys of the GGUF."""
 
     def key(name: str) -> Any:
         return reader.get_field(name).contents()
@@ -90,7 +90,7 @@ def config(reader: Any) -> dict[str, Any]:
 
 
 def tokenizer(reader: Any) -> dict[str, Any]:
-    """The tokenizer.json: byte-level BPE, every digit a token of its own."""
+    """Return the tokenizer.json: byte-level BPE, every digit a token of its own."""
     tokens = reader.get_field("tokenizer.ggml.tokens").contents()
     kinds = reader.get_field("tokenizer.ggml.token_type").contents()
     special = [i for i, kind in enumerate(kinds) if kind != gguf.TokenType.NORMAL]
@@ -115,7 +115,7 @@ def tokenizer(reader: Any) -> dict[str, Any]:
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """The header's length, the header, then one tensor after the other."""
+    """Write the header's length, the header, then one tensor after the other."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, values in tensors.items():

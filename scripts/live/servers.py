@@ -106,7 +106,7 @@ class ServerError(Exception):
 
 
 def interval(value: Value | None, digits: int = 1) -> str:
-    """An estimate with its 95 % interval.
+    """Return an estimate with its 95 % interval.
 
     >>> interval(Value(7.9, (7.0, None)))
     '7.9 [7.0, ∞]'
@@ -174,7 +174,7 @@ def share_near(summary: Summary | None) -> float | None:
 
 
 def bend(rates: dict[int, float]) -> tuple[int, int] | None:
-    """The two levels of a sweep between which throughput stops rising; None where no level above it shows that.
+    """Return the two levels of a sweep between which throughput stops rising; None where no level above it shows that.
 
     The upper is the first level within FLAT of the highest rate. No fit is in it.
 
@@ -190,7 +190,7 @@ def bend(rates: dict[int, float]) -> tuple[int, int] | None:
 
 
 def meets(value: Value | None, between: tuple[int, int] | None) -> bool | None:
-    """Whether the 95 % interval has a point in common with the bend; None where one of them is missing."""
+    """Return whether the 95 % interval has a point in common with the bend; None where one of them is missing."""
     if value is None or value.ci95 is None or between is None:
         return None
     low, high = value.ci95
@@ -198,7 +198,7 @@ def meets(value: Value | None, between: tuple[int, int] | None) -> bool | None:
 
 
 def sweep_seconds(total: float, rates: dict[int, float], levels: list[int], tokens: int = OUTPUT_TOKENS) -> float:
-    """The window of each level with which a sweep takes `total` seconds, by rates that were measured at other levels.
+    """Return the window of each level with which a sweep takes `total` seconds, by rates measured at other levels.
 
     A level lasts its window and AROUND request times, N·tokens/X each; N/X is straight between the measured levels
     and grows with N above the highest.
@@ -253,7 +253,7 @@ def answer(knee: Headline | None) -> str:
 
 
 def pair_row(ramp: Run, sweep: Run) -> list[str]:
-    """A ramp and the fixed sweep of the same length after it."""
+    """Return a ramp and the fixed sweep of the same length after it."""
     hinge = ramp.summary.curve.hinge_concurrency if ramp.summary and ramp.summary.curve else None
     between = bend(rates(sweep.summary))
     return [
@@ -276,7 +276,7 @@ PAIR_HEAD = [
 
 
 def report(runs: list[Run]) -> str:
-    """Every ramp in one table, those with a sweep in another, and how many are as they should be."""
+    """Return every ramp in one table, those with a sweep in another, and how many are as they should be."""
     ramps = {run.folder.name: run for run in runs if run.live.ramp is None}
     pairs = [(ramps[run.live.ramp], run) for run in runs if run.live.ramp in ramps]
     parts = [table(HEAD, [row(run) for run in ramps.values()])]
@@ -298,7 +298,7 @@ def read(folder: Path) -> Run:
 
 
 def nginx_conf(port: int, upstream: str, kind: str, certificate: Path | None = None) -> str:
-    """The configuration of nginx before an endpoint, as a text; paths in it are below its prefix.
+    """Return the configuration of nginx before an endpoint, as a text; paths in it are below its prefix.
 
     kind: buffered, as nginx is without a word | unbuffered | gzip | tls | prefix, below /llm/.
     """
@@ -392,7 +392,7 @@ def fetch(
     ca_file: Path | None = None,
     timeout: float = 60.0,
 ) -> HTTPResponse:
-    """The answer to a GET, or to a POST where there is a body; past any proxy of this machine's own."""
+    """Return the answer to a GET, or to a POST where there is a body; past any proxy of this machine's own."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})
     trust = [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca_file))] if ca_file else []
@@ -409,7 +409,7 @@ def free_port() -> int:
 
 
 def pin(file: str, package: str) -> str:
-    """The version that a file in scripts/live/ pins."""
+    """Return the version that a file in scripts/live/ pins."""
     for line in (ROOT / "scripts/live" / file).read_text().splitlines():
         name, _, version = line.partition("==")
         if name == package:
@@ -456,7 +456,7 @@ def serve_transformers(processes: Processes) -> Target:
 
 
 def serve_sim(processes: Processes, speed: float = SIM_SPEED) -> tuple[str, str]:
-    """The simulated endpoint behind a proxy: its URL and the model's name."""
+    """Return the simulated endpoint behind a proxy: its URL and the model's name."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [KNEE, "sim", "--port", str(port), "--max-num-seqs", str(SIM_SEQS), "--speed", str(speed)]
     processes.start("sim", command)
@@ -514,7 +514,7 @@ def nginx_version() -> str:
 
 
 def certify(ca_file: Path, certificate: Path) -> None:
-    """An authority of our own, and a certificate with its key for 127.0.0.1."""
+    """Write an authority of our own, and a certificate with its key for 127.0.0.1."""
     import trustme
 
     authority = trustme.CA()
@@ -670,7 +670,7 @@ def measure_server(name: str, places: Sequence[Places], options: list[str], max_
 
 
 def interrupted(run: Run) -> bool:
-    """Whether a signal ended it: the runs after it are not wanted."""
+    """Return whether a signal ended it: the runs after it are not wanted."""
     return run.live.status is not None and (run.live.status < 0 or run.live.status in (129, 130, 143))
 
 

@@ -50,7 +50,7 @@ def llama_server() -> dict[str, Any]:
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """The servers as this machine has them: from .live, on one thread, in float32."""
+    """Return the servers as this machine has them: from .live, on one thread, in float32."""
     transformers = LIVE / "transformers/bin/transformers"
     return {
         "vllm": {
@@ -89,7 +89,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 
 def campaign(name: str) -> dict[str, Any]:
-    """The campaign file of that name; the bounds of a run are given by options."""
+    """Return the campaign file of that name; the bounds of a run are given by options."""
     seats = {"max_num_seqs": SEATS, "max_model_len": CONTEXT}
     path = {each: str(FOLDER / f"{each}.toml") for each in recipes()}
     q4 = {"name": "q4", "recipe": path["llama-server"], **seats, "model": str(LIVE / "smollm2/model-q4/model.gguf")}
@@ -110,7 +110,7 @@ def campaign(name: str) -> dict[str, Any]:
 
 
 def write() -> None:
-    """Every recipe and campaign, into .live/stacks."""
+    """Write every recipe and campaign into .live/stacks."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, recipe in recipes().items():
         (FOLDER / f"{name}.toml").write_text(tomli_w.dumps(recipe))

@@ -32,7 +32,7 @@ class Judged(NamedTuple):
 
 
 def judge(hinge: Value, knee: float) -> Judged:
-    """The estimate with its 95 % interval; an unbounded end is neither tight nor a miss.
+    """Return the estimate with its 95 % interval; an unbounded end is neither tight nor a miss.
 
     >>> judge(Value(16.5, (15.0, 19.0)), 16.0)
     Judged(text='16.5 [15.0, 19.0]', holds=True, tight=True)
@@ -78,7 +78,7 @@ def host(folder: Path) -> list[str]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 

@@ -30,7 +30,7 @@ SHORT = ["--levels", "2,4", "--level-seconds", "5"]
 
 
 def agrees(expected: float | None, served: float | None) -> bool:
-    """Whether a share is the expected one; not where either is unknown.
+    """Return whether a share is the expected one; not where either is unknown.
 
     >>> agrees(0.80, 0.78), agrees(0.80, 0.76), agrees(0.80, None)
     (True, False, False)
@@ -70,7 +70,7 @@ def report(folders: Sequence[Path]) -> tuple[str, bool]:
 
 
 def measure(target: Target, folders: Sequence[Path], options: list[str]) -> int:
-    """A run for each scenario, until one is interrupted or refused; the last exit status."""
+    """Measure a run for each scenario until one is interrupted or refused, and return the last exit status."""
     status = 0
     for name, out in zip(SCENARIOS, folders, strict=True):
         print(f"\n{name}: into {out}", file=sys.stderr)

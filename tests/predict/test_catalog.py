@@ -158,7 +158,7 @@ def test_a_card_that_only_looks_like_one_of_the_table_is_none_of_them(name):
 
 
 def test_every_nvidia_gpu_of_the_table_has_a_name_of_its_own():
-    rows = [row for row in catalog._rows() if row["vendor"] == "NVIDIA"]
+    rows = [row for row in catalog._rows().values() if row["vendor"] == "NVIDIA"]
     names = [name for row in rows for name in row["nvml_names"].split("|")]
     assert all(names)
     assert len(set(names)) == len(names)

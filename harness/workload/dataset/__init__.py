@@ -55,6 +55,6 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     record: type[Any]
     rows: Callable[[Any, str], Iterable[Row]]  # the requests of a record at a place
     gather: Callable[[Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]] | None = (
-        None  # where rows stand in no order
+        None  # where rows come in no order
     )
     complete: bool = False  # no field that the record does not have can be work

@@ -21,7 +21,7 @@ from harness.workload import dataset
 from harness.workload.dataset import Reader, Row, files, plain
 
 _MOST_KEPT = 3  # errors of those that were left out
-_FIRST = 100  # objects of a file of which one must be whole, and whose fields are looked at
+_FIRST = 100  # objects of a file: one must be whole, and their fields are looked at
 
 
 @cache
@@ -63,7 +63,7 @@ class Dataset(msgspec.Struct, frozen=True):
         return self.reader.name
 
     def rows(self, skipped: Skipped | None = None) -> Iterator[Row]:
-        """Yield the requests as they stand in the file, times since the first of them.
+        """Yield the requests in the order of the file, times since the first of them.
 
         A broken row is a HarnessError that names file, line and byte; with `skipped` it is left out and counted there.
         So is the end of a file that breaks off, behind all that is whole.

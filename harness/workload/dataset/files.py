@@ -244,7 +244,7 @@ def _converted(named: dict[str, Any], kind: type[T]) -> T | Exception:
 
 
 def _header(lines: Lines, place: str) -> tuple[list[str], str]:
-    """Return the names of the columns, which are the first line, and what stands between them."""
+    """Return the names of the columns, which are the first line, and what separates them."""
     with decoding.reading(place, "delimited text", "give a file that begins with the names of its columns"):
         line = next(iter(lines), b"")
         if len(line) > LONGEST:

@@ -1,6 +1,6 @@
 """Messages as files have them, of any of three APIs and of ShareGPT, as this program sends them.
 
-A message is OpenAI's: a text, and beside it what else its API has, such as the calls of tools and parts that are no
+A message is OpenAI's: a text, and besides it what else its API has, such as the calls of tools and parts that are no
 text. Anthropic's blocks become that. A message's role and its text have several names.
 """
 
@@ -21,7 +21,7 @@ _ROLES = {
     "model": _ASSISTANT, "ai": _ASSISTANT, "function_call": _ASSISTANT, "tool_call": _ASSISTANT,
     "tool": _TOOL, "function": _TOOL, "observation": _TOOL, "tool_response": _TOOL, "ipython": _TOOL,
 }  # fmt: skip
-# Of OpenAI's messages, beside role and content; what is of another type is another tool's.
+# Of OpenAI's messages, besides role and content; what is of another type is another tool's.
 _KEPT = {"tool_calls": list, "function_call": dict, "tool_call_id": str, "name": str}
 _TEXTS = ("text", "input_text", "output_text")
 
@@ -72,7 +72,7 @@ def _tool(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(entry: Entry, number: int) -> list[Message]:
-    """Return a message, and before it the results of tools that stand in its blocks."""
+    """Return a message, and before it the results of tools in its blocks."""
     role = _ROLES.get((entry.role or entry.speaker or "").strip().lower())
     if role is None:
         raise ValueError(f"message {number} has no role that is known: system, user, assistant or tool")
@@ -101,7 +101,7 @@ def _messages(entry: Entry, number: int) -> list[Message]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part as OpenAI's chat has it: texts and images of all three APIs, and others as they stand."""
+    """Return a part as OpenAI's chat has it: texts and images of all three APIs, and others as they are."""
     kind = part.get("type")
     if isinstance(part.get("text"), str) and kind in (None, *_TEXTS):
         return {"type": "text", "text": part["text"]}

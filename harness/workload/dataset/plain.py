@@ -33,7 +33,7 @@ class Values(msgspec.Struct, frozen=True):
     """What a row has, by meanings; None is what it does not say."""
 
     prompt: str | None = None
-    input: str | list[Entry] | None = None  # of Responses, or what stands behind an instruction
+    input: str | list[Entry] | None = None  # of Responses, or what follows an instruction
     messages: str | list[Entry] | None = None
     turns: list[str | dict[str, Any]] | None = None
     body: dict[str, Any] | None = None
@@ -101,7 +101,7 @@ _NO_WORK = {  # which follow from what is read, or say nothing of the prompt and
 
 @lru_cache
 def record_type(required: frozenset[str] = frozenset()) -> type[msgspec.Struct]:
-    """Return the type of a record that has all names, of which these must be there."""
+    """Return the type of a record that has all names; these must be there."""
     fields: list[Any] = []
     for number, (meaning, name) in enumerate(_EACH):
         kind = _TYPES[meaning] if name in required or name in _STRICT else Any

@@ -1,7 +1,7 @@
 """Conversations as ShareGPT has them: a list of messages, each from a human or from a model.
 
 Each message of the user is a request of the conversation's session, and what the model then says is its answer. So is
-what a tool says, which is sent as the user's: the call before it is a text, which no API takes for one. What stands
+what a tool says, which is sent as the user's: the call before it is a text, which no API takes for one. What comes
 before the first message of the user is left out, and so are messages without text; both occur in the data that
 everybody uses. SGLang's conversations hold rows in place of messages.
 """
@@ -55,7 +55,7 @@ def rows(record: Record, place: str) -> Iterator[Row]:
 
 
 def _sent(message: Message) -> Message:
-    """Return a message as it stands in the conversation: of the assistant and of tools the text."""
+    """Return a message as the conversation has it: of the assistant and of tools the text."""
     if message.role not in (_ASSISTANT, _TOOL):
         return message
     return Message(_USER if message.role == _TOOL else _ASSISTANT, message.text)

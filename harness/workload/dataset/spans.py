@@ -1,12 +1,12 @@
 """Spans of an agent by OpenTelemetry's conventions for generative AI: requests, and which of them wait for which.
 
 Format: OTLP/JSON, an `ExportTraceServiceRequest` a line (opentelemetry.io/docs/specs/otel/protocol/file-exporter), and
-the attributes of opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans. Spans stand in no order, so all of a file
+the attributes of opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans. Spans come in no order, so all of a file
 are kept, without their texts, until its end. Left out: the messages that a span may carry.
 
 What a request waits for is read off the tree of its trace. A span waits for those of the same parent that had ended
 before it began and that no other such span came after. Where there are none it waits for what its parent waits for. A
-span that is no request stands for the last requests in it. So branches that ran side by side, like sub-agents, stay
+span that is no request represents the last requests in it. So branches that ran side by side, like sub-agents, stay
 side by side.
 """
 

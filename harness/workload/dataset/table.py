@@ -115,7 +115,7 @@ def _in_time(at_s: array[float], sessions: array[int], columns: dict[str, array[
 def _grouped(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return each row's session, numbered as they come, shape [rows]; the rows by sessions, and where each one's begin.
 
-    Sessions are told apart by 64 bits that nobody can foresee: of a million, two are one in 10⁻⁷ of all runs.
+    Sessions are distinguished by 64 bits that nobody can foresee: of a million, two are one in 10⁻⁷ of all runs.
     """
     import numpy as np
 
