@@ -334,7 +334,7 @@ def provisional() -> Summary:
         verdicts=[doubt],
     )
     levels = [level(c, noise) for c, noise in zip((1, 2, 4, 8, 16, 24), NOISE, strict=False)]
-    measured = {x.concurrency or 0: x.output_tokens_per_s.mean or 0.0 for x in levels}
+    measured: dict[int | None, float] = {x.concurrency or 0: x.output_tokens_per_s.mean or 0.0 for x in levels}
     return msgspec.structs.replace(
         made,
         verdicts=[],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -73,7 +74,7 @@ def _matched(pattern: str) -> bool:
     """What a model's config may ask of a module's name, by a pattern of its own."""
     try:
         return bool(quantisation._matcher(pattern)("model.layers.0." + "a" * 40))
-    except quantisation.re.error:
+    except re.error:
         return False
 
 
@@ -153,7 +154,7 @@ TABLE = (
     Expression("spec/rules.py", "[A-Za-z_][A-Z", rules._VARIABLE.fullmatch, times("a", after="-")),
     Expression("spec/rules.py", r"\w+(\.\w+)*", rules._FIELD.fullmatch, times("a.", after="!")),
     Expression("spec/rules.py", r"\?api-version", rules._API_VERSION.search, times("?api-version=1")),
-    Expression("spec/rules.py", "[@?#]", rules.re.compile("[@?#]").search, _a),
+    Expression("spec/rules.py", "[@?#]", re.compile("[@?#]").search, _a),
     Expression("base/secrecy.py", "[A-Z]?[a-z]+", secrecy._WORD.findall, times("A", after="a")),
     Expression("base/secrecy.py", r"(\S+ )?env:", secrecy._VARIABLE.fullmatch, times("a", after=" env:!")),
     Expression(

@@ -144,7 +144,7 @@ def mutated(reader: Reader, choose: random.Random) -> bytes:
 
 
 def _records() -> list[Any]:
-    found = []
+    found: list[Any] = []
     for index, C in enumerate((1, 2, 4)):
         for k in range(2 * C):
             at = 10.0 * index + (k // C) * 3.0 + 0.1 * (k % C)
