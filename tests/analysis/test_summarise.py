@@ -189,7 +189,7 @@ def test_requests_that_were_sent_and_have_no_record_are_lost_and_counted_for_eac
     # The folder's 40 ids are r-0 to r-39: all of a worker called "r"; of "q-1" there is none.
     sent = [Sample(1.0, "client", "r/sent", 20.0), Sample(2.0, "client", "r/sent", 43.0)]
     got = folder(tmp_path, [WHOLE], [*sent, Sample(2.0, "client", "q-1/sent", 4.0)])
-    assert verdicts_of(got, "requests_lost") == [("doubt", "7 requests that were sent have no record")]
+    assert verdicts_of(got, "requests_lost") == [("doubt", "at least 7 requests that were sent have no record")]
     (tmp_path / "b").mkdir()
     got = folder(tmp_path / "b", [WHOLE], [Sample(2.0, "client", "r/sent", 40.0)])
     assert verdicts_of(got, "requests_lost") == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
@@ -138,7 +139,8 @@ class Scene:
         kept = Counter(record.request_id for record in run.records)
         early_ns = self.fault_ns - int(LATEST_S * 1e9)
         summary = summarise(run)
-        reported = [v.message for v in summary.verdicts if v.code == "requests_lost"]
+        missing = "".join(v.message for v in summary.verdicts if v.code == "requests_lost")
+        reported = re.match(r"at least (\d+) requests", missing)
         sent = {r.request_id for r in run.records if r.sent_s is not None}
         return Account(
             logged=len(ids),
@@ -146,7 +148,7 @@ class Scene:
             kept=len(run.records),
             lost=len(whole.keys() - kept.keys()),
             lost_early=sum(end < early_ns for id, end in whole.items() if id not in kept),
-            reported=int(reported[0].split()[0]) if reported else 0,
+            reported=int(reported[1]) if reported else 0,
             twice=sum(n - 1 for n in [*kept.values(), *Counter(ids).values()]),
             unknown=len(sent - set(ids)),
             loaded_s=(max(e.received_ns for e in log) - self.fault_ns) * 1e-9 if len(self.statuses) == 1 else None,

@@ -89,11 +89,11 @@ def server_changed(run: Recorded) -> Finding | None:
 
 @rule(Recorded, DOUBT, NOTE)
 def requests_lost(run: Recorded) -> Finding | None:
-    """Requests that were sent have no record; a note where the run is complete."""
+    """Requests that were sent have no record, by the last counts of the workers; a note where the run is complete."""
     if not run.lost:
         return None
     return Finding(
-        f"{run.lost} requests that were sent have no record",
+        f"at least {run.lost} requests that were sent have no record",
         "they were in flight, or not yet written, when a process was lost; no finished level counts on them",
         NOTE if run.complete else DOUBT,
     )
