@@ -53,27 +53,31 @@ class Row(NamedTuple):
     trials: int = 0  # 0: as many as --trials
 
 
-def load() -> tuple[float, str]:
+def load(streams: int = STREAMS) -> tuple[float, str]:
     """CPU of the load as `knee run` sends it, over the machine's own floor."""
-    trial, bare = smooth(running_usage=True), floor()
+    trial, bare = smooth(streams=streams, running_usage=True), floor(streams, running_usage=True)
     return trial.cpu_s_per_million / bare, f"{trial.cpu_s_per_million:.1f} CPU s/M over {bare:.1f}"
 
 
 def cost(streams: int = STREAMS, **changes: object) -> tuple[float, str]:
     """CPU seconds per million tokens, with the floor of as many streams as a remark."""
-    trial, bare = smooth(streams=streams, **changes), floor(streams)
+    trial = smooth(streams=streams, **changes)
+    bare = floor(streams, running_usage=bool(changes.get("running_usage")))
     off = errors(trial.inside, trial.entries, trial.origin_ns)[0]
     detail = f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
     return trial.cpu_s_per_million, f"floor {bare:.1f}, × {trial.cpu_s_per_million / bare:.2f}; {detail}"
 
 
-def floor(streams: int = STREAMS, answer: int = ANSWER, pace: StreamPace = SMOOTH) -> float:
-    """Return what receiving alone costs on this machine now (bench/engine_floor.py); CPU seconds per million tokens."""
+def floor(
+    streams: int = STREAMS, answer: int = ANSWER, pace: StreamPace = SMOOTH, *, running_usage: bool = False
+) -> float:
+    """Return what receiving alone costs on this machine now (bench/engine_floor.c); CPU seconds per million tokens."""
     script = Path(__file__).with_name("engine_floor.py")
     with serving(reference(pace), cpu=processors()[0]) as served:
         command = [
             sys.executable, str(script), "--url", served.url, "--streams", str(streams), "--answer", str(answer),
-            "--seconds", "6", "--spread", str(pace.ttft_s + pace.itl_s * answer), "--cpu", str(processors()[-1]),
+            "--seconds", "6", "--spread", str(pace.ttft_s + pace.itl_s * answer), "--itl", str(pace.itl_s),
+            "--cpu", str(processors()[-1]), *(["--running-usage"] if running_usage else []),
         ]  # fmt: skip
         found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
     return float(found["cpu_s"] / found["tokens"] * 1e6)
@@ -225,6 +229,7 @@ def processors() -> list[int]:
 def rows() -> list[Row]:
     return [
         Row("load", None, True, "× the floor: CPU of the load as knee run sends it, 512 streams × 40 tok/s", load),
+        Row("load-64", None, True, "× the floor: the same, 64 streams", lambda: load(64)),
         Row("cpu", 10.0, True, "CPU s/M, 512 streams × 40 tok/s, smooth", cost),
         Row("error-smooth", 20.0, True, "µs, p99 arrival error, smooth", lambda: arrival_error(SMOOTH)),
         Row("error-step", 20.0, True, "µs, p99 arrival error, all 512 in one step", lambda: arrival_error(ONE_STEP)),

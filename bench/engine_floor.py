@@ -2,86 +2,36 @@
 
     python bench/engine_floor.py --url http://127.0.0.1:PORT --streams 512 --answer 120 --seconds 6 --cpu 1
 
-One thread that sleeps to the next tick, asks the poll which sockets have something, reads each once, and sends the next
-request where an answer has ended: no stamps, no framing, no JSON, no records. It prints the CPU seconds of that and the
-tokens that the endpoint wrote meanwhile, by the endpoint's own count.
+It compiles bench/engine_floor.c, which needs a C compiler, and starts it with a request as `knee run` would send it:
+the endpoint then writes the same bytes to both. It prints the CPU seconds that were spent and the tokens that the
+endpoint wrote meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
-import resource
-import select
-import socket
-import time
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
 from urllib.parse import urlsplit
 
-TICK_S = 0.003  # the worker's at 40 tokens a second and stream
-END = b"0\r\n\r\n"  # of a chunked answer
-READ = 65_536
-_TOKENS = re.compile(rb"^vllm:generation_tokens_total\S* (\S+)", re.MULTILINE)
+from harness.dialects import DIALECTS
+from harness.load.http1 import request, request_head
+from harness.load.schedule import tick_ns
+from harness.workload.request import Request
+from harness.workload.text import COMMON
+
+SOURCE = Path(__file__).with_suffix(".c")
 
 
-def request(host: str, answer: int) -> bytes:
-    """One request for a stream of so many tokens."""
-    message = {
-        "model": "reference", "messages": [{"role": "user", "content": "one two three four five six seven eight"}],
-        "max_tokens": answer, "stream": True, "ignore_eos": True,
-    }  # fmt: skip
-    body = json.dumps(message).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
-    return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
-
-
-def tokens(host: str, port: int) -> float:
-    """Tokens that the endpoint has written since it began."""
-    with socket.create_connection((host, port)) as connection:
-        connection.sendall(f"GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
-        page = b"".join(iter(lambda: connection.recv(READ), b""))
-    found = _TOKENS.search(page)
-    assert found is not None, page
-    return float(found[1])
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-class Streams:
-    """Open connections, of which as many as were begun keep a request in flight."""
-
-    def __init__(self, host: str, port: int, count: int, answer: int) -> None:
-        self._data = request(host, answer)
-        self._poll = select.epoll()
-        self._waiting = [socket.create_connection((host, port)) for _ in range(count)]
-        self._sockets = {each.fileno(): each for each in self._waiting}
-        for fd, each in self._sockets.items():
-            each.setblocking(False)
-            self._poll.register(fd, select.EPOLLIN)
-
-    def begin(self, count: int) -> None:
-        """Let so many more send their first request."""
-        for each in self._waiting[:count]:
-            each.send(self._data)
-        del self._waiting[:count]
-
-    def receive(self, seconds: float, begin_each_s: float | None = None) -> None:
-        """Read what comes for so long; streams that wait begin one after the other."""
-        due, end = time.monotonic(), time.monotonic() + seconds
-        while (now := time.monotonic()) < end:
-            if begin_each_s is not None and now >= due:
-                late = int((now - due) / begin_each_s) + 1
-                self.begin(late)
-                due += late * begin_each_s
-            for fd, _ in self._poll.poll(0):
-                sock = self._sockets[fd]
-                if sock.recv(READ).endswith(END):
-                    sock.send(self._data)
-            time.sleep(TICK_S - time.monotonic() % TICK_S)
+def one_request(host: str, answer: int, *, running_usage: bool) -> bytes:
+    """Return the bytes of one request for a stream of so many tokens."""
+    drop = frozenset() if running_usage else frozenset({"stream_options.continuous_usage_stats"})
+    encoder = DIALECTS["chat"].encoder("reference", drop=drop)
+    head = request_head("POST", "/v1/chat/completions", [("Host", host)])
+    return request(head, "floor", encoder.encode(Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=answer)))
 
 
 def main() -> None:
@@ -92,19 +42,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True, help="that are counted")
     parser.add_argument("--spread", type=float, default=3.2, help="seconds over which the streams begin")
     parser.add_argument("--settle", type=float, default=3.0, help="seconds after that, before counting")
+    parser.add_argument("--itl", type=float, default=0.025, help="seconds between two tokens: the tick follows from it")
+    parser.add_argument("--running-usage", action="store_true", help="ask for a count in every chunk")
     parser.add_argument("--cpu", type=int, required=True, help="the processor to run on")
     options = parser.parse_args()
-    os.sched_setaffinity(0, {options.cpu})
     where = urlsplit(options.url)
-    host, port = where.hostname or "", where.port or 80
-    streams = Streams(host, port, options.streams, options.answer)
-    streams.receive(options.spread, options.spread / options.streams)
-    streams.begin(options.streams)
-    streams.receive(options.settle)
-    before, spent = tokens(host, port), cpu_s()
-    streams.receive(options.seconds)
-    spent = cpu_s() - spent
-    print(json.dumps({"cpu_s": spent, "tokens": tokens(host, port) - before}))
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(Path(folder, "floor"))
+        try:
+            subprocess.run([*compiler, "-O2", "-o", program, str(SOURCE)], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            sys.exit(f"error: {SOURCE} cannot be compiled with '{compiler[0]}'; install a C compiler")
+        tick = tick_ns(options.itl or None, options.spread)
+        arguments = [where.hostname, where.port, options.streams, options.spread, options.settle, options.seconds, tick]
+        data = one_request(where.netloc, options.answer, running_usage=options.running_usage)
+        command = [program, *map(str, arguments), str(options.cpu)]
+        sys.exit(subprocess.run(command, input=data, check=False).returncode)
 
 
 if __name__ == "__main__":

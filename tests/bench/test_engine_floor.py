@@ -1,4 +1,4 @@
-"""The bare receive loop that bench/engine sets its CPU figures beside keeps the load up, and counts what it took."""
+"""The bare receive loop to which bench/engine compares CPU figures keeps the load up, and counts what it took."""
 
 from __future__ import annotations
 
