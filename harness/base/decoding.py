@@ -64,9 +64,17 @@ def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
 def json(data: bytes, *, numbers: bool = True) -> Any:
     """Return JSON as plain data; one of WRONG where it is none, or out of bounds.
 
-    Without `numbers` they are not checked: for a file with numbers that this program does not read.
+    Without `numbers` they are not checked, and may be Infinity or NaN as Python writes them: for a file with numbers
+    that this program does not read.
     """
-    value = msgspec.json.decode(data)
+    try:
+        value = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        if numbers or not any(each in data for each in (b"Infinity", b"NaN")):
+            raise
+        import json  # the standard decoder knows them
+
+        value = json.loads(data)
     check(value, numbers=numbers)
     return value
 

@@ -26,7 +26,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     pattern: int = 0  # one layer in so many attends to everything, the others to a window; 0: all alike
     expert_width: str = "moe_intermediate_size"
     dense_width: str = "intermediate_size"
-    chooses: bool = False  # its latent attention is to chosen tokens only (index_topk)
+    reads: frozenset[str] = frozenset()  # fields that are understood here and refused in other families
     defaults: dict[str, int] = {}  # fields that published configs of the family leave out
 
 
@@ -39,65 +39,53 @@ _GEMMA3 = {
 }
 _PLAIN, _TIED, _UNGATED = Family(), Family(tied=True), Family(matrices=2)
 _WIDE_EXPERTS = Family(expert_width="intermediate_size")
+_ENCODER = Family(matrices=2, tied=True, generates=False)
+_CHOOSING = Family(reads=frozenset({"index_topk", "indexer_types", "index_topk_freq", "index_topk_pattern"}))
+_MINIMAX_M3 = Family(expert_width="intermediate_size", dense_width="dense_intermediate_size")
 FAMILIES = {
-    "bert": Family(matrices=2, tied=True, generates=False),
-    "cohere": _TIED,
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta"), _ENCODER),
+    **dict.fromkeys(("cohere", "gemma", "smollm3"), _TIED),
+    **dict.fromkeys(
+        (
+            "deepseek_v2", "deepseek_v3", "glm4", "glm4_moe", "glm4_moe_lite", "granite", "kimi_k2", "kimi_linear",
+            "llama", "mistral", "nemotron-nas", "olmo2", "olmo3", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
+            "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text",
+            "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text",
+        ),
+        _PLAIN,
+    ),
+    **dict.fromkeys(("gpt_oss", "granitemoe", "minimax_m2", "mixtral", "olmoe", "phimoe"), _WIDE_EXPERTS),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _CHOOSING),
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _MINIMAX_M3),
+    "bidir_mistral": Family(tied=True, generates=False),
     "cohere2": Family(tied=True, pattern=4),
-    "deepseek_v2": _PLAIN,
-    "deepseek_v3": _PLAIN,
-    "deepseek_v32": Family(chooses=True),
-    "gemma": _TIED,
+    "deepseek_v4": Family(reads=frozenset({"index_topk"})),
     "gemma2": Family(tied=True, pattern=2),
     "gemma3_text": Family(tied=True, pattern=6, defaults=_GEMMA3),
     "gemma4_text": Family(tied=True, pattern=6),
-    "glm4": _PLAIN,
-    "glm4_moe": _PLAIN,
-    "glm_moe_dsa": Family(chooses=True),
     "gpt_neox": _UNGATED,
-    "gpt_oss": _WIDE_EXPERTS,
-    "granite": _PLAIN,
-    "granitemoe": _WIDE_EXPERTS,
-    "kimi_k2": _PLAIN,
-    "llama": _PLAIN,
+    "granitemoehybrid": Family(
+        expert_width="intermediate_size",
+        dense_width="shared_intermediate_size",
+        reads=frozenset({"mamba_d_state"}),
+    ),
     "llama4_text": Family(pattern=4, expert_width="intermediate_size", dense_width="intermediate_size_mlp"),
-    "minimax_m2": _WIDE_EXPERTS,
-    "mistral": _PLAIN,
-    "mixtral": _WIDE_EXPERTS,
     "modernbert": Family(tied=True, generates=False),
-    "nemotron-nas": _PLAIN,
-    "nemotron_h": Family(matrices=2),
-    "olmo2": _PLAIN,
-    "olmo3": _PLAIN,
-    "olmoe": _WIDE_EXPERTS,
-    "phi3": _PLAIN,
-    "phimoe": _WIDE_EXPERTS,
-    "qwen2": _PLAIN,
-    "qwen2_5_vl": _PLAIN,
-    "qwen2_5_vl_text": _PLAIN,
-    "qwen2_moe": _PLAIN,
-    "qwen2_vl": _PLAIN,
-    "qwen3": _PLAIN,
-    "qwen3_5_moe_text": _PLAIN,
-    "qwen3_5_text": _PLAIN,
-    "qwen3_moe": _PLAIN,
-    "qwen3_next": _PLAIN,
-    "qwen3_vl_moe_text": _PLAIN,
-    "qwen3_vl_text": _PLAIN,
-    "roberta": Family(matrices=2, tied=True, generates=False),
-    "smollm3": _TIED,
+    "nemotron_h": _UNGATED,
     "starcoder2": Family(matrices=2, tied=True),
-    "xlm-roberta": Family(matrices=2, tied=True, generates=False),
-}
+}  # fmt: skip
 _MOST = {"num_hidden_layers": 1_000, "num_attention_heads": 10_000}  # more is a slip of the pen
 _WIDEST = 100  # times the hidden size: more is a slip of the pen
+_SHARING = "layers that share the tokens they chose"
 _REFUSED = {
     "is_encoder_decoder": "an encoder-decoder",
     "mamba_d_state": "a state-space hybrid of another kind",
     "cross_attention_layers": "layers that attend to images",
     "attention_pattern": "a pattern of attention by letters",
     "index_topk": "attention to chosen tokens only",
-    "indexer_types": "layers that share the tokens they chose",
-    "index_topk_pattern": "layers that share the tokens they chose",
+    "indexer_types": _SHARING,
+    "index_topk_freq": _SHARING,
+    "index_topk_pattern": _SHARING,
     "hidden_size_per_layer_input": "embeddings for every layer",
     "num_kv_shared_layers": "layers that share their KV",
 }
@@ -111,10 +99,10 @@ class Config:
         self.kind = str(self.get("model_type", ""))
         known = FAMILIES.get(self.kind)
         for field, what in _REFUSED.items():  # first: the nearest family is no answer where such a field says more
-            if self.get(field) and not (field == "index_topk" and known and known.chooses):
+            value = self.get(field)
+            every = field == "index_topk_freq" and value == 1  # each layer chooses
+            if value and not every and not (known and field in known.reads):
                 raise self.refused(field, what)
-        if self.get("index_topk_freq", 1) != 1:
-            raise self.refused("index_topk_freq", _REFUSED["indexer_types"])
         if known is None:
             raise refused("model_type", self.kind, name, nearest(self.kind, FAMILIES))
         self.family = known
@@ -135,6 +123,38 @@ class Config:
         return self.figure(field) if self.get(field) else None
 
 
+_SAME = {  # names of other families for what is the same
+    "mamba_d_conv": "conv_kernel",
+    "mamba_d_head": "mamba_head_dim",
+    "mamba_d_state": "ssm_state_size",
+    "mamba_n_groups": "n_groups",
+    "mamba_n_heads": "mamba_num_heads",
+    "model_max_length": "max_position_embeddings",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+    "routed_expert_hidden_size": "moe_latent_size",
+    "shared_intermediate_size": "shared_expert_intermediate_size",
+}
+_INSIDE = {  # objects whose fields newer configs have outside, by the names that they have there
+    "linear_attn_config": {
+        "head_dim": "linear_head_dim",
+        "num_heads": "linear_num_heads",
+        "short_conv_kernel_size": "linear_conv_kernel_dim",
+    },
+    "sparse_attention_config": {
+        "sparse_num_index_heads": "index_n_heads",
+        "sparse_index_dim": "index_head_dim",
+        "sparse_block_size": "index_block_size",
+        "sparse_topk_blocks": "index_topk_blocks",
+    },
+}
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a value if it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the language model inside a multimodal config; what it lacks the outer one has.
 
@@ -143,6 +163,9 @@ def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     inner = config.get("text_config")
     text = dict(config) if not isinstance(inner, Mapping) else {**config, **inner, "text_config": None}
+    for field in _INSIDE:
+        text |= {_INSIDE[field].get(name, name): value for name, value in mapping(text.get(field)).items()}
+    text |= {ours: text[theirs] for theirs, ours in _SAME.items() if theirs in text and ours not in text}
     listed = text.get("layers_block_type")  # of some Nemotrons, which do not count them
     return {"num_hidden_layers": len(listed), **text} if isinstance(listed, list) else text
 

@@ -11,10 +11,22 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from harness.predict.families import Config, blocks, heads
+from harness.predict.families import Config, blocks, heads, mapping, whole
 
 _EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
+_CHOOSING, _REUSING = "chooses", "reuses"  # attention to chosen tokens, by the layer's own choice or an earlier one's
+_CHOSEN_RATIO = 4  # tokens in one, up to which an indexer chooses among them
+_COMPRESSED = "compressed "  # and how many tokens become one
+_SORTS = {  # of `layer_types`
+    **{each: each for each in (_FULL, _WINDOW, _LINEAR)},
+    "attention": _FULL,
+    "chunked_attention": _WINDOW,
+    "compressed_sparse_attention": f"{_COMPRESSED}4",
+    "heavily_compressed_attention": f"{_COMPRESSED}128",
+    "mamba": _LINEAR,
+    "minimax_m3_sparse": _CHOOSING,
+}
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -23,8 +35,8 @@ class Index(msgspec.Struct, frozen=True):
     Every rank keeps all of them (vLLM's DeepseekV32IndexerCache); the matrices before are counted as split.
     """
 
-    kept: int  # bytes a token
-    attend: int  # FLOP of one token compared with one other
+    kept: float  # bytes a token
+    attend: float  # FLOP of one token compared with one other
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +44,13 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
     layers: int
     matrices: dict[str, int]  # parameters by the names that checkpoints use
-    kv: int = 0  # elements kept of each token: 2 n_kv d; with latent attention rank + rope
+    kv: float = 0  # elements kept of each token: 2 n_kv d; with latent attention rank + rope
     kv_heads: int = 0  # over which TP can split them; 0: every rank keeps all
-    attend: int = 0  # FLOP of one token attending to one other: 4 n_q d
-    prefill: int = 0  # the same where whole prompts are computed
+    attend: float = 0  # FLOP of one token attending to one other: 4 n_q d
+    prefill: float = 0  # the same where whole prompts are computed
     window: int | None = None  # tokens it attends to; None: all of them
-    index: Index | None = None  # the window is of chosen tokens, so all are kept
+    chosen: bool = False  # the window is of chosen tokens, so all are kept
+    index: Index | None = None  # what chooses them, where this layer does
     both_ways: bool = False  # an encoder's tokens see the later ones too
     state: float = 0.0  # bytes a request of constant size, in place of KV
 
@@ -48,7 +61,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def all_kept(self) -> bool:
         """Return whether the KV of every token is kept, however far back."""
-        return self.window is None or self.index is not None
+        return self.window is None or self.chosen
 
     def kept_of_token(self, kv_bits: float) -> float:
         """Return the bytes that one layer keeps of one token."""
@@ -76,14 +89,24 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 def attention(config: Config) -> tuple[Attention, ...]:
     """Return the layers that mix tokens, those that are alike together."""
+    return tuple(each for alike in _alike(config).values() for each in alike)
+
+
+def _alike(config: Config) -> dict[str, tuple[Attention, ...]]:
+    """Return the layers of each sort; what attends to a window and to compressed tokens too is two of them."""
     sorts = [each for each in _sorts(config) if each]
-    reach = _window(config)
-    found = [
-        _linear(config, sorts.count(_LINEAR)) if _LINEAR in sorts else None,
-        _attending(config, sorts.count(_FULL), None) if _FULL in sorts else None,
-        _attending(config, sorts.count(_WINDOW), reach) if _WINDOW in sorts else None,
-    ]
-    return tuple(each for each in found if each is not None)
+    order = [_LINEAR, _FULL, _WINDOW, *sorts]
+    return {sort: _built(config, sort, sorts.count(sort)) for sort in dict.fromkeys(order) if sort in sorts}
+
+
+def _built(config: Config, sort: str, layers: int) -> tuple[Attention, ...]:
+    if sort == _LINEAR:
+        return (_linear(config, layers),)
+    if config.kind == "deepseek_v4":
+        return _compressed(config, layers, int(sort.removeprefix(_COMPRESSED)) if sort != _WINDOW else 0)
+    if config.get("kv_lora_rank") or sort == _REUSING or "indexer_types" in config.family.reads:
+        return (_latent(config, layers, sort),)
+    return (_attending(config, layers, _window(config) if sort == _WINDOW else None, sort),)
 
 
 def _sorts(config: Config) -> list[str]:
@@ -93,17 +116,24 @@ def _sorts(config: Config) -> list[str]:
     L = config.figure("num_hidden_layers")
     if searched := blocks(config):
         return [_FULL if each.kv_heads else "" for each in searched]
+    if "indexer_types" in config.family.reads:
+        return _choices(config, L)
+    if ratios := _indices(config, "compress_ratios"):  # those after the last layer are of one that drafts tokens
+        return [f"{_COMPRESSED}{each}" if each else _WINDOW for each in ratios[:L]]
+    if choosing := _indices(config, "sparse_attention_freq"):
+        return [_CHOOSING if each else _FULL for each in choosing]
+    if linear := _indices(config, "kda_layers"):  # they count from 1
+        return [_LINEAR if i + 1 in linear else _FULL for i in range(L)]
     types = config.get("layer_types")
     if types and not isinstance(types, list):
         raise config.refused("layer_types", str(types))
     if types:
-        known = {_FULL: _FULL, _WINDOW: _WINDOW, "chunked_attention": _WINDOW, _LINEAR: _LINEAR}
         for kind in map(str, types):
-            if kind not in known:
+            if kind not in _SORTS:
                 raise config.refused("layer_types", kind)
         if len(types) != L:
             raise config.refused("layer_types", f"{len(types)} of them for {L} layers")
-        return [known[kind] if known[kind] != _WINDOW or _window(config) else _FULL for kind in types]
+        return [_SORTS[kind] if _SORTS[kind] != _WINDOW or _window(config) else _FULL for kind in types]
     every = config.maybe("full_attention_interval")
     if every:
         return [_FULL if (i + 1) % every == 0 else _LINEAR for i in range(L)]
@@ -120,6 +150,18 @@ def _sorts(config: Config) -> list[str]:
     return [_WINDOW if i >= first else _FULL for i in range(L)]
 
 
+def _choices(config: Config, L: int) -> list[str]:
+    """Return which layers choose tokens and which reuse a choice (transformers, configuration_glm_moe_dsa.py)."""
+    listed = config.get("indexer_types") or config.get("index_topk_pattern")
+    if not listed:
+        every, first = config.maybe("index_topk_freq") or 1, int(config.get("index_skip_topk_offset", 2))
+        return [_REUSING if max(i - first + 1, 0) % every else _CHOOSING for i in range(L)]
+    known = {"full": _CHOOSING, "F": _CHOOSING, "shared": _REUSING, "S": _REUSING}
+    if not isinstance(listed, list | str) or len(listed) != L or set(map(str, listed)) - set(known):
+        raise config.refused("indexer_types", "not full or shared for each layer")
+    return [known[str(each)] for each in listed]
+
+
 def _window(config: Config) -> int | None:
     """Return the tokens that a windowed layer attends to; None where it never cuts anything off."""
     # The configs of the Qwens have a window that is off unless another field switches it on.
@@ -131,10 +173,8 @@ def _window(config: Config) -> int | None:
     return None if window is None or (longest and window >= longest) else window
 
 
-def _attending(config: Config, layers: int, window: int | None) -> Attention:
+def _attending(config: Config, layers: int, window: int | None, sort: str) -> Attention:
     h = config.figure("hidden_size")
-    if config.get("kv_lora_rank") or config.family.chooses:
-        return _latent(config, layers)
     n_q, n_kv, d = heads(config)
     kind, values = config.kind, True
     queries = 2 if kind == "qwen3_next" or config.get("attn_output_gate") else 1  # a gate of their own size
@@ -143,6 +183,12 @@ def _attending(config: Config, layers: int, window: int | None) -> Attention:
         if config.get("attention_k_eq_v"):
             n_kv, values = config.maybe("num_global_key_value_heads") or n_kv, False
     encoder = not config.family.generates
+    index, indexing = None, {}
+    if sort == _CHOOSING:  # blocks of tokens, by small keys of 16 bits
+        window = config.figure("index_topk_blocks") * config.figure("index_block_size")
+        lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
+        index = Index(kept=2 * size, attend=2 * lookups * size)
+        indexing = {"indexer.q_proj": h * lookups * size, "indexer.k_proj": h * size}
     return Attention(
         layers=layers,
         matrices={
@@ -150,17 +196,20 @@ def _attending(config: Config, layers: int, window: int | None) -> Attention:
             "k_proj": h * n_kv * d,
             **({"v_proj": h * n_kv * d} if values else {}),  # without it values are keys without positions, kept apart
             "o_proj": n_q * d * h,
+            **indexing,
         },
         kv=0 if encoder else 2 * n_kv * d,
         kv_heads=n_kv,
         attend=4 * n_q * d,
         prefill=4 * n_q * d,
         window=window,
+        chosen=index is not None,
+        index=index,
         both_ways=encoder,
     )
 
 
-def _latent(config: Config, layers: int) -> Attention:
+def _latent(config: Config, layers: int, sort: str) -> Attention:
     """Return MLA layers: of a token one small vector is kept, which all heads share, so no rank can keep less of it."""
     h, n_q = config.figure("hidden_size"), config.figure("num_attention_heads")
     rank, rope = config.figure("kv_lora_rank"), config.figure("qk_rope_head_dim")
@@ -169,11 +218,14 @@ def _latent(config: Config, layers: int) -> Attention:
     queries = n_q * (nope + rope)
     q = {"q_a_proj": h * squeezed, "q_b_proj": squeezed * queries} if squeezed else {"q_proj": h * queries}
     absorbed = 2 * n_q * (2 * rank + rope)  # FLOP of a pair where the work is on the small vector itself, as in decode
-    chosen, size, lookups, indexing = None, 0, 0, {}
-    if config.family.chooses:
-        chosen, size = config.figure("index_topk"), config.figure("index_head_dim")
-        lookups = config.figure("index_n_heads")
-        indexing = {
+    chosen = config.figure("index_topk") if sort in (_CHOOSING, _REUSING) else None
+    index, more = None, {}
+    if config.get("mla_use_output_gate"):
+        more = {"g_proj": h * n_q * value}
+    if sort == _CHOOSING:
+        lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
+        index = Index(kept=size + size // 32, attend=2 * lookups * size)  # a 32-bit scale for 128
+        more |= {
             "indexer.wq_b": config.figure("q_lora_rank") * lookups * size,
             "indexer.wk": h * size,
             "indexer.weights_proj": h * lookups,
@@ -185,15 +237,67 @@ def _latent(config: Config, layers: int) -> Attention:
             "kv_a_proj_with_mqa": h * (rank + rope),
             "kv_b_proj": rank * n_q * (nope + value),
             "o_proj": n_q * value * h,
-            **indexing,
+            **more,
         },
         kv=rank + rope,
         attend=absorbed,
         # Chosen tokens are of all of the past: prompts gather their small vectors too (vLLM, flashmla_sparse.py).
         prefill=absorbed if chosen else 2 * n_q * (nope + rope + value),
         window=chosen,
-        index=Index(kept=size + size // 32, attend=2 * lookups * size) if chosen else None,  # a 32-bit scale for 128
+        chosen=chosen is not None,
+        index=index,
     )
+
+
+def _compressed(config: Config, layers: int, ratio: int) -> tuple[Attention, ...]:
+    """Return layers with one vector of KV for all heads: a window, and the past with `ratio` tokens in one; 0: without.
+
+    Where four become one (or few), an indexer chooses among them; of more all are read (transformers,
+    modeling_deepseek_v4.py).
+    """
+    h, n_q, d = (config.figure(each) for each in ("hidden_size", "num_attention_heads", "head_dim"))
+    q_rank, o_rank, groups = (config.figure(each) for each in ("q_lora_rank", "o_lora_rank", "o_groups"))
+    matrices = {
+        "wq_a": h * q_rank,
+        "wq_b": q_rank * n_q * d,
+        "wkv": h * d,
+        "wo_a": n_q * d * o_rank,
+        "wo_b": groups * o_rank * h,
+    }
+    attend = 4 * n_q * d
+    window = Attention(
+        layers=layers,
+        matrices=matrices,
+        kv=d,
+        attend=attend,
+        prefill=attend,
+        window=config.figure("sliding_window"),
+    )
+    if not ratio:
+        return (window,)
+    chooses = ratio <= _CHOSEN_RATIO
+    overlap = 2 if chooses else 1
+    compressing = {"compressor.wkv": overlap * h * d, "compressor.wgate": overlap * h * d}
+    index = None
+    if chooses:
+        lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
+        index = Index(kept=(size + size // 32) / ratio, attend=2 * lookups * size / ratio)
+        compressing |= {
+            "indexer.wq_b": q_rank * lookups * size,
+            "indexer.weights_proj": h * lookups,
+            "indexer.compressor": 2 * overlap * h * size,
+        }
+    past = Attention(
+        layers=layers,
+        matrices=compressing,
+        kv=d / ratio,
+        attend=attend / ratio,
+        prefill=attend / ratio,
+        window=config.figure("index_topk") * ratio if chooses else None,
+        chosen=chooses,
+        index=index,
+    )
+    return window, past
 
 
 def _linear(config: Config, layers: int) -> Attention:
@@ -201,7 +305,7 @@ def _linear(config: Config, layers: int) -> Attention:
     kept = config.get("mamba_ssm_cache_dtype") or config.get("mamba_ssm_dtype")
     bits = 32 if kept == "float32" else 16
     h = config.figure("hidden_size")
-    if config.kind == "nemotron_h":  # Mamba-2
+    if config.get("mamba_num_heads"):  # Mamba-2
         n, d = config.figure("mamba_num_heads"), config.figure("mamba_head_dim")
         groups, size = config.figure("n_groups"), config.figure("ssm_state_size")
         inner, mixed, kernel = n * d, n * d + 2 * groups * size, config.figure("conv_kernel")
@@ -212,6 +316,17 @@ def _linear(config: Config, layers: int) -> Attention:
         mixed, kernel = 2 * keys + n * d, config.figure("linear_conv_kernel_dim")
         matrices = {"in_proj_qkvz": h * (mixed + n * d), "in_proj_ba": h * 2 * n, "out_proj": n * d * h}
         state = n * d * config.figure("linear_key_head_dim")
+    elif config.get("linear_num_heads"):  # Kimi delta attention
+        n, d = config.figure("linear_num_heads"), config.figure("linear_head_dim")
+        inner, kernel = n * d, config.figure("linear_conv_kernel_dim")
+        wide, small, mixed = h * inner, h * d + d * inner, 3 * inner
+        matrices = {
+            **dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), wide),
+            "f_proj": small,
+            "g_proj": wide if config.get("use_full_rank_gate") else small,
+            "b_proj": h * n,
+        }
+        state = n * d * d
     else:
         raise config.refused("layer_types", _LINEAR)
     return Attention(layers=layers, matrices=matrices, state=state * bits / 8 + mixed * (kernel - 1) * 2)
@@ -247,7 +362,20 @@ def dense(config: Config, sparse: int) -> int:
     if not layers:
         return 0
     field = kind.dense_width if config.get(kind.dense_width) else "intermediate_size"
-    return layers * kind.matrices * config.figure("hidden_size") * config.figure(field)
+    return layers * kind.matrices * config.figure("hidden_size") * config.figure(field) + _pooler(config)
+
+
+def _pooler(config: Config) -> int:
+    """Return the parameters of the layer that makes one vector of all tokens, where a model has one (NV-Embed).
+
+    Heads as wide as `cross_dim_head` look at learnt vectors, then a gated MLP four times as wide (modeling_nvembed.py).
+    """
+    fields = mapping(config.get("latent_attention_config"))
+    if not fields:
+        return 0
+    names = ("num_cross_heads", "cross_dim_head", "latent_dim", "num_latents_value")
+    heads, width, latent, learnt = (whole(fields.get(each), each, config.name) for each in names)
+    return 4 * heads * width * latent + 3 * 4 * latent * latent + learnt * latent
 
 
 def experts(config: Config) -> Experts | None:
@@ -290,6 +418,8 @@ def _sparse(config: Config) -> Sequence[bool]:
         step = config.maybe("interleave_moe_layer_step") or 1
         chosen = _indices(config, "moe_layers") or range(step - 1, L, step)
         return [i in chosen for i in range(L)]
+    if isinstance(listed := config.get("mlp_layer_types"), list) and len(listed) == L:
+        return [each != "dense" for each in listed]
     if isinstance(config.get("moe_layer_freq"), list):
         listed = _indices(config, "moe_layer_freq")  # a flag a layer
         if len(listed) != L:
@@ -310,7 +440,9 @@ def _indices(config: Config, field: str) -> list[int]:
 
 def modules(config: Config) -> Iterator[tuple[str, str, int]]:
     """Yield every matrix as (part, dotted name, parameters); the experts of a layer are one."""
-    mixing = {(_LINEAR if each.state else _FULL if each.all_kept else _WINDOW): each for each in attention(config)}
+    mixing = {}
+    for sort, alike in _alike(config).items():
+        mixing[sort] = [pair for each in alike for pair in each.matrices.items()]
     mixture, sorts, sparse = experts(config), _sorts(config), _sparse(config)
     has_experts = mixture is not None
     mlp = dense(config, sum(sparse) if has_experts else 0)
@@ -325,8 +457,9 @@ def modules(config: Config) -> Iterator[tuple[str, str, int]]:
     if searched := blocks(config):
         plain = [i for i, each in enumerate(searched) if each.width]
     for i, sort in enumerate(sorts):
-        inside = "mixer" if hybrid else "linear_attn" if sort == _LINEAR else "self_attn"
-        for matrix, count in mixing[sort].matrices.items() if sort else ():
+        delta = sort == _LINEAR and not config.get("kda_layers")  # Kimi's are named as attention
+        inside = "mixer" if hybrid else "linear_attn" if delta else "self_attn"
+        for matrix, count in mixing[sort] if sort else ():
             yield "attention", f"layers.{i}.{inside}.{matrix}", count
         if i in plain:
             names = ("gate_proj", "up_proj", "down_proj")[-config.family.matrices :]

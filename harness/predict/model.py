@@ -74,7 +74,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
     hidden = text.figure("hidden_size")
     n_q, n_kv = (0, 0) if text.get("kv_lora_rank") else heads(text)[:2]
-    mixture = layers.experts(text)
+    mixture, mixing = layers.experts(text), layers.attention(text)
     longest = text.figure("max_position_embeddings")
     rows = longest + (text.maybe("type_vocab_size") or 0) if text.kind in _LEARNT else 0
     unseen = [field for field in _SENSES if config.get(field)]
@@ -88,7 +88,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         tied=bool(text.get("tie_word_embeddings", text.family.tied)),
         max_context=longest - (_OFFSET if text.kind in _OFFSETS else 0),
         stretched=_stretched(text, longest),
-        attention=layers.attention(text),
+        attention=mixing,
         dense=layers.dense(text, mixture.layers if mixture else 0),
         experts=mixture,
         positions=rows * hidden,
@@ -97,7 +97,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         kv_bits=kv_bits(text.fields, kv_dtype),
         notes=(
             *((f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else ()),
-            *((_CHOSEN.format(text.get("index_topk")),) if text.family.chooses else ()),
+            *(_CHOSEN.format(each) for each in dict.fromkeys(each.window for each in mixing if each.chosen)),
             *another_checkpoint(text.fields, name, dtype),
         ),
     )

@@ -8,21 +8,25 @@ card has the units for it is the card's affair (predict.roofline), so here it is
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 
 from harness.base.errors import HarnessError, nearest
-from harness.predict.families import refused
+from harness.predict.families import mapping, refused
 
 PARTS = ("attention", "dense", "experts", "shared", "head")
 
 
 class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored how; the shares of each part's parameters that are converted, the rest has 16 bits."""
+    """What is stored how; the shares of each part's parameters that are converted, the rest has 16 bits.
+
+    Where a checkpoint has several precisions, this is that of most parameters, and `also` has the others.
+    """
 
     method: str = "none"
     bits: float = 16.0  # of a converted weight, with its share of scales and zero points
@@ -32,6 +36,12 @@ class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
     experts: float = 1.0
     shared: float = 1.0
     head: float = 0.0
+    also: tuple[Quantisation, ...] = ()
+
+    def shares(self, part: str) -> list[tuple[float, float, str]]:
+        """Return the share of a part's parameters in each precision: the share, its bits, and how it multiplies."""
+        found = [(float(getattr(each, part)), each.bits, each.compute) for each in (self, *self.also)]
+        return [*found, (1.0 - sum(share for share, _, _ in found), 16.0, "bf16")]
 
     def bytes_of(self, part: str) -> float:
         """Return the bytes of one parameter of a part, on average.
@@ -39,8 +49,7 @@ class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
         >>> Quantisation(bits=8.0, attention=0.5).bytes_of("attention")
         1.5
         """
-        share = float(getattr(self, part))
-        return (share * self.bits + (1 - share) * 16) / 8
+        return sum(share * bits for share, bits, _ in self.shares(part)) / 8
 
 
 PLAIN = Quantisation()
@@ -52,6 +61,17 @@ _BY_DTYPE = {  # what --dtype can ask for on a 16-bit checkpoint; all layers but
     "mxfp4": Quantisation(method="mxfp4", bits=4.25, compute="fp4"),
     "nvfp4": Quantisation(method="nvfp4", bits=4.5, compute="fp4"),
 }
+_FP8 = _BY_DTYPE["fp8"]
+_BY_ALGORITHM = {  # ModelOpt's names
+    "FP8": _FP8,
+    "FP8_PB_WO": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "MXFP4": _BY_DTYPE["mxfp4"],
+    "MXFP8": Quantisation(method="fp8", bits=8.25, compute="fp8"),  # a scale of 8 bits for 32 weights
+    "NVFP4": _BY_DTYPE["nvfp4"],
+    "W4A16_NVFP4": Quantisation(method="nvfp4", bits=4.5),
+}
+_AUTO_ROUND = ("auto-round", "auto_round", "autoround", "intel/auto-round", "inc")
 _FOUR_BITS = ("int4", "mxfp4", "nvfp4")
 _KV_BITS = {"fp8": 8.0, "fp8_e4m3": 8.0, "fp8_e5m2": 8.0, "int8": 8.0, **dict.fromkeys(_SIXTEEN, 16.0)}
 _WHERE = "quantization_config"
@@ -75,14 +95,17 @@ def quantisation(
         raise refused(_WHERE, str(stored), name)
     if not stored:
         return PLAIN if wanted == "auto" or wanted in _SIXTEEN else _BY_DTYPE[wanted]
-    scheme, kept = _scheme(stored, name), _named(stored, name)
+    rules, kept = _rules(stored, name), _named(stored, name)
+    if config.get("expert_dtype") in ("fp4", "mxfp4"):  # of a DeepSeek-V4
+        rules = [(_BY_DTYPE["mxfp4"], ["experts"]), *rules]
+    listed = list(modules) if kept or any(targets is not None for _, targets in rules) else []
+    scheme = _shared(rules, kept, listed, name) if listed else rules[0][0]
     if _asks_another(wanted, scheme):
         return _another(_BY_DTYPE[wanted], latent=bool(config.get("kv_lora_rank")))
     if wanted in _BY_DTYPE and wanted != scheme.method and _BY_DTYPE[wanted].compute != scheme.compute:
         way_out = "leave --dtype out, or give the config of the 16-bit checkpoint"
         raise HarnessError(f"{name!r} is stored as {scheme.method}, not as {wanted}", place="--dtype", way_out=way_out)
-    targets = _targets(stored, name)
-    return _left_out(scheme, kept, targets, list(modules), name) if kept or targets else scheme
+    return scheme
 
 
 def _asks_another(wanted: str, scheme: Quantisation) -> bool:
@@ -91,9 +114,9 @@ def _asks_another(wanted: str, scheme: Quantisation) -> bool:
 
 def another_checkpoint(config: Mapping[str, Any], name: str, dtype: str) -> list[str]:
     """Return a note where --dtype is not how the weights are stored: no server loads this checkpoint so."""
-    stored = _mapping(config.get(_WHERE) or config.get("compression_config"))
+    stored = mapping(config.get(_WHERE) or config.get("compression_config"))
     wanted = _normal(dtype)
-    if not stored or not _asks_another(wanted, scheme := _scheme(stored, name)):
+    if not stored or not _asks_another(wanted, scheme := _rules(stored, name)[-1][0]):
         return []
     return [f"{name} is stored in {scheme.method}: this is the prediction of another checkpoint of it, in {wanted}"]
 
@@ -119,11 +142,11 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
     """
     wanted = kv_dtype.lower()
     if wanted == "auto":
-        stored = _mapping(config.get(_WHERE))
-        if scheme := _mapping(stored.get("kv_cache_scheme")):
+        stored = mapping(config.get(_WHERE))
+        scheme = stored.get("kv_cache_scheme") or mapping(stored.get("quantization")).get("kv_cache_quant_algo")
+        if isinstance(scheme, Mapping):
             return float(scheme.get("num_bits", 8))
-        algorithm = _mapping(stored.get("quantization")).get("kv_cache_quant_algo")
-        return 8.0 if str(algorithm).upper() == "FP8" else 16.0
+        return 8.0 if str(scheme or stored.get("kv_cache_quant_algo")).upper() == "FP8" else 16.0
     if wanted not in _KV_BITS:
         raise HarnessError(f"unknown precision {kv_dtype!r}", place="--kv-dtype", way_out=nearest(wanted, _KV_BITS))
     return _KV_BITS[wanted]
@@ -132,7 +155,7 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
 def _named(stored: Mapping[str, Any], name: str) -> list[str]:
     """Return the modules that are left in 16 bits, by whichever field names them."""
     found = []
-    inner = _mapping(stored.get("quantization"))  # of an hf_quant_config.json
+    inner = mapping(stored.get("quantization"))  # of an hf_quant_config.json
     for field in _KEPT:
         value = stored.get(field) or inner.get(field) or []
         if not isinstance(value, list):
@@ -141,48 +164,74 @@ def _named(stored: Mapping[str, Any], name: str) -> list[str]:
     return found
 
 
-def _targets(stored: Mapping[str, Any], name: str) -> list[str]:
-    """Return the modules that compressed-tensors converts, where that is not every linear layer."""
-    found: set[str] = set()
-    for group in _mapping(stored.get("config_groups")).values():
-        targets = _mapping(group).get("targets") or []
-        if not isinstance(targets, list):
-            raise refused(f"{_WHERE}.targets", str(targets), name)
-        found |= set(map(str, targets))
-    return [] if "Linear" in found else sorted(found)
+Rule = tuple[Quantisation, list[str] | None]  # a precision, and the modules that have it; None: all others
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _scheme(stored: Mapping[str, Any], name: str) -> Quantisation:
-    method = str(stored.get("quant_method", "")).lower()
+def _rules(stored: Mapping[str, Any], name: str) -> list[Rule]:
+    """Return which modules are stored how; the first rule that means a module counts, so the general one is last."""
+    inner = mapping(stored.get("quantization")) or stored
+    unnamed = "modelopt" if inner.get("quant_algo") else ""  # some checkpoints of ModelOpt leave its name out
+    method = str(stored.get("quant_method") or unnamed).lower()
     if method in ("fp8", "fbgemm_fp8"):
         dynamic = stored.get("activation_scheme", "dynamic") is not None
-        return Quantisation(method="fp8", bits=8.0, compute="fp8" if dynamic else "bf16")
-    if method in ("awq", "gptq"):
-        if stored.get("dynamic") or stored.get("modules_in_block_to_quantize"):
-            raise refused(f"{_WHERE}.dynamic", "bits that differ by module", name)
-        bits, group = _number(stored, "bits", name), stored.get("group_size", 128)
-        if not isinstance(group, int):
-            raise refused(f"{_WHERE}.group_size", str(group), name)
-        # a 16-bit scale and a zero point of the weights' own bits a group; -1 is one group a column
-        return Quantisation(method=f"int{bits}", bits=bits + ((16 + bits) / group if group > 0 else 0.0))
-    if method == "mxfp4":
-        return Quantisation(method="mxfp4", bits=4.25, compute="fp4")
-    if method in ("modelopt", "modelopt_fp4", "nvfp4"):
-        return _modelopt(stored, name)
+        return [(Quantisation(method="fp8", bits=8.0, compute="fp8" if dynamic else "bf16"), None)]
+    if method in ("mxfp4", "mxfp8"):
+        return [(_BY_ALGORITHM[method.upper()], None)]
+    if method in ("awq", "gptq", *_AUTO_ROUND):
+        return _in_groups(stored, name)
+    if method in ("modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4"):
+        return _modelopt(inner, name)
     if method == "compressed-tensors":
-        return _compressed(stored, name)
+        found = [_group(mapping(each), name) for each in mapping(stored.get("config_groups")).values()]
+        if not found:
+            raise refused(f"{_WHERE}.config_groups", "none of them", name)
+        return sorted(found, key=lambda rule: rule[1] is None)
     if method == "bitsandbytes":
         if stored.get("load_in_8bit"):
-            return Quantisation(method="int8", bits=8.0)
+            return [(Quantisation(method="int8", bits=8.0), None)]
         if stored.get("load_in_4bit"):
             # a scale for 64 weights, of 32 bits or itself quantised to 8
-            return Quantisation(method="int4", bits=4 + (8 if stored.get("bnb_4bit_use_double_quant") else 32) / 64)
+            scale = (8 if stored.get("bnb_4bit_use_double_quant") else 32) / 64
+            return [(Quantisation(method="int4", bits=4 + scale), None)]
         raise refused(f"{_WHERE}.load_in_4bit", "neither 4 nor 8 bits", name)
     raise refused(f"{_WHERE}.quant_method", method or "none", name)
+
+
+def _in_groups(stored: Mapping[str, Any], name: str) -> list[Rule]:
+    """Return the rules of AWQ, GPTQ and AutoRound: whole numbers with a scale a group, other bits for some modules.
+
+    GPTQModel's `dynamic` has patterns, + for other bits and - for none; AutoRound's `extra_config` has names.
+    """
+    if stored.get("modules_in_block_to_quantize"):
+        raise refused(f"{_WHERE}.modules_in_block_to_quantize", "some modules of a block", name)
+    rules: list[Rule] = []
+    for entry, other in mapping(stored.get("dynamic")).items():
+        pattern = "re:" + entry.removeprefix("+:").removeprefix("-:")
+        rules.append((PLAIN if entry.startswith("-:") else _whole(stored, mapping(other), name), [pattern]))
+    for entry, other in mapping(stored.get("extra_config")).items():
+        rules.append((_whole(stored, mapping(other), name), [entry]))
+    return [*rules, (_whole(stored, {}, name), None)]
+
+
+def _whole(stored: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Quantisation:
+    """Return how weights in groups are stored, with what one module has of its own."""
+    fields = {**stored, **other}
+    bits, group, kind = (
+        _number(fields, "bits", name),
+        fields.get("group_size", 128),
+        str(fields.get("data_type", "int")),
+    )
+    if bits == 16:
+        return PLAIN
+    if not isinstance(group, int):
+        raise refused(f"{_WHERE}.group_size", str(group), name)
+    if not kind.startswith("int"):
+        algorithm = kind.replace("_", "").upper().rstrip("0123456789") + str(bits)  # mx_fp, nv_fp
+        if algorithm not in _BY_ALGORITHM:
+            raise refused(f"{_WHERE}.data_type", kind, name)
+        return _BY_ALGORITHM[algorithm]
+    # a 16-bit scale and a zero point of the weights' own bits a group; -1 is one group a column
+    return Quantisation(method=f"int{bits}", bits=bits + ((16 + bits) / group if group > 0 else 0.0))
 
 
 def _number(stored: Mapping[str, Any], field: str, name: str, most: int = 16) -> int:
@@ -192,35 +241,49 @@ def _number(stored: Mapping[str, Any], field: str, name: str, most: int = 16) ->
     return value
 
 
-def _modelopt(stored: Mapping[str, Any], name: str) -> Quantisation:
-    inner = _mapping(stored.get("quantization"))
-    algorithm = str((inner or stored).get("quant_algo", "NVFP4")).upper()
-    if algorithm == "FP8":
-        return Quantisation(method="fp8", bits=8.0, compute="fp8")
-    if algorithm == "NVFP4":
-        return Quantisation(method="nvfp4", bits=4.5, compute="fp4")
-    if algorithm == "W4A16_AWQ":
-        group = _number(inner or stored, "group_size", name, most=1024)
-        return Quantisation(method="int4", bits=4 + 16 / group)  # a 16-bit scale a group
-    raise refused(f"{_WHERE}.quant_algo", algorithm, name)
+def _modelopt(stored: Mapping[str, Any], name: str) -> list[Rule]:
+    algorithm = str(stored.get("quant_algo", "NVFP4")).upper()
+    if algorithm != "MIXED_PRECISION":
+        return [(_algorithm(stored, algorithm, name), None)]
+    by: dict[Quantisation, dict[str, None]] = {}
+    for module, how in mapping(stored.get("quantized_layers")).items():
+        each = mapping(how)
+        scheme = _algorithm({**stored, **each}, str(each.get("quant_algo")).upper(), name)
+        by.setdefault(scheme, {})[_EXPERT.sub(".experts", module)] = None
+    if not by:
+        raise refused(f"{_WHERE}.quantized_layers", "none", name)
+    return [(scheme, list(names)) for scheme, names in by.items()]
 
 
-def _compressed(stored: Mapping[str, Any], name: str) -> Quantisation:
-    groups = list(_mapping(stored.get("config_groups")).values())
-    if len(groups) != 1:
-        raise refused(f"{_WHERE}.config_groups", f"{len(groups)} of them", name)
-    weights, inputs = (_mapping(_mapping(groups[0]).get(field)) for field in ("weights", "input_activations"))
-    bits, group, kind = _number(weights, "num_bits", name), weights.get("group_size") or 0, weights.get("type", "int")
-    if not isinstance(group, int):
-        raise refused(f"{_WHERE}.group_size", str(group), name)
-    scale = 8 if kind == "float" and bits == 4 else 16  # nvfp4 scales its groups of 16 with fp8, mxfp4 with 8 bits
-    method = ("nvfp4" if group == 16 else "mxfp4") if kind == "float" and bits == 4 else f"{kind}{bits}"
+def _algorithm(stored: Mapping[str, Any], algorithm: str, name: str) -> Quantisation:
+    """Return what ModelOpt calls so; it sets the group itself but for AWQ."""
+    if algorithm in ("W4A16_AWQ", "W4A8_AWQ"):
+        group = _number(stored, "group_size", name, most=1024)
+        # a 16-bit scale a group
+        return Quantisation(method="int4", bits=4 + 16 / group, compute="fp8" if "A8" in algorithm else "bf16")
+    if algorithm not in _BY_ALGORITHM:
+        raise refused(f"{_WHERE}.quant_algo", algorithm, name)
+    return _BY_ALGORITHM[algorithm]
+
+
+def _group(group: Mapping[str, Any], name: str) -> Rule:
+    """Return the rule of one of compressed-tensors' groups."""
+    weights, inputs = (mapping(group.get(field)) for field in ("weights", "input_activations"))
+    bits, size, kind = _number(weights, "num_bits", name), weights.get("group_size") or 0, weights.get("type", "int")
+    if not isinstance(size, int):
+        raise refused(f"{_WHERE}.group_size", str(size), name)
+    targets = group.get("targets") or ["Linear"]
+    if not isinstance(targets, list):
+        raise refused(f"{_WHERE}.targets", str(targets), name)
+    scale = 8 if kind == "float" and size in (16, 32) else 16  # nvfp4 scales its groups of 16 with fp8, mx with 8 bits
+    method = ("nvfp4" if size == 16 else "mxfp4") if kind == "float" and bits == 4 else f"{kind}{bits}"
     native = inputs.get("num_bits") == bits
-    return Quantisation(
+    scheme = Quantisation(
         method=method.replace("float", "fp"),
-        bits=bits + (scale / group if group > 0 else 0.0),
+        bits=bits + (scale / size if size > 0 else 0.0),
         compute=("fp" if kind == "float" else "int") + str(bits) if native else "bf16",
     )
+    return scheme, None if "Linear" in targets else sorted(map(str, targets))
 
 
 _ALIKE = (
@@ -228,6 +291,9 @@ _ALIKE = (
     (re.compile(r"\b(block_sparse_moe|feed_forward)\b"), "mlp"),
     (re.compile(r"\bmlp\.(router|gate_weight)\b"), "mlp.gate"),
     (re.compile(r"\bshared_experts\b"), "shared_expert"),
+    (re.compile(r"\bindexers_proj\b"), "indexer.weights_proj"),
+    (re.compile(r"\battn\b"), "self_attn"),
+    (re.compile(r"\bffn\b"), "mlp"),
 )
 # Never in the counts, or never converted by anyone: naming them changes nothing.
 _ELSEWHERE = re.compile(
@@ -238,36 +304,53 @@ _ELSEWHERE = re.compile(
 _PLAIN = re.compile(r"(?:\\.|[^\\*+{)]|\)(?![*+{]))*+(?:[*+{](?:\\.|[^\\*+{)]|\)(?![*+{]))*+){0,5}+", re.DOTALL)
 
 
-_MOST_COMPARED = 20_000_000  # entries times modules: some seconds
+_MOST_COMPARED = 20_000_000  # patterns times modules: some seconds
 _LONGEST_ENTRY = 256
+_EXPERT = re.compile(r"\.experts\.[0-9]+(\..*)?$")  # the experts of a layer are one module
 
 
-def _left_out(
-    scheme: Quantisation, kept: list[str], targets: list[str], modules: list[tuple[str, str, int]], name: str
-) -> Quantisation:
-    """Return the scheme, each part's share less the modules that stay in 16 bits: `kept`, and what is no target."""
-    left = _matched(kept, "modules_to_not_convert", modules, name)
-    if targets:
-        left |= set(range(len(modules))) - _matched(targets, "targets", modules, name)
-    shares: dict[str, float] = {}
-    for part in PARTS[:-1]:
-        of_part = [(i, count) for i, (each, _, count) in enumerate(modules) if each == part]
-        everything = sum(count for _, count in of_part)
-        shares[part] = sum(count for i, count in of_part if i not in left) / everything if everything else 1.0
-    return msgspec.structs.replace(scheme, **shares)
+def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, int]], name: str) -> Quantisation:
+    """Return the precisions with the share of each part that they have; `kept` modules have 16 bits."""
+    taken = _matched(kept, "modules_to_not_convert", modules, name)
+    totals = {part: sum(count for each, _, count in modules if each == part) for part in PARTS}
+    found: list[tuple[float, Quantisation]] = []
+    for scheme, targets in rules:
+        everything = targets is None
+        mine = set(range(len(modules))) if targets is None else _matched(targets, "targets", modules, name)
+        counts = dict.fromkeys(PARTS, 0)
+        for i in mine - taken:
+            part, _, count = modules[i]
+            if part != "router" and not (part == "head" and everything):  # the head only where it is named
+                counts[part] += count
+        taken |= mine
+        if scheme is not PLAIN:
+            # a part that this model lacks is no exception
+            shares = {part: counts[part] / totals[part] if totals.get(part) else 1.0 * everything for part in PARTS}
+            found.append((sum(counts.values()), msgspec.structs.replace(scheme, **shares)))
+    main = max(found, key=lambda each: each[0], default=(0, PLAIN))
+    return msgspec.structs.replace(main[1], also=tuple(each[1] for each in found if each is not main))
 
 
 def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
     """Return the places of the modules that entries of a field mean; HarnessError where one means nothing."""
-    if len(entries) * len(modules) > _MOST_COMPARED:
+    patterns = sum("*" in entry or entry.startswith("re:") for entry in entries)
+    if patterns * len(modules) > _MOST_COMPARED:
         raise refused(f"{_WHERE}: {field}", f"{len(entries):,} of them", name)
+    by_name: dict[str, set[int]] = {}  # whole parts of the names
+    for i, (_, dotted, _) in enumerate(modules):
+        parts = dotted.split(".")
+        for begin, end in itertools.combinations(range(len(parts) + 1), 2):
+            by_name.setdefault(".".join(parts[begin:end]), set()).add(i)
     meant: set[int] = set()
     for entry in entries:
         try:
             matches = _matcher(entry)
         except re.error:
             raise refused(f"{_WHERE}: {field}", entry, name) from None
-        found = {i for i, (_, dotted, _) in enumerate(modules) if matches(dotted)}
+        if isinstance(matches, str):
+            found = by_name.get(matches, set())
+        else:
+            found = {i for i, (_, dotted, _) in enumerate(modules) if matches(dotted)}
         if not found and not _ELSEWHERE.search(entry.lower()) and not _beyond(entry, modules):
             raise refused(f"{_WHERE}: {field}", entry, name)
         meant |= found
@@ -287,8 +370,8 @@ def _spellings(dotted: str) -> tuple[str, ...]:
     return dotted, f"model.{dotted}", several, f"model.{several}"
 
 
-def _matcher(entry: str) -> Any:
-    """Return whether a module's dotted name is meant: `re:` a pattern, `*` a glob, else whole parts of the name."""
+def _matcher(entry: str) -> Callable[[str], bool] | str:
+    """Return what tells whether a name is meant: `re:` a pattern, `*` a glob, else the whole parts of a name."""
     if len(entry) > _LONGEST_ENTRY:
         raise re.error("too long")
     if entry.startswith("re:"):
@@ -298,7 +381,7 @@ def _matcher(entry: str) -> Any:
             pattern = re.compile(entry[3:])
         except (OverflowError, RecursionError) as error:
             raise re.error(str(error)) from None
-        return lambda dotted: any(pattern.match(each) for each in _spellings(dotted))
+        return lambda dotted: any(pattern.match(each) is not None for each in _spellings(dotted))
     for found, same in _ALIKE:
         entry = found.sub(same, entry)
     if "*" in entry:
@@ -306,4 +389,4 @@ def _matcher(entry: str) -> Any:
         return lambda dotted: (
             fnmatchcase(dotted, below) or any(fnmatchcase(each, entry) for each in (dotted, f"{dotted}.weight"))
         )
-    return lambda dotted: f".{entry}." in f".{dotted}."
+    return _EXPERT.sub(".experts", entry)

@@ -128,7 +128,7 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
 def _indexing(model: Model, deployment: Deployment) -> WindowCost:
     """Return what choosing tokens costs on every rank: reading the keys of all, and comparing them in 8 bits."""
     card, speed = deployment.gpu, deployment.speed
-    kept = compared = 0
+    kept = compared = 0.0
     for each in model.attention:
         if each.index:
             kept += each.layers * each.index.kept
@@ -152,7 +152,6 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
     reach `of_experts` of what other matrices do.
     """
     peaks, stored = deployment.gpu.flops, model.stored
-    native = peaks.get(stored.compute, peaks["bf16"])
     parts = {
         "attention": sum(each.layers * each.parameters for each in model.attention),
         "dense": model.dense,
@@ -163,9 +162,9 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
         plain = mix.layers * mix.router
     seconds = 2 * plain / peaks["bf16"]
     for part, count in parts.items():
-        share = getattr(stored, part) if stored.bits < 16 else 0.0
         reached = of_experts if part == "experts" else 1.0
-        seconds += 2 * count * (share / native + (1 - share) / peaks["bf16"]) / reached
+        per_flop = sum(share / peaks.get(compute, peaks["bf16"]) for share, _, compute in stored.shares(part))
+        seconds += 2 * count * per_flop / reached
     return seconds
 
 

@@ -5,7 +5,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.predict import catalog
 from harness.predict.catalog import gpu, key_of, model_config
-from harness.predict.model import model
+from harness.predict.model import kv_bytes_per_token, model, parameters
 
 
 def test_a_gpu_key_is_found_in_any_case_and_printed_in_lower_case():
@@ -230,3 +230,34 @@ def test_a_file_that_is_no_config_is_the_operators_mistake(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(HarnessError, match="not a model config"):
         model_config(str(tmp_path))
+
+
+def test_a_config_may_have_numbers_that_only_python_writes(tmp_path):
+    plain = {**model_config("nemotron-3-nano-30b-a3b"), "time_step_limit": [0.0, 1e9], "rope_theta": 1e4}
+    text = json.dumps(plain)
+    (tmp_path / "config.json").write_text(text.replace("1000000000.0", "Infinity").replace("10000.0", "NaN"))
+    assert model(model_config(str(tmp_path)), "toy") == model(plain, "toy")
+    (tmp_path / "config.json").write_text('{"a": Infinity')
+    with pytest.raises(HarnessError, match="not a model config"):
+        model_config(str(tmp_path))
+
+
+def test_an_encoder_made_of_a_decoder_has_a_pooling_layer_of_its_own():
+    text = {**model_config("mistral-7b"), "model_type": "bidir_mistral"}
+    latent = {"num_cross_heads": 8, "cross_dim_head": 4096, "latent_dim": 4096, "num_latents_value": 512}
+    made = model({"model_type": "nvembed", "text_config": text, "latent_attention_config": latent}, "nv-embed-v2")
+    # 7.85e9 by its model card; the head of the decoder is not there
+    assert parameters(made).total == pytest.approx(7.85e9, rel=0.01)
+    assert (made.generates, kv_bytes_per_token(made)) == (False, 0)
+    with pytest.raises(HarnessError, match="num_cross_heads"):
+        model({**text, "latent_attention_config": {**latent, "num_cross_heads": None}}, "toy")
+
+
+def test_a_hybrid_without_a_layer_of_states_is_a_decoder_like_others():
+    figures = {"layer_types": ["attention"] * 40, "mamba_n_heads": 128, "mamba_d_state": 256, "mamba_d_head": 40}
+    made = model({**model_config("granite-4.0-micro"), **figures}, "toy")
+    assert made == model(model_config("granite-4.0-micro"), "toy")
+    assert kv_bytes_per_token(made) == 40 * 2 * 8 * 64 * 2
+    mixed = {"layer_types": ["mamba"] * 36 + ["attention"] * 4, "mamba_n_groups": 1, "mamba_d_conv": 4}
+    (states, _) = model({**model_config("granite-4.0-micro"), **figures, **mixed}, "toy").attention
+    assert (states.layers, states.state) == (36, 128 * 40 * 256 * 2 + (128 * 40 + 2 * 256) * 3 * 2)

@@ -25,6 +25,8 @@ def sparse(config, **figures):
         ("model_type", "rwkv"),
         ("is_encoder_decoder", True),
         ("mamba_d_state", 16),
+        ("indexer_types", ["full"] * 32),
+        ("index_topk_freq", 4),
         ("cross_attention_layers", [3, 8]),
     ],
 )

@@ -104,7 +104,22 @@ ROUNDED = {
     "qwen3.5-35b-a3b": 34.66e9,
     "deepseek-r1-distill-qwen-1.5b": 1.777e9,
 }
+CARDS = {  # of 2026, as their model cards have them; MiniMax-M3's has its vision tower in it
+    "deepseek-v4-flash": 284e9,
+    "glm-4.7-flash": 30e9,
+    "glm-5.2": 744e9,
+    "granite-4.0-micro": 3.4e9,
+    "kimi-k3": 2.8e12,
+    "kimi-linear-48b-a3b": 49.1e9,
+    "minimax-m3": 428e9,
+    "qwen3.6-27b": 27e9,
+    "qwen3.6-35b-a3b": 35e9,
+}
 ACTIVE = {  # billions, as their makers say; embeddings counted as they count them
+    "deepseek-v4-flash": 13.0,
+    "deepseek-v4-pro": 49.0,
+    "kimi-k3": 104.0,
+    "minimax-m3": 23.0,
     "mixtral-8x7b": 12.9,
     "qwen3-30b-a3b": 3.3,
     "qwen3-235b-a22b": 22.0,
@@ -140,6 +155,11 @@ def test_biases_are_all_that_a_count_lacks(name):
     assert 0 < 1 - parameters(shipped(name)).total / published < share
 
 
+@pytest.mark.parametrize("name", CARDS)
+def test_the_count_of_a_model_card_is_met_to_a_hundredth(name):
+    assert parameters(shipped(name)).total == pytest.approx(CARDS[name], rel=0.01)
+
+
 @pytest.mark.parametrize("name", ROUNDED)
 def test_a_rounded_count_is_met(name):
     assert parameters(shipped(name)).total == pytest.approx(ROUNDED[name], rel=1e-3)
@@ -159,7 +179,8 @@ def test_every_shipped_model_is_checked_against_a_count():
         **{f"qwen3-{size}-2507": f"qwen3-{size}" for size in ("4b", "30b-a3b", "235b-a22b")},
         **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
     }
-    checked = {*COUNTS, *PUBLISHED, *LOOSELY, *ROUNDED, "deepseek-v3.2"}  # the last by the next test
+    apart = {"deepseek-v3.2", "deepseek-v4-pro"}  # each has a test of its own below
+    checked = {*COUNTS, *PUBLISHED, *LOOSELY, *ROUNDED, *CARDS, *apart}
     for name in models():
         assert name in checked or parameters(shipped(name)) == parameters(shipped(same[name]))
 
@@ -174,6 +195,16 @@ def test_choosing_tokens_adds_small_matrices_and_a_key_of_every_token():
     assert kv_bytes(chosen, 100_000) == 100_000 * kv_bytes_per_token(chosen)  # what is not chosen now may be later
     assert kv_bytes_per_token(model(model_config("deepseek-v3.2"), kv_dtype="fp8")) == 61 * (576 + key)
     assert any("chosen tokens" in note for note in chosen.notes)
+
+
+def test_compressed_attention_keeps_a_window_and_one_vector_of_several_tokens():
+    pro = shipped("deepseek-v4-pro")
+    assert parameters(pro).total == pytest.approx(1.6e12, rel=0.02)  # the model card has two digits
+    # 61 layers keep 512 elements of 16 bits: all of a window of 128 tokens; a quarter and a key of 128 bytes and a
+    # scale in 30 of them, a 128th in 31
+    past = 30 * (512 * 2 + 132) / 4 + 31 * 512 * 2 / 128
+    assert kv_bytes(pro, 10_000) == pytest.approx(10_000 * past + 61 * 128 * 1024)
+    assert (pro.stored.method, pro.stored.experts, pro.stored.bytes_of("attention")) == ("mxfp4", 1.0, 1.0)
 
 
 @pytest.mark.parametrize("name", ACTIVE)
@@ -464,12 +495,36 @@ def test_layers_that_attend_to_chosen_tokens_are_refused_before_the_nearest_fami
         model(config, "toy")
 
 
+GLM_5_2 = ["full"] * 3 + (["shared"] * 3 + ["full"]) * 18 + ["shared"] * 3  # the schedule of that model
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("index_topk_freq", 4), ("index_topk_pattern", "FSSS"), ("indexer_types", ["full", "shared"])]
+    "fields",
+    [
+        {"indexer_types": GLM_5_2},
+        {"index_topk_pattern": "".join("F" if each == "full" else "S" for each in GLM_5_2)},
+        {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+    ],
 )
-def test_layers_that_share_the_tokens_they_chose_are_refused_by_their_field(field, value):
-    with pytest.raises(HarnessError, match=rf"{field} of 'toy' \(layers that share the tokens they chose\)"):
-        model({**model_config("glm-5"), field: value}, "toy")
+def test_a_layer_that_reuses_the_tokens_another_chose_has_no_indexer(fields):
+    plain = model_config("glm-5")
+    found, every = model({**plain, **fields}, "toy"), model(plain, "toy")
+    indexer = 2048 * 32 * 128 + 6144 * 128 + 6144 * 32
+    assert parameters(every).total - parameters(found).total == (78 - 21) * indexer
+    # a key of 128 bytes and its scale in 21 layers; 512 + 64 elements of 16 bits in all
+    assert kv_bytes_per_token(found) == 78 * 576 * 2 + 21 * 132
+    assert all(each.window == 2048 and each.all_kept for each in found.attention)
+
+
+def test_that_every_layer_chooses_says_nothing_new():
+    plain = model_config("glm-5")
+    assert model({**plain, "indexer_types": ["full"] * 78}, "toy") == model(plain, "toy")
+
+
+@pytest.mark.parametrize("listed", [["full"] * 77, ["full"] * 77 + ["half"], 7])
+def test_a_schedule_of_choices_that_does_not_fit_the_layers_is_refused(listed):
+    with pytest.raises(HarnessError, match="indexer_types of 'toy'"):
+        model({**model_config("glm-5"), "indexer_types": listed}, "toy")
 
 
 @pytest.mark.parametrize("field", ["kv_lora_rank", "index_topk"])

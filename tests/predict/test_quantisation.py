@@ -29,6 +29,10 @@ def compressed(weights, inputs=None, targets=("Linear",), **more):
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4.5, "fp4"),
         ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, "fp8", 8, "fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4", 4.5, "bf16"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 64, "sym": True}, "int4", 4 + 20 / 64, "bf16"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp", "group_size": 32}, "mxfp4", 4.25, "fp4"),
+        ({"quant_method": "mxfp8"}, "fp8", 8.25, "fp8"),
+        ({"quant_algo": "FP8", "ignore": ["lm_head"]}, "fp8", 8, "fp8"),  # some of ModelOpt's have no method
         (compressed({"num_bits": 8, "type": "float"}, {"num_bits": 8}), "fp8", 8, "fp8"),
         (compressed({"num_bits": 8, "type": "int"}, {"num_bits": 8}), "int8", 8, "int8"),
         (compressed({"num_bits": 4, "type": "int", "group_size": 128}), "int4", 4.125, "bf16"),
@@ -45,9 +49,12 @@ def test_a_method_says_its_bits_and_where_it_multiplies(config, method, bits, co
     [
         ({"quant_method": "quip"}, "quant_method"),
         ({"quant_method": "awq"}, "bits"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*mlp": {}}}, "dynamic"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*mlp": {"bits": 99}}}, "bits"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "odd_fp"}, "data_type"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}}, "config_groups"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}}, "num_bits"),
         ({"quant_method": "fp8", "modules_to_not_convert": ["some.adapter"]}, "modules_to_not_convert"),
         ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, "modules_to_not_convert"),
         ({"quant_method": "bitsandbytes"}, "load_in_4bit"),
@@ -168,3 +175,86 @@ def test_another_precision_than_the_stored_one_is_named_as_another_checkpoint():
     assert model(model_config("deepseek-r1"), "r1", dtype="nvfp4").notes == (note,)
     assert model(model_config("deepseek-r1"), "r1", dtype="fp8").notes == ()
     assert model(LLAMA, "llama", dtype="nvfp4").notes == ()  # 16-bit weights can be converted
+
+
+ATTENTION, MLP = 41_943_040, 176_160_768  # parameters of a layer of an 8B, of 32
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                **{
+                    f"model.layers.{i}.self_attn.{each}_proj": {"quant_algo": "FP8"}
+                    for i in range(32)
+                    for each in "qkvo"
+                },
+                **{f"model.layers.{i}.mlp.up_proj": {"quant_algo": "NVFP4", "group_size": 16} for i in range(32)},
+            },
+        },
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {
+                "a": {"weights": {"num_bits": 8, "type": "float"}, "targets": ["re:.*self_attn.*"]},
+                "b": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}, "targets": ["re:.*up_proj"]},
+            },
+        },
+    ],
+)
+def test_modules_of_one_checkpoint_may_have_several_precisions(config):
+    size = weight_bytes(model({**LLAMA, "quantization_config": config}, "toy"))
+    # attention in 8 bits, a third of the MLP in 4.5, the rest and the vocabulary twice in 16
+    layer = ATTENTION * 1.0 + MLP / 3 * 4.5 / 8 + MLP * 2 / 3 * 2
+    assert size == pytest.approx(32 * layer + 2 * 2 * 525_336_576)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*self_attn.*": {}, "+:.*up_proj": {"bits": 8}}},
+        {
+            "quant_method": "auto-round",
+            "bits": 4,
+            "extra_config": {"self_attn": {"bits": 16}, "mlp.up_proj": {"bits": 8}},
+        },
+    ],
+)
+def test_some_modules_have_bits_of_their_own(config):
+    found = stored(config)
+    assert (found.method, found.attention, found.dense) == ("int4", 0.0, pytest.approx(2 / 3))
+    assert [(each.method, each.attention, each.dense) for each in found.also] == [("int8", 0.0, pytest.approx(1 / 3))]
+
+
+def test_of_mixed_precisions_each_multiplies_in_its_own():
+    precisions = {"self_attn": {"quant_algo": "FP8"}, "mlp": {"quant_algo": "W4A16_NVFP4"}}
+    mixed = stored({"quant_algo": "MIXED_PRECISION", "quantized_layers": precisions})
+    assert mixed.shares("attention") == [(0.0, 4.5, "bf16"), (1.0, 8.0, "fp8"), (0.0, 16.0, "bf16")]
+    assert mixed.shares("dense") == [(1.0, 4.5, "bf16"), (0.0, 8.0, "fp8"), (0.0, 16.0, "bf16")]
+
+
+def test_the_experts_of_a_layer_are_one_module_however_they_are_listed():
+    moe = model_config("qwen3-30b-a3b")
+    listed = {
+        f"model.layers.{i}.mlp.experts.{j}.{each}_proj": {"quant_algo": "NVFP4"}
+        for i in range(48)
+        for j in range(128)
+        for each in ("gate", "up", "down")
+    }
+    found = stored({"quant_algo": "MIXED_PRECISION", "quantized_layers": listed}, base=moe)
+    assert (found.method, found.experts, found.attention) == ("nvfp4", 1.0, 0.0)
+
+
+def test_an_indexer_has_another_name_in_the_lists_of_published_checkpoints():
+    listed = ["lm_head", *(f"model.layers.{i}.self_attn.indexers_proj" for i in range(78))]
+    found = stored({"quant_method": "fp8", "modules_to_not_convert": listed}, base=model_config("glm-5"))
+    weights = 6144 * 32  # a weight a head; of all matrices of a layer's attention
+    (layer,) = model(model_config("glm-5")).attention
+    assert found.attention == pytest.approx(1 - weights / layer.parameters)
+
+
+@pytest.mark.parametrize("where", [{"kv_cache_scheme": "FP8"}, {"quantization": {"kv_cache_quant_algo": "FP8"}}])
+def test_a_cache_of_8_bits_may_be_a_word(where):
+    assert kv_bits({"quantization_config": where}, "auto") == 8
