@@ -73,14 +73,18 @@ def of_run(
 
 
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
-    """Judge the phases by the server's own times, else by TTFT and E2E of one request, where nothing is queued."""
+    """Judge the phases by the server's busy time, else by TTFT and E2E of one request, where nothing is queued."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and prefill is all of a request"
         return Check(name="phases", outcome=NOT_MEASURED, at=at.load, message=why)
-    share, figure = at.server.prefill_time_fraction if at.server else None, "prefill_fraction"
+    share, figure = at.phases.prefill_share.mean if at.phases else None, "prefill_fraction"
+    source = "half of the server's busy time"
+    if share is None and at.server:
+        share, source = at.server.prefill_time_fraction, "half of a request's time"
     alone = next((s for s in levels if s.in_flight is not None and s.in_flight <= _ALONE), None)
     if share is None and alone is not None and alone.ttft_s.mean is not None and alone.e2e_s.mean:
         share, figure, at = alone.ttft_s.mean / alone.e2e_s.mean, "ttft_over_e2e", alone
+        source = "half of a request's time"
     if share is None:
         why = "the server publishes no times, and no level has one request in flight: add level 1"
         return Check(name="phases", outcome=NOT_MEASURED, message=why)
@@ -90,7 +94,7 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
         outcome=DOUBT if far else PASS,
         figures={figure: share},
         threshold=PREFILL_MOST,
-        source="half of a request's time",
+        source=source,
         at=at.load,
         message="prompts take most of the time: look at prompt tokens/s, not at output" if far else "",
     )

@@ -2,7 +2,7 @@
 
 Throughput counts tokens by their arrival inside the window, those of every request; latencies are those of the requests
 that began in the window and succeeded. Canaries are load, and counted as such; lengths, latencies and goodput are of
-the other requests. Left out: prefill tok/s (it needs a probe of its own), and whether an SLO is met (`slo`).
+the other requests. Left out: prefill tok/s (`step_account`), and whether an SLO is met (`slo`).
 """
 
 from __future__ import annotations

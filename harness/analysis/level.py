@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import classes, drift, metrics, patterns, replicas, seats, slo, telemetry
+from harness.analysis import classes, drift, metrics, patterns, replicas, seats, slo, step_account, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.rules import findings
@@ -22,7 +22,7 @@ from harness.analysis.rules.observed import Answered, Observed
 from harness.analysis.server_account import Ours, server_view
 from harness.analysis.table import Floats, Table, placed_tokens
 from harness.analysis.window import all_requests, began_in, whole_requests
-from harness.data.levels import Attainment, LevelSummary
+from harness.data.levels import Attainment, LevelPhases, LevelSummary, Service
 from harness.data.machines import Client
 from harness.data.manifest import Hardware, Manifest, WorkloadSpec
 from harness.data.record import SERVER, Level, LevelNote, Record, Sample
@@ -174,6 +174,8 @@ def summarise_level(
             for url in facts.urls
         }
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
+    in_service = seats.service(table, *window, made.e2e_s.mean)
+    phases = _phases(table, window, in_service, made.server, facts)
     moved = drift.of_level(table, samples, level)
     observed = Observed(
         s=made,
@@ -192,9 +194,22 @@ def summarise_level(
         recoveries_s=patterns.recoveries(table, level, facts.traffic) or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
         drift=moved or UNSET,
-        service=seats.service(table, *window, made.e2e_s.mean) or UNSET,
+        service=in_service or UNSET,
+        phases=phases or UNSET,
+        prefill_tokens_per_s=phases.prefill_tokens_per_s.mean if phases else None,
         verdicts=[*findings(observed), *made.verdicts, *findings(Answered(level, records))],
     )
+
+
+def _phases(
+    table: Table, window: tuple[float, float], service: Service | None, server: ServerView | None, facts: Facts
+) -> LevelPhases | None:
+    """Return how one server divides its time; None where nothing is decoded."""
+    if facts.unit is not Unit.OUTPUT_TOKENS:
+        return None
+    if facts.urls or facts.replicas > 1:
+        return LevelPhases(reason="several engines serve, and the steps of one do not show those of another")
+    return step_account.phases(table, *window, service, server)
 
 
 def attainments(table: Table, level: Level, facts: Facts, limits: Sequence[slo.SloLimit]) -> list[Attainment]:

@@ -23,6 +23,7 @@ from harness.analysis import (
     quality,
     seats,
     slo,
+    step_account,
 )
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.phases import Probed
@@ -49,7 +50,7 @@ def summarise(run: Result) -> Summary:
     table = facts.table(run.records)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
-    levels = classes.with_slowdowns(levels)
+    levels = step_account.completed(classes.with_slowdowns(levels))
     answers = quality.of_run(run.manifest.quality, run.records, finished) if run.manifest.quality else None
     if answers is not None:
         pairs = zip(levels, answers.levels, strict=True)

@@ -111,6 +111,23 @@ class Service(msgspec.Struct, frozen=True):
     most_fraction: float  # of the window, with so many
 
 
+class LevelPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server divides its busy time between prompts and responses; the rates are of the time in the phase."""
+
+    prefill_tokens_per_s: Estimate = Estimate(None)  # computed prompt tokens, while prompts are computed
+    decode_tokens_per_s: Estimate = Estimate(None)  # output tokens but first ones, while responses are
+    prefill_share: Estimate = Estimate(None)  # of the busy time
+    busy: float | None = None  # share of the window in which the server had work
+    step_s: float | None = None  # a step without a prompt, of `batch` requests that hold `context` tokens
+    batch: float | None = None
+    context: float | None = None
+    steps_per_s: float | None = None
+    prefill_s: float | None = None  # of a request, from the step that takes it up to its first token
+    wait_s: float | None = None  # of a request, before that
+    source: str = ""  # records | levels: with the steps of other levels | server | both: it agrees with the records
+    reason: str = ""  # why figures are missing, or where records and server differ
+
+
 class Interference(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the tokens of all other classes, around the reading of the prompts of one."""
 
@@ -216,6 +233,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any
     drift: Drift | UnsetType = UNSET  # not in the file where the window is shorter than five minutes
     service: Service | UnsetType = UNSET  # not in the file where nothing streams
+    phases: LevelPhases | UnsetType = UNSET  # not in the file where nothing is decoded
     reason: str = ""  # why the ramp chose it
     role: Role | None = None  # what for; None: of a level without a reason
     verdicts: list[Verdict]

@@ -35,6 +35,7 @@ from harness.report.answer import (
 )
 from harness.report.document import Fact
 from harness.report.format import confidence, flat, joined, listed, load, load_of, number, percent, plain, slo_met
+from harness.report.levels import binding_phase, distinct, highest_up_to
 from harness.spec.work import Unit
 
 BY_CONSTRUCTION = "results agree with the prediction by construction"
@@ -52,7 +53,7 @@ def details(summary: Summary) -> list[Fact]:
         curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
     if summary.limited and (seats := own_knee(summary)).kind == "seats":
         curve = [of_seats(seats, label="Seats"), *curve]
-    curve += [*_plateau(summary), *_single_stream(summary)]
+    curve += [*_plateau(summary), *_single_stream(summary), *_phases(summary)]
     found = [*slo_fact(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
     return [*_interrupted(summary), *curve, *found, *_client(summary)]
 
@@ -96,6 +97,14 @@ def _plateau(summary: Summary) -> list[Fact]:
         f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else "",
     )
     return [Fact("Of the plateau", value)] if value else []
+
+
+def _phases(summary: Summary) -> list[Fact]:
+    """Return which phase binds at the knee, else at the highest level that tells it."""
+    known = [x for x in of_ramp(summary.levels) if x.phases and x.phases.prefill_share.mean is not None]
+    valid = distinct([x for x in known if usable(x, Purpose.ANSWER)])
+    at = highest_up_to(valid, summary.knee_concurrency) or (valid[-1] if valid else None)
+    return binding_phase(at) if at else []
 
 
 def _single_stream(summary: Summary) -> list[Fact]:

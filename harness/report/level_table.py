@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.data.judgement import Gravity, Outcome
-from harness.data.levels import LevelSummary
+from harness.data.levels import LevelPhases, LevelSummary
 from harness.data.prediction import PredictedLevel
 from harness.data.summary import Summary
 from harness.data.views import Spread
 from harness.report.answer import unit_of
 from harness.report.document import Column, Section, shown
-from harness.report.format import MISSING, half_width, label, ms, number
+from harness.report.format import MISSING, half_width, label, ms, number, percent
 from harness.report.levels import mean_of, of_loads
 from harness.report.remarks import SIGNS, legend, worst
 from harness.spec.work import Unit
@@ -109,7 +109,16 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
         else [Column(f"{name}\nmean (n)", [_mean(times(x)) for x in levels], spare=1)]
         for name, times in (("TTFT ms", _ttft), ("E2E ms", _e2e))
     ]
-    return [*means[0], first, *shown(ttft), mean, *shown(itl), *means[1], *shown(e2e)]
+    return [*means[0], first, *shown(ttft), mean, *shown(itl), *means[1], *shown(e2e), *_phases(levels)]
+
+
+def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
+    """Return the share of the server's time that prompts take, and tokens/s of each phase while it runs."""
+    found = [x.phases or LevelPhases() for x in levels]
+    share = Column("time in\nprompts", [percent(x.prefill_share.mean) for x in found], spare=15)
+    prefill = Column("prefill\ntok/s", [number(x.prefill_tokens_per_s.mean) for x in found], spare=16)
+    decode = Column("decode\ntok/s", [number(x.decode_tokens_per_s.mean) for x in found], spare=17)
+    return shown([share, prefill, decode])
 
 
 def _ttft(level: LevelSummary) -> Spread:

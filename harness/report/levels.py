@@ -12,17 +12,24 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from harness.analysis import answer, slo
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import known_mean, t_quantile
-from harness.data.levels import LevelSummary
+from harness.data.levels import LevelPhases, LevelSummary
 from harness.data.summary import Curve, Phases
 from harness.data.views import Estimate, Spread, Value
 from harness.report.document import Fact
-from harness.report.format import MISSING, confidence, interval, joined, load_of, number, time
+from harness.report.format import MISSING, NO_INTERVAL, confidence, interval, joined, load_of, number, percent, time
 from harness.spec.work import Unit
 
+_HALF = 0.5  # of the time, from which on a phase is the one to look at
+SOURCES = {
+    "records": "the gaps between tokens",
+    "levels": "the steps of other levels",
+    "both": "the gaps between tokens, and the server's histograms agree",
+}
 _FEWEST = 3  # repeats whose scatter makes an interval
 
 
@@ -85,6 +92,29 @@ def phases(found: Phases | None) -> list[Fact]:
         detail = joined(confidence(decode.tokens_per_s.ci95), alone, _share("MBU", decode.mbu))
         out.append(Fact("Decode", f"{number(decode.tokens_per_s.value)} output tok/s", detail))
     return out
+
+
+def binding_phase(level: LevelSummary) -> list[Fact]:
+    """Return which phase takes most of the server's time at a level, and what would help; none where it is unknown."""
+    found = level.phases
+    if not found or found.prefill_share.mean is None:
+        return []
+    share, at = found.prefill_share.mean, load_of(level)
+    ends = "–".join(percent(end) for end in found.prefill_share.ci95 or ()) or NO_INTERVAL
+    if share >= _HALF:
+        value = f"{percent(share)} of the server's time goes into prompts at {at} ({ends})"
+        helps = "shorter prompts or a prefix cache help, more seats do not"
+    else:
+        value = f"{percent(1 - share)} of the server's time goes into responses at {at}"
+        helps = f"{percent(share)} into prompts ({ends}): shorter prompts cannot save more"
+    rates = [
+        f"{number(rate.mean)} {what}" if rate.mean is not None else ""
+        for rate, what in (
+            (found.prefill_tokens_per_s, "prompt tok/s while it computes prompts"),
+            (found.decode_tokens_per_s, "output tok/s while it makes responses"),
+        )
+    ]
+    return [Fact("Phases", value, joined(helps, *rates, f"by {SOURCES[found.source]}"))]
 
 
 def _latencies(level: LevelSummary) -> str:
@@ -162,9 +192,19 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
         errors=sum(x.errors for x in same),
         verdicts=[verdict for x in same for verdict in x.verdicts],
         slo=list(slo.judged([x.slo for x in same if usable(x, Purpose.ANSWER)] or [first.slo], 0).pooled),
+        phases=_phases([x.phases for x in same if x.phases]) or UNSET,
         **spreads,
         **rates,
     )
+
+
+def _phases(repeats: Sequence[LevelPhases]) -> LevelPhases | None:
+    """Return the mean account of repeats, those that have one before those that have none."""
+    known = [each for each in repeats if each.prefill_share.mean is not None] or repeats
+    if len(known) < 2:
+        return known[0] if known else None
+    names = ("prefill_tokens_per_s", "decode_tokens_per_s", "prefill_share")
+    return msgspec.structs.replace(known[0], **{name: _estimate([getattr(x, name) for x in known]) for name in names})
 
 
 def _estimate(repeats: Sequence[Estimate]) -> Estimate:
