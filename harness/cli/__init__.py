@@ -32,6 +32,7 @@ VERBS = {
     "run": ("run", "Measure an endpoint and write a result folder."),
     "sim": ("sim", "Serve the simulated endpoint."),
     "stacks": ("stacks", "Start servers by their recipes and measure each."),
+    "tune": ("tune", "Find the best setting of a server."),
 }
 
 

@@ -30,12 +30,12 @@ Examples:
   knee stacks run tensor-parallel --model /models/llama-3.1-70b --gpu h100-sxm
   knee stacks run --resume results/chat-20260101-120000"""
 # Options of `knee run` that name an endpoint of the operator's own or a share of a run, or that print and stop.
-_NOT_HERE = (
+NOT_OF_STACKS = (
     "--url", "--model", "--header", "--api-key-env", "--metrics-url", "--server-meta", "--transport", "--ca-file",
     "--insecure", "--probe", "--profile", "--speed", "--list", "--print-scenario", "--print-requests", "--verbose",
     "--shard", "--start-at", "--run-id",
 )  # fmt: skip
-_OF_RUN: dict[str, Any] = {"header": (), "server_meta": (), "api_key_env": None}  # what those that are read would be
+OF_RUN: dict[str, Any] = {"header": (), "server_meta": (), "api_key_env": None}  # what those that are read would be
 
 
 @click.group()
@@ -67,7 +67,7 @@ def list_() -> None:
     option("--compose", is_flag=True, help="Start the stacks by their compose files; needs Docker."),
     option("--print", "print_only", is_flag=True, help="Print the commands that would be run and stop."),
 )
-@options_without(*_NOT_HERE)
+@options_without(*NOT_OF_STACKS)
 def run(scenario: str | None, **flags: Any) -> None:
     """Start each stack in turn, measure it, and take it away again.
 
@@ -79,7 +79,7 @@ def run(scenario: str | None, **flags: Any) -> None:
     from harness.spec import scenario as scenarios
     from harness.stacks.command import to_agree
 
-    flags |= _OF_RUN
+    flags |= OF_RUN
     resumed = flags["resume"]
     if resumed is not None:
         resolved, chosen, claims, composed = _resumed(resumed)

@@ -22,7 +22,7 @@ from harness.results.levelmap import REPEAT, SERVER, Axis
 from harness.run.campaign import Cell, Plan
 from harness.spec import reading
 from harness.spec.recipe import Claim, Settings, Stack
-from harness.spec.scenario import Scenario, Sweep
+from harness.spec.scenario import Ramp, Scenario, Sweep
 from harness.stacks import command as commands
 from harness.stacks import endpoint
 from harness.stacks.command import Command
@@ -107,6 +107,13 @@ def set_alike(stack: Stack, scenario: Scenario) -> Stack:
 
 def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
     """Return the run of a stack in one repeat, still without its URL."""
+    name = f"{stack.spec.name}-{repeat}"
+    ramp = msgspec.structs.replace(scenario.ramp, repeat=1, start=stack.spec.start or scenario.ramp.start)
+    return Cell(name, {REPEAT: repeat, SERVER: stack.spec.name}, of_stack(scenario, stack, ramp, name, repeat - 1))
+
+
+def of_stack(scenario: Scenario, stack: Stack, ramp: Ramp, name: str, nth: int) -> Scenario:
+    """Return the scenario of a run of that stack, with prompts that no run of another `nth` has; it has no URL yet."""
     spec, workload, hardware = stack.spec, scenario.workload, scenario.hardware
     own = {name: value for name in _HARDWARE if (value := getattr(spec, name)) is not None}
     if spec.gpus is None and spec.tp is not None and hardware.gpus % spec.tp:
@@ -114,9 +121,7 @@ def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
     folder = Path(model(stack, scenario))
     if hardware.gpu is not None and hardware.model_config is None and (folder / _BROWSING).is_file():
         own["model_config"] = str(folder)
-    seed = None if workload.seed is None else workload.seed + repeat - 1
-    ramp = msgspec.structs.replace(scenario.ramp, repeat=1, start=spec.start or scenario.ramp.start)
-    name = f"{spec.name}-{repeat}"
+    seed = None if workload.seed is None else workload.seed + nth
     made = msgspec.structs.replace(
         scenario,
         name=f"{scenario.name}-{name}",
@@ -125,7 +130,7 @@ def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
         ramp=ramp,
     )
     reading.check(made, place=name)
-    return Cell(name, {REPEAT: repeat, SERVER: spec.name}, made)
+    return made
 
 
 def _check(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim]) -> None:

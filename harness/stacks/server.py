@@ -20,6 +20,7 @@ from harness.stacks.command import Command
 from harness.stacks.watchdog import Task
 
 _BEYOND_S = 90.0  # that the watchdog may take besides the server: what is left of it, and its containers
+_USAGE = 2  # exit status of a program whose command line is wrong, by argparse and click
 _SHOWN_LINES, _SHOWN = 12, 1_500  # of the end of a log
 
 
@@ -108,6 +109,10 @@ def last_lines(log: str) -> str:
     return clean(" | ".join(lines[-_SHOWN_LINES:])[-_SHOWN:], _SHOWN)
 
 
+class RefusedError(HarnessError):
+    """The server ended before it was ready with status 2, which is that of a command line that it does not know."""
+
+
 def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) -> HarnessError:
     """Return the error of a server that is not ready, with the end of its log, in which secrets are hidden."""
     if server.error:
@@ -117,6 +122,5 @@ def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) ->
     if server.status is not None:
         fact = f"it ended with status {server.status} before it was ready"
     log = last_lines(redact(server.log, secrets))
-    return HarnessError(
-        f"{fact}; the end of its log: {log}" if log else fact, place=name, way_out="see why, and resume"
-    )
+    kind = RefusedError if server.status == _USAGE else HarnessError
+    return kind(f"{fact}; the end of its log: {log}" if log else fact, place=name, way_out="see why, and resume")

@@ -1,0 +1,432 @@
+"""The best setting of a server, found by starting it with one setting after the other (`harness.decide.tuning`).
+
+Every trial is a run in a folder of its own, on a server that was started for it: caches are cold and no prompt is sent
+twice. `tune.json` is written again after every trial, so an interruption costs at most the running one. A setting with
+which the server does not start costs one start and a line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.analysis.answer import of_ramp, throughput
+from harness.analysis.rules import Purpose, usable
+from harness.analysis.stats import Z95
+from harness.base import decoding, files, secrecy
+from harness.base.errors import HarnessError
+from harness.base.version import __version__
+from harness.data import manifest as manifests
+from harness.data.levels import LevelSummary
+from harness.data.manifest import StackStart
+from harness.data.progress import View
+from harness.data.summary import Summary
+from harness.data.views import Value
+from harness.decide import tuning
+from harness.decide.tuning import Goal, Setting, Trial
+from harness.predict import limits, roofline, served
+from harness.results import folder as folders
+from harness.run import experiment, prediction, stacked
+from harness.run.ending import Signals
+from harness.run.experiment import Outcome
+from harness.run.launch.consent import Agreed
+from harness.spec import reading
+from harness.spec import scenario as scenarios
+from harness.spec.recipe import Settings, Stack
+from harness.spec.scenario import Ramp, Scenario
+from harness.spec.work import means
+from harness.stacks import command as commands
+from harness.stacks import endpoint
+from harness.stacks.server import RefusedError
+from harness.workload import shape
+
+FORMAT = 1
+FILE = "tune.json"
+FOR_PEOPLE = ("tune.md", "tune.html", "tune.png")
+_BEYOND = 1.25  # of the most requests that a setting runs at once: what is in flight where plateaus are compared
+_OFF = {"on": "--{}", "off": "--no-{}"}  # a switch of a server, by its value
+_LARGEST = 16 << 20  # bytes
+_UNMEASURED = 0.03  # relative error of a window that was too short to measure its own
+_OPEN = 0.35  # the same of a search that found no load that misses the limits: twice as much may be within them
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in `tune.json`: what was asked for, and what was measured so far."""
+
+    format: int = FORMAT
+    created: str
+    harness_version: str = __version__
+    command: str
+    scenario: manifests.Scenario
+    scenario_digest: str
+    stack: Stack
+    tries: list[str]
+    goal: Goal
+    in_flight: int | None = None  # at which plateaus are compared; None: each run has its own load
+    max_seconds: float | None = None
+    unit_s: float | None = None  # seconds of a round's unit; None: no server has started yet
+    settings: list[Setting]
+    trials: list[Trial] = []
+    complete: bool = False
+
+    @property
+    def per(self) -> str:
+        """Return what the figures are."""
+        return "output tokens per dollar" if self.goal == "cost" else "output tok/s"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison of settings as it was asked for."""
+
+    scenario: Scenario
+    stack: Stack
+    tries: list[str]
+    goal: Goal
+
+
+def begun(wanted: Wanted, command: str) -> Tuning:
+    """Return a comparison with its settings and their predictions; HarnessError where it cannot be measured."""
+    scenario = experiment.seeded(wanted.scenario)
+    if not stacked.model(wanted.stack, scenario):
+        raise HarnessError("no model to serve", place=wanted.stack.spec.name, way_out="give --model DIR")
+    if scenario.target.url is not None:
+        raise HarnessError("the server is started here", place="$.target.url", way_out="leave url out")
+    price, limited = scenario.hardware.price, bool(scenario.slo)
+    if wanted.goal == "cost" and price is None:
+        raise HarnessError("no price of a GPU-hour", place="--for cost", way_out="give --price DOLLARS")
+    if wanted.goal == "slo" and not limited:
+        raise HarnessError("no limits to meet", place="--for slo", way_out="give --slo like ttft_p99=2s")
+    grid = tuning.grid(wanted.tries)
+    in_flight = None if limited and wanted.goal != "plateau" else _in_flight(scenario, wanted.stack, grid)
+    settings = [_predicted(each, wanted, in_flight) for each in grid]
+    for each in settings:
+        endpoint.command(
+            with_setting(wanted.stack, each, scenario), stacked.model(wanted.stack, scenario), 0, composed=False
+        )
+    if not tuning.ordered(settings):
+        raise HarnessError(f"no setting is possible: {settings[0].left_out}", place="--try", way_out="try others")
+    hidden = scenarios.secrets(scenario, os.environ)
+    shown = scenarios.shown(scenario, hidden)
+    return Tuning(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        scenario=manifests.Scenario.of(shown),
+        scenario_digest=scenarios.digest(shown),
+        stack=commands.stored(wanted.stack),
+        tries=wanted.tries,
+        goal=wanted.goal,
+        in_flight=in_flight,
+        max_seconds=scenario.ramp.max_seconds,
+        settings=settings,
+    )
+
+
+def run(found: Tuning, out: str | None, view: View, *, agreed: Agreed = Agreed()) -> tuple[Path, Tuning]:
+    """Measure what the comparison asks for; return its folder and what was found."""
+    name, created = f"tune-{found.stack.spec.name}", datetime.fromisoformat(found.created)
+    with folders.new(out, name, created, _has_trials, (folders.MANIFEST, FILE)) as folder:
+        files.remove(folder, (folders.MANIFEST,))  # which only claimed the folder
+        return folder, _Session(folder, view, agreed, found).measure()
+
+
+def resume(path: str, view: View, *, agreed: Agreed = Agreed()) -> tuple[Path, Tuning]:
+    """Continue a comparison that was interrupted."""
+    folder = Path(path)
+    with folders.claimed(folder):
+        return folder, _Session(folder, view, agreed, interrupted(path)).measure()
+
+
+def interrupted(path: str) -> Tuning:
+    """Return the comparison in a folder, which is to go on; HarnessError where it cannot."""
+    found = read(Path(path))
+    if found.complete:
+        raise HarnessError("this comparison is complete", place=path, way_out=f"see {FOR_PEOPLE[0]} in it")
+    commands.must_be_whole(found.stack, path)
+    return found
+
+
+def read(folder: Path) -> Tuning:
+    """Return the comparison in a folder."""
+    file = folder / FILE
+    with decoding.reading(str(file), "a tune.json of this project", "give the --out of knee tune"):
+        found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Tuning)
+        if found.format != FORMAT:
+            raise ValueError(f"it has format {found.format}, this program reads {FORMAT}")
+    return found
+
+
+def scenario_of(found: Tuning) -> Scenario:
+    """Return the scenario that a comparison was begun with."""
+    scenario = reading.read(msgspec.to_builtins(found.scenario), place=FILE)
+    if scenarios.digest(scenario) != found.scenario_digest:
+        fact = "the scenario in it is not the one that it was begun with"
+        raise HarnessError(fact, place=FILE, way_out="undo the change, or start a new comparison")
+    return scenario
+
+
+def command_of(found: Tuning, setting: str) -> str:
+    """Return the command that starts the server with a setting, on port 8000."""
+    scenario = scenario_of(found)
+    stack = with_setting(found.stack, next(each for each in found.settings if each.name == setting), scenario)
+    made = endpoint.command(stack, stacked.model(stack, scenario), 8000, composed=False)
+    return shlex.join([*(f"{name}={value}" for name, value in made.env.items()), *commands.shown(made.words)])
+
+
+def _has_trials(folder: Path) -> bool:
+    return any(each.is_dir() for each in folder.iterdir())
+
+
+class _Session(msgspec.Struct):
+    """One session of a comparison."""
+
+    folder: Path
+    view: View
+    agreed: Agreed
+    found: Tuning
+
+    def measure(self) -> Tuning:
+        """Measure trial by trial until the answer is there, the time is over, or a signal comes."""
+        with Signals().outside():
+            return self._rounds()
+
+    def _rounds(self) -> Tuning:
+        self._write()
+        began = time.monotonic() - sum(trial.seconds for trial in self.found.trials)
+        while waiting := tuning.due(self.found.settings, self.found.trials):
+            for setting, number in waiting:
+                spent = time.monotonic() - began
+                longest = max((trial.seconds for trial in self.found.trials if trial.round == number), default=0.0)
+                if self.found.max_seconds is not None and spent + longest > self.found.max_seconds:
+                    self.view.note(f"the time is over before {setting.name}")
+                    return self._ended()
+                if self._tried(setting, number) >= 128:
+                    return self.found
+        return self._ended()
+
+    def _ended(self) -> Tuning:
+        if not any(trial.value for trial in self.found.trials):
+            errors = [trial.error for trial in self.found.trials if trial.error]
+            way_out = "mend what the server says, or try other values"
+            raise HarnessError(
+                f"no setting could be measured: {(errors or ['no time'])[0]}", place="--try", way_out=way_out
+            )
+        self.found = msgspec.structs.replace(self.found, complete=True)
+        self._write()
+        return self.found
+
+    def _tried(self, setting: Setting, number: int) -> int:
+        """Measure one setting for one round; return the exit status of its run, 1 where the server did not start."""
+        nth = len(self.found.trials)
+        name, began = self._free(f"{nth + 1:03}-round{number + 1}"), time.monotonic()
+        self.view.note(f"trial {nth + 1}, round {number + 1}: {setting.name}")
+        trial = Trial(setting=setting.name, round=number, folder=name)
+        status = 1
+        try:
+            outcome = self._measured(setting, number, name, nth, began)
+            status = outcome.status
+            if status >= 128:
+                return status
+            value, se = figure(outcome.summary, self.found, outcome.manifest.scenario.hardware.gpus)
+            trial = msgspec.structs.replace(trial, value=value, se=se)
+        except HarnessError as error:
+            hidden = scenarios.secrets(scenario_of(self.found), os.environ)
+            reason = secrecy.redact(" ".join(str(error).split()), hidden)
+            self.view.note(f"{setting.name} could not be measured: {reason}")
+            trial = msgspec.structs.replace(trial, error=reason, refused=isinstance(error, RefusedError))
+        except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this trial
+            if not self.found.trials:
+                raise
+            return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
+        trial = msgspec.structs.replace(trial, seconds=round(time.monotonic() - began, 3))
+        self.found = msgspec.structs.replace(self.found, trials=[*self.found.trials, trial])
+        self._write()
+        return status
+
+    def _free(self, name: str) -> str:
+        """Return a folder's name that no interrupted trial has."""
+        names = (f"{name}-{again}" if again > 1 else name for again in itertools.count(1))
+        return next(each for each in names if not os.path.lexists(self.folder / each))
+
+    def _measured(self, setting: Setting, number: int, name: str, nth: int, began: float) -> Outcome:
+        """Start the server with a setting and measure it."""
+        scenario = scenario_of(self.found)
+        stack = with_setting(self.found.stack, setting, scenario)
+        cpus, of = scenario.hardware.host_cpus or (), stacked.model(stack, scenario)
+        with endpoint.running(stack, of, scenario.target.api, self.view.note, cpus=cpus) as up:
+            if self.found.unit_s is None:
+                tried, start_s = len(tuning.ordered(self.found.settings)), time.monotonic() - began
+                unit_s = tuning.unit_s(tried, start_s, self.found.max_seconds, searched=self.found.in_flight is None)
+                self.found = msgspec.structs.replace(self.found, unit_s=unit_s)
+            seconds = tuning.ROUNDS[number] * (self.found.unit_s or 0.0)
+            wanted = stacked.of_stack(scenario, stack, self._ramp(scenario.ramp, seconds), name, nth)
+            target = msgspec.structs.replace(wanted.target, url=up.url, model=up.model)
+            wanted = msgspec.structs.replace(wanted, target=target)
+            place, start = str(self.folder / name), _named(up.start, setting)
+            return experiment.run(wanted, place, self.view, self.found.command, agreed=self.agreed, stack=start)
+
+    def _ramp(self, ramp: Ramp, seconds: float) -> Ramp:
+        """Return the ramp of a trial: one window at the load of all, or a search for the limits."""
+        if self.found.in_flight is None:
+            return msgspec.structs.replace(ramp, max_seconds=seconds, repeat=1)
+        one = {"levels": [self.found.in_flight], "level_seconds": seconds, "max_seconds": None, "repeat": 1}
+        return msgspec.structs.replace(ramp, **one)
+
+    def _write(self) -> None:
+        files.write_json(self.folder / FILE, self.found)
+
+
+def _named(start: StackStart, setting: Setting) -> StackStart:
+    return msgspec.structs.replace(start, name=f"{start.name} {setting.name}")
+
+
+# ---- a setting ---------------------------------------------------------------------------------------------
+
+
+def with_setting(stack: Stack, setting: Setting, scenario: Scenario) -> Stack:
+    """Return the stack with a setting: of Knee's own settings by their names, else the server's own option.
+
+    An option by which the recipe says one of our settings is that setting. `auto` is the server's default.
+    """
+    ours: dict[str, Any] = {}
+    words: list[str] = []
+    for option, value in setting.values.items():
+        name = _setting(stack, option)
+        if name is not None:
+            ours[name] = None if value == "auto" else value
+        elif value in _OFF:
+            words.append(_OFF[value].format(option))
+        else:
+            words += [f"--{option}", value]
+    try:
+        typed = msgspec.convert(ours, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise HarnessError(
+            f"{setting.name}: {error}", place="--try", way_out="give values that the option has"
+        ) from None
+    own = {name: getattr(typed, name) for name in ours}
+    spec = msgspec.structs.replace(stack.spec, **own, args=[*stack.spec.args, *words])
+    return stacked.set_alike(msgspec.structs.replace(stack, spec=spec), scenario)
+
+
+def _setting(stack: Stack, option: str) -> str | None:
+    """Return the name of the setting of ours that an option is; None where it is the server's alone."""
+    name = option.replace("-", "_")
+    if name in {field.name for field in msgspec.structs.fields(Settings)}:
+        return name
+    return next(
+        (key for key, words in stack.recipe.flags.items() if words[:1] == [f"--{option}"] and "{value}" in words), None
+    )
+
+
+def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int:
+    """Return how many requests are in flight where plateaus are compared: more than any setting runs at once."""
+    if scenario.ramp.levels is not None:
+        if len(scenario.ramp.levels) != 1:
+            fact, way_out = "settings are compared at one load", "give one level, more than any of them serves at once"
+            raise HarnessError(fact, place="--levels", way_out=way_out)
+        return scenario.ramp.levels[0]
+    seats = [with_setting(stack, each, scenario).spec.max_num_seqs for each in settings]
+    known = [each for each in seats if each is not None]
+    if len(known) < len(seats):
+        fact, way_out = (
+            "how many requests a setting runs at once is not known",
+            "give --levels N, a load past all knees",
+        )
+        raise HarnessError(fact, place="--try", way_out=way_out)
+    return max(int(_BEYOND * each) + 1 for each in known)
+
+
+def _predicted(setting: Setting, wanted: Wanted, in_flight: int | None) -> Setting:
+    """Return the setting with its prediction, where the scenario names model and card; what cannot fit is left out."""
+    scenario, stack = wanted.scenario, with_setting(wanted.stack, setting, wanted.scenario)
+    hardware = stacked.of_stack(scenario, stack, scenario.ramp, "prediction", 0).hardware
+    if hardware.gpu is None or hardware.gpu.lower() == served.HOST:
+        return setting
+    card = prediction.find(hardware, None).card
+    try:
+        both = served.deployed(hardware, card, None)
+    except HarnessError:  # a precision that the prediction does not know, and the server may
+        return setting
+    if both is None:
+        return setting
+    model, where = both
+    budget = setting.values.get("max-num-batched-tokens")
+    if budget is not None:
+        where = msgspec.structs.replace(where, max_num_batched_tokens=_tokens(budget))
+    lengths = means(shape.representative(scenario))
+    try:
+        caps = limits.caps(model, where, lengths, scenario.slo if in_flight is None else None)
+        C = in_flight or max(1, int(min(cap for cap in caps.values() if cap is not None))) * where.dp
+        X = roofline.predict(model, where, lengths, [C]).levels[0].output_tokens_per_s.mid
+    except HarnessError as error:
+        return msgspec.structs.replace(setting, left_out=f"predicted not to fit: {error.fact}")
+    return msgspec.structs.replace(setting, predicted=_worth(X, wanted.goal, hardware.price, hardware.gpus))
+
+
+def _tokens(text: str) -> int:
+    """Return the tokens of a text as engines read it: 8k is 8,000, 8K is 8,192.
+
+    >>> _tokens("8k"), _tokens("8K"), _tokens("512")
+    (8000, 8192, 512)
+    """
+    factor = {"k": 1000, "K": 1024}.get(text[-1:], 0)
+    try:
+        return int(float(text[:-1]) * factor) if factor else int(text)
+    except ValueError:
+        raise HarnessError(
+            f"{text!r} is no number of tokens", place="--try", way_out="write it like 8192 or 8k"
+        ) from None
+
+
+# ---- a figure ----------------------------------------------------------------------------------------------
+
+
+def figure(summary: Summary, found: Tuning, gpus: int) -> tuple[float, float]:
+    """Return what a run gave in the goal's unit, and its relative standard error; HarnessError where it gave none."""
+    levels = [level for level in of_ramp(summary.levels) if usable(level, Purpose.ANSWER)]
+    if not levels:
+        raise HarnessError("no level is valid", place="the run", way_out="see its report")
+    if found.in_flight is not None:
+        measured = levels[-1].throughput
+        at, apart = Value(measured.mean, measured.ci95), 0.0
+    else:
+        at, apart = _within_limits(summary, levels)
+    if not at.value:
+        raise HarnessError("no throughput was measured", place="the run", way_out="see its report")
+    low, high = at.ci95 or (None, None)
+    own = (high - low) / (2 * Z95 * at.value) if low is not None and high is not None else _UNMEASURED
+    return _worth(at.value, found.goal, found.scenario.hardware.price, gpus), math.hypot(own, apart)
+
+
+def _within_limits(summary: Summary, levels: Sequence[LevelSummary]) -> tuple[Value, float]:
+    """Return the throughput at the highest load that meets the limits, and how far the next load's is away.
+
+    The answer lies between the two: a search that was short has them far apart, or found none that misses them.
+    """
+    knee = summary.knees.slo
+    if knee is None or knee.value is None:
+        way_out = "give a longer --max-seconds, or wider limits"
+        raise HarnessError("no load is shown to meet the limits", place="--slo", way_out=way_out)
+    met = [level for level in levels if level.concurrency == knee.value]
+    if not met:
+        raise HarnessError("the load that meets the limits is not valid", place="the run", way_out="see its report")
+    at, missed = throughput(summary.curve, met), knee.ci95[1] if knee.ci95 else None
+    above = [level for level in levels if level.concurrency == missed]
+    if not above or not at.value:
+        return at, _OPEN
+    beyond = throughput(summary.curve, above).value or at.value
+    return at, abs(math.log(beyond / at.value)) / Z95
+
+
+def _worth(X: float, goal: Goal, price: float | None, gpus: int) -> float:
+    """Return a throughput in the unit of the goal: tokens per second, or per dollar."""
+    return X if goal != "cost" or price is None else X * 3600 / (price * gpus)

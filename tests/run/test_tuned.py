@@ -1,0 +1,125 @@
+"""The best setting of a server, found by starting it: what is tried, what fails, and what an interruption costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.base.errors import HarnessError
+from harness.decide import tuning
+from harness.decide.tuning import Setting
+from harness.run import tuned
+from harness.spec import reading
+from harness.spec.recipe import Stack, StackSpec
+from harness.spec.scenario import Scenario
+from harness.stacks import shipped
+
+KNEE = [sys.executable, "-m", "harness", "tune", "--stack", "sim", "--model", "m", "--workers", "1"]
+SHORT = ["--input-tokens", "32", "--output-tokens", "16", "--quiet"]
+
+
+def stack(name: str) -> Stack:
+    (found,) = shipped.stacks([StackSpec(recipe=name)])
+    return found
+
+
+def scenario(**sections: object) -> Scenario:
+    return reading.build({"target": {"model": "m"}, **sections}, place="test")
+
+
+def begun(*tries: str, goal: tuning.Goal = "plateau", recipe: str = "vllm", **sections: object) -> tuned.Tuning:
+    wanted = tuned.Wanted(scenario=scenario(**sections), stack=stack(recipe), tries=list(tries), goal=goal)
+    return tuned.begun(wanted, "knee tune")
+
+
+def words(option: str, value: str, recipe: str = "vllm") -> str:
+    made = tuned.with_setting(stack(recipe), Setting({option: value}), scenario())
+    return " ".join(tuned.endpoint.command(made, "m", 8000, composed=False).words)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("max-num-seqs", "64", "--max-num-seqs 64"),
+        ("kv-cache-dtype", "fp8", "--kv-cache-dtype fp8"),
+        ("kv-dtype", "fp8", "--kv-cache-dtype fp8"),
+        ("max-num-batched-tokens", "8k", "--max-num-batched-tokens 8k"),
+        ("enable-chunked-prefill", "on", "--enable-chunked-prefill"),
+        ("enable-chunked-prefill", "off", "--no-enable-chunked-prefill"),
+    ],
+)
+def test_an_option_of_ours_or_of_the_server_s_becomes_words(option: str, value: str, expected: str) -> None:
+    assert expected in words(option, value)
+
+
+def test_auto_is_the_server_s_default() -> None:
+    assert "kv-cache-dtype" not in words("kv-cache-dtype", "auto")
+
+
+def test_plateaus_are_compared_past_the_seats_of_all_settings() -> None:
+    assert begun("max-num-seqs=8,64").in_flight == 81
+    assert begun("enforce-eager=on,off", ramp={"levels": [32]}).in_flight == 32
+
+
+@pytest.mark.parametrize(
+    ("tries", "goal", "sections", "fact"),
+    [
+        (["enforce-eager=on,off"], "plateau", {}, "how many requests a setting runs at once is not known"),
+        (["max-num-seqs=4"], "cost", {}, "no price of a GPU-hour"),
+        (["max-num-seqs=4"], "slo", {}, "no limits to meet"),
+        (["max-num-seqs=four"], "plateau", {}, "max-num-seqs=four"),
+        (["max-num-seqs=4"], "plateau", {"ramp": {"levels": [1, 2]}}, "settings are compared at one load"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_a_server_starts(
+    tries: list[str], goal: tuning.Goal, sections: dict[str, object], fact: str
+) -> None:
+    with pytest.raises(HarnessError, match=fact):
+        begun(*tries, goal=goal, **sections)
+
+
+def test_the_prediction_orders_the_settings_and_leaves_out_what_does_not_fit() -> None:
+    hardware = {"gpu": "l4", "model_config": "llama-3.1-8b"}
+    found = begun("max-num-seqs=4,64", "dtype=bf16,fp8", hardware=hardware)
+    first, *_ = tuning.ordered(found.settings)
+    assert first.name == "max-num-seqs=64 dtype=fp8"
+    huge = begun("dtype=bf16,fp8", hardware={"gpu": "h100-sxm", "model_config": "llama-3.1-70b"}, ramp={"levels": [8]})
+    assert [bool(each.left_out) for each in huge.settings] == [True, False]
+
+
+@pytest.mark.slow
+def test_the_best_setting_is_found_and_one_that_breaks_the_server_costs_one_start(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tries = ["--try", "max-num-seqs=2,8", "--try", "kv-dtype=auto,nosuch", "--max-seconds", "30"]
+    done = subprocess.run([*KNEE, *tries, *SHORT, "--out", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = tuned.read(out)
+    assert found.complete
+    ranks = tuning.ranks(found.settings, found.trials)
+    assert ranks[0].setting == "max-num-seqs=8 kv-dtype=auto"
+    assert {rank.state for rank in ranks if "nosuch" in rank.setting} == {"failed"}
+    assert "--max-num-seqs 8" in (out / "tune.md").read_text()
+    assert (out / "tune.png").stat().st_size > 1000
+    again = subprocess.run([*KNEE[:4], "--resume", str(out)], capture_output=True, text=True, check=False)
+    assert "this comparison is complete" in again.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_goes_on_with_the_trials_that_it_lacks(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [*KNEE, "--try", "max-num-seqs=2,8", "--max-seconds", "20", *SHORT, "--out", str(out)]
+    assert subprocess.run(command, check=False).returncode == 0
+    whole = tuned.read(out)
+    cut = msgspec.structs.replace(whole, trials=whole.trials[:1], complete=False)
+    (out / tuned.FILE).write_text(json.dumps(msgspec.to_builtins(cut)))
+    resumed = [*KNEE[:4], "--resume", str(out), "--quiet", "--yes"]
+    assert subprocess.run(resumed, check=False).returncode == 0
+    found = tuned.read(out)
+    assert found.complete
+    assert found.trials[0] == whole.trials[0]
+    assert len({trial.folder for trial in found.trials}) == len(found.trials)
