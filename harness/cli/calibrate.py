@@ -15,8 +15,8 @@ from harness.cli.grouped import flag_of
 
 if TYPE_CHECKING:
     from harness.predict.deployment import Deployment
+    from harness.predict.fitting import CalibrationPoint
     from harness.predict.model import Model
-    from harness.predict.tune import CalibrationPoint
     from harness.spec.work import MeanLengths
 
     Measured = tuple[Model, Deployment, MeanLengths, list[CalibrationPoint]]
@@ -82,7 +82,7 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
     the profile by --calibration.
     """
     from harness.base import files
-    from harness.predict import calibration, tune
+    from harness.predict import calibration, fitting
     from harness.report import prediction, terminal
 
     file = Path(measured)
@@ -95,14 +95,14 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
     if "host_cpus" in values:
         values["host_cpus"] = units.cpus(values["host_cpus"])
     model, deployment, lengths, points = _of_csv(file, values) if file.is_file() else _of_folder(measured, values)
-    found = tune.tune(model, deployment, lengths, points, units.levels(on, "--on"), source=measured)
+    found = fitting.fit(model, deployment, lengths, points, units.levels(on, "--on"), source=measured)
     text = calibration.encode(found)
     files.write(where, text, way_out=_ELSEWHERE)
     with output.closed_stdout_ignored():
         if as_json:
             print(json_text(text), end="")
         else:
-            before = {"o_step": deployment.o_step, **tune.assumed(model, deployment)}
+            before = {"o_step": deployment.o_step, **fitting.assumed(model, deployment)}
             terminal.show(prediction.calibration(found, before), console(stderr=False))
     console(stderr=True).print(f"stored in {path}", soft_wrap=True)
 
@@ -133,7 +133,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
     from harness.base import decoding
     from harness.predict import served
     from harness.predict.catalog import short
-    from harness.predict.tune import CalibrationPoint
+    from harness.predict.fitting import CalibrationPoint
     from harness.results.readers import table
     from harness.run import prediction
     from harness.spec.scenario import Hardware

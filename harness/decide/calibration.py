@@ -19,7 +19,7 @@ from harness.data.machines import Machine
 from harness.data.prediction import Prediction
 from harness.data.summary import Summary
 from harness.decide import levels
-from harness.predict import served, tune
+from harness.predict import fitting, served
 from harness.predict.catalog import Gpu, short
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
@@ -38,10 +38,10 @@ def closed_loop(summary: Summary) -> list[LevelSummary]:
     return [level for level in found if level.concurrency is not None and level.output_tokens_per_s.mean]
 
 
-def points(summary: Summary) -> list[tune.CalibrationPoint]:
+def points(summary: Summary) -> list[fitting.CalibrationPoint]:
     """Return the means of the valid levels."""
     return [
-        tune.CalibrationPoint(
+        fitting.CalibrationPoint(
             concurrency=level.concurrency or 0,
             output_tokens_per_s=level.output_tokens_per_s.mean or 0.0,
             itl_s=level.itl_s.mean,

@@ -2,5 +2,5 @@
 
 question, served → catalog, model (families, layers, quantisation), deployment → step → steady → limits → roofline
 further: rules (of thumb), claims (unsourced figures), choice (which GPU), disaggregated (two pools), batching (the
-machine, of sequences) → simulate → stepped, tune → calibration
+machine, of sequences) → simulate → stepped, fitting → calibration
 """

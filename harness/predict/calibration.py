@@ -2,7 +2,7 @@
 
 The same prediction twice, with other efficiencies: what differs is what a server was measured to reach. The band of
 the data sheet's is what is not known of any server; that of the calibrated one is how far it missed the levels that it
-was not fitted on (predict.tune).
+was not fitted on (predict.fitting).
 """
 
 from __future__ import annotations

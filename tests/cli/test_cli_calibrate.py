@@ -15,9 +15,9 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.machines import Card, Machine
 from harness.decide import calibration
-from harness.predict import catalog, question, served, tune
+from harness.predict import catalog, fitting, question, served
 from harness.predict.calibration import RANGES, Calibration, calibrated, decode, encode
-from harness.predict.tune import CalibrationPoint
+from harness.predict.fitting import CalibrationPoint
 from harness.results.result import Result
 from harness.run import prediction
 from harness.spec.scenario import Hardware
@@ -44,7 +44,7 @@ def profile() -> Calibration:
         )
         for level in question.predict(slow).levels
     ]  # fmt: skip
-    return tune.tune(made, where, workload, points, [1, 16], source="results/x")
+    return fitting.fit(made, where, workload, points, [1, 16], source="results/x")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.prediction import batch_cap
-from harness.predict import question, tune
+from harness.predict import fitting, question
 from harness.predict.batching import StepMachine
 from harness.predict.calibration import RANGES, encode
 from harness.predict.limits import caps
@@ -874,14 +874,14 @@ def calibration(tmp_path):
     made, where = setup_of(gpu="h200-sxm", figures={"tp": 2})
     slow, shape = msgspec.structs.replace(where, mbu=0.4), MeanLengths(1000, 200)
     points = [
-        tune.CalibrationPoint(
+        fitting.CalibrationPoint(
             concurrency=level.concurrency, output_tokens_per_s=level.output_tokens_per_s.mid,
             itl_s=level.itl_s, ttft_s=level.ttft_s,
         )
         for level in predict(made, slow, shape, [1, 4, 16, 64]).levels
     ]  # fmt: skip
     path = tmp_path / "calibration.json"
-    path.write_text(encode(tune.tune(made, where, shape, points, [1, 16], source="results/x")))
+    path.write_text(encode(fitting.fit(made, where, shape, points, [1, 16], source="results/x")))
     return str(path)
 
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 _IMPORTED = (
     "harness.cli.calibrate", "harness.cli.plan", "harness.cli.predict", "harness.cli.report", "harness.cli.run",
     "harness.cli.sim", "harness.decide.plan.plan", "harness.run.calibrate", "harness.run.experiment",
-    "harness.run.campaign", "harness.predict.tune", "harness.report.map_png", "harness.report.page",
+    "harness.run.campaign", "harness.predict.fitting", "harness.report.map_png", "harness.report.page",
     "harness.report.plan", "harness.report.prediction", "harness.report.roofs", "harness.report.terminal",
     "matplotlib.backends.backend_agg", "pyarrow.parquet",
 )  # fmt: skip

@@ -7,15 +7,15 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.data.prediction import batch_cap
-from harness.predict import calibration, tune
+from harness.predict import calibration, fitting
 from harness.predict.calibration import Calibration, Rms, UnseenError, apply, decode, encode
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import deployment
+from harness.predict.fitting import CalibrationPoint, line_then_flat
 from harness.predict.limits import caps
 from harness.predict.model import model
 from harness.predict.steady import steady_state
 from harness.predict.step import step_cost
-from harness.predict.tune import CalibrationPoint, line_then_flat
 from harness.spec.work import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
@@ -53,7 +53,7 @@ def slow_server():
 
 @pytest.fixture(scope="module")
 def calibrated(slow_server):
-    return tune.tune(LLAMA, H100, CHAT, slow_server, (1, 16), source="results/slow")
+    return fitting.fit(LLAMA, H100, CHAT, slow_server, (1, 16), source="results/slow")
 
 
 # ---- the fit --------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def calibrated(slow_server):
 def test_two_levels_give_back_mbu_mfu_and_overhead(which, card, load):
     there = deployment(gpu(card))
     points = served(which, there, load, mbu=0.6, mfu_prefill=0.3, o_layer=40e-6)
-    found = tune.tune(which, there, load, points, (1, 16))
+    found = fitting.fit(which, there, load, points, (1, 16))
     assert found.mbu == pytest.approx(0.6, rel=0.02)
     assert found.mfu_prefill == pytest.approx(0.3, rel=0.02)
     assert found.o_layer == pytest.approx(40e-6, rel=0.02)
@@ -85,8 +85,8 @@ def test_short_prompts_settle_the_prefill_mfu_only_beside_others_who_read_the_we
     # 100 tokens: 1.4 TFLOP at 0.45 · 989 TFLOP/s take 3 ms, W / (BW MBU) 7 ms.
     short = MeanLengths(100, 200)
     levels = served(load=short, mbu=0.6, mfu_prefill=0.4)
-    assert tune.tune(LLAMA, H100, short, levels, (1, 64)).mfu_prefill == pytest.approx(0.4)
-    found = tune.tune(LLAMA, H100, short, levels, (1,))
+    assert fitting.fit(LLAMA, H100, short, levels, (1, 64)).mfu_prefill == pytest.approx(0.4)
+    found = fitting.fit(LLAMA, H100, short, levels, (1,))
     assert found.mfu_prefill == 0.45
     assert "mfu_prefill" in found.kept
     assert found.mbu == pytest.approx(0.6, rel=0.02)
@@ -94,7 +94,7 @@ def test_short_prompts_settle_the_prefill_mfu_only_beside_others_who_read_the_we
 
 def test_large_batches_settle_the_mfu_of_decoding():
     many, short = deployment(gpu("h100-sxm"), max_num_seqs=1024), MeanLengths(100, 200)
-    found = tune.tune(LLAMA, many, short, served(LLAMA, many, short, mfu_decode=0.25, mbu=0.7), (1, 512))
+    found = fitting.fit(LLAMA, many, short, served(LLAMA, many, short, mfu_decode=0.25, mbu=0.7), (1, 512))
     assert found.mfu_decode == pytest.approx(0.25, rel=0.02)
 
 
@@ -103,7 +103,7 @@ def test_a_peak_that_is_stated_too_low_shows_as_a_high_mfu_and_not_as_slow_memor
     core = deployment(Gpu(key="core", memory_bytes=32e9, bandwidth=130e9, flops={"bf16": 1e12}), max_num_seqs=16)
     short = MeanLengths(128, 64)
     points = served(QWEN, core, short, (1, 2, 4, 8, 16), mbu=0.75, mfu_prefill=1.0, mfu_decode=1.0)
-    found = tune.tune(QWEN, core, short, points, (1, 16))
+    found = fitting.fit(QWEN, core, short, points, (1, 16))
     assert found.mfu_decode == pytest.approx(1.0, rel=0.02)
     assert found.rms().calibrated < 0.02
 
@@ -121,13 +121,13 @@ def test_a_fit_that_ends_where_reading_takes_as_long_as_computing_still_sees_bot
         CalibrationPoint(concurrency=16, output_tokens_per_s=624.87, itl_s=24.315e-3, ttft_s=99.71e-3),
         CalibrationPoint(concurrency=32, output_tokens_per_s=630.61),
     ]
-    found = tune.tune(model(config, "toy"), there, MeanLengths(128, 64), points, (1, 16))
+    found = fitting.fit(model(config, "toy"), there, MeanLengths(128, 64), points, (1, 16))
     assert "mfu_decode" in found.fitted
     assert found.rms().calibrated < 0.1 < found.rms().data_sheet
 
 
 def test_one_level_cannot_tell_bandwidth_from_overhead(slow_server):
-    found = tune.tune(LLAMA, H100, CHAT, slow_server, (1,))
+    found = fitting.fit(LLAMA, H100, CHAT, slow_server, (1,))
     # ITL: 15.15363e9 bytes / (3.35e12 · 0.6) = 7.53912 ms, 32 · 40 µs, 126 µs and 4.4 µs: 8.94952 ms in all.
     # At the assumed MBU of 0.8 the bytes take 5.65434 ms: 3.16478 ms are left for 32 layers.
     assert found.mbu == 0.8
@@ -140,14 +140,14 @@ def test_figures_stay_within_their_ranges_and_the_end_of_one_is_noted(slow_serve
         msgspec.structs.replace(each, itl_s=each.itl_s / 4, output_tokens_per_s=each.output_tokens_per_s * 4)
         for each in slow_server
     ]
-    found = tune.tune(LLAMA, H100, CHAT, faster, (1, 16))
+    found = fitting.fit(LLAMA, H100, CHAT, faster, (1, 16))
     assert found.mbu == 1.0
     assert any(note.startswith("mbu is at its most, 1:") for note in found.notes)
     assert found.o_layer >= 0
 
 
 def test_a_server_without_any_overhead_a_layer_is_found_to_have_none():
-    found = tune.tune(LLAMA, H100, CHAT, served(mbu=0.9, o_layer=0.0), (1, 64))
+    found = fitting.fit(LLAMA, H100, CHAT, served(mbu=0.9, o_layer=0.0), (1, 64))
     assert found.o_layer == pytest.approx(0.0, abs=2e-6)
     assert found.mbu == pytest.approx(0.9, rel=0.02)
 
@@ -158,14 +158,14 @@ def test_waiting_for_the_running_step_is_not_taken_for_a_slow_prefill(slow_serve
     wait = point.itl_s / 2
     lasts = 16 * 200 / point.output_tokens_per_s
     waited = changed(slow_server, 16, ttft_s=1 + wait / point.ttft_s, output_tokens_per_s=lasts / (lasts + wait))
-    found = tune.tune(LLAMA, H100, CHAT, waited, (1, 16))
+    found = fitting.fit(LLAMA, H100, CHAT, waited, (1, 16))
     assert found.mfu_prefill == pytest.approx(0.3, rel=0.02)
     assert found.rms().calibrated < 0.01
 
 
 def test_levels_without_latencies_are_fitted_by_throughput_alone(slow_server):
     bare = [CalibrationPoint(concurrency=p.concurrency, output_tokens_per_s=p.output_tokens_per_s) for p in slow_server]
-    found = tune.tune(LLAMA, H100, CHAT, bare, (1, 16, 64))
+    found = fitting.fit(LLAMA, H100, CHAT, bare, (1, 16, 64))
     assert {row.figure for row in found.errors_unseen} == {"output_tokens_per_s"}
     assert found.rms().calibrated < 0.02 < found.rms().data_sheet
 
@@ -176,7 +176,7 @@ def test_repeats_of_a_level_are_averaged(slow_server):
         for each in slow_server
         for factor in (0.95, 1.05)
     ]
-    found = tune.tune(LLAMA, H100, CHAT, split, (1, 16))
+    found = fitting.fit(LLAMA, H100, CHAT, split, (1, 16))
     assert found.mbu == pytest.approx(0.6, rel=0.02)
     assert len({row.concurrency for row in found.errors_unseen}) * 3 == len(found.errors_unseen)
 
@@ -186,7 +186,7 @@ def test_repeats_of_a_level_are_averaged(slow_server):
 
 def test_the_levels_that_judge_have_no_part_in_the_fit(slow_server, calibrated):
     elsewhere = changed(slow_server, 64, output_tokens_per_s=3.0, ttft_s=2.0)
-    again = tune.tune(LLAMA, H100, CHAT, elsewhere, (1, 16), source="results/slow")
+    again = fitting.fit(LLAMA, H100, CHAT, elsewhere, (1, 16), source="results/slow")
     assert again.rms().calibrated > 0.1
     assert msgspec.structs.replace(again, errors_unseen=calibrated.errors_unseen) == calibrated
 
@@ -198,7 +198,7 @@ def test_the_levels_that_were_fitted_are_not_judged(calibrated):
 def test_an_error_is_predicted_over_measured_minus_one():
     # A server exactly as on the data sheet, but for one level that gives twice as much as it should.
     points = changed(served(), 64, output_tokens_per_s=2.0)
-    found = tune.tune(LLAMA, H100, CHAT, points, (1, 16))
+    found = fitting.fit(LLAMA, H100, CHAT, points, (1, 16))
     row = next(row for row in found.errors_unseen if row.concurrency == 64 and row.figure == "output_tokens_per_s")
     assert row.measured == next(each.output_tokens_per_s for each in points if each.concurrency == 64)
     assert row.data_sheet == pytest.approx(-0.5)
@@ -277,11 +277,11 @@ def test_a_file_that_is_none_is_refused_by_its_name():
 
 def test_a_level_that_was_not_measured_is_refused_with_those_that_were(slow_server):
     with pytest.raises(HarnessError, match=r"--on: no valid level at 3; measured: 1, 2, 4"):
-        tune.tune(LLAMA, H100, CHAT, slow_server, (1, 3))
+        fitting.fit(LLAMA, H100, CHAT, slow_server, (1, 3))
     with pytest.raises(HarnessError, match=r"no valid level at 1; measured: none"):
-        tune.tune(LLAMA, H100, CHAT, [])
+        fitting.fit(LLAMA, H100, CHAT, [])
 
 
 def test_a_workload_without_output_tokens_is_refused(slow_server):
     with pytest.raises(HarnessError, match="without output tokens MBU cannot be told"):
-        tune.tune(LLAMA, H100, MeanLengths(1000, 0), slow_server, (1, 16))
+        fitting.fit(LLAMA, H100, MeanLengths(1000, 0), slow_server, (1, 16))

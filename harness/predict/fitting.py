@@ -66,7 +66,7 @@ def assumed(model: Model, deployment: Deployment) -> dict[str, float]:
     return {name: float(getattr(stated, name)) for name in RANGES}
 
 
-def tune(
+def fit(
     model: Model,
     deployment: Deployment,
     workload: MeanLengths,
