@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from harness.analysis import classes, replicas
 from harness.analysis.stats import spread
@@ -33,6 +34,8 @@ from harness.data.record import Level
 from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
 from harness.spec.choices import LOST
 from harness.spec.traffic import Series, Traffic
+
+TURNS = 8  # from the last of which on all count together
 
 # ---- sessions ----------------------------------------------------------------------------------------------------
 
@@ -67,6 +70,9 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
     whole = (count(table.ok) == sent) & (sent >= (requests or 1))
     counted = (began >= start) & (began < end)
     ended = whole & (done >= start) & (done < end)
+    usage = table.ok & ~np.isnan(table.cached_tokens) & (table.input_tokens > 0)
+    prompts, hits = (np.where(usage, each, 0.0) for each in (table.input_tokens, table.cached_tokens))
+    of_sessions = np.bincount(of, hits, n) / np.maximum(np.bincount(of, prompts, n), 1.0)
     inside = np.minimum(np.where(np.isfinite(done), done, end), end) - np.maximum(began, start)
     return SessionSummary(
         sessions=int(counted.sum()),
@@ -77,7 +83,20 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
         requests_mean=float(sent[counted & whole].mean()) if (counted & whole).any() else None,
         latency_s=spread((done - began)[counted & whole]),
         last_token_s=spread((last - began)[counted & whole]),
+        cached_fraction=spread(of_sessions[counted & whole]) if usage.any() else UNSET,
+        cached_by_turn=_by_turn(table.turn[usage], hits[usage], prompts[usage]) if usage.any() else UNSET,
     )
+
+
+def _by_turn(turn: Ints, hits: Floats, prompts: Floats) -> list[float | None]:
+    """Return the share of the prompt tokens that was cached, by turn; all from the last one on together.
+
+    >>> _by_turn(np.array([0, 1, 1]), np.array([0.0, 60.0, 30.0]), np.array([100.0, 100.0, 100.0]))
+    [0.0, 0.45]
+    """
+    place = np.minimum(turn, TURNS - 1)
+    found, whole = np.bincount(place, hits), np.bincount(place, prompts)
+    return [float(part / all_) if all_ else None for part, all_ in zip(found, whole, strict=True)]
 
 
 # ---- recovery ----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ _LONGER = 1.25  # times a step without a prompt, up to which any step counts as 
 _MOST = 1 << 19  # gaps that are looked at: of more, some of each step
 _AGREE = 0.1  # of the server's own time of a prompt, up to which the records agree with it
 _LEVELS = 0.02  # relative error of a step by other levels, at least
-_FURTHEST = 4.0  # times the largest batch of them
+_FURTHEST = 5.0  # times the largest batch of them
 
 NO_STREAM = "no response streams"
 ALWAYS = "a prompt is computed or waits in nearly every step, so that none is known to be without one"

@@ -49,6 +49,7 @@ class Table(msgspec.Struct, frozen=True):
     error: tuple[str, ...]
     class_: tuple[str, ...]  # "": none
     session: tuple[str, ...]  # its id; "": none
+    turn: Ints  # of its session
     url: tuple[str, ...]  # of the server or replica
     level: Ints
     merged: Ints
@@ -90,6 +91,7 @@ class Table(msgspec.Struct, frozen=True):
             error=tuple([r.error for r in records]),
             class_=tuple([r.class_ for r in records]),
             session=tuple([r.session_id for r in records]),
+            turn=np.array([r.turn for r in records], dtype=np.int64),
             url=tuple([r.url for r in records]),
             level=np.array([r.level for r in records], dtype=np.int64),
             merged=np.array([r.merged for r in records], dtype=np.int64),

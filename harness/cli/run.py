@@ -241,13 +241,14 @@ def _print_requests(resolved: Scenario, count: int, share: Shard | None) -> None
 
 
 def typed_variables(flags: dict[str, Any]) -> set[str]:
-    """Return the environment variables that the command line itself names."""
+    """Return the environment variables that the command line itself names, and the command that it runs."""
     from harness.spec import scenario as scenarios
 
     headers, extra = options.headers(flags["header"]), flags["extra_body"]
     body = {} if extra is None else options.json_object(extra)
     target = scenarios.Target(api_key_env=flags["api_key_env"], headers=headers, extra_body=body)
-    return {name for name, _ in scenarios.variables(scenarios.Scenario(target=target))}
+    command = {flags["before_level"]} if flags["before_level"] else set()
+    return command | {name for name, _ in scenarios.variables(scenarios.Scenario(target=target))}
 
 
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:

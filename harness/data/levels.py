@@ -70,6 +70,8 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     requests_mean: float | None  # of those completed, like the two below
     latency_s: Spread  # to the last byte
     last_token_s: Spread  # to the last token
+    cached_fraction: Spread | UnsetType = UNSET  # of a session's prompt tokens; not in the file where none is counted
+    cached_by_turn: list[float | None] | UnsetType = UNSET  # of all first, second, … prompts; the last: and all later
 
 
 class ReplicaSummary(msgspec.Struct, frozen=True, kw_only=True):

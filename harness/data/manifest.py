@@ -71,6 +71,10 @@ class QualitySpec(scenario.QualitySpec, frozen=True, kw_only=True, forbid_unknow
     """Which answers were compared."""
 
 
+class Hooks(scenario.Hooks, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What was done before the load and before each level."""
+
+
 class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The scenario that a folder was begun with, without its secrets."""
 
@@ -83,6 +87,7 @@ class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fiel
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
     quality: QualitySpec | UnsetType = UNSET
+    hooks: Hooks | UnsetType = UNSET
 
     @classmethod
     def of(cls, shown: scenario.Scenario) -> Scenario:
@@ -213,6 +218,38 @@ class Shard(shard.Shard, frozen=True, kw_only=True):
     client: Client | UnsetType = UNSET
 
 
+class CachedPrompts(msgspec.Struct, frozen=True, kw_only=True):
+    """Some prompts of the audit of the prefix cache."""
+
+    first_s: Amount  # to the first token, median
+    tokens: Amount | None = None  # of a prompt, mean
+    cached: Amount | None = None  # share of them, by the server's count
+
+
+class CacheAudit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prefix cache gave before the load, one request in flight."""
+
+    new: CachedPrompts  # that nobody has sent
+    again: CachedPrompts  # the same once more
+    own: CachedPrompts | None = None  # the load's
+    outcome: Literal["on", "off", "unclear"]
+    warm: bool | None = None  # the load's own are cached; None: not known
+
+    @property
+    def sentence(self) -> str:
+        """Say what the cache gives, and whether the load's prompts are in it."""
+        new_ms, again_ms = self.new.first_s * 1e3, self.again.first_s * 1e3
+        counted = "" if self.again.cached is None else f", {self.again.cached:.0%} of its tokens cached"
+        times = f"{again_ms:.3g} ms to the first token of a repeated prompt, {new_ms:.3g} ms of a new one{counted}"
+        gives = {
+            "on": f"the prefix cache is on: {times}",
+            "off": f"no prefix cache serves a repeated prompt: {times}",
+            "unclear": f"whether a prefix cache is on is not clear: {times}; longer prompts would show it",
+        }
+        own = {True: "; the load's own prompts are in it already", False: "; the load's own prompts are cold", None: ""}
+        return gives[self.outcome] + own[self.warm]
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """One go at a run, the first or a resumed one; what it loaded, if it came to that."""
 
@@ -289,6 +326,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     roof: Roof | None = None
     stack: StackStart | UnsetType = UNSET  # where `knee stacks run` started the server
     quality: UnloadedAnswers | UnsetType = UNSET  # where the scenario has canaries
+    cache: CacheAudit | UnsetType = UNSET  # with --audit-cache
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     clock: Clock | UnsetType = UNSET
     ramp: list[RampStep] | UnsetType = UNSET  # its decisions, once it is over

@@ -135,6 +135,11 @@ class StepMachine:
         """Return the tokens of a running request's prompt that the prefix cache had; None without one."""
         return None if self._cache is None else self._running[request_id].cached
 
+    def reset_cache(self) -> None:
+        """Forget every prefix that no request uses."""
+        if self._cache is not None:
+            self._cache.shrink(0)
+
     def fits(self, request: SimulatedRequest) -> bool:
         """Return whether the request could ever finish, with the whole cache to itself."""
         return self._blocks(request.prompt_tokens + request.output_tokens) <= self.num_blocks

@@ -348,7 +348,7 @@ def manifest_facts(manifest: Manifest) -> list[Fact]:
     """Return what most readers want to know of how it was measured; absent facts are left out."""
     known = {
         "scenario": manifest.name, "measured": manifest.created, "endpoint": manifest.urls or manifest.url,
-        "model": manifest.model,
+        "model": manifest.model, "prefix cache": manifest.cache.sentence if manifest.cache else None,
         "server": manifest.server, "GPU": manifest.gpu, "GPUs": manifest.gpus, "workload": manifest.workload,
         "simulated": manifest.simulated, "client host": manifest.host, "harness": manifest.harness_version,
     }  # fmt: skip

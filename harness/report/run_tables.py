@@ -178,6 +178,8 @@ def _sessions(summary: Summary) -> doc.Section:
         "latency s\np50": lambda x: number(x.of.latency_s.p50),
         "latency s\np99": lambda x: number(x.of.latency_s.p99),
         "last token\ns p50": lambda x: number(x.of.last_token_s.p50),
+        "cached": lambda x: percent(x.of.cached_fraction.mean) if x.of.cached_fraction else MISSING,
+        "cached, turn by turn": lambda x: " ".join(percent(each) for each in x.of.cached_by_turn or ()) or MISSING,
     }
     return _table("Sessions", rows, heads)
 

@@ -223,7 +223,7 @@ async def _run(session: _Session) -> Outcome:
             gpus = await opening if opening is not None else None
             try:
                 await _planned(session, endpoint, foreign)
-                endpoint = await _with_canaries(session, endpoint)
+                endpoint = await _with_canaries(session, await _with_audit(session, endpoint))
                 return await _measure(session, endpoint, workers, gpus)
             finally:
                 if gpus is not None:
@@ -293,6 +293,20 @@ async def _planned(session: _Session, endpoint: Endpoint, foreign: Sequence[Addr
         return
     for line in plan:
         session.view.note(line)
+
+
+async def _with_audit(session: _Session, endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint with what its prefix cache gives, where that is asked for; the first session asks."""
+    hooks = session.scenario.hooks
+    if not hooks:
+        return endpoint
+    from harness.run.launch import cache
+
+    if hooks.reset_cache:  # a server that cannot is found before the load
+        await cache.reset(endpoint)
+    if not hooks.audit_cache or session.manifest is not None:
+        return endpoint
+    return await cache.audited(session.scenario, endpoint, session.view.note)
 
 
 async def _with_canaries(session: _Session, endpoint: Endpoint) -> Endpoint:

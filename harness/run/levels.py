@@ -28,7 +28,7 @@ from harness.observe.gpu import Gpus
 from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.run import telemetry
-from harness.run.launch import reach
+from harness.run.launch import cache, reach
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
 from harness.run.resume import Earlier, end_step, void
@@ -177,11 +177,13 @@ class Levels:
         for tokens in self._inputs.probes:
             if tokens not in probed and self._budget().over() is None:
                 why = decision.measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=tokens)
+                await self._before_level(workers)
                 await self._measure(workers, self._level(why, repeat, tokens))
         known = self._earlier.measured(repeat)
         step = await self._decide(known)
         while not step.over:
             await self._until_quiet(step.rate, workers)
+            await self._before_level(workers)
             found = await self._measure(workers, self._level(step, repeat))
             if found is not None:
                 known.append(found)
@@ -200,8 +202,11 @@ class Levels:
         wait ends at the latest where a bound of the run is reached.
         """
         lower, self._last_rate = rate is not None and rate < self._last_rate, rate or 0.0
-        if not lower:
-            return
+        if lower:
+            await self._quiet(workers, "requests of the higher rate")
+
+    async def _quiet(self, workers: Workers, of: str) -> None:
+        """Send nothing until nothing is in flight, for some time at most."""
         workers.rest()
         began_s, noted = self.live.now(), False
         longest_s = max(_QUEUE_S, _QUEUE_REQUESTS * self.live.e2e_s)
@@ -212,7 +217,19 @@ class Levels:
                 return
             if waited_s > _QUEUE_NOTED_S and not noted:
                 noted = True
-                self._view.note(f"waiting until {now.in_flight:,} requests of the higher rate are over")
+                self._view.note(f"waiting until {now.in_flight:,} {of} are over")
+
+    async def _before_level(self, workers: Workers) -> None:
+        """Do what the scenario has before each level, once nothing is in flight."""
+        hooks = self._scenario.hooks
+        if not hooks or not (hooks.reset_cache or hooks.before_level):
+            return
+        if self._took:
+            await self._quiet(workers, "requests of the level before")
+        if hooks.reset_cache:
+            await cache.reset(self._endpoint)
+        if hooks.before_level:
+            await cache.command(hooks.before_level)
 
     async def _answers_again(self) -> bool:
         """Return whether any server answers again within --wait."""

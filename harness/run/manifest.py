@@ -95,6 +95,7 @@ async def first(
         prediction=made,
         roof=roofline.data_sheet_roof(*deployed) if deployed else None,
         quality=endpoint.alone.canaries or UNSET,
+        cache=endpoint.alone.cache or UNSET,
         sessions=[Session(created=created, command=command)],
     )
 

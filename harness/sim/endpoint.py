@@ -54,7 +54,8 @@ _AT_ONCE = 8  # sockets read before the clock is checked: a request takes some 5
 _CATCH_UP_NS = 1_000_000  # a server that is behind writes so long before it reads again
 _READ = 262_144
 _FLOOD_BUFFER = 131_072  # bytes that the kernel may buffer for one socket of a flood, which fills them all
-_POSTED = (*GENERATE, *ENCODE)
+_RESET = "/reset_prefix_cache"  # as vLLM has it
+_POSTED = (*GENERATE, *ENCODE, _RESET)
 _READABLE = ("/health", "/metrics", "/v1/models")
 
 
@@ -289,6 +290,9 @@ class Endpoint:
             self._answer(connection, 200, text, b"text/plain; version=0.0.4; charset=utf-8")
         elif head.path == "/v1/models":
             self._answer(connection, 200, models(self.profile))
+        elif head.path == _RESET:
+            self._machine.reset_cache()
+            self._answer(connection, 200, b"")
         elif head.path in ENCODE:
             self._begin_job(connection, head, encoder.read(head.path, body, self.profile))
         else:

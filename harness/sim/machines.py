@@ -45,6 +45,9 @@ class _Unlimited:
     def cached_tokens(self, request_id: int) -> None:
         """Return None: there is no prefix cache."""
 
+    def reset_cache(self) -> None:
+        """Do nothing: there is no prefix cache."""
+
 
 class Pacer(_Unlimited):
     """Streams at one ITL, spread over its phases: step k gives `lump` tokens to every stream of group k mod groups.
@@ -250,6 +253,11 @@ class Replicas:
     def cached_tokens(self, request_id: int) -> int | None:
         """Return the tokens of a running request's prompt that its replica's cache had; None without one."""
         return self._of[request_id].cached_tokens(request_id)
+
+    def reset_cache(self) -> None:
+        """Forget every prefix that no request uses."""
+        for machine in self._machines:
+            machine.reset_cache()
 
     def submit(self, request: SimulatedRequest) -> None:
         """Put a request at the end of the shortest queue, those that run counted."""

@@ -48,8 +48,8 @@ def _field(table: str, names: str, help: str, metavar: str | None = None, **more
     return Option(names, help, metavar, sets=(f"{table}.{name}",), **more)
 
 
-target, workload, ramp, hardware, sim = (
-    partial(_field, table) for table in ("target", "workload", "ramp", "hardware", "sim")
+target, workload, ramp, hardware, sim, hooks = (
+    partial(_field, table) for table in ("target", "workload", "ramp", "hardware", "sim", "hooks")
 )
 
 
@@ -173,6 +173,10 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
                kind=bool, sets=("quality",), read=lambda _: {}),
         Option("--questions", "Canaries from a file, as JSON lines, with their right answers.",
                "FILE", sets=("quality",), read=lambda path: {"file": path}),
+        hooks("--audit-cache", "Say before the load what a prefix cache gives.", kind=bool),
+        hooks("--reset-cache", "Empty the server's prefix cache before every level.", kind=bool),
+        hooks("--before-level", "Run this before every level, without a shell.", "COMMAND",
+              with_resume=True),
         workload("--tokenizer", "Makes prompts exact; default: words, counted by the server.", "PATH|ID"),
         Option("--trust-remote-code", "Run the code that the tokenizer's folder brings.", kind=bool, with_resume=True),
         workload("--inputs", "Texts of a request of embeddings, rerank or score; default 1.", "N"),

@@ -185,6 +185,14 @@ class QualitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     output_tokens: Annotated[int, above_0("give 1 or more")] = 64  # tokens of an answer, at most
 
 
+class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is done before the load and before each level, for workloads that repeat prompts on purpose."""
+
+    audit_cache: bool | UnsetType = UNSET  # say what the prefix cache gives, by new and repeated prompts
+    reset_cache: bool | UnsetType = UNSET  # empty it before every level
+    before_level: str | UnsetType = UNSET  # a command, which runs without a shell
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = "run"
     target: Target = Target()
@@ -196,6 +204,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
     quality: QualitySpec | UnsetType = UNSET
+    hooks: Hooks | UnsetType = UNSET
 
     @property
     def load(self) -> Load:

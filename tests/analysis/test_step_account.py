@@ -104,7 +104,7 @@ def test_a_level_without_a_step_of_its_own_takes_that_of_others() -> None:
             level(4, 0.010),
             level(8, 0.012),
             level(16, None, decode_tokens_per_s=640.0, input_tokens_per_s=Estimate(720.0)),
-            level(40, None),
+            level(48, None),
         ]
     )
     # d(16) = 16 ms; 40 of them are 0.64 s of a second: 0.36 s are the prompts'.
@@ -115,7 +115,7 @@ def test_a_level_without_a_step_of_its_own_takes_that_of_others() -> None:
     assert last.phases.decode_tokens_per_s.mean == pytest.approx(1000)
     low, high = last.phases.prefill_share.ci95 or (1, 0)
     assert (low, high) == (pytest.approx(0.36 - 0.64 * 0.04), pytest.approx(0.36 + 0.64 * 0.04))  # 2 % at 8, 4 % at 16
-    assert beyond.phases.reason == ALWAYS  # five times the largest batch that is known
+    assert beyond.phases.reason == ALWAYS  # six times the largest batch that is known
 
 
 @pytest.mark.parametrize("chunk", [None, 512])

@@ -20,9 +20,15 @@ OPTIONS = [option for some in options.OPTIONS.values() for option in some]
 FIELDS = [option for option in OPTIONS if option.sets and not option.read]
 
 
+def table_type(table: str) -> Any:
+    """The struct of a table, also of one that need not be there."""
+    kind = typing.get_type_hints(scenario.Scenario)[table]
+    return next((each for each in typing.get_args(kind) if each is not msgspec.UnsetType), kind)
+
+
 def field_type(path: str) -> Any:
     table, _, name = path.partition(".")
-    return typing.get_type_hints(typing.get_type_hints(scenario.Scenario)[table])[name]
+    return typing.get_type_hints(table_type(table))[name]
 
 
 @pytest.mark.parametrize("option", FIELDS, ids=lambda option: str(option.names))
@@ -45,20 +51,18 @@ def test_every_option_stands_under_a_heading_and_sets_a_field_once() -> None:
 
 
 def test_every_path_that_an_option_sets_is_a_field() -> None:
-    tables = typing.get_type_hints(scenario.Scenario)
     for path in (path for option in OPTIONS for path in option.sets):
         table, _, name = path.partition(".")
-        assert not name or name in tables[table].__struct_fields__, path
+        assert not name or name in table_type(table).__struct_fields__, path
 
 
 def test_the_fields_without_an_option_are_known() -> None:
     """What is written in a file alone, or follows from another; a field that is added is decided on here."""
-    sections = typing.get_type_hints(scenario.Scenario)
     known = {path for option in OPTIONS for path in option.sets}
     found = {
         f"{section}.{field.name}"
-        for section in ("target", "workload", "ramp", "hardware", "sim")
-        for field in msgspec.structs.fields(sections[section])
+        for section in ("target", "workload", "ramp", "hardware", "sim", "hooks")
+        for field in msgspec.structs.fields(table_type(section))
     }
     assert found - known == {
         "workload.prefix", "workload.session", "workload.node", "workload.tools", "workload.images",

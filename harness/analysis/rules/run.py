@@ -100,6 +100,15 @@ def requests_lost(run: Recorded) -> Finding | None:
 
 
 @rule(Recorded, DOUBT)
+def cache_warm(run: Recorded) -> Finding | None:
+    """The load's own prompts were in the prefix cache before the load, by --audit-cache."""
+    audit, scenario = run.manifest.cache, run.manifest.scenario
+    if not audit or not audit.warm or (scenario.hooks and scenario.hooks.reset_cache):
+        return None
+    return Finding(audit.sentence, "leave --seed out, empty the cache with --reset-cache, or ask for these hits")
+
+
+@rule(Recorded, DOUBT)
 def shard_missing(run: Recorded) -> Finding | None:
     """Not all machines' shares of a run are here ([scale.md](scale.md))."""
     shards = run.manifest.shards

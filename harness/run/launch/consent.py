@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import shlex
 import socket
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -39,9 +40,12 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping[str, str], place: str) -> None:
     """Raise HarnessError where a file names a variable that the command line does not.
 
-    `typed` are the names on the command line, `place` is the file. A variable that is not set is not sent; its name may
-    be a key in the wrong place, so no error quotes it.
+    So is a command that it would run. `typed` are the names and commands on the command line, `place` is the file. A
+    variable that is not set is not sent; its name may be a key in the wrong place, so no error quotes it.
     """
+    if scenario.hooks and (command := scenario.hooks.before_level) and command not in typed:
+        way_out = f"add --before-level {shlex.quote(command)} if it may"
+        raise HarnessError(f"$.hooks.before_level runs {command!r} before every level", place=place, way_out=way_out)
     urls = list(scenario.sweep.urls.values()) or scenario.target.every_url or ["nowhere"]
     more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
     for name, path in scenarios.variables(scenario):

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import UnloadedAnswers
+from harness.data.manifest import CacheAudit, UnloadedAnswers
 from harness.dialects import DIALECTS
 from harness.load.messages import Codec, Replica
 from harness.load.transport import Target
@@ -174,6 +174,7 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
     e2e_s: float = 0.0
     itl_s: float | None = None
     canaries: UnloadedAnswers | None = None  # what they were answered
+    cache: CacheAudit | None = None  # what the prefix cache gave
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
