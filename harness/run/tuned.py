@@ -202,14 +202,14 @@ class _Session(msgspec.Struct):
         self._write()
         began = time.monotonic() - sum(trial.seconds for trial in self.found.trials)
         while waiting := tuning.due(self.found.settings, self.found.trials):
-            for setting, number in waiting:
-                spent = time.monotonic() - began
-                longest = max((trial.seconds for trial in self.found.trials if trial.round == number), default=0.0)
-                if self.found.max_seconds is not None and spent + longest > self.found.max_seconds:
-                    self.view.note(f"the time is over before {setting.name}")
-                    return self._ended()
-                if self._tried(setting, number) >= 128:
-                    return self.found
+            setting, number = waiting[0]
+            spent = time.monotonic() - began
+            longest = max((trial.seconds for trial in self.found.trials if trial.round == number), default=0.0)
+            if self.found.max_seconds is not None and spent + longest > self.found.max_seconds:
+                self.view.note(f"the time is over before {setting.name}")
+                break
+            if self._tried(setting, number) >= 128:
+                return self.found
         return self._ended()
 
     def _ended(self) -> Tuning:

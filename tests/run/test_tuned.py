@@ -95,14 +95,15 @@ def test_the_prediction_orders_the_settings_and_leaves_out_what_does_not_fit() -
 @pytest.mark.slow
 def test_the_best_setting_is_found_and_one_that_breaks_the_server_costs_one_start(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tries = ["--try", "max-num-seqs=2,8", "--try", "kv-dtype=auto,nosuch", "--max-seconds", "30"]
+    tries = ["--try", "max-num-seqs=2,8", "--try", "scheduling-policy=fcfs,nosuch", "--max-seconds", "30"]
     done = subprocess.run([*KNEE, *tries, *SHORT, "--out", str(out)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = tuned.read(out)
     assert found.complete
     ranks = tuning.ranks(found.settings, found.trials)
-    assert ranks[0].setting == "max-num-seqs=8 kv-dtype=auto"
+    assert ranks[0].setting == "max-num-seqs=8 scheduling-policy=fcfs"
     assert {rank.state for rank in ranks if "nosuch" in rank.setting} == {"failed"}
+    assert sum("nosuch" in trial.setting for trial in found.trials) == 1
     assert "--max-num-seqs 8" in (out / "tune.md").read_text()
     assert (out / "tune.png").stat().st_size > 1000
     again = subprocess.run([*KNEE[:4], "--resume", str(out)], capture_output=True, text=True, check=False)
