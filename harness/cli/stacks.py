@@ -27,6 +27,7 @@ _EXAMPLES = """\b
 Examples:
   knee stacks run chat --stack vllm --stack sglang --model /models/llama-3.1-8b --repeat 3
   knee stacks run chat --stack vllm --stack ./mine.toml --model /models/llama-3.1-8b --print
+  knee stacks run chat --stack a=vllm --stack b=vllm --set b.max-num-seqs=16 --model /models/llama-3.1-8b
   knee stacks run tensor-parallel --model /models/llama-3.1-70b --gpu h100-sxm
   knee stacks run --resume results/chat-20260101-120000"""
 # Options of `knee run` that name an endpoint of the operator's own or a share of a run, or that print and stop.
@@ -61,7 +62,19 @@ def list_() -> None:
 @click.argument("scenario", required=False)
 @under(
     "Stacks",
-    option("--stack", multiple=True, metavar="NAME|FILE", help="A recipe by its name or path; once for each stack."),
+    option(
+        "--stack",
+        multiple=True,
+        metavar="[NAME=]RECIPE",
+        help="A recipe by its name or path, once for each stack; NAME= tells two of one recipe apart.",
+    ),
+    option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME.OPTION=VALUE",
+        help="A setting of one stack, or an option of its server's own, like b.max-num-seqs=16.",
+    ),
     of_run(options.target("--model", "What every stack loads: a folder, a file or a name.", "DIR")),
     option("--max-model-len", type=click.IntRange(1), help="Tokens of a prompt and its answer, on every stack."),
     option("--compose", is_flag=True, help="Start the stacks by their compose files; needs Docker."),
@@ -124,7 +137,25 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
     length = flags["max_model_len"]
     specs = [msgspec.structs.replace(spec, max_model_len=spec.max_model_len or length) for spec in specs]
     foreign = bool(campaign and campaign.stacks) and ready.path(path, or_campaign=True).parent != ready.CAMPAIGNS
-    return resolved, shipped.stacks(specs, foreign=foreign), claims
+    return resolved, _set(shipped.stacks(specs, foreign=foreign), flags["settings"]), claims
+
+
+def _set(stacks: list[Stack], settings: Sequence[str]) -> list[Stack]:
+    """Return the stacks with the settings of the command line, like b.max-num-seqs=16."""
+    from harness.base.errors import nearest
+    from harness.stacks import command
+
+    names = [stack.spec.name for stack in stacks]
+    of: dict[str, dict[str, str]] = {name: {} for name in names}
+    for text in settings:
+        at, equals, value = text.partition("=")
+        name, dot, option = at.rpartition(".")
+        if not (equals and dot and option and value):
+            raise HarnessError(f"{text!r} sets nothing", place="--set", way_out="write it like b.max-num-seqs=16")
+        if name not in of:
+            raise HarnessError(f"no stack is called {name}", place=f"--set {text}", way_out=nearest(name, names))
+        of[name][option.lstrip("-")] = value
+    return [command.with_options(stack, of[stack.spec.name], "--set") for stack in stacks]
 
 
 def campaign_of(path: str) -> tuple[Scenario, Campaign]:
@@ -156,7 +187,11 @@ def _chosen(campaign: Campaign, names: Sequence[str]) -> tuple[list[StackSpec], 
 def _specs(names: Sequence[str]) -> list[StackSpec]:
     from harness.spec.recipe import StackSpec
 
-    return [StackSpec(recipe=name) for name in names]
+    def spec(text: str) -> StackSpec:
+        name, equals, path = text.partition("=")
+        return StackSpec(recipe=path, name=name) if equals else StackSpec(recipe=text)
+
+    return [spec(text) for text in names]
 
 
 def _resumed(folder: str) -> tuple[Scenario, list[Stack], list[Claim], bool]:

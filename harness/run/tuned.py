@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -41,7 +40,7 @@ from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.spec import reading
 from harness.spec import scenario as scenarios
-from harness.spec.recipe import Settings, Stack
+from harness.spec.recipe import Stack
 from harness.spec.scenario import Ramp, Scenario
 from harness.spec.work import means
 from harness.stacks import command as commands
@@ -53,7 +52,6 @@ FORMAT = 1
 FILE = "tune.json"
 FOR_PEOPLE = ("tune.md", "tune.html", "tune.png")
 _BEYOND = 1.25  # of the most requests that a setting runs at once: what is in flight where plateaus are compared
-_OFF = {"on": "--{}", "off": "--no-{}"}  # a switch of a server, by its value
 _LARGEST = 16 << 20  # bytes
 _UNMEASURED = 0.03  # relative error of a window that was too short to measure its own
 _OPEN = 0.35  # the same of a search that found no load that misses the limits: twice as much may be within them
@@ -292,39 +290,8 @@ def _named(start: StackStart, setting: Setting) -> StackStart:
 
 
 def with_setting(stack: Stack, setting: Setting, scenario: Scenario) -> Stack:
-    """Return the stack with a setting: of Knee's own settings by their names, else the server's own option.
-
-    An option by which the recipe says one of our settings is that setting. `auto` is the server's default.
-    """
-    ours: dict[str, Any] = {}
-    words: list[str] = []
-    for option, value in setting.values.items():
-        name = _setting(stack, option)
-        if name is not None:
-            ours[name] = None if value == "auto" else value
-        elif value in _OFF:
-            words.append(_OFF[value].format(option))
-        else:
-            words += [f"--{option}", value]
-    try:
-        typed = msgspec.convert(ours, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise HarnessError(
-            f"{setting.name}: {error}", place="--try", way_out="give values that the option has"
-        ) from None
-    own = {name: getattr(typed, name) for name in ours}
-    spec = msgspec.structs.replace(stack.spec, **own, args=[*stack.spec.args, *words])
-    return stacked.set_alike(msgspec.structs.replace(stack, spec=spec), scenario)
-
-
-def _setting(stack: Stack, option: str) -> str | None:
-    """Return the name of the setting of ours that an option is; None where it is the server's alone."""
-    name = option.replace("-", "_")
-    if name in {field.name for field in msgspec.structs.fields(Settings)}:
-        return name
-    return next(
-        (key for key, words in stack.recipe.flags.items() if words[:1] == [f"--{option}"] and "{value}" in words), None
-    )
+    """Return the stack with a setting, and with those of the scenario where it has none."""
+    return stacked.set_alike(commands.with_options(stack, setting.values, "--try"), scenario)
 
 
 def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int:

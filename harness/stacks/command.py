@@ -6,6 +6,8 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,6 +18,7 @@ from harness.spec.recipe import Recipe, Settings, Stack
 
 _LINE = 300  # characters of a command on one line
 _NOT_IN_A_PROJECT = re.compile(r"[^a-z0-9_-]")  # Compose Specification, "name"
+_SWITCHES = {"on": "--{}", "off": "--no-{}"}  # of a server, by value
 _CONTEXT, _SEQS = 4096, 8  # tokens and seats, for a server that has to be given their product
 
 
@@ -38,6 +41,7 @@ def local(stack: Stack, model: str, port: int) -> Command:
     """
     recipe = stack.recipe
     values = {"model": model, "port": str(port), "served": served(recipe, model), "python": sys.executable}
+    values["recipes"] = str(Path(__file__).with_name("recipes"))  # where files lie that a recipe brings along
     words = [_filled(word, values) for word in recipe.command]
     env = {name: _filled(value, values) for name, value in recipe.env.items()}
     return Command(words=[*words, *flags(stack)], env=env)
@@ -76,6 +80,40 @@ def flags(stack: Stack) -> list[str]:
         values = {"value": value, "cache_tokens": str(seqs * context)}
         words += [_filled(word, values) for word in flag(recipe, name, value, spec.name)]
     return [*words, *spec.args]
+
+
+def with_options(stack: Stack, options: Mapping[str, str], place: str) -> Stack:
+    """Return the stack with these options: settings of ours by their names, else the server's own.
+
+    An option by which the recipe says one of our settings is that setting. `auto` is the server's default of a setting;
+    `on` and `off` become --OPTION and --no-OPTION. HarnessError names `place` where a setting has no such value.
+    """
+    ours: dict[str, Any] = {}
+    words: list[str] = []
+    for option, value in options.items():
+        name = _setting(stack, option)
+        if name is not None:
+            ours[name] = None if value == "auto" else value
+        else:
+            words += [_SWITCHES[value].format(option)] if value in _SWITCHES else [f"--{option}", value]
+    try:
+        typed = msgspec.convert(ours, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        given = " ".join(f"{option}={value}" for option, value in options.items())
+        raise HarnessError(f"{given}: {error}", place=place, way_out="give values that the option has") from None
+    own = {name: getattr(typed, name) for name in ours}
+    return msgspec.structs.replace(
+        stack, spec=msgspec.structs.replace(stack.spec, **own, args=[*stack.spec.args, *words])
+    )
+
+
+def _setting(stack: Stack, option: str) -> str | None:
+    """Return the name of the setting of ours that an option is; None where it is the server's alone."""
+    name = option.replace("-", "_")
+    if name in {field.name for field in msgspec.structs.fields(Settings)}:
+        return name
+    words = stack.recipe.flags.items()
+    return next((key for key, each in words if each[:1] == [f"--{option}"] and "{value}" in each), None)
 
 
 def served(recipe: Recipe, model: str) -> str:

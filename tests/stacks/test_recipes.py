@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
 from harness.base.terminal import clean
+from harness.cli import cli
 from harness.cli.stacks import campaign_of
 from harness.results.levelmap import FOLDER
 from harness.run import stacked
@@ -24,7 +26,7 @@ OF_A_GPU = ("vllm", "sglang", "tgi", "tensorrt-llm", "triton", "llama-server", "
 
 
 def test_there_is_a_recipe_for_each_of_the_servers_that_people_run() -> None:
-    assert set(OF_A_GPU) | {"sim"} == set(shipped.names())
+    assert set(OF_A_GPU) | {"deepspeed-mii", "sim"} == set(shipped.names())
 
 
 @pytest.mark.parametrize("name", OF_A_GPU)
@@ -168,3 +170,36 @@ def test_settings_are_names_of_flags() -> None:
     known = {field for field in Settings.__struct_fields__ if field != "gpus"}
     for name in shipped.names():
         assert {key.partition("=")[0] for key in shipped.shipped(name).flags} <= known
+
+
+ENGINES = Path(__file__).parents[1] / "data" / "engines"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in ENGINES.glob("*.txt")))
+def test_a_recipe_uses_options_that_its_engine_has_today(name: str) -> None:
+    known = set((ENGINES / f"{name}.txt").read_text().split("\n"))
+    found = shipped.shipped(name)
+    words = [*found.command, *(word for words in found.flags.values() for word in words)]
+    used = {word for word in words if word.startswith("--")}
+    assert used
+    assert used <= known
+
+
+def test_two_stacks_of_one_recipe_are_told_apart_by_names_and_settings() -> None:
+    done = CliRunner().invoke(
+        cli,
+        ["stacks", "run", "chat", "--stack", "a=vllm", "--stack", "b=vllm", "--set", "b.max-num-seqs=16", "--set",
+         "b.enable-chunked-prefill=off", "--model", "/models/m", "--print"],
+    )  # fmt: skip
+    first, second = done.output.splitlines()
+    assert "--max-num-seqs" not in first
+    assert second.endswith("--max-num-seqs 16 --no-enable-prefix-caching --no-enable-chunked-prefill")
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"), [("c.tp=2", "no stack is called c"), ("a.tp", "sets nothing"), ("a.tp=two", "tp=two")]
+)
+def test_a_setting_of_no_stack_or_of_no_value_is_one_line(text: str, fact: str) -> None:
+    done = CliRunner().invoke(cli, ["stacks", "run", "chat", "--stack", "a=vllm", "--set", text, "--model", "/m"])
+    assert done.exit_code == 1
+    assert fact in done.output
