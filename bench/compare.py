@@ -1,8 +1,9 @@
 """Comparisons against truths that are known: what `knee compare` says of stacks whose curves are drawn.
 
 Runs are of curves (`knee_truths`), so nothing takes time: a level has an error of its own, which it knows, and shares
-another with all levels of its run, which it does not. Equal stacks must show no difference, stacks that are 5 % apart
-theirs, and a load where the order turns over must lie in its interval.
+another with all levels of its run, which it does not. Equal stacks must show no difference, a stack that is slower
+must be found, and a load where the order turns over must lie in its interval. In some rows a run is starved in every
+third trial: it loses 40 % from the middle of its levels on, and the comparison must name it.
 """
 
 from __future__ import annotations
@@ -14,24 +15,50 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import knee_truths
+import msgspec
 import numpy as np
 from knee_truths import TrueCurve
 
 from harness.analysis.points import Point
-from harness.decide.compare.comparison import Pair, compare
-from harness.decide.compare.runs import Facts, Run
+from harness.decide.compare.comparison import compare
+from harness.decide.compare.facts import Facts
+from harness.decide.compare.pairs import Pair
+from harness.decide.compare.runs import Run
 
-APART = 1.05
 SLOWER, HIGHER = (1.10, 1.30), (1.10, 1.30)  # the second stack's single stream and its plateau, where the order turns
+STARVED = 0.6  # of the throughput of a run from the middle of its levels on
+_EVERY = 3  # trials, of which one has a starved run
 FACTS = Facts(
     measured_by="knee", workload="w", unit="output tokens", model="m", parameters=8e9, gpu="g", gpus="1",
     power_limit="700 W", engine="e", precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256",
 )  # fmt: skip
-LEAST = {  # by kind of truth: what is due, and in how many of 20
-    "equal": ("equal stacks: no difference shown", 19),
-    "apart": ("5 % apart: found", 18),
-    "turning": ("turn-over: in its interval", 18),
+
+
+class Case(NamedTuple):
+    """A kind of truth with so many runs a side, what is due, and in how many of 20 trials."""
+
+    due: str
+    fewest: int
+    repeats: int
+    times: float = 1.0  # the second stack over the first
+    starved: bool = False
+    turns: bool = False
+
+
+CASES = {
+    "equal-3": Case("3+3 equal: no difference shown", 19, 3),
+    "slower-3": Case("3+3, 5 % slower: found", 18, 3, times=0.95),
+    "turning-3": Case("3+3, turn-over: in its interval", 18, 3, turns=True),
+    "equal-2": Case("2+2 equal: no difference shown", 19, 2),
+    "slower-2": Case("2+2, 10 % slower: found", 18, 2, times=0.9),
+    "starved-equal-3": Case("3+3 equal, 1 starved: none shown", 19, 3, starved=True),
+    "starved-slower-3": Case("3+3, 5 % slower, 1 starved: found", 18, 3, times=0.95, starved=True),
+    "named-3": Case("3+3, 1 starved: named, no other", 19, 3, starved=True),
+    "starved-equal-2": Case("2+2 equal, 1 starved: none shown", 19, 2, starved=True),
+    "starved-slower-2": Case("2+2, 10 % slower, 1 starved: not wrong", 20, 2, times=0.9, starved=True),
+    "named-2": Case("2+2, 1 starved: named, no other", 19, 2, starved=True),
 }
+LEAST = {kind: (case.due, case.fewest) for kind, case in CASES.items()}
 
 
 class Noise(NamedTuple):
@@ -85,32 +112,53 @@ def crossing(one: TrueCurve, other: TrueCurve, low: float, high: float) -> float
     return math.sqrt(low * high)
 
 
+def starved(run: Run) -> Run:
+    """Return a run that loses throughput from the middle of its levels on."""
+    middle = len(run.points) // 2
+    lost = [msgspec.structs.replace(each, throughput=STARVED * each.throughput) for each in run.points[middle:]]
+    return msgspec.structs.replace(run, points=[*run.points[:middle], *lost])
+
+
 def trial(kind: str, noise: Noise, rng: np.random.Generator) -> bool:
     """Return whether the comparison of a drawn pair says what is true."""
+    case = CASES[kind]
     truth = knee_truths.drawn("capped", rng)
-    other = {"equal": lambda: truth, "apart": lambda: faster(truth, APART), "turning": lambda: turning(truth, rng)}[
-        kind
-    ]()
+    other = turning(truth, rng) if case.turns else faster(truth, case.times)
     levels = knee_truths.doubling(max(truth.B, other.B))
-    pair = compared(truth, other, levels, noise, rng)
-    if kind == "equal":
-        return pair.outcome == "no_difference"
-    if kind == "apart":
-        return pair.faster == "B"
+    one, two = (
+        runs(name, curve, levels, noise._replace(repeats=case.repeats), rng)
+        for name, curve in (("A", truth), ("B", other))
+    )
+    victim = ""
+    if case.starved and rng.random() < 1 / _EVERY:
+        of = rng.choice([0, 1])
+        side = (one, two)[of]
+        side[0] = starved(side[0])
+        victim = side[0].place
+    found = compare([*one, *two])
+    (pair,) = found.pairs
+    if kind.startswith("named"):
+        return [odd.place for stack in found.stacks for odd in stack.odd] == [victim] * bool(victim)
+    if case.turns:
+        return _meets(pair, crossing(truth, other, 1.0, float(levels[-1])))
+    if case.times == 1.0:
+        return pair.outcome not in ("faster", "turns_over")
+    if case.starved and case.repeats == 2:
+        return pair.faster != "B" and pair.outcome != "turns_over"
+    return pair.faster == "A"
+
+
+def _meets(pair: Pair, at: float) -> bool:
+    """Return whether the load where the order turns over lies in its interval."""
     turned = pair.turnover
     if turned is None or turned.at.ci95 is None:
         return False
-    at, (low, high) = crossing(truth, other, 1.0, float(levels[-1])), turned.at.ci95
+    low, high = turned.at.ci95
     return low is not None and high is not None and low <= at <= high and turned.below == "A"
 
 
-def compared(one: TrueCurve, other: TrueCurve, levels: list[int], noise: Noise, rng: np.random.Generator) -> Pair:
-    (pair,) = compare([*runs("A", one, levels, noise, rng), *runs("B", other, levels, noise, rng)]).pairs
-    return pair
-
-
 def parser() -> argparse.ArgumentParser:
-    """Return the options, less how many runs a side has."""
+    """Return the options."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -125,7 +173,7 @@ def count(
     trial: Callable[[str, Noise, np.random.Generator], bool],
 ) -> int:
     """Draw as many of each kind as are asked for, and count those of which the right thing is said."""
-    noise = Noise(options.run_noise, options.level_noise, options.repeats)
+    noise = Noise(options.run_noise, options.level_noise, getattr(options, "repeats", 0))
     met = True
     for i, (kind, (due, fewest)) in enumerate(least.items()):
         rngs = [np.random.default_rng([options.seed, i, number]) for number in range(options.trials)]
@@ -133,16 +181,14 @@ def count(
         ok = right * 20 >= fewest * options.trials
         met = met and ok
         print(
-            f"{due:36} {right:5} of {options.trials}   at least {fewest} of 20   {'met' if ok else 'MISSED'}",
+            f"{due:40} {right:5} of {options.trials}   at least {fewest} of 20   {'met' if ok else 'MISSED'}",
             flush=True,
         )
     return 0 if met else 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser()
-    options.add_argument("--repeats", type=int, default=3)
-    return count(options.parse_args(arguments), LEAST, trial)
+    return count(parser().parse_args(arguments), LEAST, trial)
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def test_a_reader_of_another_package_maps_its_names(acme: Path, loads: Path) -> 
 
 
 def test_the_content_of_a_file_loads_no_package(acme: Path, loads: Path) -> None:
-    with pytest.raises(HarnessError, match="a JSON of no known tool"):
+    with pytest.raises(HarnessError, match="a file of no known tool"):
         readers.read(loads)
     assert "knee_acme" not in sys.modules
     with pytest.raises(HarnessError, match="no format 'acne'; did you mean 'acme'"):
@@ -244,7 +244,7 @@ def test_an_unknown_exporter_is_a_usage_error_and_loads_no_package(acme: Path, t
 
 
 def test_each_module_of_the_packages_is_registered() -> None:
-    assert list(readers.built_in()) == ["sglang", "vllm", "guidellm", "aiperf", "inference-perf", "llm-d"]
+    assert list(readers.built_in()) == ["sglang", "vllm", "guidellm", "aiperf", "inference-perf", "llm-d", "inferencex"]
     assert all(exporters.find(name).text or exporters.find(name).files for name in exporters.names())
 
 

@@ -108,11 +108,14 @@ def occupancy(level: LevelSummary) -> Occupancy | None:
 def occupancy_of_file(load: float, level: ForeignLevel) -> Occupancy | None:
     """Return what a level of another tool's file shows of the seats; None where it has no mean TPOT."""
     tpot_s = level.tpot_s.mean or level.itl_mean_s
-    streaming = _by_law(level.output_tokens_per_s, tpot_s)
+    own = level.service
+    streaming = own.streaming.mean if own else _by_law(level.output_tokens_per_s, tpot_s)
     if not level.valid or not streaming or not tpot_s:
         return None
     seconds = level.requests / level.requests_per_s if level.requests and level.requests_per_s else 1.0
-    return Occupancy(load, level.in_flight or load, streaming, tpot_s, seconds)
+    counted = (own.most, own.most_fraction) if own else (0, 0.0)
+    N = level.in_flight or load
+    return Occupancy(load, N, streaming, tpot_s, level.window_s or seconds, *counted, level.running, level.waiting)
 
 
 def _by_law(tokens_per_s: float | None, tpot_s: float | None) -> float | None:

@@ -18,7 +18,11 @@ REFUSED = 3  # exit status
 
 @click.command()
 @click.argument("stacks", nargs=-1, required=True, metavar="[NAME=]DIR|FILE…")
-@click.option("--vary", metavar="NAME,…", help="What may differ: engine, precision, kv-dtype, tp, max-num-seqs, start.")
+@click.option(
+    "--vary",
+    metavar="NAME,…",
+    help="All that may differ, of engine, precision, kv-dtype, tp, max-num-seqs and start; without it each may.",
+)
 @click.option("--answers", is_flag=True, help="Rank only stacks whose canaries' answers are unchanged and as right.")
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
 @click.option("--scenarios", metavar="NAME,…", help="Compare under each of these scenarios: who wins where.")

@@ -109,15 +109,16 @@ def _merged(shards: tuple[str, ...], out: str) -> Path:
 
 
 @click.command()
-@click.argument("source", metavar="FILE|DIR|-")
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-…")
 @click.option("--json", "as_json", is_flag=True, help="Print the `curve` object of summary.json on stdout.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Seed of the drawn curves.")
 @click.option("--format", "named", metavar="NAME", default="", help=output.FORMAT_HELP)
-def fit(source: str, as_json: bool, seed: int, named: str) -> None:
+def fit(sources: tuple[str, ...], as_json: bool, seed: int, named: str) -> None:
     """Fit the curve to measured points.
 
-    They are those of a result folder, of another tool's file (vllm bench serve, SGLang, GuideLLM, AIPerf,
-    inference-perf, llm-d), or of a CSV of concurrency and output tokens per second. The CSV begins with
+    They are those of a result folder, of another tool's file (vllm bench serve and sweep, SGLang, GuideLLM, AIPerf,
+    genai-perf, inference-perf, llm-d, InferenceX), or of a CSV of concurrency and output tokens per second. Several
+    files, or a folder of them, are the levels of one curve. The CSV begins with
     `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
     """
     import msgspec
@@ -125,7 +126,7 @@ def fit(source: str, as_json: bool, seed: int, named: str) -> None:
     from harness.library import answers as fitting
     from harness.report import facts, terminal
 
-    measured = _of_stdin(named) if source == "-" else fitting.read(source, named)
+    measured = _of_stdin(named) if sources == ("-",) else fitting.read(*sources, format=named)
     found = fitting.fitted(measured, seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())

@@ -35,14 +35,14 @@ class Measured(NamedTuple):
 def fit(source: str | Path | Measurement | Iterable[Sequence[float]], *, seed: int = 0, format: str = "") -> Fit:
     """Return the curve and its knees: `.curve` and `.knees`, as in summary.json.
 
-    The source is a result folder, a measurement, another tool's file, a CSV, or pairs of concurrency and output tokens
-    per second, with one standard error as a third figure where it is known. `seed` is that of the drawn curves, and
-    `format` names the file's format where its content does not say it.
+    The source is a result folder, a measurement, another tool's file or a folder of such files, a CSV, or pairs of
+    concurrency and output tokens per second, with one standard error as a third figure where it is known. `seed` is
+    that of the drawn curves, and `format` names the file's format where its content does not say it.
     """
     if isinstance(source, Measurement):
         return fitted(_of_run(source), seed)
     if isinstance(source, str | Path):
-        return fitted(read(str(source), format), seed)
+        return fitted(read(str(source), format=format), seed)
     return curve.fit([_point(row) for row in source], seed=seed)
 
 
@@ -53,11 +53,16 @@ def fitted(measured: Measured, seed: int = 0) -> Fit:
     return msgspec.structs.replace(found, knees=knees)
 
 
-def read(source: str, format: str = "") -> Measured:
-    """Read the levels of a result folder or of a file."""
-    if Path(source).is_dir():
-        return _of_run(load(source))
-    return of_foreign(readers.read(source, format), source)
+def read(source: str, *more: str, format: str = "") -> Measured:
+    """Read the levels of a result folder, or of another tool's files and folders of files as those of one curve."""
+    sources = (source, *more)
+    if not any(runs.is_run(each) for each in sources):
+        found = [(each, runs.read_foreign(each, format)) for each in sources]
+        place = ", ".join(sources)
+        return of_foreign(readers.joined(found, place) if more else found[0][1], place)
+    if more:
+        raise HarnessError("a result folder is fitted alone", place=", ".join(sources), way_out="give one")
+    return _of_run(load(source))
 
 
 def of_foreign(found: ForeignResult, place: str) -> Measured:
@@ -97,11 +102,11 @@ def compare(
 ) -> Report:
     """Return a comparison for each workload, as in comparison.json.
 
-    Each stack is a result folder or another tool's file, with its name in front where it needs one: "vllm=results/a".
-    Several of one name are its repeats. `vary` names what may differ, `force` ranks although something else does, and
-    `scenarios` are those to compare under. With `answers` no stack is ranked whose canaries' answers change under load
-    or are less often right. `format` names the files' format, where their content does not say it. HarnessError
-    where nothing can be compared.
+    Each stack is a result folder, or another tool's file or a folder of them, with its name in front where it needs
+    one: "vllm=results/a". Several of one name are its repeats. `vary` names all that may differ of how servers are set
+    up, `force` ranks although something else does, and `scenarios` are those to compare under. With `answers` no stack
+    is ranked whose canaries' answers change under load or are less often right. `format` names the files' format, where
+    their content does not say it. HarnessError where nothing can be compared.
     """
     found = runs.labelled([str(each) for each in stacks], format)
     return comparison.by_workload(found, scenarios, vary=fairness.varied(vary), forced=force, answers=answers)

@@ -111,11 +111,11 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def frontier(
     name: str, per_user: str, series: Sequence[Series], *, room: float, subtitle: str = "", missing: str = ""
 ) -> Chart:
-    """Return throughput per user against throughput per GPU, with `room` above the highest point, as a factor."""
+    """Return the Pareto picture, throughput per user against that per GPU; `room` is above the highest, a factor."""
     everywhere = [point for each in series for point in each.points]
     return Chart(
         name=name,
-        title="Throughput per user against throughput per GPU",
+        title="Pareto: throughput per user against throughput per GPU",
         subtitle=subtitle,
         x=Scale(label=per_user, ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
         y=Scale(label="output tok/s per GPU", ends=(0, room * max((p.y for p in everywhere), default=1.0))),

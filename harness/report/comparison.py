@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from harness.analysis.stats import Z95, known_mean
 from harness.data.summary import Knees
 from harness.data.views import Value
-from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
+from harness.decide.compare.comparison import Comparison, Report, Spot, Stack
+from harness.decide.compare.pairs import Pair, Ratio
 from harness.decide.compare.runs import Load
 from harness.report import chart
 from harness.report.answer import of_curve
 from harness.report.chart import PARTS, Chart, Datum, Guide, Scale, Series, ticks
-from harness.report.document import SIMULATED, Column, Document, Fact, Section, shown
-from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
+from harness.report.comparison_answer import UNCERTAIN, answer, ends_of, sentence
+from harness.report.document import SIMULATED, Column, Document, Section, shown
+from harness.report.format import MISSING, interval, listed, load, ms, number, plain
 from harness.spec.work import Unit
 
 PICTURE = "comparison.png"
-_ANSWER = "Answer"
-_DIFFER = ("faster", "turns_over")  # outcomes of a pair
-_AGAIN = "measure each stack at least twice, better three times, in turn"
+_AT_LIMITS = "Between levels by interpolation, without an interval."
 
 
 def report(found: Report) -> Document:
@@ -34,7 +34,7 @@ def report(found: Report) -> Document:
         sections += _sections(each, name, f"-{i}") if many else _sections(each)
     first = found.workloads[0]
     return Document(
-        title=" against ".join(map(plain, stacks)),
+        title=" against ".join(map(plain, stacks)) + _by(found.workloads[0]),
         subtitle="" if many or not first.workload else f"workload {plain(first.workload)}",
         answer=sentence(first) if not many else "winner by workload",
         simulated=SIMULATED if simulated else "",
@@ -44,67 +44,9 @@ def report(found: Report) -> Document:
     )
 
 
-def sentence(found: Comparison) -> str:
-    """Return the first answer in a line."""
-    fact = answer(found)[0]
-    return fact.value if fact.label == _ANSWER else f"{fact.label}: {fact.value}"
-
-
-def answer(found: Comparison) -> list[Fact]:
-    """Return a line for each pair, those that differ before the others, and what weakens all of them."""
-    out = []
-    if found.fatal:
-        out.append(Fact("Forced" if found.forced else "Refused", f"not alike: {listed(found.fatal)}", _way_out(found)))
-    if not found.refused:
-        out += [_pair(found, pair) for pair in sorted(found.pairs, key=lambda pair: pair.outcome not in _DIFFER)]
-    if found.unknown:
-        out.append(Fact("Unknown", listed(found.unknown), "they may differ, which weakens every answer"))
-    return out
-
-
-def _way_out(found: Comparison) -> str:
-    if found.forced:
-        return "ranked all the same, as --force asks"
-    hints = [row.why for row in found.fairness if row.name in found.fatal and row.why]
-    return joined(*hints, "no ranking; --force ranks all the same")
-
-
-def _pair(found: Comparison, pair: Pair) -> Fact:
-    """Return who is faster, or why nobody is shown to be."""
-    a, b, apart = plain(pair.a), plain(pair.b), pair.b_over_a
-    if apart is None:
-        return Fact(_ANSWER, f"{b} against {a}: not ranked", "no concurrency was measured in every run of both")
-    figures = f"{b} has {apart.value:.3f} × the throughput of {a}"
-    ends = f"{(1 - pair.alpha) * 100:.3g} % interval {_ends(apart.ci95)}"
-    over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
-    counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
-    basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", _turn(pair))
-    match pair.outcome:
-        case "faster":
-            return Fact(_ANSWER, f"{plain(pair.faster)} is faster: {figures} ({ends})", basis)
-        case "turns_over":
-            turned = pair.turnover
-            value = f"{plain(turned.below)} is faster at low load, {plain(turned.above)} at high load" if turned else ""
-            return Fact(_ANSWER, value, joined(_turn(pair), f"over all loads {figures} ({ends})"))
-        case "no_difference":
-            least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
-            return Fact(_ANSWER, f"no difference shown: {figures} ({ends})", joined(least, basis))
-        case _:
-            why = f"one run of a stack cannot show how runs differ: {_AGAIN}"
-            return Fact(_ANSWER, f"not ranked: {figures} ({ends}, by the windows alone)", joined(why, basis))
-
-
-def _turn(pair: Pair) -> str:
-    """Return the load at which the order turns over."""
-    turned = pair.turnover
-    if turned is None:
-        return ""
-    where = f"{number(turned.at.value)} requests in flight ({confidence(turned.at.ci95)})"
-    return f"the order turns over at {where}: {plain(turned.below)} below, {plain(turned.above)} above"
-
-
-def _ends(ends: tuple[float, float]) -> str:
-    return f"{ends[0]:.3f}–{ends[1]:.3f}"
+def _by(found: Comparison) -> str:
+    """Return what the comparison is about."""
+    return f", by {listed(found.differ)}" if found.differ and not found.refused else ""
 
 
 def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Section]:
@@ -123,6 +65,8 @@ def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Secti
         Section(f"{prefix}Fairness", columns=_fairness(found)),
         Section(f"{prefix}Throughput at equal load", columns=_ratios(found), note=_pointwise(found)),
         Section(f"{prefix}Side by side", columns=_side_by_side(found)),
+        Section(f"{prefix}At equal throughput", columns=_at_throughput(found)),
+        Section(f"{prefix}At equal latency", columns=_at_limits(found), note=_AT_LIMITS if found.at_limits else ""),
         Section(f"{prefix}At equal load", columns=_equal_load(found)),
         Section(f"{prefix}What other tools' files cannot support", lines=lacks),
     ]
@@ -150,7 +94,7 @@ def _cell(pair: Pair) -> str:
         return "not alike"
     if pair.b_over_a is None:
         return MISSING
-    return f"{pair.b_over_a.value:.3f} ({_ends(pair.b_over_a.ci95)})"
+    return f"{pair.b_over_a.value:.3f} ({UNCERTAIN if pair.b_over_a.uncertain else ends_of(pair.b_over_a.ci95)})"
 
 
 def _fairness(found: Comparison) -> list[Column]:
@@ -184,7 +128,7 @@ def _ratios(found: Comparison) -> list[Column]:
         label = plain(pair.b)
         rates = [number(by[C].b_tokens_per_s) if C in by else MISSING for C in loads]
         ratios = [f"{by[C].b_over_a.value:.3f}" if C in by else MISSING for C in loads]
-        ends = [_ends(by[C].b_over_a.ci95) if C in by else MISSING for C in loads]
+        ends = [_level_ends(by[C].b_over_a) if C in by else MISSING for C in loads]
         columns += [
             Column(f"{label}\n{per_s[pair.b]}", rates),
             Column("\nratio", ratios),
@@ -193,10 +137,15 @@ def _ratios(found: Comparison) -> list[Column]:
     return columns
 
 
+def _level_ends(of: Ratio) -> str:
+    return "too uncertain" if of.uncertain else ends_of(of.ci95)
+
+
 def _side_by_side(found: Comparison) -> list[Column]:
     names: dict[str, Callable[[Stack], str]] = {
         "runs": lambda stack: str(stack.runs),
-        "hinge": _hinge,
+        "knee by seats": lambda stack: f"{plain(stack.seats)}" if stack.seats else MISSING,
+        "knee by the curve": _hinge,
         "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, _per_s(stack)),
         "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, _per_s(stack)),
         "plateau over the predicted one": lambda stack: _share(stack.of_predicted),
@@ -237,6 +186,33 @@ def _value(value: Value, unit: str) -> str:
 
 def _share(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
+
+
+def _at_throughput(found: Comparison) -> list[Column]:
+    """Return the latencies of each stack where all deliver the same."""
+    rows = found.at_throughput
+    if not rows:
+        return []
+    columns = [Column(f"\n{_per_s(found.stacks[0])}", [number(row.tokens_per_s) for row in rows])]
+    for i, stack in enumerate(found.stacks):
+        columns += [
+            Column(f"{plain(stack.label)}\nTTFT p50 ms", [ms(row.ttft_p50_s[i]) for row in rows]),
+            Column("\nITL mean ms", [ms(row.itl_mean_s[i]) for row in rows]),
+        ]
+    return columns
+
+
+def _at_limits(found: Comparison) -> list[Column]:
+    """Return the throughput of each stack within the same limits."""
+    rows = found.at_limits
+    if not rows:
+        return []
+    limits = [f"{'TTFT p50' if row.figure == 'ttft_p50_s' else 'ITL mean'} {ms(row.limit_s)} ms" for row in rows]
+    columns = [Column("limit", limits, words=True)]
+    for i, stack in enumerate(found.stacks):
+        cells = [number(row.tokens_per_s[i]) + (" or more" if row.open[i] else "") for row in rows]
+        columns.append(Column(f"{plain(stack.label)}\n{_per_s(stack)}", cells))
+    return columns
 
 
 def _equal_load(found: Comparison) -> list[Column]:
@@ -329,7 +305,7 @@ def _line(stack: Stack) -> list[Datum]:
 
 
 def frontier(found: Comparison, suffix: str = "") -> Chart:
-    """Return output tok/s per GPU against output tok/s per user, a point a level."""
+    """Return the Pareto picture: output tok/s per GPU against output tok/s per user, a point a level."""
     series = []
     for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
         loads = sorted({each.load for each in stack.loads if not each.open_loop})

@@ -604,10 +604,39 @@ def test_all_levels_make_one_ratio_in_which_their_errors_average() -> None:
         parse("output_tokens_per_s@all >= 3")
 
 
-def test_one_run_of_a_side_is_not_decided() -> None:
-    found = outcome("output_tokens_per_s@8 >= 0.5*baseline", repeats(0.2)[:1], repeats(1.0))
+def test_one_run_of_a_side_decides_as_much_as_runs_usually_differ() -> None:
+    """A level of one run differs by 6 %, of 3 degrees of freedom: t = 3.1824 · 0.06 · √2 = 0.27, ×1.31."""
+    one = [outcome(f"output_tokens_per_s@8 >= {factor}*baseline", repeats(0.965)[:1], repeats(1.0)[:1])
+           for factor in (0.7, 0.95, 1.3)]  # fmt: skip
+    assert [each.outcome for each in one] == ["met", "unresolved", "missed"]
+    assert one[0].ratio is not None
+    assert one[0].ratio.ci95[0] == pytest.approx(one[0].ratio.value / math.exp(3.1824 * 0.06 * math.sqrt(2)), rel=1e-3)
+    assert not one[0].ratio.known
+
+
+def test_one_run_of_a_side_does_not_decide_a_latency() -> None:
+    found = outcome("ttft_mean@8 <= 2*baseline", repeats(1.0)[:1], repeats(1.0))
     assert (found.outcome, found.why) == ("unresolved", "one run of a side cannot show how runs differ")
     assert "--repeat 3" in found.way_out
+
+
+def test_a_plateau_of_one_run_is_met_and_one_that_is_open_above_by_its_levels() -> None:
+    good, slow = measured(), measured(summaries.full())
+    assert outcome("plateau >= 0.7*baseline", [slow], [good]).outcome == "met"
+    made = summaries.full()
+    assert made.curve is not None
+    short = [
+        msgspec.structs.replace(each, output_tokens_per_s=Estimate(361.0), output_tokens_per_s_se=20.0)
+        for each in made.levels
+        if not each.verdicts
+    ]
+    above = msgspec.structs.replace(made.curve, plateau_tokens_per_s=Value(365.0, (250.0, None)), dip=None)
+    found = outcome("plateau >= 272", [measured(msgspec.structs.replace(made, levels=short, curve=above))])
+    assert found.outcome == "met"
+    assert found.ci95 is not None
+    # 361 less 1.96 · 20, widened for the highest of 11 levels
+    assert found.ci95[0] is not None
+    assert 272 < found.ci95[0] < 361 - 1.96 * 20
 
 
 def test_sides_that_are_not_alike_decide_nothing_but_another_engine_is_what_a_check_is_for() -> None:
@@ -629,14 +658,16 @@ def test_runs_that_are_no_repeats_of_each_other_decide_nothing() -> None:
     assert (found.outcome, found.why) == ("unresolved", "the runs are not repeats of each other: GPU")
 
 
-def test_a_provisional_plateau_makes_no_ratio() -> None:
+def test_a_provisional_plateau_meets_a_ratio_by_what_it_is_at_least() -> None:
     why = "provisional: 1 level past the knee, 2 are needed"
     good, unsure = [measured()] * 3, [measured(summaries.provisional())] * 3
     assert outcome("plateau >= 0.5*baseline", good, good).outcome == "met"
-    found = outcome("plateau >= 0.5*baseline", unsure, good)
+    assert outcome("plateau >= 0.5*baseline", unsure, good).outcome == "met"
+    found = outcome("plateau >= 0.98*baseline", unsure, good)
     assert (found.outcome, found.ratio, found.why) == ("unresolved", None, why)
     assert found.way_out == "measure 16, 23, 32 in flight"
-    assert outcome("plateau <= 0.5*baseline", [*good, *unsure[:1]], good).outcome == "unresolved"
+    assert outcome("plateau <= 0.5*baseline", unsure, good).outcome == "missed"
+    assert outcome("plateau <= 1.5*baseline", unsure, good).outcome == "unresolved", "it may be higher"
     found = outcome("plateau >= 0.5*baseline", good, unsure)
     assert (found.outcome, found.value, found.why) == ("unresolved", None, f"the baseline: {why}")
 

@@ -9,11 +9,13 @@ import msgspec
 import pytest
 
 from harness.data.views import Value
-from harness.decide.compare.comparison import Comparison, LevelRatio, Pair, Ratio, Report, Spot, Stack
-from harness.decide.compare.crossover import Crossover
+from harness.decide.compare.comparison import Comparison, OddRun, Report, Spot, Stack
+from harness.decide.compare.crossover import Crossover, Lead
+from harness.decide.compare.equal import AtLimit, AtThroughput
 from harness.decide.compare.fairness import Row
+from harness.decide.compare.pairs import LevelRatio, Pair, Ratio
 from harness.decide.compare.runs import Load
-from harness.report import comparison, markdown, page
+from harness.report import comparison, comparison_answer, markdown, page
 from tests.builders import summaries
 
 CURVE = summaries.full().curve
@@ -43,7 +45,7 @@ def found(*pairs: Pair, **of: Any) -> Comparison:
 
 
 def words(each: Comparison) -> list[str]:
-    return [f"{fact.label}: {fact.text}" for fact in comparison.answer(each)]
+    return [f"{fact.label}: {fact.text}" for fact in comparison_answer.answer(each)]
 
 
 def test_a_faster_stack_is_named_with_ratio_interval_and_basis() -> None:
@@ -63,8 +65,30 @@ def test_an_order_that_turns_over_has_its_load() -> None:
     turned = Crossover(at=Value(12.3, (10.1, 14.2)), below="one", above="other")
     text = words(found(pair("turns_over", turnover=turned)))[0]
     assert "one is faster at low load, other at high load" in text
-    assert "at 12.3 requests in flight (95 % interval 10.1–14.2): one below, other above" in text
+    assert "they cross at 12.3 (95 % interval 10.1–14.2)" in text
     assert [guide.at for guide in comparison.curves(found(pair("turns_over", turnover=turned))).guides] == [12.3]
+
+
+def test_each_side_of_a_crossing_has_its_ratio() -> None:
+    leads = [Lead("one", 1.6, [1.0]), Lead("other", 2.1, [8.0, 16.0])]
+    turned = Crossover(at=Value(2.2, (1.0, 4.0)), below="one", above="other", leads=leads)
+    assert words(found(pair("turns_over", turnover=turned)))[0].startswith(
+        "Answer: one has 1.60 × the throughput of other at 1 in flight, other 2.10 × that of one at 8 to 16; "
+        "they cross at 2.20 (95 % interval 1–4); over all loads "
+    )
+
+
+def test_an_interval_that_says_nothing_is_not_printed() -> None:
+    wide = Ratio(0.8, (0.3, 2.0), repeated=True)
+    text = words(found(pair("too_uncertain", b_over_a=wide, enough_runs=12)))[0]
+    assert text.startswith("Answer: too uncertain to say: other has 0.800 × the throughput of one; 12 runs of each")
+    assert "0.3" not in text
+
+
+def test_a_run_that_is_off_is_named() -> None:
+    off = [OddRun("runs/3", 8.0, 0.6, left_out=True)]
+    text = words(found(stacks=[stack("one", odd=off), stack("other")]))
+    assert "Left out: runs/3 of one has 0.60 × the throughput of its other runs from C = 8 on" in text
 
 
 def test_of_several_pairs_one_that_differs_is_the_headline() -> None:
@@ -74,25 +98,42 @@ def test_of_several_pairs_one_that_differs_is_the_headline() -> None:
     assert "is faster" in first
     assert "(98.3 % interval " in first
     assert "no difference shown" in second
-    assert comparison.sentence(found(alike, apart)) in first
+    assert comparison_answer.sentence(found(alike, apart)) in first
 
 
 def test_too_few_repeats_are_said_with_the_figures() -> None:
-    text = words(found(pair("too_few_repeats")))[0]
+    alone = Ratio(1.05, (0.92, 1.2), repeated=False, known=False)
+    text = words(found(pair("too_few_repeats", b_over_a=alone, run_spread=0.034, enough_runs=5)))[0]
     assert "not ranked: other has 1.050 ×" in text
-    assert "by the windows alone" in text
-    assert "three times" in text
+    assert "no stack has repeats: runs are taken to differ by 3.40 %, as is usual" in text
+    assert "5 runs of each, in turn, would show a difference of this size" in text
 
 
 def test_a_refusal_names_the_rows_and_no_figure() -> None:
-    rows = [Row(name="engine", values=["a", "b"], state="fatal", why="--vary engine allows it")]
-    text = words(found(pair("refused"), fatal=["engine"], fairness=rows, unknown=[]))
-    assert text == ["Refused: not alike: engine; --vary engine allows it; no ranking; --force ranks all the same"]
+    rows = [Row(name="GPU", values=["h100", "a100"], state="fatal")]
+    rows += [Row(name="engine", values=["a", "b"], state="allowed")]
+    refused = found(pair("refused"), fatal=["GPU"], differ=["engine"], fairness=rows, unknown=[])
+    assert words(refused) == ["Refused: not alike: GPU (h100 / a100); no ranking; --force ranks all the same"]
+    assert comparison.report(Report(workloads=[refused])).title == "one against other"
+
+
+def test_what_differs_is_named_by_the_headline() -> None:
+    rows = [
+        Row(name="precision", values=["bf16", "fp8"], state="allowed"),
+        Row(name="lost loads", values=["none", "16: 12% failed"], state="allowed", why="a load was lost"),
+    ]
+    made = found(differ=["precision"], fairness=rows, unknown=[])
+    assert comparison.report(Report(workloads=[made])).title == "one against other, by precision"
+    assert words(made)[1:] == [
+        "Differ: precision (bf16 / fp8)",
+        "Lost loads: lost loads (none / 16: 12% failed); a load was lost",
+    ]
 
 
 def test_a_forced_ranking_is_branded_first() -> None:
-    text = words(found(fatal=["engine"], forced=True))
-    assert text[0].startswith("Forced: not alike: engine")
+    rows = [Row(name="GPU", values=["h100", "a100"], state="fatal")]
+    text = words(found(fatal=["GPU"], fairness=rows, forced=True))
+    assert text[0].startswith("Forced: not alike: GPU (h100 / a100); ")
     assert "other is faster" in text[1]
 
 
@@ -111,6 +152,19 @@ def test_the_tables_have_both_stacks_side_by_side() -> None:
     assert tables["At equal load"]["TTFT ms\np50"] == ["50", "50"]
     assert "$ per\n1M out" not in tables["At equal load"], "nobody has a price"
     assert tables["Side by side"]["one"][0] == "3"
+
+
+def test_stacks_are_compared_at_the_same_throughput_and_at_the_same_latency() -> None:
+    rows = [AtThroughput(tokens_per_s=400.0, ttft_p50_s=[0.05, None], itl_mean_s=[0.01, 0.02])]
+    limits = [AtLimit(figure="itl_mean_s", limit_s=0.02, tokens_per_s=[800.0, 500.0], open=[True, False])]
+    document = comparison.report(Report(workloads=[found(at_throughput=rows, at_limits=limits)]))
+    tables = {
+        section.title: {column.head: list(column.cells) for column in section.columns} for section in document.sections
+    }
+    assert tables["At equal throughput"]["one\nTTFT p50 ms"] == ["50"]
+    assert tables["At equal latency"] == {
+        "limit": ["ITL mean 20 ms"], "one\ntok/s": ["800 or more"], "other\ntok/s": ["500"],
+    }  # fmt: skip
 
 
 def test_throughput_has_the_unit_of_the_runs() -> None:

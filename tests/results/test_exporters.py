@@ -112,10 +112,14 @@ def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary:
     assert len(found.levels) == len(summary.levels) > 3
     assert found.simulated == summary.simulated
     for back, level in zip(found.levels, summary.levels, strict=True):
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {"in_flight": level.in_flight, "se": level.output_tokens_per_s_se}
+        own |= {
+            "se_assumed": level.output_tokens_per_s_se_assumed,
+            "window_s": level.window_s,
+            "service": level.service or None,
+        }
+        own |= {"running": level.server and level.server.running, "waiting": level.server and level.server.waiting}
         if export is as_csv:
-            own = {"in_flight": level.in_flight, "se": level.output_tokens_per_s_se}
-            own["se_assumed"] = level.output_tokens_per_s_se_assumed
             own["itl_mean_s"] = level.itl_s.mean
         alike(back, wanted(level, **own))
 
@@ -271,7 +275,7 @@ def test_lines_of_a_simulation_and_of_a_measurement_are_no_one_run(export: Expor
 def test_a_level_in_whose_window_few_requests_began_was_in_flight_all_the_same() -> None:
     level = msgspec.structs.replace(full().levels[-2], requests=20)
     (found,) = read(as_vllm(msgspec.structs.replace(full(), levels=[level]))).levels
-    assert (found.concurrency, found.in_flight, found.in_flight_ok) == (48.0, None, True)
+    assert (found.concurrency, found.in_flight, found.in_flight_ok) == (48.0, level.in_flight, True)
 
 
 @pytest.mark.parametrize(("cell", "said"), [("FALSE", False), ("WAHR", True), ("", False), ("True", True)])

@@ -149,7 +149,7 @@ def test_a_curve_needs_requests_in_flight() -> None:
 @pytest.mark.parametrize(
     ("data", "fact"),
     [
-        (b"{}", "a JSON of no known tool"),
+        (b"{}", "a file of no known tool"),
         (b'{"output_throughput": "x", "total_token_throughput": 1}', "no output tokens per second"),
         (b'{"output_throughput": 1e400, "total_token_throughput": 1}', "no output tokens per second"),
         (b'{"output_throughput": -5, "total_token_throughput": 1}', "no output tokens per second"),

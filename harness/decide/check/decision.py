@@ -3,8 +3,8 @@
 One run's figure has the interval of its summary. A percentile against a limit is decided by attainment, as an SLO is
 (`analysis.slo`): the share of requests within it. Error rates are counts, by Wilson's score. Several runs of one side
 (folders, or repeats of one folder) are a sample: Student's t on their mean. Against a baseline the runs of both sides
-make a ratio, as in `decide.compare.ratio`; a single run of a side cannot show how runs differ, so it decides nothing.
-Neither does a figure that is provisional: nothing bounds what it is at least from above.
+make a ratio, as in `decide.compare.ratio`. One run a side decides of throughput what the usual spread between runs
+allows, and nothing of other figures. A figure that is open above, or provisional, can meet what it is at least.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from harness.analysis import slo
 from harness.analysis.level import Facts, attainments
 from harness.analysis.rules import Purpose, usable
+from harness.analysis.stats import t_quantile
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import Attainment, LevelSummary
@@ -29,6 +30,7 @@ from harness.decide.check.sides import (
     NOTHING_IN_COMMON,
     CheckedRun,
     common,
+    hull,
     in_logarithms,
     is_bracket,
     levels_at,
@@ -41,12 +43,13 @@ from harness.decide.check.sides import (
     void,
     within_run,
 )
-from harness.decide.compare import fairness, ratio
-from harness.decide.compare.comparison import Ratio, alternate
+from harness.decide.compare import fairness, ratio, spread
+from harness.decide.compare.pairs import Ratio, alternate
 from harness.spec.work import Unit
 
 FORMAT = 1
 _MAY_VARY = set(fairness.VARIED) - {"start"}  # how a level starts is of the measurement, not of the stack
+_THROUGHPUT = ("plateau", "single_stream", "output_tokens_per_s", "requests_per_s", "input_tokens_per_s")
 _FAILING = ("error_rate", "errors")  # figures that an overloaded level may be judged by
 
 
@@ -333,29 +336,57 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     for side in (under.baseline, under.runs):
         ordered = sorted(side, key=lambda each: each.run.began or "")  # where they alternate, the n-th are a pair
         found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]
+        known.append([own[0] for own in found])
         lacking = next((each for own in found for each in own if no_ratio(each)), None)
         if lacking is not None:
-            whose, value = ("the baseline: ", None) if side is under.baseline else ("", lacking.value)
-            way_out = lacking.way_out or "measure higher levels"  # where its interval is open above
-            return _unresolved(made, f"{whose}{no_ratio(lacking)}", way_out, value)
-        known.append([own[0] for own in found])
+            own_side = "the baseline: " if side is under.baseline else ""
+            return _of_least(made, wanted, under, lacking, own_side)
         sides.append([{float(i): in_logarithms(each) for i, each in enumerate(own)} for own in found])
     samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
     means = [sample.mean for sample in samples]
-    rounds = alternate([each.run for each in under.baseline], [each.run for each in under.runs])
-    apart = ratio.difference(samples[0], samples[1], rounds=rounds)
+    made = msgspec.structs.replace(made, value=means[1], baseline=means[0])
+    of_throughput = made.figure in _THROUGHPUT
+    if min(len(side) for side in sides) < 2 and not of_throughput:
+        return _unresolved(made, "one run of a side cannot show how runs differ", f"of each side, {AGAIN}", means[1])
+    between = spread.pooled(sides, usual=of_throughput)
+    apart = ratio.difference(
+        samples[0],
+        samples[1],
+        between.run if made.at is None else between.at(0.0),
+        known=between.known,
+        rounds=alternate([each.run for each in under.baseline], [each.run for each in under.runs]),
+    )
     value, low, high = apart.ratio()
     low, high = no_nearer((low, high), *known)
-    made = msgspec.structs.replace(
-        made, value=means[1], baseline=means[0], ratio=Ratio(value, (low, high), apart.repeated)
-    )
-    if not apart.repeated:
-        return _unresolved(made, "one run of a side cannot show how runs differ", f"of each side, {AGAIN}", means[1])
+    made = msgspec.structs.replace(made, ratio=Ratio(value, (low, high), apart.repeated, apart.known))
     outcome = judged(wanted, (low, high), wanted.factor)
     if outcome is Outcome.UNRESOLVED:
-        between = next((each.way_out for each in (*known[0], *known[1]) if is_bracket(each) and each.way_out), None)
-        return _unresolved(made, "the bound lies in the interval", between or "add repeats of both sides", means[1])
+        between_levels = next(
+            (each.way_out for each in (*known[0], *known[1]) if is_bracket(each) and each.way_out), ""
+        )
+        way_out = between_levels or "add repeats of both sides"
+        return _unresolved(made, "the bound lies in the interval", way_out, means[1])
     return msgspec.structs.replace(made, outcome=outcome)
+
+
+def _of_least(made: Decision, wanted: Threshold, under: Conditions, lacking: Quantity, whose: str) -> Decision:
+    """Decide a figure of the run that is known at least, or at most, by the ends of both sides and how runs differ."""
+    assert wanted.factor is not None
+    value = None if whose else lacking.value
+    undecided = _unresolved(made, f"{whose}{no_ratio(lacking)}", lacking.way_out or "measure higher levels", value)
+    if made.at is not None or wanted.at is not None or made.figure not in _THROUGHPUT:
+        return undecided
+    old, new = (
+        hull([_of_run(wanted, each, None, open_loop=False) for each in side]) for side in (under.baseline, under.runs)
+    )
+    if old is None or new is None:
+        return undecided
+    usual = spread.pooled([])
+    shared = math.exp(t_quantile(0.975, usual.run.freedom) * math.sqrt(2 * usual.run.value))
+    low = new[0] / old[1] / shared if new[0] is not None and old[1] else None
+    high = new[1] / old[0] * shared if new[1] is not None and old[0] else None
+    outcome = judged(wanted, (low, high), wanted.factor)
+    return undecided if outcome is Outcome.UNRESOLVED else msgspec.structs.replace(made, value=value, outcome=outcome)
 
 
 def _of_checks(made: Decision, side: Sequence[CheckedRun]) -> Decision:

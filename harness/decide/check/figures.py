@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 
 from harness.analysis import answer
+from harness.analysis.points import SHORT
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import phase_plateau_not_reached
-from harness.analysis.stats import SAMPLES, t_quantile, wilson
+from harness.analysis.stats import SAMPLES, Z95, t_quantile, wilson
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
 from harness.data.judgement import Outcome
@@ -191,15 +192,28 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 
 def plateau(summary: Summary) -> Quantity:
-    """Return throughput past the hinge; where that is not shown, the least that the valid levels and the fit show."""
+    """Return throughput past the hinge; where an end of it is open, at least what the valid levels and the fit show."""
     levels = [each for each in answer.of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
-    sound = [(each.throughput.mean, each.throughput.ci95) for each in levels]
-    low_ends = [(mean, ends[0]) for mean, ends in sound if mean is not None and ends]
-    if summary.curve and summary.curve.state == PROVISIONAL:  # past its last level throughput only rises, or stays
-        fitted = summary.curve.plateau_tokens_per_s
-        if fitted.value is not None and fitted.ci95 and fitted.ci95[0] is not None:
-            low_ends.append((fitted.value, fitted.ci95[0]))
-    return _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, highest(low_ends))
+    sound = [(mean, each.throughput.ci95, each) for each in levels if (mean := each.throughput.mean)]
+    low_ends = [(mean, ends[0]) for mean, ends, _ in sound if ends]
+    bare = [(mean, mean - Z95 * _short_error(each)) for mean, ends, each in sound if not ends]
+    curve = summary.curve
+    fitted = curve.plateau_tokens_per_s if curve else Value(None)
+    if fitted.value is not None and fitted.ci95 and fitted.ci95[0] is not None and curve and curve.state == PROVISIONAL:
+        low_ends.append((fitted.value, fitted.ci95[0]))  # past its last level throughput only rises, or stays
+    least = max((each for each in (highest(low_ends), highest(bare)) if each is not None), default=None)
+    found = _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, least)
+    open_above = found.ci95 is not None and found.ci95[1] is None and found.value is not None and not found.why
+    if open_above and least is not None and curve and curve.dip is None:
+        low = max(min(least, found.value or least), found.ci95[0] or 0.0) if found.ci95 else least
+        return Quantity(found.value, (low, None), found.why, found.way_out)
+    return found
+
+
+def _short_error(level: LevelSummary) -> float:
+    """Return one standard error of a level without an interval, as much as short windows scatter."""
+    mean = level.throughput.mean or 0.0
+    return min(max(level.output_tokens_per_s_se or 0.0, SHORT[0] * mean), SHORT[1] * mean)
 
 
 def highest(low_ends: Sequence[tuple[float, float]]) -> float | None:

@@ -1,18 +1,16 @@
 """Stacks under one work: fairness, throughput by load, curves side by side, and who may be called faster.
 
-Two stacks are ordered by their throughput over all loads that every run of both has, unless their curves cross. Pairs
-are judged together (Holm). `knee compare` writes a `Report` of one comparison a workload.
+Two stacks are ordered by their throughput over all loads that every run of both has, unless their order changes with
+the load. Pairs are judged together (Holm). `knee compare` writes a `Report` of one comparison a workload.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
-import numpy as np
 
 from harness.analysis import curve
 from harness.analysis.points import pool
@@ -20,48 +18,15 @@ from harness.analysis.stats import t_quantile
 from harness.base.errors import HarnessError
 from harness.data.summary import Curve
 from harness.data.views import Value
-from harness.decide.compare import crossover, fairness, ratio
-from harness.decide.compare.crossover import Crossover
+from harness.decide.compare import equal, fairness, pairs, spread
+from harness.decide.compare.equal import AtLimit, AtThroughput
 from harness.decide.compare.fairness import Row
-from harness.decide.compare.ratio import ALPHA, Difference, Rates
+from harness.decide.compare.pairs import Pair
 from harness.decide.compare.runs import Load, Run
+from harness.decide.compare.spread import Odd, Variance
 from harness.spec.work import Unit
 
 FORMAT = 1
-Outcome: TypeAlias = Literal["faster", "turns_over", "no_difference", "too_few_repeats", "no_common_load", "refused"]
-
-
-class Ratio(msgspec.Struct, frozen=True):
-    """One throughput over another with its 95 % interval; `repeated`: it covers how runs differ."""
-
-    value: float
-    ci95: tuple[float, float]
-    repeated: bool
-
-
-class LevelRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stacks at one load; throughput in each stack's unit, geometric means of their runs."""
-
-    concurrency: float
-    a_tokens_per_s: float
-    b_tokens_per_s: float
-    b_over_a: Ratio
-
-
-class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stacks over their common loads."""
-
-    a: str
-    b: str
-    outcome: Outcome
-    faster: str | None = None  # with the outcome "faster"
-    b_over_a: Ratio | None = None  # geometric mean over the loads
-    p: float | None = None
-    alpha: float = ALPHA  # by Holm, of this pair
-    detectable: float | None = None  # the smallest ratio above 1 that these data could have shown
-    rounds: bool = False  # the runs alternate in time and are compared in pairs
-    turnover: Crossover | None = None
-    levels: list[LevelRatio] = []
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -70,6 +35,15 @@ class Spot(msgspec.Struct, frozen=True):
     in_flight: float
     tokens_per_s: float
     error: float  # one standard error, relative
+
+
+class OddRun(msgspec.Struct, frozen=True):
+    """A run that is off from a load on, by more than runs differ."""
+
+    place: str
+    since: float  # requests in flight
+    times: float  # its throughput over that of the other runs
+    left_out: bool
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +58,12 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     loads: list[Load]  # of all runs, one after the other
     of_ceiling: float | None = None  # plateau over the data sheet's ceiling
     of_predicted: float | None = None  # plateau over the predicted one
+    seats: str | None = None  # as they were measured
     start_to_ready_s: float | None = None  # mean of the runs
     first_answer_s: float | None = None  # mean of the runs
     simulated: bool = False
     lacks: list[str] = []
+    odd: list[OddRun] = []  # those left out are not among `places`
 
     @property
     def counts(self) -> Unit:
@@ -102,9 +78,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     stacks: list[Stack]
     fairness: list[Row]
     fatal: list[str]  # rows that refuse a ranking
+    differ: list[str] = []  # rows that the comparison is about
     unknown: list[str]  # rows that weaken it
     forced: bool  # ranked although rows are fatal
     pairs: list[Pair]
+    at_throughput: list[AtThroughput] = []
+    at_limits: list[AtLimit] = []
 
     @property
     def refused(self) -> bool:
@@ -144,17 +123,30 @@ def compare(
         way_out = "give another, or label the folders: A=DIR B=DIR"
         raise HarnessError("one stack alone cannot be compared", place="knee compare", way_out=way_out)
     stacks = list(groups.values())
-    table = [*fairness.rows(stacks, vary, answers=answers), *filter(None, [fairness.lost_loads(stacks)])]
+    table = fairness.rows(stacks, vary, answers=answers)
     fatal = fairness.fatal(table)
-    fits = {label: curve.fit([p for run in group for p in run.points]) for label, group in groups.items()}
+    odd = spread.odd_runs([[run.throughput() for run in group] for group in stacks])
+    kept = {
+        label: [run for i, run in enumerate(group) if not any(e.left_out and (e.stack, e.run) == (s, i) for e in odd)]
+        for s, (label, group) in enumerate(groups.items())
+    }
+    between = spread.pooled([[run.throughput() for run in group] for group in kept.values()]).run
+    loads = [[load for run in group for load in run.loads] for group in kept.values()]
+    fits = {label: curve.fit([p for run in group for p in run.points]) for label, group in kept.items()}
     return Comparison(
         workload=workload,
-        stacks=[_stack(group, fits[label].curve) for label, group in groups.items()],
+        stacks=[
+            _stack(group, fits[label].curve, between, [_named(each, stacks) for each in odd if each.stack == s])
+            for s, (label, group) in enumerate(kept.items())
+        ],
         fairness=table,
         fatal=fatal,
+        differ=[row.name for row in fairness.differing(table)],
         unknown=[row.name for row in table if row.state == fairness.UNKNOWN],
         forced=forced and bool(fatal),
-        pairs=_pairs(groups, fits, refused=bool(fatal) and not forced),
+        pairs=pairs.judged(kept, fits, refused=bool(fatal) and not forced),
+        at_throughput=equal.at_throughput(loads),
+        at_limits=equal.at_limits(loads),
     )
 
 
@@ -211,91 +203,14 @@ def _common_name(runs: Sequence[Run]) -> str:
     return "-".join(each[0] for each in itertools.takewhile(lambda each: len(set(each)) == 1, words))
 
 
-def _pairs(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *, refused: bool) -> list[Pair]:
-    """Return every two stacks, judged together."""
-    groups = {label: in_time(group) for label, group in groups.items()}  # where they alternate, the n-th are a pair
-    rates = {label: [run.throughput() for run in group] for label, group in groups.items()}
-    rounds = {pair: alternate(*(groups[label] for label in pair)) for pair in itertools.combinations(groups, 2)}
-    apart = {(a, b): _apart(rates[a], rates[b], rounds=each) for (a, b), each in rounds.items()}
-    repeated = {pair: each for pair, each in apart.items() if each is not None and each.repeated}
-    judged = dict(zip(repeated, ratio.holm([each.p for each in repeated.values()]), strict=True))
-    out = []
-    for (a, b), found in apart.items():
-        if found is None:
-            out.append(Pair(a=a, b=b, outcome="refused" if refused else "no_common_load"))
-            continue
-        alpha, shown = judged.get((a, b), (ALPHA, False))
-        of_a, of_b = ([point for run in groups[label] for point in run.points] for label in (a, b))
-        crossed = crossover.find((a, b), (fits[a], fits[b]), (of_a, of_b), found)
-        outcome = _outcome(found, crossed, shown=shown, refused=refused)
-        out.append(
-            Pair(
-                a=a,
-                b=b,
-                outcome=outcome,
-                faster=(b if found.value > 0 else a) if outcome == "faster" else None,
-                b_over_a=_ratio(found, alpha),
-                p=found.p if found.repeated else None,
-                alpha=alpha,
-                detectable=math.exp(found.half(alpha)),
-                rounds=rounds[a, b] and len(rates[a]) >= ratio.PAIRS,
-                turnover=crossed,
-                levels=[
-                    _level(rates[a], rates[b], load, rounds=rounds[a, b]) for load in ratio.common(rates[a], rates[b])
-                ],
-            )
-        )
-    return out
+def _named(odd: Odd, stacks: Sequence[Sequence[Run]]) -> OddRun:
+    return OddRun(stacks[odd.stack][odd.run].place, odd.since, odd.times, odd.left_out)
 
 
-def _apart(a: Rates, b: Rates, *, rounds: bool) -> Difference | None:
-    """Return how far two stacks are apart over their common loads; None where they have none."""
-    loads = ratio.common(a, b)
-    return ratio.difference(ratio.over_loads(a, loads), ratio.over_loads(b, loads), rounds=rounds) if loads else None
-
-
-def _outcome(apart: Difference, crossed: Crossover | None, *, shown: bool, refused: bool) -> Outcome:
-    if refused:
-        return "refused"
-    if not apart.repeated:
-        return "too_few_repeats"
-    if crossed is not None:
-        return "turns_over"
-    return "faster" if shown else "no_difference"
-
-
-def in_time(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs in the order in which they began."""
-    return sorted(runs, key=lambda run: run.began or "")
-
-
-def alternate(a: Sequence[Run], b: Sequence[Run]) -> bool:
-    """Return whether the runs of two stacks come in rounds: each stack once before either begins again."""
-    began = [sorted(run.began or "" for run in group) for group in (a, b)]
-    rounds = [sorted(each) for each in zip(*began, strict=False)]
-    whole = len(a) == len(b) and all(moment for group in began for moment in group)
-    return whole and all(before[1] < after[0] for before, after in itertools.pairwise(rounds))
-
-
-def _level(a: Rates, b: Rates, load: float, *, rounds: bool) -> LevelRatio:
-    one, other = ratio.at_load(a, load), ratio.at_load(b, load)
-    return LevelRatio(
-        concurrency=load,
-        a_tokens_per_s=one.mean,
-        b_tokens_per_s=other.mean,
-        b_over_a=_ratio(ratio.difference(one, other, rounds=rounds)),
-    )
-
-
-def _ratio(apart: Difference, alpha: float = ALPHA) -> Ratio:
-    value, low, high = apart.ratio(alpha)
-    return Ratio(value, (low, high), apart.repeated)
-
-
-def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
+def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddRun]) -> Stack:
+    """Return the stack of these runs, of which all levels share what runs differ by."""
     pooled = pool([point for run in runs for point in run.points])
-    rates = [run.throughput() for run in runs]
-    shared = _shared(rates)
+    shared = t_quantile(0.975, between.freedom) * math.sqrt(between.value / len(runs))
     fitted = msgspec.structs.replace(
         fitted,
         plateau_tokens_per_s=_widened(fitted.plateau_tokens_per_s, shared),
@@ -313,21 +228,14 @@ def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
         spots=[Spot(*map(float, each)) for each in zip(pooled.N, pooled.X, pooled.sigma, strict=True)],
         loads=[load for run in runs for load in run.loads],
         of_ceiling=plateau / ceiling if plateau and ceiling else None,
+        seats=" / ".join(dict.fromkeys(run.facts.seats for run in runs if run.facts.seats)) or None,
         of_predicted=plateau / predicted if plateau and predicted else None,
         start_to_ready_s=_mean(run.start_to_ready_s for run in runs),
         first_answer_s=_mean(run.first_answer_s for run in runs),
         simulated=any(run.simulated for run in runs),
         lacks=list(dict.fromkeys(lack for run in runs for lack in run.lacks)),
+        odd=odd,
     )
-
-
-def _shared(rates: Rates) -> float:
-    """Return half of the 95 % interval, in ln X, of what all levels of a run share; 0 for a single run."""
-    loads = ratio.common(rates)
-    if len(rates) < 2 or not loads:
-        return 0.0
-    values = np.array(ratio.over_loads(rates, loads).values)
-    return t_quantile(0.975, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 def _widened(value: Value, shared: float) -> Value:

@@ -1,7 +1,9 @@
-"""What must agree before two stacks are compared, a row a fact: equal, allowed, unknown or fatal.
+"""What two stacks have alike and what not, a row a fact: equal, allowed, unknown or fatal.
 
-Work, model, hardware and method must be the same. What a comparison may be about (engine, precision, …) is fatal too,
-until `vary` names it. What is unknown may differ, and weakens every answer.
+Work and hardware must be the same. How a server is set up (engine, precision, a flag, …) may differ: that is what a
+comparison is about. With `vary` only what it names may. What is unknown may differ, and weakens every answer; seats
+that were measured replace a setting that is not known. The other rows say what a reader must know of a side: its
+errors, lost loads, transport, cache hits, and how it was measured.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from harness.analysis.stats import wilson
 from harness.base.errors import HarnessError
 from harness.data.views import Estimate
 from harness.decide.compare.runs import Answers, Run
@@ -37,8 +40,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 _SAME = {  # rows, and the fact of each
     "workload": "workload", "unit": "unit", "GPU": "gpu", "GPU count": "gpus", "power limit": "power_limit",
-    "measured by": "measured_by", "transport": "transport",
 }  # fmt: skip
+_METHOD = {  # rows of how it was measured, that may differ
+    "measured by": ("measured_by", "another tool divides by its whole run, so its throughput is lower"),
+    "transport": ("transport", "they cost the client unlike"),
+}
+_CACHED, _CHUNKED = 0.05, 0.05  # from which on two shares of cached prompts, and two numbers of tokens a chunk, differ
 VARIED = ("engine", "precision", "kv-dtype", "tp", "max-num-seqs", "start")  # rows, named like their facts
 
 
@@ -58,12 +65,25 @@ def varied(text: str | None) -> frozenset[str]:
 
 
 def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = (), *, answers: bool = False) -> list[Row]:
-    """Return the fairness table of stacks, each with its runs; with `answers` these must be unchanged and as right."""
+    """Return the table of stacks, each with its runs; `vary` names all that may differ, without it each of VARIED may.
+
+    With `answers` these must be unchanged and as right.
+    """
     found = [_row(name, fact, stacks) for name, fact in _SAME.items()]
     found[1:1] = [_lengths(stacks), _model(stacks)]
+    found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
     found += [_answers(stacks)] if answers else []
-    found += [_row(name, name.replace("-", "_"), stacks, allowed=name in vary) for name in VARIED]
-    return [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
+    found += [_row(name, name.replace("-", "_"), stacks, allowed=not vary or name in vary) for name in VARIED]
+    found = [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
+    return [
+        *found,
+        *filter(None, (make(stacks) for make in (_flags, _cached, _chunked, _template, _errors, lost_loads))),
+    ]
+
+
+def differing(table: Sequence[Row]) -> list[Row]:
+    """Return the rows that a comparison is about: how the servers are set up, where that differs."""
+    return [row for row in table if row.state == ALLOWED and row.name in (*VARIED, "flags")]
 
 
 def fatal(table: Sequence[Row]) -> list[str]:
@@ -78,16 +98,95 @@ def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool
     if any(len({value for value in found if value is not None}) > 1 for found in each):
         return Row(name=name, values=values, state=FATAL, why="repeats of one stack differ")
     if len(known) > 1:
-        way = f"--vary {name} allows it" if name in VARIED else ""
+        way = f"--vary {name} allows it too" if name in VARIED else ""
         return Row(name=name, values=values, state=ALLOWED if allowed else FATAL, why="" if allowed else way)
     state: State = UNKNOWN if any(value is None for found in each for value in found) else EQUAL
     return Row(name=name, values=values, state=state)
 
 
 def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
-    """Return the row with measured seats where the setting is unknown; they decide nothing, for they may be KV's."""
+    """Return the row with measured seats where the setting is unknown; two stacks' measured ones are compared."""
+    if row.state != UNKNOWN:
+        return row
     measured = [_joined([run.facts.seats for run in runs]) for runs in stacks]
-    return msgspec.structs.replace(row, values=[a or b for a, b in zip(row.values, measured, strict=True)])
+    values = [a or b for a, b in zip(row.values, measured, strict=True)]
+    if None in measured:
+        return msgspec.structs.replace(row, values=values)
+    numbers = {each for each in measured if each}
+    return msgspec.structs.replace(row, values=values, state=EQUAL if len(numbers) == 1 else ALLOWED)
+
+
+def _method(name: str, fact: str, why: str, stacks: Sequence[Sequence[Run]]) -> Row:
+    """Compare how the stacks were measured; only a simulation is refused beside a measurement."""
+    row = _row(name, fact, stacks, allowed=True)
+    if name == "measured by" and len({run.simulated for runs in stacks for run in runs}) > 1:
+        return msgspec.structs.replace(row, state=FATAL, why="a simulation is no measurement")
+    return msgspec.structs.replace(row, why=why) if row.state == ALLOWED else row
+
+
+def _flags(stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Compare the servers' settings, of one engine; None where they are alike or not known."""
+    engines = {(run.facts.engine or "").partition(" ")[0] for runs in stacks for run in runs}
+    each = [runs[0].facts.flags for runs in stacks]
+    if len(engines) > 1 or not all(each):
+        return None
+    names = dict.fromkeys(name for flags in each for name in flags)
+    unlike = [name for name in names if len({flags.get(name) for flags in each}) > 1]
+    if not unlike:
+        return None
+    values = [", ".join(f"{name} {flags.get(name, 'off')}" for name in unlike) for flags in each]
+    return Row(name="flags", values=list(values), state=ALLOWED)
+
+
+def _cached(stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Compare the prompt tokens that came from a cache."""
+    shares = [_mean(run.cached for run in runs) for runs in stacks]
+    known = [share for share in shares if share is not None]
+    if not any(known):
+        return None
+    apart = max(known) - min(known) > _CACHED
+    values = [None if share is None else f"{share:.1%}" for share in shares]
+    why = "cached prompt tokens cost no prefill" if apart else ""
+    return Row(name="prompts from cache", values=list(values), state=ALLOWED if apart else EQUAL, why=why)
+
+
+def _chunked(stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Compare how many tokens a chunk carries."""
+    each = [_mean(run.tokens_per_chunk for run in runs) for runs in stacks]
+    if not any(each):
+        return None
+    apart = _apart(each) > _CHUNKED
+    why = "gaps between chunks are not gaps between tokens" if apart else ""
+    values = [None if mean is None else f"{mean:.3g}" for mean in each]
+    return Row(name="tokens a chunk", values=list(values), state=ALLOWED if apart else EQUAL, why=why)
+
+
+def _template(stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Compare what the chat template adds to a prompt."""
+    each = [_mean(run.template_tokens for run in runs) for runs in stacks]
+    if not any(each):
+        return None
+    values = [None if mean is None else f"{mean:g} tokens" for mean in each]
+    return Row(name="template", values=list(values), state=EQUAL if len(set(each) - {None}) == 1 else ALLOWED)
+
+
+def _errors(stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Compare the requests that failed, by their intervals."""
+    each = [[run.failed for run in runs if run.failed and 0 <= run.failed[0] <= run.failed[1]] for runs in stacks]
+    counts = [(sum(failed for failed, _ in found), sum(n for _, n in found)) for found in each]
+    if not any(failed for failed, _ in counts):
+        return None
+    ends = [wilson(failed, n) for failed, n in counts]
+    known = [each for each in ends if each is not None]
+    apart = any(a[0] > b[1] for a in known for b in known)
+    values = [f"{failed:,} of {n:,} requests" if n else None for failed, n in counts]
+    why = "one stack fails more often" if apart else ""
+    return Row(name="errors", values=values, state=ALLOWED if apart else EQUAL, why=why)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def _joined(values: Sequence[str | None]) -> str | None:
@@ -100,11 +199,20 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
     inputs, outputs = [run.input_tokens for run in every], [run.output_tokens for run in every]
     apart = max(_apart(inputs), _apart(outputs))
     values = [_words(runs) for runs in stacks]
+    if apart > LENGTHS and max(_apart(_without_template(every)), _apart(outputs)) <= LENGTHS:
+        return Row(name="realised lengths", values=values, state=ALLOWED, why="they differ by the chat templates alone")
     if apart > LENGTHS:
         why = f"they differ by {apart:.1%}, more than {LENGTHS:.0%}"
         return Row(name="realised lengths", values=values, state=FATAL, why=why)
     state: State = UNKNOWN if None in (*inputs, *outputs) else EQUAL
     return Row(name="realised lengths", values=values, state=state)
+
+
+def _without_template(runs: Sequence[Run]) -> list[float | None]:
+    """Return the prompts' own tokens; inf beside others where a template is not known, which is no excuse."""
+    if any(run.template_tokens is None for run in runs):
+        return [1.0, math.inf]
+    return [None if run.input_tokens is None else run.input_tokens - (run.template_tokens or 0.0) for run in runs]
 
 
 def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
@@ -116,7 +224,7 @@ def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
     held = [{each.load for run in runs for each in run.loads} for runs in stacks]
     unlike = any(load in other for lost in each for load in lost for other in held)
     why = "a load that one stack held is lost to another" if unlike else ""
-    return Row(name="lost loads", values=list(values), state=FATAL if unlike else EQUAL, why=why)
+    return Row(name="lost loads", values=list(values), state=ALLOWED if unlike else EQUAL, why=why)
 
 
 def _answers(stacks: Sequence[Sequence[Run]]) -> Row:

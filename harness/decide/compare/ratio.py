@@ -1,28 +1,29 @@
 """One throughput over another, with the interval that the data carry.
 
 Work in ln X. A run is the unit of repetition: its levels share what the machine did that day, so their errors do not
-average away. Runs of two stacks that alternate in time are pairs, which take a common drift out. Below 4 rounds the
-pairs' few degrees of freedom cost more than the drift, and two samples are compared (Welch 1947). No variance counts as
-less than the windows' own errors and `stats.FLOOR` allow: three repeats that agree by luck are no evidence.
-
-With a single run of either there are only the windows' errors, which do not know how runs differ: an interval, but no
-ranking.
+average away. How much runs differ is one number for all stacks (`spread`); a stack whose runs differ from another's by
+an F test at 1 % has its own. Runs of two stacks that alternate in time are pairs, which take a common drift out. Below
+4 rounds the pairs' few degrees of freedom cost more than the drift. No variance counts as less than the windows' own
+errors and `stats.FLOOR` allow: three repeats that agree by luck are no evidence. A window whose error was assumed says
+nothing of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from harness.analysis.stats import FLOOR, Z95, incomplete_beta, t_quantile
+from harness.decide.compare.spread import Rates, Variance, two_sided
 
 PAIRS = 4  # rounds from which on pairs are used
 ALPHA = 0.05
-Rates: TypeAlias = Sequence[Mapping[float, tuple[float, float]]]  # a run each: ln X and its own error, by load
+UNCERTAIN = 4.0  # upper over lower end, above which an interval says nothing
+_MOST_RUNS = 20
+_UNLIKE = 0.01  # probability of two variances so far apart
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -36,14 +37,26 @@ class Sample(msgspec.Struct, frozen=True):
         """The geometric mean of X."""
         return math.exp(math.fsum(self.values) / len(self.values))
 
+    @property
+    def own(self) -> float:
+        """The variance that each value must at least have."""
+        return math.fsum(error**2 for error in self.errors) / len(self.errors)
+
+    @property
+    def variance(self) -> Variance:
+        """That between the values."""
+        n = len(self.values)
+        return Variance(float(np.var(self.values, ddof=1)) if n > 1 else 0.0, n - 1.0)
+
 
 class Difference(msgspec.Struct, frozen=True):
-    """ln of a ratio with one standard error; `freedom` inf where it is by the windows' errors alone."""
+    """ln of a ratio with one standard error, by so many degrees of freedom."""
 
     value: float
     se: float
     freedom: float
-    repeated: bool  # both sides have repeats, so it covers how runs differ
+    repeated: bool  # both sides have repeats
+    known: bool = True  # how runs differ is known by repeats, and not by what is usual alone
 
     @property
     def p(self) -> float:
@@ -52,10 +65,7 @@ class Difference(msgspec.Struct, frozen=True):
         >>> round(Difference(2.776, 1.0, 4.0, True).p, 3), round(Difference(1.96, 1.0, math.inf, True).p, 3)
         (0.05, 0.05)
         """
-        t = self.value / self.se if self.se > 0 else math.inf * (self.value or 1.0)
-        if math.isinf(self.freedom):
-            return math.erfc(abs(t) / math.sqrt(2))
-        return incomplete_beta(self.freedom / 2, 0.5, self.freedom / (self.freedom + t * t))
+        return two_sided(self.value / self.se if self.se > 0 else math.inf * (self.value or 1.0), self.freedom)
 
     def half(self, alpha: float = ALPHA) -> float:
         """Return half the width of the interval of 1 - alpha."""
@@ -67,25 +77,41 @@ class Difference(msgspec.Struct, frozen=True):
         return math.exp(self.value), math.exp(self.value - half), math.exp(self.value + half)
 
 
-def difference(a: Sample, b: Sample, *, rounds: bool = False) -> Difference:
-    """Return ln of b over a; `rounds`: the runs alternate in time, the first of each with the first of the other.
+def difference(a: Sample, b: Sample, between: Variance, *, known: bool = True, rounds: bool = False) -> Difference:
+    """Return ln of b over a, where runs of one stack differ by the variance `between`.
+
+    `rounds`: the runs alternate in time, the first of each with the first of the other.
 
     >>> exact = Sample([0.0, 0.01, -0.01], [0.001] * 3)
-    >>> found = difference(exact, Sample([0.05, 0.06, 0.04], [0.001] * 3))
+    >>> found = difference(exact, Sample([0.05, 0.06, 0.04], [0.001] * 3), Variance(1e-4, 4.0))
     >>> round(found.value, 3), round(found.se, 5), round(found.freedom, 1)      # √(2 · 0.01²/3)
     (0.05, 0.00816, 4.0)
     """
-    x, y = np.array(a.values), np.array(b.values)
-    own_x, own_y = (float(np.mean(np.square(each.errors))) for each in (a, b))
-    value = float(y.mean() - x.mean())
-    if min(len(x), len(y)) < 2:
-        return Difference(value, math.sqrt(own_x / len(x) + own_y / len(y)), math.inf, repeated=False)
-    if rounds and len(x) == len(y) >= PAIRS:
-        variance = max(float((y - x).var(ddof=1)), own_x + own_y)
-        return Difference(value, math.sqrt(variance / len(x)), len(x) - 1.0, repeated=True)
-    v_x, v_y = max(float(x.var(ddof=1)), own_x) / len(x), max(float(y.var(ddof=1)), own_y) / len(y)
-    freedom = (v_x + v_y) ** 2 / (v_x**2 / (len(x) - 1) + v_y**2 / (len(y) - 1))
-    return Difference(value, math.sqrt(v_x + v_y), freedom, repeated=True)
+    value = math.fsum(b.values) / len(b.values) - math.fsum(a.values) / len(a.values)
+    repeated = min(len(a.values), len(b.values)) > 1
+    if rounds and len(a.values) == len(b.values) >= PAIRS:
+        apart = np.subtract(b.values, a.values)
+        variance = max(float(apart.var(ddof=1)), a.own + b.own)
+        return Difference(value, math.sqrt(variance / len(apart)), len(apart) - 1.0, repeated=True)
+    if _unlike(a.variance, b.variance):
+        of_a, of_b = (max(each.variance.value, each.own) / len(each.values) for each in (a, b))
+        freedom = (of_a + of_b) ** 2 / (of_a**2 / a.variance.freedom + of_b**2 / b.variance.freedom)
+        return Difference(value, math.sqrt(of_a + of_b), freedom, repeated=True)
+    variance = max(between.value, a.own) / len(a.values) + max(between.value, b.own) / len(b.values)
+    return Difference(value, math.sqrt(variance), between.freedom, repeated, known)
+
+
+def _unlike(a: Variance, b: Variance) -> bool:
+    """Return whether two variances differ, by the F test.
+
+    >>> _unlike(Variance(1.0, 4.0), Variance(9.0, 4.0)), _unlike(Variance(1.0, 4.0), Variance(36.0, 4.0))
+    (False, True)
+    """
+    high, low = (a, b) if a.value > b.value else (b, a)
+    if min(high.freedom, low.freedom) < 1 or not low.value:
+        return False
+    share = low.freedom * low.value / (low.freedom * low.value + high.freedom * high.value)
+    return 2 * incomplete_beta(low.freedom / 2, high.freedom / 2, share) < _UNLIKE
 
 
 def at_load(runs: Rates, load: float) -> Sample:
@@ -104,10 +130,16 @@ def over_loads(runs: Rates, loads: Sequence[float]) -> Sample:
     return Sample(values, errors)
 
 
-def common(*stacks: Rates) -> list[float]:
-    """Return the loads that every run of every stack has, rising."""
-    sets = [set(run) for runs in stacks for run in runs]
-    return sorted(set.intersection(*sets)) if sets else []
+def runs_needed(sigma: float, size: float) -> int | None:
+    """Return how many runs a side show a difference of ln X of this size; None where 20 do not.
+
+    >>> runs_needed(0.01, 0.05), runs_needed(0.1, 0.05)     # t of 4: 2.776 · 0.01 · √(2/3) = 0.023; of 2: 0.043
+    (2, None)
+    """
+    for n in range(2, _MOST_RUNS + 1):
+        if t_quantile(1 - ALPHA / 2, 2 * n - 2) * sigma * math.sqrt(2 / n) <= abs(size):
+            return n
+    return None
 
 
 def holm(p: Sequence[float]) -> list[tuple[float, bool]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from harness.analysis.answer import of_ramp
 from harness.analysis.points import Point, foreign_point, points_of, pool
@@ -18,40 +19,17 @@ from harness.analysis.rules.levels import answers_changed
 from harness.analysis.rules.requests import errors_above_1_percent, stalled
 from harness.base.errors import HarnessError
 from harness.data.levels import LevelSummary
-from harness.data.machines import Card
 from harness.data.manifest import Manifest, Roof
-from harness.data.prediction import Assumptions
 from harness.data.summary import Summary
 from harness.data.views import Estimate
+from harness.decide.compare import facts
+from harness.decide.compare.facts import Facts
 from harness.decide.levels import opened, valid, weighted, within_reason
 from harness.predict.catalog import short
 from harness.results import readers
-from harness.results.readers.level import SHARED, ForeignResult, in_words
-from harness.spec.scenario import workload_digest
+from harness.results.folder import MANIFEST, has_requests
+from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, in_words
 from harness.spec.work import Unit, usd_per_million
-
-KNEE = "knee"
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What two runs must share to be compared, as words; None is unknown."""
-
-    measured_by: str
-    workload: str | None = None
-    unit: str | None = None  # a Unit: what throughput counts
-    model: str | None = None
-    parameters: float | None = None
-    gpu: str | None = None
-    gpus: str | None = None
-    power_limit: str | None = None
-    precision: str | None = None
-    kv_dtype: str | None = None
-    tp: str | None = None
-    max_num_seqs: str | None = None
-    seats: str | None = None  # the same as it was measured
-    engine: str | None = None
-    start: str | None = None  # of a level: staggered, burst or batch
-    transport: str | None = None  # that sent the requests: socket or httpx
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +37,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     load: float  # requests in flight, or in open loop requests per second
     open_loop: bool = False
+    tokens_per_s: float | None = None
     ttft_p50_s: float | None = None
     itl_mean_s: float | None = None
     e2e_p50_s: float | None = None
@@ -92,6 +71,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     points: list[Point]  # of valid levels with as many in flight as were requested
     loads: list[Load]
     lost: dict[float, str] = {}  # loads that failed or that nobody answered at, and how
+    failed: tuple[int, int] | None = None  # requests that failed, of all
+    cached: float | None = None  # share of the prompt tokens that came from a prefix cache
+    tokens_per_chunk: float | None = None
+    template_tokens: float | None = None  # of a prompt, that its chat template adds
     predicted_plateau: float | None = None  # output tok/s, by the data sheet
     ceiling: float | None = None  # output tok/s at MBU = MFU = 1, no overhead, any batch
     start_to_ready_s: float | None = None
@@ -100,12 +83,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
-        """Return ln of throughput and its own relative error by concurrency; levels measured again are pooled."""
+        """Return ln of throughput and its own relative error by concurrency; levels measured again are pooled.
+
+        An assumed error says nothing of it. What lies between repeats of a level does, at every level of the run.
+        """
         if not self.points:
             return {}
         found = pool(self.points)
-        rows = zip(found.C, found.X, found.sigma, strict=True)
-        return {float(C): (math.log(X), float(sigma)) for C, X, sigma in rows}
+        measured = {each.concurrency for each in self.points if each.se is not None and not each.assumed}
+        drift = found.drift / np.sqrt(found.times)
+        rows = zip(found.C, found.X, found.sigma, drift, strict=True)
+        return {float(C): (math.log(X), float(own if C in measured else more)) for C, X, own, more in rows}
 
 
 # ---- of which stack each folder and file is -------------------------------------------------------------------------
@@ -117,8 +105,8 @@ def labelled(stacks: Sequence[str], format: str = "") -> list[Run]:
     `format` is that of the files; without it their content says which.
     """
     named = [_named(text) for text in stacks]
-    folders = {place: read_folder(place) for _, place in named if Path(place).is_dir()}
-    files = {place: readers.read(place, format) for _, place in named if place not in folders}
+    folders = {place: read_folder(place) for _, place in named if is_run(place)}
+    files = {place: read_foreign(place, format) for _, place in named if place not in folders}
     started = {place: own[0].stack or "" for place, own in folders.items() if own}
     engines = {place: (own[0].facts.engine or "").partition(" ")[0] for place, own in folders.items() if own}
     engines |= {place: found.engine or "" for place, found in files.items()}
@@ -130,6 +118,17 @@ def labelled(stacks: Sequence[str], format: str = "") -> list[Run]:
         out += [msgspec.structs.replace(run, label=label) for place in own for run in folders.get(place, [])]
         out += of_files(label, [(place, files[place]) for place in own if place in files])
     return out
+
+
+def is_run(place: str) -> bool:
+    """Return whether a place is a folder of a run of Knee, whole or in part."""
+    folder = Path(place)
+    return folder.is_dir() and ((folder / MANIFEST).exists() or has_requests(folder))
+
+
+def read_foreign(place: str, format: str = "") -> ForeignResult:
+    """Return the levels of another tool's file, or of all its files in a folder."""
+    return readers.read_folder(place, format) if Path(place).is_dir() else readers.read(place, format)
 
 
 def each_once(places: Sequence[str]) -> Sequence[str]:
@@ -205,13 +204,17 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 place=place,
                 scenario=manifest.name,
                 began=manifest.created,
-                facts=_facts(manifest, summary),
+                facts=facts.of_run(manifest, summary),
                 simulated=summary.simulated,
                 input_tokens=lengths[0],
                 output_tokens=lengths[1],
                 points=points,
                 loads=[_load(level, manifest) for level in valid(levels)],
                 lost={float(each.load or 0): _failure(each) for each in levels if _is_lost(each)},
+                failed=(sum(each.errors for each in levels), sum(each.requests for each in levels)),
+                cached=weighted((each.cached_input_fraction, each.requests) for each in levels),
+                tokens_per_chunk=weighted((each.tokens_per_chunk, each.requests) for each in levels),
+                template_tokens=manifest.workload.template_tokens or None,
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 ceiling=ceiling(manifest.roof, *lengths),
                 start_to_ready_s=start and start.start_to_ready_s,
@@ -243,9 +246,11 @@ def _answers(manifest: Manifest, summary: Summary) -> Answers | None:
 
 
 def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run]:
-    """Return the runs in another tool's files of one stack: a load that comes again belongs to the next run.
+    """Return the runs in another tool's files of one stack.
 
-    HarnessError where the files are of two models, engines, cards or tools, or one of them is of a simulation.
+    A file or folder with several loads is a run. Those with one load each are the levels of one run together. A load
+    that comes again within a run is measured twice, and pooled. HarnessError where the files are of two models,
+    engines, cards or tools, or one of them is of a simulation.
     """
     for name in SHARED:
         known = [(place, _word(getattr(found, name))) for place, found in files if getattr(found, name) is not None]
@@ -253,18 +258,15 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
             if word.lower() != known[0][1].lower():
                 fact = f"one stack has files of {known[0][1]} and of {word}"
                 raise HarnessError(fact, place=f"{known[0][0]}, {place}", way_out="give each a label of its own")
-    runs: list[tuple[list[str], ForeignResult]] = []
-    for place, found in files:
-        for level in found.levels:
-            key = (level.concurrency, level.rate)
-            lacking = (run for run in runs if all((each.concurrency, each.rate) != key for each in run[1].levels))
-            if (run := next(lacking, None)) is None:
-                runs.append(([place], msgspec.structs.replace(found, levels=[level])))
-            else:
-                run[0].append(place)
-                run[1].levels.append(level)
-    lacks = {place: found.lacks for place, found in files}
-    return [_of_file(label, list(dict.fromkeys(places)), found, lacks) for places, found in runs]
+    single = [(place, found) for place, found in files if len({_key(level) for level in found.levels}) < 2]
+    whole = [([place], found) for place, found in files if (place, found) not in single]
+    places = [place for place, _ in single]
+    whole += [(places, readers.joined(single, ", ".join(places)))] if single else []
+    return [_of_file(label, own, found) for own, found in whole]
+
+
+def _key(level: ForeignLevel) -> tuple[float | None, float | None]:
+    return level.requested, level.rate
 
 
 def _word(fact: str | int) -> str:
@@ -272,21 +274,22 @@ def _word(fact: str | int) -> str:
     return short(fact) if isinstance(fact, str) else in_words(fact)
 
 
-def _of_file(label: str, places: Sequence[str], found: ForeignResult, lacks: Mapping[str, Sequence[str]]) -> Run:
+def _of_file(label: str, places: Sequence[str], found: ForeignResult) -> Run:
     points, loads = [], []
     for level in found.levels:
-        load, X, gpus = level.concurrency or level.rate, level.output_tokens_per_s, found.gpus
+        load, X, gpus = level.requested or level.rate, level.output_tokens_per_s, found.gpus
         if not load or not X or not level.valid or not level.in_flight_ok:
             continue
-        if level.concurrency:
-            points.append(foreign_point(level.concurrency, level))
+        if level.requested:
+            points.append(foreign_point(level.requested, level))
         # Gaps between chunks are a token's only where each chunk carries one: the last resort.
         known = (level.itl_mean_s, level.tpot_s.mean, level.itl_s.mean)
         itl = next((each for each in known if each is not None), None)
         loads.append(
             Load(
                 load=load,
-                open_loop=level.concurrency is None,
+                open_loop=level.requested is None,
+                tokens_per_s=X,
                 ttft_p50_s=level.ttft_s.p50,
                 itl_mean_s=itl,
                 e2e_p50_s=level.e2e_s.p50,
@@ -305,17 +308,28 @@ def _of_file(label: str, places: Sequence[str], found: ForeignResult, lacks: Map
             gpu=found.gpu,
             gpus=None if found.gpus is None else str(found.gpus),
             engine=found.engine,
+            precision=found.precision,
         ),
         simulated=found.simulated,
+        failed=_failed(found.levels),
         input_tokens=weighted((inputs, n) for inputs, _, n in weighed),
         output_tokens=weighted((outputs, n) for _, outputs, n in weighed),
         points=points,
         loads=loads,
-        lacks=tuple(dict.fromkeys(lack for place in places for lack in lacks[place])),
+        lacks=found.lacks,
     )
 
 
-# ---- the facts of a run ---------------------------------------------------------------------------------------------
+def _failed(levels: Sequence[ForeignLevel]) -> tuple[int, int] | None:
+    """Return how many requests failed, of all; None where a level does not say."""
+    failed = [level.failed for level in levels]
+    if None in failed:
+        return None
+    total = sum(each or 0 for each in failed)
+    return total, total + sum(level.requests or 0 for level in levels)
+
+
+# ---- figures of a run -----------------------------------------------------------------------------------------------
 
 
 def ceiling(roof: Roof | None, input_tokens: float | None, output_tokens: float | None) -> float | None:
@@ -334,63 +348,10 @@ def ceiling(roof: Roof | None, input_tokens: float | None, output_tokens: float 
     return 1 / seconds if seconds > 0 else None
 
 
-def _facts(manifest: Manifest, summary: Summary) -> Facts:
-    hardware, server = manifest.scenario.hardware, manifest.server
-    prediction = summary.prediction or manifest.prediction
-    assumed = prediction.assumptions if prediction else None
-    on_host = manifest.gpu == "host" and manifest.machine is not None
-    cpus = manifest.machine.cpus if manifest.machine else ()
-    seqs, seats = hardware.max_num_seqs or server.get("slots"), summary.knees.seats
-    if manifest.url == "sim:":
-        seqs = manifest.scenario.sim.max_num_seqs
-    simulated = ", simulated" if summary.simulated else ""
-    model = (prediction.model if prediction else None) or manifest.model
-    return Facts(
-        measured_by=f"{KNEE}, format {summary.format}{simulated}",
-        workload=workload_digest(manifest.scenario),
-        unit=summary.unit,
-        model=short(model).lower() if model else None,
-        parameters=assumed.parameters if assumed else None,
-        gpu=manifest.machine.cpu if on_host and manifest.machine else _card(manifest),
-        gpus=f"{len(cpus)} cores" if on_host else None if manifest.gpus is None else str(manifest.gpus),
-        power_limit=_power(manifest.gpu_facts),
-        precision=_precision(hardware.dtype, assumed),
-        kv_dtype=hardware.kv_dtype or manifest.cache_config.get("cache_dtype"),
-        tp=None if hardware.tp is None and manifest.gpus != 1 else str(hardware.tp or 1),
-        max_num_seqs=None if seqs is None else str(seqs),
-        seats=f"{seats.value:.3g} (measured)" if seats and seats.value else None,
-        engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
-        start=manifest.scenario.ramp.start,
-        transport=manifest.client.transport or None,
-    )
-
-
 def _failure(level: LevelSummary) -> str:
     """Return how a level was lost: the share of its requests that failed, and their errors; or that nobody answered."""
     kinds = ", ".join(level.errors_by_type)
     return f"{level.error_rate or 0.0:.0%} failed ({kinds})" if kinds else "nobody answered"
-
-
-def _card(manifest: Manifest) -> str | None:
-    names = {card.name for card in manifest.gpu_facts or [] if card.name}
-    return ", ".join(sorted(names)) or (manifest.gpu.lower() if manifest.gpu else None)
-
-
-def _power(cards: Sequence[Card] | None) -> str | None:
-    limits = {card.power_limit_w for card in cards or [] if card.power_limit_w}
-    return ", ".join(f"{limit:g} W" for limit in sorted(limits)) or None
-
-
-def _precision(dtype: str | None, assumed: Assumptions | None) -> str | None:
-    """Return the weights' dtype as it is stated, and the bits of one as they are read.
-
-    >>> _precision("fp8", Assumptions(weight_bytes=9.08e9, parameters=8.03e9)), _precision(None, None)
-    ('fp8, 9 bits a weight', None)
-    """
-    bits = ""
-    if assumed and assumed.weight_bytes and assumed.parameters:
-        bits = f"{8 * assumed.weight_bytes / assumed.parameters:.0f} bits a weight"
-    return ", ".join(part for part in (dtype, bits) if part) or None
 
 
 def _load(level: LevelSummary, manifest: Manifest) -> Load:
@@ -398,6 +359,7 @@ def _load(level: LevelSummary, manifest: Manifest) -> Load:
     return Load(
         load=float(level.load or 0),
         open_loop=level.rate is not None,
+        tokens_per_s=level.throughput.mean,
         ttft_p50_s=level.ttft_s.p50,
         itl_mean_s=level.itl_s.mean,
         e2e_p50_s=level.e2e_s.p50,

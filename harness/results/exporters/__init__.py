@@ -83,6 +83,22 @@ def verdicts(level: LevelSummary) -> list[str]:
     return list(dict.fromkeys(f"{each.level}: {each.code}" for each in level.verdicts))
 
 
+def of_point(level: LevelSummary) -> dict[str, Any]:
+    """Return what the curve and the seats need of a level beside its throughput; `readers.level.own_point` reads it."""
+    service, server = level.service, level.server
+    return {
+        "in_flight": level.in_flight,
+        "output_tokens_per_s_se": level.output_tokens_per_s_se,
+        "output_tokens_per_s_se_assumed": level.output_tokens_per_s_se_assumed,
+        "window_s": level.window_s,
+        "in_service": service.streaming.mean if service else None,
+        "in_service_most": service.most if service else None,
+        "in_service_most_fraction": service.most_fraction if service else None,
+        "server_running": server.running if server else None,
+        "server_waiting": server.waiting if server else None,
+    }
+
+
 def by_level(
     run: Run, to: str, of_level: Callable[[LevelSummary, Manifest, int, bool], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.data.levels import LevelSummary
 from harness.data.summary import Summary
 from harness.data.views import Estimate, Spread
-from harness.results.exporters import Exporter, Run
+from harness.results.exporters import Exporter, Run, of_point
 
 LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
 Cell = str | int | float | bool | None
@@ -29,6 +29,9 @@ MORE = (
 )  # fmt: skip
 SPREADS = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s", "lag_s")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+SERVICE = (
+    "assumed_error", "in_service", "in_service_most", "in_service_most_fraction", "server_running", "server_waiting",
+)  # fmt: skip
 _NONE = Estimate(None)
 NAMES = (
     *PLAIN,
@@ -36,6 +39,7 @@ NAMES = (
     "output_tokens_per_s_se",
     *MORE,
     *(f"{name.removesuffix('_s')}_{each}_s" for name in SPREADS for each in STATISTICS),
+    *SERVICE,
     "verdicts",
     "simulated",
 )
@@ -63,6 +67,8 @@ def row(level: LevelSummary) -> dict[str, Cell]:
     for name in SPREADS:
         spread: Spread = getattr(level, name)
         found |= {f"{name.removesuffix('_s')}_{each}_s": getattr(spread, each) for each in STATISTICS}
+    weight = level.output_tokens_per_s_se if level.output_tokens_per_s_se_assumed else None
+    found |= {"assumed_error": weight, **{name: each for name, each in of_point(level).items() if name in SERVICE}}
     return found | {"verdicts": " ".join(dict.fromkeys(f"{each.level}:{each.code}" for each in level.verdicts))}
 
 

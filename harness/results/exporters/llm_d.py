@@ -18,7 +18,7 @@ from harness.base.version import __version__
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.views import Spread
-from harness.results.exporters import Exporter, by_level, verdicts
+from harness.results.exporters import Exporter, by_level, of_point, verdicts
 
 VERSION = "0.2"
 _PERCENTILES = ("p50", "p90", "p95", "p99", "max")
@@ -40,12 +40,17 @@ def _run(level: LevelSummary, manifest: Manifest, index: int, *, simulated: bool
         "uid": str(uuid.uuid5(run, str(index))),
         "eid": str(run),
         "description": "SIMULATED: no GPU was measured" if simulated else manifest.name,
-        "keywords": ["knee", *["simulated"] * simulated, *verdicts(level)],
+        "keywords": ["knee", *["simulated"] * simulated, *verdicts(level), *_pairs(of_point(level))],
     }
     if manifest.clock is not UNSET:
         start, end = (datetime.fromtimestamp(manifest.clock.unix_origin + at, UTC).isoformat() for at in level.window)
         found["time"] = {"start": start, "end": end, "duration": f"PT{level.window_s:.6f}S"}
     return _present(found)
+
+
+def _pairs(fields: dict[str, Any]) -> list[str]:
+    """Return fields as words, since the schema has no place for others."""
+    return [f"{name}={json.dumps(value)}" for name, value in fields.items() if value is not None]
 
 
 def _load(level: LevelSummary, manifest: Manifest, index: int) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """A level as the result file of `vllm bench serve --save-result`.
 
 Fields: vLLM, vllm/benchmarks/serve.py. Its ITL are gaps between chunks, ICL here. What that tool has no field for
-comes after its own, as its `--metadata` would: whether the endpoint was simulated, and the verdicts.
+comes after its own, as its `--metadata` would: whether the endpoint was simulated, the verdicts, and what a fit needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.results.exporters import Exporter, by_level, verdicts
+from harness.results.exporters import Exporter, by_level, of_point, verdicts
 from harness.spec.traffic import parse
 
 _ENDPOINTS = {"chat": "openai-chat", "completions": "openai", "embeddings": "openai-embeddings"}  # vLLM's names
@@ -50,7 +50,7 @@ def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated:
         for theirs, ours in _STATISTICS.items():
             value = getattr(spread, ours)
             found[f"{theirs}_{name}_ms"] = None if value is None else value * 1e3
-    return found | {"tool": "knee", "simulated": simulated, "verdicts": verdicts(level)}
+    return found | {"tool": "knee", "simulated": simulated, "verdicts": verdicts(level), **of_point(level)}
 
 
 def _total(mean: float | None, n: int) -> float | None:

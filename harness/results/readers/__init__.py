@@ -1,5 +1,7 @@
-"""What other tools measured, read from their files: JSON, JSON lines or CSV, told apart by their content.
+"""What other tools measured, read from their files: JSON, YAML or CSV, told apart by their content.
 
+- A folder, several files and files joined to one are the levels of one result. The same measurement in two of a
+  folder's files, as in a sweep's summary, counts once.
 - Each tool's reader is a module here that has READERS: a map of names, and how its file is recognised. Other packages
   add readers by the entry point `knee.readers`; such a one is loaded only where its name is given.
 - Files are bounded and read as far as they carry; what they do not say stays None.
@@ -13,7 +15,6 @@ from __future__ import annotations
 import csv
 import functools
 import importlib
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,18 @@ import msgspec
 
 from harness.base import decoding, plugins
 from harness.base.errors import HarnessError, nearest
-from harness.results.readers import table
-from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, Reader, in_words, plain
+from harness.results.readers import pieces, table
+from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, Reader, in_words
 
 LARGEST = 64 << 20  # bytes of a file: those with single requests are larger, and need not be
 FAILED = 0.01  # share of failed requests above which a level is no point, as in `analysis.rules.requests`
 CSV = "csv"  # the format of tables, plain ones and those of `knee export`
-_FIRST = ("sglang", "vllm", "guidellm", "aiperf", "inference_perf", "llm_d")  # in this order; others come after them
+# Asked in this order, others after them.
+_FIRST = ("sglang", "vllm", "guidellm", "aiperf", "inference_perf", "llm_d", "inferencex")
 _MOST_LEVELS = 10_000
+_MOST_FILES = 2_000
+_ENDINGS = (".json", ".jsonl", ".csv", ".yaml", ".yml")  # of the files of a folder that are looked into
+_SAME = 1e-6  # relative, between two figures of one measurement in two files
 _NAMED = 8  # levels
 _WHAT = "a file of measured levels"
 
@@ -57,14 +62,68 @@ def of_bytes(data: bytes, place: str, named: str = "") -> ForeignResult:
     return _of_bytes(data, place, _readers(named), named)
 
 
+def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
+    """Return the levels of all files in a folder and below it as one result; HarnessError where none has any.
+
+    Files of no known format, such as inputs and logs, are left out; `lacks` names those that could have been one.
+    """
+    paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in _ENDINGS and path.is_file())
+    if len(paths) > _MOST_FILES:
+        raise HarnessError(f"more than {_MOST_FILES:,} files", place=str(folder), way_out="name the files that count")
+    found, damaged = [], []
+    for path in paths:
+        try:
+            found.append((str(path), read(path, named)))
+        except HarnessError as error:
+            if "not " + _WHAT in str(error):
+                damaged.append(path.name)
+    if not found:
+        raise HarnessError("no run of Knee and no file of measured levels in it", place=str(folder), way_out=_way_out())
+    whole = joined(found, str(folder))
+    if not damaged:
+        return whole
+    words = f"not read, as they are damaged: {', '.join(damaged[:_NAMED])}"
+    return msgspec.structs.replace(whole, lacks=(*whole.lacks, words))
+
+
+def joined(found: Sequence[tuple[str, ForeignResult]], place: str) -> ForeignResult:
+    """Return several files as one result; HarnessError for two tools, models, engines, cards or numbers of these.
+
+    A file without a load has no level of its own where others have some. A level with the figures of another file's is
+    the same measurement.
+    """
+    whole = _joined([each for _, each in found], place)
+    loads = any(level.concurrency or level.rate for level in whole.levels)
+    levels: list[ForeignLevel] = []
+    for _, each in found:
+        before = list(levels)
+        for level in each.levels:
+            if loads and not (level.concurrency or level.rate or level.in_flight):
+                continue
+            if not any(_is_same(level, known) for known in before):
+                levels.append(level)
+    return msgspec.structs.replace(whole, levels=levels)
+
+
+def _is_same(one: ForeignLevel, other: ForeignLevel) -> bool:
+    """Return whether two levels of two files have the same load and the same throughput."""
+    if (one.concurrency, one.rate, one.requests) != (other.concurrency, other.rate, other.requests):
+        return False
+    a, b = one.output_tokens_per_s or 0.0, other.output_tokens_per_s or 0.0
+    return abs(a - b) <= _SAME * b and one.in_flight == other.in_flight
+
+
 def _of_bytes(data: bytes, place: str, readers: Sequence[Reader], named: str) -> ForeignResult:
     with decoding.reading(place, _WHAT, _way_out()):
-        if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-            found = _of_json(data.removeprefix(b"\xef\xbb\xbf"), place, readers)
+        text = data.decode().removeprefix("\ufeff")
+        if text.lstrip()[:1] in ("{", "["):
+            found = _of_documents(pieces.of_json(text, _MOST_LEVELS), place, readers)
+        elif pieces.is_yaml(text):
+            found = _of_documents(pieces.of_yaml(text, _MOST_LEVELS), place, readers)
         else:
-            found = _of_csv(data.decode(), place, readers, tables=named in ("", CSV))
+            found = _of_csv(text, place, readers, tables=named in ("", CSV))
         if found is None:
-            fact = f"no file of the format {named}" if named else "a JSON of no known tool"
+            fact = f"no file of the format {named}" if named else "a file of no known tool"
             raise HarnessError(fact, place=place, way_out="leave --format out" if named else _way_out())
     if not any(level.output_tokens_per_s for level in found.levels):
         fact = f"no output tokens per second in this file of {found.source}"
@@ -89,7 +148,7 @@ def _readers(named: str) -> Sequence[Reader]:
 
 def _way_out() -> str:
     names = ", ".join(each.name for readers in built_in().values() for each in readers if not each.rows)
-    return f"give a result folder, a CSV, or a JSON of {names}"
+    return f"give a result folder, a CSV, or a file of {names}"
 
 
 def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, ForeignLevel]]:
@@ -99,7 +158,7 @@ def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, Fo
     """
     out = []
     for level in found.levels:
-        load = level.concurrency or (level.in_flight if level.rate is None else None)
+        load = level.requested
         if load and level.output_tokens_per_s:
             out.append((load, level.output_tokens_per_s, level))
     if not out:
@@ -110,11 +169,10 @@ def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, Fo
     return out
 
 
-def _of_json(data: bytes, place: str, readers: Sequence[Reader]) -> ForeignResult | None:
-    """Return the levels of all pieces; None where no reader recognises them."""
-    pieces = _pieces(data)
-    found = next((each for each in readers if not each.rows and all(map(each.matches, pieces))), None)
-    return _joined([found.read(piece) for piece in pieces], place) if found and pieces else None
+def _of_documents(found: Sequence[Any], place: str, readers: Sequence[Reader]) -> ForeignResult | None:
+    """Return the levels of all documents or rows; None where no reader recognises them."""
+    reader = next((each for each in readers if not each.rows and all(map(each.matches, found))), None)
+    return _joined([reader.read(piece) for piece in found], place) if reader and found else None
 
 
 def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
@@ -134,34 +192,22 @@ def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
     return msgspec.structs.replace(results[0], levels=levels, lacks=lacks, **facts)
 
 
-def _pieces(data: bytes) -> list[Any]:
-    """Return the whole of a JSON file, or each of its lines."""
-    lines = [line for line in data.splitlines() if line.strip()]
-    if len(lines) > 1 and all(line[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines):
-        return [plain(line) for line in lines[: _MOST_LEVELS + 1]]
-    return [plain(data)]
-
-
 def _of_csv(text: str, place: str, readers: Sequence[Reader], *, tables: bool) -> ForeignResult | None:
     """Return the levels of a CSV; None where no reader recognises it, and `tables` is not set."""
-    text = text.removeprefix("\ufeff")  # with semicolons it is what spreadsheets make of a table
-    separator = table.separator_of(text.partition("\n")[0])
+    separator = table.separator_of(text.partition("\n")[0])  # with semicolons it is what spreadsheets make of a table
     try:
-        head = _rows(text, separator, 1, strict=False)  # a plain table may have comments, which are no CSV
+        head = pieces.rows(text, separator, _MOST_LEVELS, strict=False)  # a plain table may have comments: no CSV
         found = next((each for each in readers if each.rows and each.matches(head)), None)
         if found is not None:
-            return found.read(_rows(text, separator))
+            return found.read(pieces.rows(text, separator, _MOST_LEVELS))
         if tables and table.is_exported(head):
-            return table.exported(_rows(text, separator), separator, place)
+            return table.exported(pieces.rows(text, separator, _MOST_LEVELS), separator, place)
+        of_rows = _of_documents(pieces.by_name(head), place, readers) if head else None
+        if of_rows is not None:
+            return of_rows
     except csv.Error as error:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_way_out()) from None
     return table.points(text, place) if tables else None
-
-
-def _rows(text: str, separator: str, most: int = _MOST_LEVELS, *, strict: bool = True) -> list[list[str]]:
-    """Return the first lines of a CSV; `strict`: csv.Error for a quote that is never closed and would hide the rest."""
-    lines = csv.reader(io.StringIO(text), delimiter=separator, strict=strict)
-    return [row for row, _ in zip(lines, range(most), strict=False)]
 
 
 # ---- which levels are points of a curve, by the rules of Knee's own -------------------------------------------------

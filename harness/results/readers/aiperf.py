@@ -1,4 +1,4 @@
-"""The exports of `aiperf profile`, profile_export_aiperf.json and .csv: one level, a table a metric with its unit.
+"""The exports of `aiperf profile` and of its forerunner `genai-perf`: one level, a table a metric with its unit.
 
 Fields: AIPerf, docs/reference/json-export-schema.md and exporters/csv_exporter.py. Its "inter token latency" is a mean
 of each request, TPOT here; its gaps between chunks are ITL here. The CSV does not name the load.
@@ -13,6 +13,8 @@ import msgspec
 
 from harness.results.readers.level import MS, Latencies, Reader, at, positive, text
 
+_FORERUNNER = "genai-perf"
+
 
 def _matches(found: Any) -> bool:
     return at(found, "output_token_throughput", "avg") is not None and at(found, "request_latency") is not None
@@ -23,7 +25,8 @@ def _load(found: Any) -> dict[str, Any]:
     config, values = at(found, "input_config"), at(found, "run_info", "variation_values")
     phases = at(config, "phases")
     phases = [each for each in phases if text(each, "name") != "warmup"] if isinstance(phases, list) else []
-    places = [at(config, "loadgen"), *phases]
+    stimulus = at(config, "perf_analyzer", "stimulus")  # of genai-perf
+    places = [at(config, "loadgen"), *phases, stimulus, config]
     rates = [positive(each, "request_rate") or positive(each, "rate") for each in places]
     loads = [positive(values, "phases.profiling.concurrency"), *(positive(each, "concurrency") for each in places)]
     rate = next(filter(None, rates), None)
@@ -32,7 +35,10 @@ def _load(found: Any) -> dict[str, Any]:
 
 def _facts(found: Any) -> dict[str, Any]:
     models = at(found, "input_config", "endpoint", "model_names")
-    return {"model": models[0][:200] if isinstance(models, list) and models and isinstance(models[0], str) else None}
+    models = models or at(found, "input_config", "model_names")
+    named = isinstance(models, list) and models and isinstance(models[0], str)
+    source = {"source": _FORERUNNER} if at(found, "input_config", "perf_analyzer") is not None else {}
+    return {"model": models[0][:200] if named else None, **source}
 
 
 def _matches_rows(rows: Sequence[Sequence[str]]) -> bool:

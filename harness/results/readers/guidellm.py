@@ -1,4 +1,8 @@
-"""The JSON of `guidellm`: a level a benchmark, with the successful requests' figures.
+"""The JSON of `guidellm`: a level a benchmark.
+
+Throughput and requests in flight are those of all requests: what the end of a level cuts off was served until then.
+Latencies are of the successful ones. A `sweep` measures one request alone, then as many as it can, then fixed rates
+between: their mean in flight places all of them on one curve.
 
 Fields: GuideLLM, src/guidellm/benchmark/schemas. Each benchmark has the strategy that was realised; the settings of the
 whole run moved between versions and are not needed. Its "inter token latency" is a mean of each request, TPOT here; its
@@ -18,13 +22,33 @@ def _matches(found: Any) -> bool:
 
 
 def _benchmarks(found: Any) -> list[Any]:
-    return [each for each in found["benchmarks"] if isinstance(at(each, "metrics"), dict)]
+    every = [each for each in found["benchmarks"] if isinstance(at(each, "metrics"), dict)]
+    kinds = {text(_strategy(each), "type_") for each in every}
+    swept = "throughput" in kinds and not kinds.isdisjoint(("constant", "poisson"))
+    return [{**each, "swept": swept} for each in every]
 
 
-def _load(benchmark: Any) -> dict[str, Any]:
-    strategy = at(benchmark, "config", "strategy") or at(benchmark, "args", "strategy")
+def _strategy(benchmark: Any) -> Any:
+    return at(benchmark, "config", "strategy") or at(benchmark, "args", "strategy")
+
+
+def _more(benchmark: Any) -> dict[str, Any]:
+    strategy = _strategy(benchmark)
     alone = text(strategy, "type_") == "synchronous"
-    return {"concurrency": 1.0 if alone else positive(strategy, "streams"), "rate": positive(strategy, "rate")}
+    streams, rate = positive(strategy, "streams"), positive(strategy, "rate")
+    return {
+        "concurrency": 1.0 if alone else streams,
+        "rate": None if at(benchmark, "swept") else rate,
+        "in_flight": _of_all(benchmark, "request_concurrency"),
+        "output_tokens_per_s": _of_all(benchmark, "output_tokens_per_second"),
+        "requests_per_s": _of_all(benchmark, "requests_per_second"),
+    }
+
+
+def _of_all(benchmark: Any, name: str) -> float | None:
+    """Return the mean of a figure over all requests; over the successful ones where the file has no other."""
+    found = (positive(benchmark, "metrics", name, which, "mean") for which in ("total", "successful"))
+    return next((each for each in found if each is not None), None)
 
 
 def _facts(found: Any) -> dict[str, Any]:
@@ -38,9 +62,6 @@ READERS = (
         matches=_matches,
         levels=_benchmarks,
         figures={
-            "in_flight": "metrics.request_concurrency.successful.mean",
-            "output_tokens_per_s": "metrics.output_tokens_per_second.successful.mean",
-            "requests_per_s": "metrics.requests_per_second.successful.mean",
             "requests": "metrics.request_totals.successful",
             "failed": "metrics.request_totals.errored",
             "input_tokens_mean": "metrics.prompt_token_count.successful.mean",
@@ -53,7 +74,7 @@ READERS = (
             at="metrics.{name}.successful.{statistic}",
             names={each: (f"percentiles.{each}",) for each in ("p50", "p90", "p95", "p99")},
         ),
-        more=_load,
+        more=_more,
         facts=_facts,
     ),
 )

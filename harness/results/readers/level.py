@@ -5,7 +5,6 @@ Figures are in seconds and in tokens per second. A value that is not what it sho
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +12,14 @@ from typing import Any
 
 import msgspec
 
-from harness.base import decoding
 from harness.data.judgement import Gravity
+from harness.data.levels import Service
+from harness.data.views import Estimate
 
 WHOLE_RUN = "throughput is over the whole run, its beginning and end included"
 NO_ERROR = "no error of its own: one figure a level"
 NO_SERVER = "it names no GPU, precision or server setting"
-SHARED = ("source", "simulated", "model", "engine", "gpu", "gpus")  # facts that all levels of one result have alike
+SHARED = ("source", "simulated", "model", "engine", "gpu", "gpus", "precision")  # facts that all levels have alike
 KNEE = "knee"  # the tool of Knee's own exports
 IN_FLIGHT_LOW = "in_flight_low"  # the code of the rule, which is above this room
 MS = 1e-3
@@ -59,6 +59,15 @@ class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: Latency = Latency()  # a token after the first, means of requests
     itl_mean_s: float | None = None  # a token after the first, over all of them
     e2e_s: Latency = Latency()
+    window_s: float | None = None
+    service: Service | None = None  # of Knee's own exports, as are the server's counts
+    running: float | None = None
+    waiting: float | None = None
+
+    @property
+    def requested(self) -> float | None:
+        """Requests in flight that were asked for; where only what was in flight is known, that."""
+        return self.concurrency or (self.in_flight if self.rate is None else None)
 
 
 class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +80,7 @@ class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
     engine: str | None = None
     gpu: str | None = None
     gpus: int | None = None
+    precision: str | None = None
     lacks: tuple[str, ...] = ()  # what the file cannot support
 
 
@@ -136,13 +146,6 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         """Return the levels of a piece that matches."""
         levels = [level(tree, self.figures, self.latencies, **self.more(tree)) for tree in self.levels(found)]
         return ForeignResult(levels=levels, **({"source": self.name, "lacks": self.lacks} | self.facts(found)))
-
-
-def plain(data: bytes) -> Any:
-    """Return JSON as plain data; `NaN` and `Infinity`, which Python's writers use, are None. One of decoding.WRONG."""
-    value = json.loads(data, parse_constant=lambda _: None)
-    decoding.check(value, numbers=False)
-    return value
 
 
 def at(tree: Any, *path: str) -> Any:
@@ -218,6 +221,21 @@ def validity(verdicts: Any) -> tuple[bool, bool]:
     parts = (each.partition(":") for each in words)
     invalid = {code.strip() for gravity, _, code in parts if gravity == Gravity.INVALID}
     return invalid <= {IN_FLIGHT_LOW}, IN_FLIGHT_LOW not in invalid  # as in `analysis.rules.usable`, of a point
+
+
+def own_point(tree: Any, *path: str) -> dict[str, Any]:
+    """Return what Knee's own exports say of a level for the curve and the seats; nothing of those that say none."""
+    own = at(tree, *path)
+    mean_, most, fraction = (number(own, f"in_service{name}") for name in ("", "_most", "_most_fraction"))
+    return {
+        "in_flight": positive(own, "in_flight"),
+        "se": positive(own, "output_tokens_per_s_se"),
+        "se_assumed": at(own, "output_tokens_per_s_se_assumed") is True,
+        "window_s": positive(own, "window_s"),
+        "service": None if mean_ is None else Service(Estimate(mean_), round(most or 0), fraction or 0.0),
+        "running": number(own, "server_running"),
+        "waiting": number(own, "server_waiting"),
+    }
 
 
 def in_words(fact: str | int) -> str:

@@ -1,7 +1,7 @@
-"""llm-d's benchmark report, versions 0.1 and 0.2, as JSON: one level, with the stack that served.
+"""llm-d's benchmark report, versions 0.1 and 0.2: one level, with the stack that served.
 
-Fields: llm-d-benchmark, llmdbenchmark/analysis/benchmark_report. Its files are YAML; JSON is YAML too, and is what is
-read. Times carry their unit. In a report that `knee export` wrote, the run's keywords have the level's verdicts.
+Fields: llm-d-benchmark, llmdbenchmark/analysis/benchmark_report. Its files are YAML, or JSON. Times carry their unit.
+In a report that `knee export` wrote, the run's keywords have the level's verdicts and what a fit needs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from harness.results.readers.level import (
     at,
     count,
     number,
+    own_point,
     positive,
     text,
     validity,
@@ -45,6 +46,12 @@ def _words(found: Any) -> Any:
     return at(found, "run", "keywords") or [] if own else None
 
 
+def _pairs(words: Any) -> dict[str, Any]:
+    """Return the fields among the keywords, as text but for the flags."""
+    pairs = [each.partition("=") for each in words or () if isinstance(each, str) and "=" in each]
+    return {name: value == "true" if value in ("true", "false") else value for name, _, value in pairs}
+
+
 def _more(found: Any) -> dict[str, Any]:
     done, report = found["done"], found["report"]
     concurrency, rate = _load(at(report, "scenario", "load"))
@@ -57,6 +64,7 @@ def _more(found: Any) -> dict[str, Any]:
         "requests": _answered(at(done, "requests")),
         "valid": valid,
         "in_flight_ok": in_flight_ok,
+        **own_point(_pairs(_words(report))),
     }
 
 
@@ -72,7 +80,7 @@ def _facts(found: Any) -> dict[str, Any]:
     words = _words(found)
     if words is None:
         return known
-    return known | {"source": KNEE, "simulated": isinstance(words, list) and _SIMULATED in words, "lacks": (NO_ERROR,)}
+    return known | {"source": KNEE, "simulated": isinstance(words, list) and _SIMULATED in words, "lacks": ()}
 
 
 def _load(load: Any) -> tuple[float | None, float | None]:

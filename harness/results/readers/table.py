@@ -30,6 +30,7 @@ from harness.results.readers.level import (
     Latencies,
     level,
     number,
+    own_point,
     positive,
     validity,
 )
@@ -43,9 +44,9 @@ _MOST = 1e12  # requests in flight, tokens per second: none has so many
 _NUMBERS = "write numbers like 1234.5"
 _NO = ("", "false", "falsch", "faux", "falso", "onwaar", "0")
 _NEEDED = (LOAD, "rate", RATE, ERROR)
+_OWN = (*_NEEDED, f"{RATE}_low", "verdicts", "simulated")
 _DECIMAL = re.compile(r"-?\d+,\d+(E[+-]?\d+)?", re.IGNORECASE)
 _FIGURES = {
-    "in_flight": "in_flight",
     "output_tokens_per_s": "output_tokens_per_s",
     "requests_per_s": "requests_per_s",
     "failed": "errors",
@@ -173,7 +174,8 @@ def _positive(text: str | None, column: str, place: str) -> float:
 
 
 def is_exported(rows: Sequence[Sequence[str]]) -> bool:
-    return bool(rows) and list(rows[0]) == list(LEVELS)
+    """Return whether a table is one of `knee export`; earlier ones had fewer columns."""
+    return bool(rows) and set(_OWN) <= set(rows[0]) <= set(LEVELS)
 
 
 def exported(rows: Sequence[Sequence[str]], separator: str, place: str) -> ForeignResult:
@@ -182,7 +184,7 @@ def exported(rows: Sequence[Sequence[str]], separator: str, place: str) -> Forei
     Where the columns are not separated by commas, these are decimal points: so a spreadsheet saves the table.
     """
     found = [
-        _checked(dict(zip(LEVELS, row, strict=False)), separator, f"{place}, line {line}")
+        _checked(dict(zip(rows[0], row, strict=False)), separator, f"{place}, line {line}")
         for line, row in enumerate(rows[1:], 2)
         if row
     ]
@@ -216,15 +218,15 @@ def _level(row: dict[str, str]) -> ForeignLevel:
     valid, in_flight_ok = validity(verdicts)
     ended = (number(row, "requests_per_s") or 0.0) * (number(row, "window_s") or 0.0)
     assumed = se is None and f"{Gravity.NOTE}:{FIT_ERROR_ASSUMED}" in verdicts
+    weight = positive(row, "assumed_error") or (X / math.sqrt(max(1.0, ended)) if X else None)
     return level(
         row,
         _FIGURES,
         _LATENCIES,
         concurrency=positive(row, "concurrency"),
         rate=positive(row, "rate"),
-        se=X / math.sqrt(max(1.0, ended)) if assumed and X else se,
-        se_assumed=assumed,
         valid=valid,
         in_flight_ok=in_flight_ok,
         requests=round(began - sum(others)) or None,
+        **own_point(row) | {"se": weight if assumed else se, "se_assumed": assumed},
     )

@@ -1,4 +1,4 @@
-"""The result file of `vllm bench serve --save-result`: one level, its fields in one table.
+"""The results of `vllm bench serve --save-result` and `vllm bench sweep`: one level a table of fields, or a row.
 
 Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite, or that is ramped up, is an open loop, with
 `max_concurrency` as its bound only. What was in flight is not in the file; no more were than it has prompts. A file
@@ -11,7 +11,6 @@ from typing import Any
 
 from harness.results.readers.level import (
     KNEE,
-    NO_ERROR,
     NO_SERVER,
     Latencies,
     Reader,
@@ -19,6 +18,7 @@ from harness.results.readers.level import (
     count,
     mean,
     number,
+    own_point,
     positive,
     text,
     validity,
@@ -38,7 +38,12 @@ LATENCIES = Latencies(at="{statistic}_{name}", names={"p50": ("p50", "median")})
 
 
 def _matches(found: Any) -> bool:
-    return isinstance(found, dict) and {"output_throughput", "total_token_throughput"} <= found.keys()
+    """Return whether it is a result; those before version 0.6 have no throughput of all tokens."""
+    return (
+        isinstance(found, dict)
+        and "output_throughput" in found
+        and not {"total_token_throughput", "mean_ttft_ms"}.isdisjoint(found)
+    )
 
 
 def _is_own(found: Any) -> bool:
@@ -51,7 +56,7 @@ def _more(found: Any) -> dict[str, Any]:
     known = {"concurrency": load, "rate": rate, "failed": _failed(found), **lengths(found)}
     if _is_own(found):
         valid, in_flight_ok = validity(at(found, "verdicts"))
-        return known | {"valid": valid, "in_flight_ok": in_flight_ok}
+        return known | {"valid": valid, "in_flight_ok": in_flight_ok, **own_point(found)}
     most = prompts if load and prompts and prompts < load else None  # more cannot have been in flight
     return known | {"in_flight": most, "in_flight_ok": most is None}
 
@@ -61,7 +66,7 @@ def _facts(found: Any) -> dict[str, Any]:
     if not _is_own(found):
         return {"model": model}
     simulated = at(found, "simulated") is True
-    return {"model": model, "source": KNEE, "simulated": simulated, "lacks": (NO_ERROR, NO_SERVER)}
+    return {"model": model, "source": KNEE, "simulated": simulated, "lacks": (NO_SERVER,)}
 
 
 def lengths(found: Any) -> dict[str, float | None]:

@@ -1,0 +1,248 @@
+"""How much ln X of one server differs from run to run: one variance, pooled over stacks and loads.
+
+Two or three runs of a stack hardly know how runs differ; all runs of all stacks together know it better (Smyth 2004).
+Where they have fewer than three degrees of freedom, the spread that is usual on shared machines fills these up, and
+loses its weight where the runs show that they differ more.
+
+A run that was starved for a while moves its stack's mean, and widens the interval of all. `odd_runs` names it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from harness.analysis.stats import FLOOR, incomplete_beta
+
+RunRates: TypeAlias = Mapping[float, tuple[float, float]]  # ln X and its own error, by load
+Rates: TypeAlias = Sequence[RunRates]  # a run each
+# Standard deviation of ln X between runs of one server: of a run's mean over its loads, and of a level. Of the five
+# sets of repeats in `results/` (vLLM by ramp and by sweep, vLLM, llama-server and transformers in turn) the means have
+# 1.2 to 5.6 %, median 3.4 %, and the levels 2.5 to 10 %, root mean square 6 %.
+USUAL_RUN, USUAL_LEVEL = 0.034, 0.06
+_ENOUGH = 3.0  # degrees of freedom, up to which the usual spread counts
+_MOST_FREEDOM = 1e6
+_ODD_P = 0.01  # of naming a run among equal ones
+_ODD_LEAST = math.log(1.1)  # a run that is less off is no odd one
+
+
+class Variance(msgspec.Struct, frozen=True):
+    """A variance of ln X, by so many degrees of freedom; 0 of them where nothing is known of it."""
+
+    value: float
+    freedom: float
+
+    def filled(self, usual: float) -> Variance:
+        """Return it with the usual standard deviation for the degrees of freedom that it lacks.
+
+        >>> Variance(0.0, 0.0).filled(0.03), Variance(4e-4, 4.0).filled(0.03)
+        (Variance(value=0.0009, freedom=3.0), Variance(value=0.0004, freedom=4.0))
+        """
+        lacking = max(0.0, _ENOUGH - self.freedom)
+        if self.freedom and self.value > usual**2:
+            lacking *= usual**2 / self.value
+        if not lacking:
+            return self
+        total = lacking + self.freedom
+        return Variance((lacking * usual**2 + self.freedom * self.value) / total, total)
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How ln X differs between runs of a stack: the mean over loads of a run, and each level."""
+
+    run: Variance
+    levels: Mapping[float, Variance]
+    level: Variance  # of all loads together
+    known: bool  # by repeats of a stack, and not by what is usual alone
+
+    def at(self, load: float) -> Variance:
+        """Return the variance at a load; that of all loads where no repeats were measured at it."""
+        return self.levels.get(load, self.level)
+
+
+_NOTHING = Spread(Variance(0.0, 0.0), {}, Variance(0.0, 0.0), known=False)
+
+
+def common(*stacks: Rates) -> list[float]:
+    """Return the loads that every run of every stack has, rising."""
+    sets = [set(run) for runs in stacks for run in runs]
+    return sorted(set.intersection(*sets)) if sets else []
+
+
+def pooled(stacks: Sequence[Rates], *, usual: bool = True) -> Spread:
+    """Return the spread between the runs of a stack, the same for all stacks; `usual`: filled by that of throughput.
+
+    >>> runs = [{1.0: (0.01, 0.0), 2.0: (0.01, 0.0)}, {1.0: (-0.01, 0.0), 2.0: (-0.01, 0.0)}]
+    >>> found = pooled([runs, runs, runs])
+    >>> found.run, found.level.freedom      # both levels of a run are off by the same, so they count as one
+    (Variance(value=0.0002, freedom=3.0), 3.0)
+    """
+    freedom, between, within, loads_of = 0, 0.0, [], []
+    squares: dict[float, list[float]] = {}
+    for runs in stacks:
+        loads = common(runs)
+        if len(runs) < 2 or not loads:
+            continue
+        off = np.array([[run[load][0] for load in loads] for run in runs])
+        off -= off.mean(0)
+        means = off.mean(1)
+        freedom += len(runs) - 1
+        between += float(means @ means)
+        loads_of.append(len(loads))
+        within.append((float(((off - means[:, None]) ** 2).sum()), (len(runs) - 1) * (len(loads) - 1)))
+        for load, column in zip(loads, off.T, strict=True):
+            known = squares.setdefault(load, [0.0, 0.0])
+            known[0] += float(column @ column)
+            known[1] += len(runs) - 1
+    if not freedom:
+        none = Variance(0.0, 0.0)
+        return Spread(none.filled(USUAL_RUN), {}, none.filled(USUAL_LEVEL), known=False) if usual else _NOTHING
+    run = between / freedom
+    own = sum(each for each, _ in within) / max(1, sum(n for _, n in within))
+    shared = run / (run + own) if run + own else 1.0  # of a level's variance, by all levels of its run alike
+    total = sum(n for _, n in squares.values())
+    level = Variance(sum(each for each, _ in squares.values()) / total, total / (1 + (len(squares) - 1) * shared**2))
+    levels = _shrunk({load: Variance(each / n, n) for load, (each, n) in squares.items()}, level)
+    if not usual:
+        return Spread(Variance(run, float(freedom)), levels, level, known=True)
+    return Spread(
+        Variance(run, float(freedom)).filled(USUAL_RUN),
+        {load: each.filled(USUAL_LEVEL) for load, each in levels.items()},
+        level.filled(USUAL_LEVEL),
+        known=True,
+    )
+
+
+def _shrunk(levels: Mapping[float, Variance], of_all: Variance) -> dict[float, Variance]:
+    """Return each load's variance drawn to that of all, as far as they do not show that they differ (Smyth 2004, §6).
+
+    ln s² of n degrees of freedom scatters by trigamma(n/2) where all have one variance. What lies between the loads
+    beyond that is trigamma(m/2) of the m degrees of freedom with which the variance of all counts at each.
+    """
+    known = {load: each for load, each in levels.items() if each.value > 0}
+    if len(known) < 3:
+        return dict.fromkeys(levels, of_all)
+    logs = [math.log(each.value) for each in known.values()]
+    more = statistics.variance(logs) - statistics.fmean(_trigamma(each.freedom / 2) for each in known.values())
+    if more <= _trigamma(_MOST_FREEDOM / 2):
+        return dict.fromkeys(levels, of_all)
+    low, high = 1e-3, _MOST_FREEDOM
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _trigamma(middle / 2) > more else (low, middle)
+    out = {}
+    for load, each in levels.items():
+        total = low + each.freedom
+        out[load] = Variance(
+            (low * of_all.value + each.freedom * each.value) / total,
+            min(total, max(of_all.freedom, each.freedom)),
+        )
+    return out
+
+
+def _trigamma(x: float) -> float:
+    """Return the second derivative of ln Γ, by its recurrence and its asymptotic series.
+
+    >>> round(_trigamma(1.0), 6)    # π²/6
+    1.644934
+    """
+    total = 0.0
+    while x < 8:
+        total += 1 / x**2
+        x += 1
+    return total + 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5) + 1 / (42 * x**7)
+
+
+def two_sided(t: float, freedom: float) -> float:
+    """Return the two-sided probability of Student's t; of the normal distribution where the freedom is infinite.
+
+    >>> round(two_sided(2.776, 4.0), 3), round(two_sided(-1.96, math.inf), 3)
+    (0.05, 0.05)
+    """
+    if math.isinf(freedom):
+        return math.erfc(abs(t) / math.sqrt(2))
+    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+# ---- runs that are off ----------------------------------------------------------------------------------------------
+
+
+class Odd(msgspec.Struct, frozen=True):
+    """A run that is off from some load on, by more than runs of these stacks differ."""
+
+    stack: int
+    run: int
+    since: float  # the lowest load at which it is off
+    times: float  # its throughput over that of its stack's other runs, from there on
+    left_out: bool  # the others, two or more, agree without it
+
+
+def odd_runs(stacks: Sequence[Rates]) -> list[Odd]:
+    """Return the runs that are off; of three or more they are left out, a minority of each stack.
+
+    Of two runs that disagree the slower one is named, since what goes wrong with a machine slows a server down. None
+    is left out there: it could be the other.
+
+    >>> fine = {1.0: (0.0, 0.0), 2.0: (0.7, 0.0), 4.0: (1.4, 0.0), 8.0: (2.1, 0.0)}
+    >>> (odd,) = odd_runs([[fine, {**fine, 4.0: (0.9, 0.0), 8.0: (1.6, 0.0)}]])
+    >>> odd.run, odd.since, round(odd.times, 2), odd.left_out
+    (1, 4.0, 0.61, False)
+    """
+    found: list[Odd] = []
+    while (worst := _worst(stacks, found)) is not None:
+        found.append(worst)
+    return sorted(found, key=lambda odd: (odd.stack, odd.run))
+
+
+def _worst(stacks: Sequence[Rates], known: Sequence[Odd]) -> Odd | None:
+    """Return the run that is off most surely, other than those that are known already."""
+    out = {(odd.stack, odd.run) for odd in known}
+    kept = [[i for i in range(len(runs)) if (s, i) not in out] for s, runs in enumerate(stacks)]
+    tests = sum(len(runs) for runs in stacks)
+    best: tuple[float, Odd] | None = None
+    for s, runs in enumerate(stacks):
+        loads = common(runs)
+        others_left_out = len(runs) - len(kept[s])
+        if len(kept[s]) < 2 or not loads or 2 * (others_left_out + 1) > max(len(runs), 2):
+            continue
+        for i in kept[s]:
+            rest = [runs[j] for j in kept[s] if j != i]
+            since, off = _step([runs[i][C][0] - statistics.fmean(other[C][0] for other in rest) for C in loads])
+            if abs(off) < _ODD_LEAST or (len(runs) == 2 and off > 0):
+                continue
+            scale = _scale(stacks, kept, (s, i), loads[since])
+            p = two_sided(off / math.sqrt(scale.value * (1 + 1 / len(rest))), scale.freedom)
+            if p * tests < _ODD_P and (best is None or p < best[0]):
+                best = p, Odd(s, i, loads[since], math.exp(off), left_out=len(rest) > 1)
+    return best[1] if best else None
+
+
+def _step(off: Sequence[float]) -> tuple[int, float]:
+    """Return from which load on a run is off and by how much: the step from 0 that fits best, of two loads or more.
+
+    >>> _step([0.0, 0.0, -0.5, -0.5])
+    (2, -0.5)
+    """
+    means = [math.fsum(off[first:]) / (len(off) - first) for first in range(max(1, len(off) - 1))]
+    since = max(range(len(means)), key=lambda first: means[first] ** 2 * (len(off) - first))
+    return since, means[since]
+
+
+def _scale(stacks: Sequence[Rates], kept: Sequence[Sequence[int]], without: tuple[int, int], since: float) -> Variance:
+    """Return the variance between the other runs' means from a load on."""
+    total, freedom = 0.0, 0
+    for s, runs in enumerate(stacks):
+        own = [runs[i] for i in kept[s] if (s, i) != without]
+        loads = [load for load in common(own) if load >= since]
+        if len(own) < 2 or not loads:
+            continue
+        means = [math.fsum(run[load][0] for load in loads) / len(loads) for run in own]
+        total += statistics.variance(means) * (len(own) - 1)
+        freedom += len(own) - 1
+    found = Variance(max(total / freedom if freedom else 0.0, FLOOR**2), float(freedom))
+    return found.filled(USUAL_RUN)
