@@ -106,6 +106,7 @@ class Section(msgspec.Struct, frozen=True):
     remarks: Sequence[Remark] = ()
     note: str = ""  # about the parts above
     scenario: str = ""  # folded away at first
+    folded: bool = False  # on a page the whole section is
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +118,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str = ""  # the answer, above the figures
     figures: Sequence[Fact] = ()  # that a page begins with, before the curve
     simulated: str = ""  # what was simulated; "" for a measurement
+    warning: str = ""  # what happened to the server meanwhile
     sections: Sequence[Section]
     version: str = ""  # of the program that measured
     source: str = ""  # what it was made from, in the page's last line

@@ -1,7 +1,8 @@
 """A document as one offline page: all that it shows is in it, what draws its charts too, and it may load nothing.
 
 The page is the template assets/page.html.j2, in which every text is escaped. Only what is made here as Markup is taken
-as it is: the style sheet, the scripts and the charts as JSON. The scripts of others are listed in scripts/shipped.json.
+as it is: the style sheet, the scripts, and the charts as JSON and as SVG, which shows where no script runs. The scripts
+of others are listed in scripts/shipped.json.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.report import document as doc
+from harness.report import inline
 from harness.report.chart import Chart, described
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def places(document: doc.Document) -> dict[str, tuple[str, str]]:
 @cache
 def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
 
     found = Environment(
         loader=FileSystemLoader(_ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -85,6 +88,7 @@ def _templates() -> Environment:
     )  # fmt: skip
     found.filters["rows"] = doc.rows
     found.filters["described"] = described
+    found.filters["drawn"] = lambda chart, kind: Markup(inline.svg(chart, small=kind == "small"))
     return found
 
 

@@ -38,7 +38,8 @@ _OFFSETS: dict[Side, dict[str, Any]] = {
 }
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}  # behind a label on lines
 
-_FOOT = 0.215  # of the height: the x axis' labels, and the legend below them
+PAPER = (9.0, 5.4)  # inches
+_FOOT = 1.161  # inches: the x axis' labels, and the legend below them
 _DECADES = 1e3  # end over start of an axis that has ticks enough at its powers of ten
 
 Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
@@ -49,22 +50,23 @@ def draw(chart: Chart) -> bytes:
     return encoded(figure(chart))
 
 
-def vector(chart: Chart) -> bytes:
+def vector(chart: Chart, inches: tuple[float, float] = PAPER) -> bytes:
     """Return the same as SVG, its text as text."""
     import matplotlib
 
     out = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "knee"}):
-        figure(chart).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        figure(chart, inches).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
 
-def figure(chart: Chart) -> Any:
+def figure(chart: Chart, inches: tuple[float, float] = PAPER) -> Any:
     """Return the chart with its title, its answer and its legend, as a figure of matplotlib."""
-    drawn = paper((9, 5.4))
+    drawn = paper(inches)
     margin = any(series.end for series in chart.series) or any(guide.axis == "y" for guide in chart.guides)
-    top = 0.77 if chart.answer else 0.795
-    axes = drawn.add_axes((0.085, _FOOT, 0.745 if margin else 0.885, top - _FOOT))
+    foot = _FOOT / inches[1]
+    top = 0.77 if chart.answer else 0.795 if chart.title else 0.9
+    axes = drawn.add_axes((0.085, foot, 0.745 if margin else 0.885, top - foot))
     entries = fill(axes, chart)
     _margin(axes, chart)
     if chart.missing:
@@ -72,8 +74,8 @@ def figure(chart: Chart) -> Any:
     if entries:
         handles, names = zip(*reversed(entries), strict=True)
         legend = drawn.legend(
-            handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.03), ncols=min(3, len(names)), fontsize=8.5,
-            labelcolor=INK, frameon=False, handlelength=2.2, borderaxespad=0.0, columnspacing=1.4,
+            handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.03), ncols=min(int(inches[0] / 3), len(names)),
+            fontsize=8.5, labelcolor=INK, frameon=False, handlelength=2.2, borderaxespad=0.0, columnspacing=1.4,
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)

@@ -8,7 +8,9 @@ import msgspec
 
 from harness.analysis.answer import of_ramp
 from harness.analysis.rules import Purpose, by_code, invalid_by, usable
-from harness.analysis.rules.run import incomplete, run_note, spool_damaged
+from harness.analysis.rules.levels import drift
+from harness.analysis.rules.requests import stalled
+from harness.analysis.rules.run import incomplete, run_note, server_changed, spool_damaged
 from harness.data.judgement import Gravity, Verdict, rank
 from harness.data.levels import LevelSummary
 from harness.data.summary import Summary
@@ -19,6 +21,7 @@ from harness.report.format import load, loads, plain
 
 SIGNS = {Gravity.INVALID: "✗", Gravity.DOUBT: "?", Gravity.NOTE: "·"}
 _OF_THE_RECORDS = (incomplete.code, spool_damaged.code)  # what is shown is not the whole run
+_OF_THE_SERVER = (incomplete.code, stalled.code, server_changed.code, drift.code)  # it was not the same all the time
 
 
 def worst(level: LevelSummary) -> Gravity | None:
@@ -47,6 +50,12 @@ def remarks(summary: Summary) -> list[Remark]:
         apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by their messages
         found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
     return [_remark(group, summary) for group in sorted(found.values(), key=lambda group: _order(group[0]))]
+
+
+def warning(found: Sequence[Remark]) -> str:
+    """Return what a reader has to know before the figures: the server died or changed, or the run ended early."""
+    lines = [(each.message, each.where) for each in found if each.code in _OF_THE_SERVER]
+    return ". ".join(f"{said[:1].upper()}{said[1:]}{f' ({where})' if where else ''}" for said, where in lines)
 
 
 def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Remark]:

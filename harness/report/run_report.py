@@ -31,7 +31,7 @@ from harness.report import document as doc
 from harness.report.answer import answer, figures, unit_of
 from harness.report.facts import details, knee_facts, manifest_facts, simulated_words, subject
 from harness.report.format import MISSING, load, loads, number, plain
-from harness.report.remarks import first_lines, remarks
+from harness.report.remarks import first_lines, remarks, warning
 from harness.results.result import Result
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
@@ -84,12 +84,12 @@ def report(
         run_tables.drift(summary),
         *run_tables.of_replicas(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
-        doc.Section("Details", details(summary)),
-        doc.Section("All knees", knees),
-        doc.Section("Why these levels", ramp_facts(summary)),
-        level_table.every(summary, "Every measurement"),
+        doc.Section("Details", details(summary), folded=True),
+        doc.Section("All knees", knees, folded=True),
+        doc.Section("Why these levels", ramp_facts(summary), folded=True),
+        msgspec.structs.replace(level_table.every(summary, "Every measurement"), folded=True),
         claims.section(summary, manifest) if with_claims else doc.Section(),
-        doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario),
+        doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario, folded=True),
     ]
     return doc.Document(
         title=title,
@@ -98,6 +98,7 @@ def report(
         sentence=found.sentence,
         figures=figures(summary),
         simulated=simulated_words(summary, manifest),
+        warning=warning(remarks(summary)),
         sections=sections,
         version=plain(manifest.harness_version or ""),
         source="summary.json and manifest.json",

@@ -11,7 +11,6 @@ import http.server
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -30,9 +29,9 @@ from harness.data.views import Value
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell
+from tests.builders.browser import CHROMIUM
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 RUNS = "(top||self).document.documentElement.setAttribute('data-ran',location.pathname);new Image().src='/beacon'"
 
 # Each ends what may be around it, and runs where it was not escaped for that place.
