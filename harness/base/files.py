@@ -25,6 +25,7 @@ import msgspec
 from harness.base.errors import HarnessError
 
 _OURS, _EVERYBODYS = 0o600, 0o666  # of new files; the user's umask takes away from both
+_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Linux's, with which a folder need not be readable
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
@@ -170,7 +171,7 @@ def _folder(path: Path) -> Iterator[int]:
     if path.is_symlink():
         fact = "is a symbolic link, and nothing is written through one"
         raise HarnessError(fact, place=str(path), way_out="give the folder itself")
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    fd = os.open(path, _PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield fd
     finally:

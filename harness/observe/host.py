@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from harness.base import kernel
 from harness.data.machines import Host
 from harness.data.manifest import WallClock
 from harness.data.record import Sample
@@ -23,7 +24,7 @@ def facts() -> Host:
         machine=platform.machine(),
         python=platform.python_version(),
         cpus=os.cpu_count(),
-        cpus_allowed=sorted(os.sched_getaffinity(0)),
+        cpus_allowed=kernel.cpus(),
         memory_bytes=psutil.virtual_memory().total,
         load_average=list(os.getloadavg()),
     )

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from harness.base import interpreter
+from harness.base import interpreter, kernel
 from harness.base.errors import HarnessError
 from harness.data.machines import BF16_OVER_FP32, Machine
 
@@ -42,7 +42,7 @@ def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float
     Every figure is the best of many pieces of some milliseconds each, so that a core that something else uses for a
     part of the time still shows what it can do.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = kernel.cpus()
     if cpus is None and not 1 <= cores <= len(allowed):
         way_out = f"this process may use {len(allowed)}: {_list(allowed)}"
         raise HarnessError(f"{cores} cores cannot be measured", place=_PLACE, way_out=way_out)
@@ -134,13 +134,13 @@ def _measured(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str,
     """Return the same in this process: each core a thread with its own arrays, all of them at work in every piece."""
     import numpy as np
 
-    os.sched_setaffinity(0, cpus)
+    kernel.bind(cpus)
     free, own, all_here = iter(cpus), threading.local(), threading.Barrier(len(cpus))
     parts = max(1, size // len(cpus) // _PIECE)
 
     def settle() -> None:
         """In the thread, so that memory lies with the core that reads it; arrays in parts, each of one piece."""
-        os.sched_setaffinity(0, {next(free)})
+        kernel.bind({next(free)})
         own.a, own.b, own.c = (np.ones((parts, _PIECE // 4), np.float32) for _ in range(3))
         own.x, own.y, own.z = (np.ones((_EDGE, _EDGE), np.float32) for _ in range(3))
 

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis.stats import percentiles
-from harness.base import files
+from harness.base import files, kernel
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
 from harness.data.machines import Ceiling, ClientCalibration, Timing
@@ -116,7 +116,7 @@ def here() -> dict[str, str | int]:
         "harness_version": __version__,
         "host": _host(),
         "cpu": machine.cpu_name(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": len(kernel.cpus()),
         "python": platform.python_version(),
     }
 
@@ -238,6 +238,6 @@ async def _flood(pace: StreamPace, output_tokens: int, streams: int, seconds: fl
     """Measure a load that brings the client to its limit; by two server processes if one is not enough."""
     load = Load(pace=pace, output_tokens=output_tokens, streams=streams, seconds=seconds, spread_s=0.0)
     seen = await measure(load)
-    if ceiling(seen, 0).limited_by == "server" and len(os.sched_getaffinity(0)) > 2:
+    if ceiling(seen, 0).limited_by == "server" and len(kernel.cpus()) > 2:
         return await measure(msgspec.structs.replace(load, processes=2))
     return seen

@@ -6,13 +6,12 @@ Measuring this machine as the card loads its cores fully for about two seconds: 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from harness.base import decoding
+from harness.base import decoding, kernel
 from harness.data.machines import Card, Machine
 from harness.data.prediction import Prediction
 from harness.observe import machine
@@ -31,7 +30,7 @@ def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.ServingCard
 
 def measure(cpus: Sequence[int] | None = None) -> Machine:
     """Return what these processors of this machine reach; None: all that this process may use."""
-    return machine.measure(len(os.sched_getaffinity(0)), cpus)
+    return machine.measure(len(kernel.cpus()), cpus)
 
 
 def calibration(path: str) -> Calibration:

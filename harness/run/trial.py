@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import os
 import tempfile
 import uuid
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from harness.base import kernel
 from harness.base.errors import HarnessError
 from harness.data.record import Record, arrivals_of
 from harness.dialects import DIALECTS
@@ -150,7 +150,7 @@ def run_trial(load: Load) -> Trial:
 
 async def measure(load: Load) -> Trial:
     """Start endpoint and workers, measure for the load's seconds once all streams have begun, and end both."""
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = kernel.cpus()
     apart = len(cpus) >= 2
     batches: list[bytes] = []  # decoded afterwards: this process shares a processor with a worker or the endpoint
     with tempfile.TemporaryDirectory(prefix="knee-") as scratch:

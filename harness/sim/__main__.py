@@ -10,6 +10,7 @@ import sys
 
 import msgspec
 
+from harness.base import kernel
 from harness.base.errors import HarnessError
 from harness.base.terminal import guard
 from harness.sim.process import serve
@@ -70,7 +71,7 @@ def _profile(arguments: argparse.Namespace) -> Profile | Reference:
 
 def _prepare(cpu: int | None) -> None:
     if cpu is not None:
-        os.sched_setaffinity(0, {cpu})
+        kernel.bind({cpu})
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.freeze()

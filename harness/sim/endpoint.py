@@ -11,12 +11,12 @@ Left out: TLS, HTTP/2, chunked request bodies.
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from collections import deque
 from time import monotonic_ns
 
+from harness.base import kernel
 from harness.predict.batching import Step
 from harness.predict.sequence import SimulatedRequest
 from harness.sim import encoder
@@ -81,13 +81,13 @@ class Endpoint:
         self._stopped = False
         self._stops: set[int] = set()
         listener.setblocking(False)
-        self._epoll = select.epoll()
-        self._epoll.register(listener.fileno(), select.EPOLLIN)
+        self._poller = kernel.poller()
+        self._poller.register(listener.fileno(), kernel.IN)
 
     def stop_when_readable(self, fd: int) -> None:
         """End the loop as soon as `fd` can be read or is closed at its other end."""
         self._stops.add(fd)
-        self._epoll.register(fd, select.EPOLLIN)
+        self._poller.register(fd, kernel.IN)
 
     def run(self) -> None:
         """Serve until stopped; then cut what is left, and log it."""
@@ -100,7 +100,7 @@ class Endpoint:
                     self._deliver(self._step)
                     self._begin(self._due)
                     now = monotonic_ns()
-                for fd, events in self._epoll.poll(0, _AT_ONCE):
+                for fd, events in self._poller.poll(0, _AT_ONCE):
                     self._on_event(fd, events)
                 if self._step is None and self._jobs:
                     self._begin(monotonic_ns())  # it was idle
@@ -111,7 +111,7 @@ class Endpoint:
         finally:
             for connection in list(self._connections.values()):
                 self._drop(connection)
-            self._epoll.close()
+            self._poller.close()
             self._listener.close()
 
     # ---- the clock --------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Endpoint:
         if self._outages.slowdown and not listens:
             self._listener = socket.create_server(address, backlog=4096)
             self._listener.setblocking(False)
-            self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+            self._poller.register(self._listener.fileno(), kernel.IN)
         elif not self._outages.slowdown and listens:
             self._listener.close()
             for connection in list(self._connections.values()):
@@ -141,8 +141,7 @@ class Endpoint:
         times += [due for due in (self._log.due, self._outages.due) if due is not None]
         ahead = (min(times) - monotonic_ns()) / 1e9 if times else None
         if ahead is None or ahead > 0:
-            # select on the epoll itself: it sleeps by the microsecond, epoll.poll by the millisecond.
-            select.select([self._epoll.fileno()], [], [], ahead)
+            kernel.wait(self._poller, ahead)
         elif self._step is not None and self._due - monotonic_ns() <= _SPIN_NS:
             while monotonic_ns() < self._due:
                 pass
@@ -202,9 +201,9 @@ class Endpoint:
         elif fd == self._listener.fileno():
             self._accept()
         elif connection := self._connections.get(fd):
-            if events & select.EPOLLOUT:
+            if events & kernel.OUT:
                 self._flush(connection)
-            if events & ~select.EPOLLOUT and fd in self._connections:
+            if events & ~kernel.OUT and fd in self._connections:
                 self._receive(connection)
 
     def _accept(self) -> None:
@@ -220,7 +219,7 @@ class Endpoint:
             if self._flood is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _FLOOD_BUFFER)
             self._connections[sock.fileno()] = ClientConnection(sock)
-            self._epoll.register(sock.fileno(), select.EPOLLIN)
+            self._poller.register(sock.fileno(), kernel.IN)
 
     def _receive(self, connection: ClientConnection) -> None:
         try:
@@ -374,7 +373,7 @@ class Endpoint:
     def _keep(self, connection: ClientConnection, piece: Piece) -> None:
         """Leave to the outbox what the socket does not take; a flood stops for its stream until it does."""
         if not connection.outbox:
-            self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            self._poller.modify(connection.sock.fileno(), kernel.IN | kernel.OUT)
         connection.outbox.append(piece)
         if self._flood is not None and connection.job is not None:
             self._flood.pause(connection.job.id)
@@ -385,7 +384,7 @@ class Endpoint:
         while waiting and not connection.outbox and connection.sock.fileno() >= 0:
             piece = waiting.popleft()
             if not waiting:
-                self._epoll.modify(connection.sock.fileno(), select.EPOLLIN)
+                self._poller.modify(connection.sock.fileno(), kernel.IN)
             self._send(connection, piece.data, piece.job, piece.tokens, piece.last)
         connection.outbox.extend(waiting)
         if self._flood is not None and connection.job is not None and not connection.outbox:

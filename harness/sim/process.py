@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.base import interpreter
+from harness.base import interpreter, kernel
 from harness.base.errors import HarnessError
 from harness.sim.endpoint import Endpoint
 from harness.sim.profile import Profile, Reference
@@ -49,7 +49,7 @@ def serve(
     except OSError as error:
         fact = f"cannot listen on {host}:{port} ({error.strerror})"
         raise HarnessError(fact, place="--port", way_out="--port 0 takes a free one") from None
-    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    wake, woken = kernel.pipe()
     endpoint = Endpoint(profile, listener, log_file)
     endpoint.stop_when_readable(wake)
     if lifeline is not None:
@@ -98,7 +98,7 @@ def serving(
     `cpu` its own core, the allowed ones from that one on. They also end by themselves when this process dies,
     since it has the other end of their standard input.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = kernel.cpus()
     logs = [] if log is None else [Path(log), *(Path(f"{log}.{i}") for i in range(1, processes))]
     with ExitStack() as stack:
         port, pids = 0, []

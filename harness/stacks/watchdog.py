@@ -12,7 +12,6 @@ Of what the server prints only the end is kept, in memory. Left out: containers,
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -20,6 +19,8 @@ import signal
 import subprocess
 import time
 from typing import Any, TypedDict
+
+from harness.base import kernel
 
 KEPT = 64 << 10  # bytes of the server's log
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
@@ -148,10 +149,10 @@ def main() -> None:
         # They are knee's, which then ends the pipe. Not SIG_IGN, which the server would inherit.
         signal.signal(number, lambda *_: None)
     task: Task = json.loads(_command())
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    kernel.prctl(_SUBREAPER, 1)
     if task["cpus"]:
-        os.sched_setaffinity(0, task["cpus"])
-    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        kernel.bind(task["cpus"])
+    woken, wake = kernel.pipe()
     signal.set_wakeup_fd(wake)  # a child's end wakes `select`
     try:
         owner = _Owner(task)

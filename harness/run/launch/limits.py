@@ -7,13 +7,13 @@ than any model takes, a million levels) is refused by the scenario itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
+from harness.base import kernel
 from harness.base.errors import HarnessError
 from harness.data.machines import WorkerClock
 from harness.load import workers
@@ -56,7 +56,7 @@ def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | No
     Empty: not bound. The parent, which has little to do, is never bound. Of several `machines` each has as many
     workers, whatever its processors.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = kernel.cpus()
     server = scenario.target.url == "sim:" and len(allowed) >= 2
     free = allowed[1:] if server else allowed
     one = scenario.ramp.start == "batch"  # which waits for all of its requests
@@ -114,7 +114,7 @@ def described_clocks(clocks: Sequence[WorkerClock]) -> list[str]:
 
 
 def _check_workers(scenario: Scenario, files: int) -> None:
-    wanted, cpus, free = scenario.ramp.workers or 1, len(os.sched_getaffinity(0)), memory()
+    wanted, cpus, free = scenario.ramp.workers or 1, len(kernel.cpus()), memory()
     by = [
         (max(_FEWEST_WORKERS, _WORKERS_A_PROCESSOR * cpus), f"{_counted(cpus, 'processor')} here"),
         (max(1, free // _WORKER_BYTES), f"{_size(free)} of free memory here"),

@@ -1,0 +1,108 @@
+"""What only Linux has, and what stands in for it elsewhere: waiting for sockets, and the processors of a process.
+
+On Linux a poller is an epoll itself. Elsewhere (macOS) it is the best selector of the standard library, behind the same
+methods. A process that cannot be bound to processors runs where the system likes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import selectors
+from collections.abc import Iterable
+from typing import Any, Protocol, cast
+
+IN, OUT = 1, 4  # EPOLLIN and EPOLLOUT of linux/eventpoll.h
+
+
+class Poller(Protocol):
+    """The part of `select.epoll` that is used here."""
+
+    def register(self, fd: int, mask: int, /) -> None: ...
+
+    def modify(self, fd: int, mask: int, /) -> None: ...
+
+    def unregister(self, fd: int, /) -> None: ...
+
+    def poll(self, timeout: float, most: int, /) -> list[tuple[int, int]]: ...
+
+    def close(self) -> None: ...
+
+
+class _Selector:
+    """A selector of the standard library as a poller."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def register(self, fd: int, mask: int, /) -> None:
+        self._selector.register(fd, _events(mask))
+
+    def modify(self, fd: int, mask: int, /) -> None:
+        self._selector.modify(fd, _events(mask))
+
+    def unregister(self, fd: int, /) -> None:
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError) as error:  # as epoll says of a descriptor that it does not have
+            raise FileNotFoundError(str(error)) from None
+
+    def poll(self, timeout: float, most: int, /) -> list[tuple[int, int]]:
+        found = self._selector.select(timeout)[:most]
+        return [(key.fd, _mask(events)) for key, events in found]
+
+    def wait(self, timeout: float | None) -> None:
+        self._selector.select(timeout)
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+def _events(mask: int) -> int:
+    return (selectors.EVENT_READ if mask & IN else 0) | (selectors.EVENT_WRITE if mask & OUT else 0)
+
+
+def _mask(events: int) -> int:
+    return (IN if events & selectors.EVENT_READ else 0) | (OUT if events & selectors.EVENT_WRITE else 0)
+
+
+def poller() -> Poller:
+    """Return a new poller."""
+    return select.epoll() if hasattr(select, "epoll") else _Selector()
+
+
+def wait(of: Poller, timeout: float | None) -> None:
+    """Sleep until something stirs, at most so many seconds; None: without a limit."""
+    if isinstance(of, _Selector):
+        of.wait(timeout)
+    else:  # select on the epoll itself: it sleeps by the microsecond, epoll.poll by the millisecond
+        select.select([cast(Any, of)], [], [], timeout)
+
+
+def cpus() -> list[int]:
+    """Return the processors that this process may use, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def bind(processors: Iterable[int]) -> None:
+    """Bind this thread to these processors, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, processors)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process (prctl(2)), where the system has it."""
+    found = getattr(ctypes.CDLL(None), "prctl", None)
+    if found is not None:
+        found(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def pipe() -> tuple[int, int]:
+    """Return the two ends of a pipe that neither blocks nor is inherited, for a signal that wakes a loop."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
