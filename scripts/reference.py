@@ -1,4 +1,4 @@
-"""docs/reference.md from the code: keys of a scenario, options, verdicts, exit statuses, names of other tools.
+"""docs/reference.md and docs/comparability.md: keys, options, verdicts, exit statuses; and those of other tools.
 
     python scripts/reference.py          # writes it; a test compares
 
@@ -24,6 +24,7 @@ from harness.spec.options import OPTIONS, Option
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
+COMPARABILITY = ROOT / "docs" / "comparability.md"
 DEFINITIONS = ROOT / "docs" / "definitions.md"
 RULES = ROOT / "harness" / "analysis" / "rules"
 
@@ -173,21 +174,121 @@ def _comments(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
 
 
 def _familiar() -> list[str]:
-    same = [(f"`{ours}`", ", ".join(f"`{name}`" for name in names)) for ours, names in familiar.ALIASES.items()]
-    other = [(", ".join(f"`{n}`" for n in names), _cell(way_out)) for names, way_out in familiar.ELSEWHERE.items()]
     return [
         "## Options of other tools",
         "",
-        "These are taken as they are typed for vllm bench, SGLang, GuideLLM, AIPerf, LLMPerf, k6, wrk and hey.",
+        "Lines of other load generators are taken as they are typed, without the tool's own name:",
+        "[comparability.md](comparability.md) has every option, and what differs in the figures.",
         "",
-        *_table(("option", "the same"), same),
-        "`--max-concurrency N` has another meaning here than in `vllm bench serve`: a search goes up to N in flight.",
-        "To keep N in flight, write `--levels N`.",
-        "",
-        "These have no equal. The error says what to type.",
-        "",
-        *_table(("of other tools", "here"), other),
     ]
+
+
+_PARTS = {
+    "host": "the address",
+    "port": "the address",
+    "path": "the path behind the address",
+    "levels": "`--levels`",
+    "cap": "`--levels`; with a rate `--max-concurrency`",
+    "requests": "`--max-requests`, of all levels together",
+    "seconds": "`--max-seconds`, of all levels together",
+    "amount": "`--levels` or `--rate`, by the kind of load",
+    "input sd": "the spread in `--input-tokens`",
+    "output sd": "the spread in `--output-tokens`",
+    "low": "the range in `--input-tokens`",
+    "high": "the range in `--input-tokens`",
+    "around": "the range in `--input-tokens` and `--output-tokens`, around the length",
+    "below": "the range in `--input-tokens` and `--output-tokens`, up to the length",
+    "prefix": "`--prefix-tokens`",
+    "prefixes": "the number of texts in `--prefix-tokens`",
+    "served": "`--model`",
+    "key": "`--api-key-env`",
+}
+_READ = {
+    "backend": "`--url`, `--model`, `--api`",
+    "constraint": "`--max-seconds`, `--max-requests`",
+    "fact": "`--server-meta`",
+    "fields": "`--extra-body`",
+    "guided": "`--levels`, `--rate`, or the search",
+    "headers": "`--header`",
+    "scenario": "`--input-tokens`, `--output-tokens`",
+    "settings": "the option of the same name",
+    "synthetic": "`--input-tokens`, `--output-tokens`, or `--dataset`",
+}
+
+
+def comparability() -> str:
+    """Return the page about other tools: for each its window, its definitions, its options, and what differs."""
+    lines = [
+        "# Comparability",
+        "",
+        "Written by `scripts/reference` from `harness/cli/tools.toml`.",
+        "",
+        "Drop the name of the tool from its command line, and give the rest to `knee run`:",
+        "",
+        "```sh",
+        "vllm bench serve --backend vllm --port 8000 --dataset-name random --num-prompts 100 --max-concurrency 8",
+        "knee run         --backend vllm --port 8000 --dataset-name random --num-prompts 100 --max-concurrency 8",
+        "```",
+        "",
+        "Knee prints the line in its own words, and what it leaves out with the reason. It names all that it cannot",
+        "take at once, with what to type. Where a name is Knee's too, its value decides, or the rest of the line.",
+        "`knee export DIR --to vllm` writes a result in vLLM's format. `knee compare` and `knee fit` read other tools'",
+        "results.",
+        "",
+        "## Knee",
+        "",
+        "| | |",
+        "|---|---|",
+        "| window | a steady part of each level, after its warm-up and before the load goes down |",
+        "| throughput | output tokens that arrive in the window ÷ its length |",
+        "| TTFT | last moment before the request is written, on an open connection, to the first chunk with a token |",
+        "| gaps | mean ITL: by tokens; ITL percentiles only where chunks have one token; `icl_s`: gaps between chunks; "
+        "`tpot_s`: one a request |",
+        "",
+        "[definitions.md](definitions.md) has them in full.",
+        "",
+    ]
+    for tool in familiar.tools():
+        lines += _tool(tool)
+    return "\n".join(lines)
+
+
+def _tool(tool: familiar.Tool) -> list[str]:
+    rows: dict[str, list[str]] = {}
+    for name, row in tool.options.items():
+        rows.setdefault(_here(row), []).append(f"`{name}`")
+    return [
+        f"## {tool.name}",
+        "",
+        f"Version {tool.version} ([its documentation]({tool.docs})).",
+        "",
+        *_table(
+            ("", ""),
+            [
+                ("window", tool.window),
+                ("throughput", tool.throughput),
+                ("TTFT", tool.ttft),
+                ("gaps", tool.gaps),
+                ("to expect", tool.expect),
+            ],
+        ),
+        *_table(("its options", "here"), ((", ".join(names), _cell(here)) for here, names in rows.items())),
+    ]
+
+
+def _here(row: familiar.Row) -> str:
+    """Return what an option of another tool is here."""
+    if row.instead:
+        return f"refused: {row.instead}"
+    if row.left:
+        return f"left out: {row.left}"
+    if row.about:
+        return f"`{row.is_}`: {row.about}"
+    if row.values:
+        return "; ".join(f"{theirs}: `{ours}`" if ours else theirs for theirs, ours in row.values.items())
+    if row.body:
+        return "`--extra-body`"
+    return f"`{row.is_}`" if row.is_ else _PARTS[row.part] if row.part else _READ[row.read.split()[0]]
 
 
 # ---- verdicts -----------------------------------------------------------------------------------------------
@@ -334,3 +435,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    COMPARABILITY.write_text(comparability())

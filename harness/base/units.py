@@ -29,6 +29,10 @@ LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figur
     **{f"{figure}_p{q}": (figure, round(float(q) / 100, 4)) for figure in FIGURES for q in PERCENTILES},
 }
 
+_ELSEWHERE = {  # names of limits in vLLM and AIPerf, whose inter-token latency is one figure a request
+    "e2el": "e2e", "request_latency": "e2e", "time_to_first_token": "ttft", "inter_token_latency": "tpot",
+    "time_to_first_output_token": "ttfat",
+}  # fmt: skip
 BEYOND = 1e15  # seconds, tokens, requests: nothing that can be measured has so many
 _MOST_CPUS = 65_536  # of any machine
 _LEAST_SD = 1e-6  # tokens: less is none
@@ -314,7 +318,7 @@ def goodput(text: str, place: str = "--goodput") -> dict[str, float]:
     def milliseconds(part: str, place: str) -> float:
         return _scaled(part, {"": 1e-3}, "a number of milliseconds", place, example)
 
-    return _limits(re.split(r"[\s,]+", text), ":", milliseconds, place, example, {"e2el": "e2e"})
+    return _limits(re.split(r"[\s,]+", text), ":", milliseconds, place, example, _ELSEWHERE)
 
 
 def _limits(

@@ -1,104 +1,288 @@
-"""The options and verbs of other load generators: which of ours they are, or what to type in their place.
+"""Command lines of other load generators, put into Knee's own words.
 
-They are those of `vllm bench serve`, SGLang's `bench_serving`, GuideLLM, AIPerf, LLMPerf, k6, wrk and hey, each with
-the meaning that it has there. A name that would need a guess is no alias: its error says what to type.
+`tools.toml` has each tool's options and what each is in Knee. A line is the tool's that knows most of it. What is left
+out is said with its reason, and everything that cannot be taken is named at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
-# By our option: the names that mean the same.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "--url": ("--base-url", "--target", "-u"),
-    "--model": ("-m",),
-    "--request-timeout": ("--request-timeout-seconds",),
-    "--stream": ("--streaming",),
-    "--input-tokens": (
-        "--input-len", "--isl", "--random-input-len", "--random-input", "--synthetic-input-tokens-mean",
-        "--mean-input-tokens", "--prompt-tokens",
-    ),
-    "--output-tokens": (
-        "--output-len", "--osl", "--random-output-len", "--random-output", "--output-tokens-mean",
-        "--mean-output-tokens", "--max-tokens",
-    ),
-    "--dataset": ("--dataset-path", "--input-file"),
-    "--seed": ("--random-seed",),
-    "--levels": ("--concurrency", "--num-concurrent-requests", "--vus", "-c"),
-    "--rate": ("--request-rate", "--rps", "--qps"),
-    "--burstiness": ("--arrival-smoothness",),
-    "--max-requests": ("--num-prompts", "--request-count", "--num-requests", "-n"),
-    "--tp": ("--tensor-parallel-size",),
-    "--kv-dtype": ("--kv-cache-dtype",),
-    "--out": ("--output-dir", "--result-dir", "--artifact-dir", "--output-artifact-dir", "-o"),
-}  # fmt: skip
+from harness.cli import theirs
+from harness.cli.theirs import Parts
 
-_ALREADY = "leave it out: {}"
-# Names without an equal here, and what to type in their place.
-ELSEWHERE: dict[tuple[str, ...], str] = {
-    ("--benchmark-duration", "--run-time", "-d", "-z"): (
-        "give --level-seconds 60s for each level, or --max-seconds 60s for the whole run"
-    ),
-    ("--backend", "--endpoint-type", "--request-type", "--service-kind"): "give --api, like --api completions",
-    ("--endpoint",): "write the path behind the address, like http://host:8000/v1/completions",
-    ("--host", "--port"): "give --url http://HOST:PORT",
-    ("--api-key", "--token"): "put the key into a variable, export MY_KEY=…, and give --api-key-env MY_KEY",
-    ("-H",): "give --header 'Name: value'",
-    ("--dataset-name", "--public-dataset", "--custom-dataset-type", "--data"): (
-        "give --dataset FILE, or lengths: --input-tokens 512 --output-tokens 128"
-    ),
-    ("--rate-type", "--strategy"): "give --levels 1,8,64 or --rate 5,10; without either Knee searches the knee",
-    ("--arrival-pattern",): "give --arrivals poisson or --arrivals constant",
-    ("--isl-stddev", "--synthetic-input-tokens-stddev", "--stddev-input-tokens", "--random-range-ratio"): (
-        "write the spread with the length: --input-tokens '512±64' or 400..600"
-    ),
-    ("--osl-stddev", "--output-tokens-stddev", "--stddev-output-tokens"): (
-        "write the spread with the length: --output-tokens '128±32' or 100..200"
-    ),
-    ("--ramp-up-strategy", "--ramp-up-start-rps", "--stage", "--stages"): (
-        "give --arrivals 'series(0s:10,60s:40)'; without --levels the load rises by itself"
-    ),
-    ("--batch-size",): "give --levels 8 --start batch for static batches of 8",
-    ("--timeout",): "give --request-timeout 60s for one request, or --max-seconds 10m for the whole run",
-    ("--served-model-name",): "give --model, the name that the server lists, and --tokenizer, its folder",
-    ("--temperature", "--top-p", "--top-k", "--min-p"): """give --extra-body '{"temperature": 0.7}'""",
-    ("--ignore-eos",): _ALREADY.format("answers have the length that is asked for"),
-    ("--warmup", "--num-warmups", "--warmup-requests", "--warmup-request-count", "--warmup-percent"): (
-        _ALREADY.format("every level warms up until it is steady")
-    ),
-    ("--save-result", "--save-detailed", "--append-result"): _ALREADY.format("every run writes a result folder"),
-    ("--percentile-metrics", "--metric-percentiles"): _ALREADY.format("p50, p90, p95 and p99 are in summary.json"),
-    ("--plot", "--plot-timeline"): _ALREADY.format("every run draws curve.png and report.html"),
-    ("--result-filename", "--output", "--output-path", "--output-file", "--profile-export-file"): (
-        "give --out DIR, the result folder; --json prints the summary"
-    ),
-    ("--disable-tqdm", "--silent", "-q"): "give --quiet",
-    ("--lora-modules",): "write [[class]] tables with a model each, as docs/workloads.md shows",
-}
-# The same of verbs.
 VERBS = {"bench": "run", "benchmark": "run", "profile": "run", "sweep": "run", "test": "run", "serve": "sim"}
 
-_OURS = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
-WAY_OUT = {name: way_out for names, way_out in ELSEWHERE.items() for name in names}
+
+class Row(NamedTuple):
+    """What one option of a tool is in Knee; the fields are those of tools.toml."""
+
+    is_: str = ""
+    unit: str = ""
+    body: str = ""
+    values: Mapping[str, str] = {}
+    part: str = ""
+    read: str = ""
+    left: str = ""
+    about: str = ""
+    instead: str = ""
+    takes: int | str = 1
+    when: str | None = None
+
+    def fits(self, text: str) -> bool:
+        """Return whether a value is this tool's, where the option is Knee's too."""
+        return not self.when or re.fullmatch(self.when, text) is not None
 
 
-def ours(arguments: Sequence[str], alias: str, known: Collection[str]) -> list[str] | None:
-    """Return the command line with our option in place of that alias; None where it is no alias of a known option.
+class Tool(NamedTuple):
+    """Another load generator, as tools.toml describes it."""
 
-    >>> ours(["--isl=512", "chat"], "--isl", ["--input-tokens"])
-    ['--input-tokens=512', 'chat']
-    >>> ours(["-c8"], "-c", ["--levels"])
-    ['--levels', '8']
+    name: str
+    version: str
+    docs: str
+    words: tuple[str, ...]
+    url: str
+    load: str
+    options: Mapping[str, Row]
+    window: str
+    throughput: str
+    ttft: str
+    gaps: str
+    expect: str
+    scripts: tuple[str, ...] = ()
+
+
+class Ours(NamedTuple):
+    """What a command of Knee knows."""
+
+    options: Collection[str]
+    flags: Collection[str] = ()  # those of the options that take no value
+    measures: bool = False  # whether it is a command that loads a server, as other tools do
+
+
+class Taken(NamedTuple):
+    """A line in Knee's words, and what there is to say about it."""
+
+    arguments: list[str]
+    notes: Sequence[str] = ()
+    wrong: Sequence[str] = ()  # what cannot be taken, each with what to type
+
+
+class _Word(NamedTuple):
+    """One option of a line with its values, or one argument without an option."""
+
+    name: str
+    values: list[str]
+    row: Row | None = None  # None: Knee's own, or nobody's
+    error: str = ""
+
+
+@cache
+def tools() -> tuple[Tool, ...]:
+    """Return every tool of tools.toml, in its order."""
+    found = tomllib.loads(Path(__file__).with_name("tools.toml").read_text())["tool"]
+    return tuple(_tool(each) for each in found)
+
+
+def _tool(table: dict[str, Any]) -> Tool:
+    options = {
+        name: Row(row) if isinstance(row, str) else Row(**{_FIELDS.get(key, key): value for key, value in row.items()})
+        for name, row in table.pop("options").items()
+    }
+    lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
+    return Tool(options=options, **{**table, **lists})
+
+
+_FIELDS = {"is": "is_"}
+
+
+def take(arguments: Sequence[str], ours: Ours) -> Taken:
+    """Return a command line in Knee's words; one without another tool's words is as it was.
+
+    >>> take(["--isl=512", "chat"], Ours(["--input-tokens"])).arguments
+    ['chat', '--input-tokens', '512']
     """
-    name = _OURS.get(alias, "")
-    if name not in known:
-        return None
-    found: list[str] = []
-    for argument in arguments:
-        if argument == alias or argument.startswith(f"{alias}="):
-            found.append(name + argument[len(alias) :])
-        elif not alias.startswith("--") and argument.startswith(alias):
-            found += [name, argument[len(alias) :]]
+    rest, speakers = _without_words(arguments) if ours.measures else (list(arguments), ())
+    tool = _speaker(rest, ours, speakers)
+    if tool is None:
+        return Taken(rest, wrong=_misspelt(rest, ours))
+    words = list(_words(rest, tool, ours))
+    parts = Parts(tool=tool.name, url=tool.url, load=tool.load)
+    wrong = [error for word in words if (error := word.error or _put(word, parts, tool, ours))]
+    if wrong:
+        return Taken(rest, wrong=wrong)
+    foreign = [word for word in words if word.row is not None]
+    certain = bool(speakers) or len(foreign) > 1
+    if ours.measures:
+        theirs.complete(parts, certain=certain)
+    taken = parts.arguments()
+    said = certain and any(not word.row.is_ or word.row.takes == "many" for word in foreign if word.row)
+    notes = [f"read as {tool.name}'s: knee run {theirs.shown(taken)}"] if said and ours.measures else []
+    return Taken(taken, notes + parts.notes())
+
+
+def _without_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the arguments without a tool's own words in front, and the names of the tools that have them."""
+    every = {tuple(words.split()) for tool in tools() for words in tool.words}
+    for words in sorted(every, key=len, reverse=True):
+        if tuple(arguments[: len(words)]) == words and len(arguments) > len(words):
+            names = tuple(tool.name for tool in tools() if " ".join(words) in tool.words)
+            return list(arguments[len(words) :]), names
+    return list(arguments), ()
+
+
+def _speaker(arguments: Sequence[str], ours: Ours, speakers: Sequence[str]) -> Tool | None:
+    """Return the tool that knows most of the line; None where all of it is Knee's, or nobody's."""
+
+    def known(tool: Tool) -> int:
+        named = [word for word in _words(arguments, tool, ours, alone=True) if word.name]
+        own = sum(1 + _says(word) for word in named if _is_foreign(word, ours))
+        shared = sum(1 for word in named if word.row is not None and word.name in ours.options)
+        return (own and own + shared) + 100 * (tool.name in speakers)
+
+    best = max(tools(), key=known)  # the first of those that know as much
+    return best if known(best) else None
+
+
+def _says(word: _Word) -> bool:
+    """Return whether a value is one of those that the tool's option has, where they are few."""
+    return not word.error and not (word.row and word.row.values and word.values[0] not in word.row.values)
+
+
+def _is_foreign(word: _Word, ours: Ours) -> bool:
+    """Return whether an option says that the line is a tool's: Knee has no such name, or not with such a value."""
+    return word.row is not None and (word.name not in ours.options or bool(word.row.when))
+
+
+def _words(arguments: Sequence[str], tool: Tool, ours: Ours, *, alone: bool = False) -> Iterable[_Word]:
+    """Yield the options of a line with what each is for a tool; not `alone`: else for another one that has it."""
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if argument == "--":
+            yield _Word("", waiting)
+            return
+        if not argument.startswith("-") or argument == "-":
+            yield _Word("", [argument])
+            continue
+        name, equals, value = argument.partition("=") if argument.startswith("--") else (argument, "", "")
+        row = _row(name, tool, ours, alone=alone)
+        if row is None and name not in ours.options and not name.startswith("--"):
+            row, name, value, equals = _short(argument, tool, ours, alone=alone)
+        given = [value] if equals else []
+        following = given or [each for each in waiting[:1] if not _is_option(each)]
+        if row is not None and name in ours.options and not row.fits(following[0] if following else ""):
+            row = None
+        takes = row.takes if row is not None else 0 if name in ours.flags else 1
+        if row is None and name not in ours.options:
+            if not equals and waiting and not _is_option(waiting[0]) and not _ends_many(waiting[0]):
+                waiting.pop(0)
+            yield _Word(name, given, None, "" if alone else _unknown(name, ours))
+        elif takes == 0:
+            yield _Word(name, given, row)
+        elif takes == "many":
+            while waiting and not _is_option(waiting[0]) and not (given and _ends_many(waiting[0])):
+                given.append(waiting.pop(0))
+            yield _Word(name, given, row, "" if given else _needs_value(name))
+        elif given or waiting:
+            yield _Word(name, given or [waiting.pop(0)], row)
         else:
-            found.append(argument)
-    return found
+            yield _Word(name, [], row, _needs_value(name))
+
+
+def _row(name: str, tool: Tool, ours: Ours, *, alone: bool) -> Row | None:
+    """Return what an option is: for the tool, else for another that has it, where Knee has no such name."""
+    if name in tool.options or name in ours.options or alone:
+        return tool.options.get(name)
+    return next((other.options[name] for other in tools() if name in other.options), None)
+
+
+def _short(argument: str, tool: Tool, ours: Ours, *, alone: bool) -> tuple[Row | None, str, str, str]:
+    """Return (row, name, value, "=") of an option with its value behind it, like -c8."""
+    row = _row(argument[:2], tool, ours, alone=alone)
+    return (row, argument[:2], argument[2:], "=") if row and len(argument) > 2 else (None, argument, "", "")
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("-") and re.fullmatch(r"-[0-9.]+|-", text) is None
+
+
+def _ends_many(text: str) -> bool:
+    """Return whether an argument behind several values is none of them: an address or a scenario."""
+    return "://" in text or text.startswith(("sim:", "unix:")) or text.endswith(".toml")
+
+
+def _put(word: _Word, parts: Parts, tool: Tool, ours: Ours) -> str:
+    """Add what an option says to the line; the error where that cannot be."""
+    row = word.row
+    if row is None:
+        text = word.values[0] if word.values else ""
+        if not word.name and text.endswith(tool.scripts or (" ",)):
+            parts.left[text] = "Knee makes the requests: see --input-tokens and --dataset"
+        elif word.name:
+            parts.own.append((word.name, word.values))
+        else:
+            parts.alone += word.values
+        return ""
+    if row.instead:
+        return f"{word.name}: no such option; {row.instead}"
+    if not ours.measures and row.is_.partition(" ")[0] not in ours.options:
+        return _unknown(word.name, ours)
+    if row.left:
+        parts.left[word.name] = row.left
+        return ""
+    if row.values:
+        return _put_value(word, row.values, parts)
+    texts = [f"{value}{row.unit}" for value in word.values]
+    if row.about:
+        parts.about.append(f"{word.name} {' '.join(texts)} {row.about}")
+    if row.is_:
+        name, *fixed = row.is_.split()
+        parts.say(name, fixed or texts)
+    elif row.body:
+        parts.body[row.body] = theirs.value(texts[0])
+    elif row.part:
+        parts.of.setdefault(row.part, []).extend(texts)
+    else:
+        function, *more = row.read.split()
+        return theirs.READ[function](parts, word.name, texts, *more)
+    return ""
+
+
+def _put_value(word: _Word, values: Mapping[str, str], parts: Parts) -> str:
+    said = values.get(word.values[0])
+    if said is None:
+        return f"{word.name}: {word.values[0]!r} has no equal here; known: {', '.join(values)}"
+    words = said.split()
+    for name, text in zip(words[::2], words[1::2], strict=True):
+        parts.usual.setdefault(name, [text])
+    return ""
+
+
+def _needs_value(name: str) -> str:
+    return f"{name}: it needs a value; write {name} VALUE"
+
+
+def _misspelt(arguments: Sequence[str], ours: Ours) -> list[str]:
+    """Return a line for each option that nobody has; [] where click says more: of one with a value too many or few."""
+    nobody = tools()[0]._replace(options={})
+    found = [word.error for word in _words(arguments, nobody, ours) if ": no such option" in word.error]
+    return list(dict.fromkeys(found))
+
+
+def _unknown(name: str, ours: Ours) -> str:
+    """Return the line for an option that neither the command nor a tool has, with the nearest that it takes."""
+    way_out = next((row.instead for tool in tools() if (row := tool.options.get(name)) and row.instead), "")
+    if not way_out:
+        known = [*ours.options]
+        if ours.measures:
+            known += [option for tool in tools() for option in tool.options]
+        near = difflib.get_close_matches(name, dict.fromkeys(known), n=1)
+        way_out = f"did you mean {near[0]}?" if near else ""
+    return f"{name}: no such option" + (f"; {way_out}" if way_out else "")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from harness.cli import familiar
-from harness.cli.familiar import ALIASES, VERBS, WAY_OUT
+from harness.cli.familiar import VERBS, Ours
 
 if TYPE_CHECKING:
     from harness.spec.options import Option as OfRun
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+TAKEN = "harness.cli.taken"  # in a context's meta: the command line in Knee's words, where it was another tool's
 
 
 class Option(click.Option):
@@ -87,21 +87,25 @@ def under(heading: str, *specs: Spec) -> Callable[[F], F]:
 class Grouped(click.Command):
     """Lists its options under their headings in the order of their definition; --help ends the last list.
 
-    Options of other load generators are taken for ours where they mean the same (`familiar`).
+    Lines of other load generators are read as they mean them there (`familiar`).
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the values of all parameters into the context, as click has it."""
-        known = {name for param in self.params for name in param.opts}
-        typed = list(args)
-        while True:
-            try:
-                return super().parse_args(ctx, list(typed))
-            except click.NoSuchOption as error:
-                found = familiar.ours(typed, error.option_name, known)
-                if found is None:
-                    raise
-                typed = found
+        if ctx.resilient_parsing or not args or {"-h", "--help"} & {*args}:
+            return super().parse_args(ctx, args)
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        known = {name for param in options for name in (*param.opts, *param.secondary_opts)}
+        flags = {name for param in options if param.is_flag for name in (*param.opts, *param.secondary_opts)}
+        taken = familiar.take(args, Ours(known, flags, measures={"--levels", "--url"} <= known))
+        if taken.wrong:
+            raise click.UsageError(" · ".join(taken.wrong), ctx)
+        if taken.arguments != args:
+            ctx.meta[TAKEN] = taken.arguments
+        rest = super().parse_args(ctx, list(taken.arguments))
+        for note in taken.notes if "--quiet" not in taken.arguments else ():
+            click.echo(f"note: {note}", err=True)
+        return rest
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples before the options, which are many."""
@@ -135,7 +139,7 @@ def _parts(error: click.UsageError) -> tuple[str, str, str]:
     """Return place, fact, and way out or "" of one of click's own."""
     match error:
         case click.NoSuchOption():
-            return error.option_name, "no such option", WAY_OUT.get(error.option_name) or _nearest_option(error)
+            return error.option_name, "no such option", ""
         case click.exceptions.NoSuchCommand():
             return error.command_name, "no such command", _nearest_verb(error)
         case click.BadOptionUsage():
@@ -152,13 +156,6 @@ def _parts(error: click.UsageError) -> tuple[str, str, str]:
             return name or error.param.human_readable_name, fact, ""
     message = error.format_message().rstrip(".")
     return "", message[:1].lower() + message[1:], ""
-
-
-def _nearest_option(error: click.NoSuchOption) -> str:
-    known = [name for param in (error.ctx.command.params if error.ctx else ()) for name in param.opts]
-    known += [alias for name in known for alias in ALIASES.get(name, ())]
-    near = difflib.get_close_matches(error.option_name, known, n=1)
-    return f"did you mean {near[0]}?" if near else ""
 
 
 def _nearest_verb(error: click.exceptions.NoSuchCommand) -> str:

@@ -18,7 +18,7 @@ from harness.base import units
 from harness.base.errors import HarnessError
 from harness.base.terminal import console
 from harness.cli import output
-from harness.cli.grouped import F, Grouped, Option, flag_of, of_run, under
+from harness.cli.grouped import TAKEN, F, Grouped, Option, flag_of, of_run, under
 from harness.spec import options, ready
 from harness.spec.options import OPTIONS
 
@@ -61,7 +61,8 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     """Measure an endpoint and write a result folder.
 
     The load rises from level to level of concurrency until the knee is found. SCENARIO is a TOML file, or the name of
-    a ready scenario (--list). Options of vllm bench, GuideLLM and AIPerf are taken where they mean the same.
+    a ready scenario (--list). Lines of vllm bench, SGLang, GuideLLM, AIPerf, genai-bench, evalscope, Locust, k6 and hey
+    are taken as they are (docs/comparability.md).
     """
     if flags["list_ready"]:
         _list_ready()
@@ -118,7 +119,10 @@ def _list_ready() -> None:
 
 def _command() -> str:
     """Return the command line for the manifest, without secrets."""
-    return shlex.join(["knee", *shown(sys.argv[1:], output.secrets)])
+    context = click.get_current_context()
+    typed = context.meta.get(TAKEN)
+    words = sys.argv[1:] if typed is None else [*context.command_path.split()[1:], *typed]
+    return shlex.join(["knee", *shown(words, output.secrets)])
 
 
 def shown(arguments: Sequence[str], secrets: Sequence[str]) -> list[str]:
@@ -252,12 +256,8 @@ def typed_variables(flags: dict[str, Any]) -> set[str]:
 
 
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
-    """Return the scenario among the arguments; addresses among them are --url's, limits --goodput's, as elsewhere."""
+    """Return the scenario among the arguments; addresses among them are --url's."""
     paths = list(arguments)
-    if flags["goodput"] is not None:
-        limits = [each for each in paths if ":" in each and not _is_address(each)]
-        paths = [each for each in paths if each not in limits]
-        flags["goodput"] = " ".join([flags["goodput"], *limits])
     urls = [each for each in paths if _is_address(each) or ":" in each]
     if urls and flags["url"]:
         raise click.UsageError(f"--url and an address without it: {', '.join(urls)}; write all of them as --url")

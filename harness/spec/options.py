@@ -105,6 +105,12 @@ def _dataset(text: str) -> dict[str, Any]:
     return {"path": path, "format": name} if named else {"path": text}
 
 
+def _prefix(text: str) -> dict[str, Any]:
+    tokens, _, pool = text.partition("x")
+    place = "--prefix-tokens"
+    return {"tokens": units.count(tokens, place), **({"pool": units.count(pool, place)} if pool else {})}
+
+
 def _urls(urls: Sequence[str]) -> dict[str, Any]:
     return {"urls": list(urls)} if len(urls) > 1 else {"url": urls[0]}
 
@@ -164,6 +170,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         target("--server-meta", "Facts about the server for the manifest.", "K=V", multiple=True, read=_facts),
     ),
     "Workload": (
+        Option("--prefix-tokens", "What prompts begin with alike, before their own tokens; NxK: one of K such texts.",
+               "N[xK]", sets=("workload.prefix",), read=_prefix),
         workload("--dataset",
                  "Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format.",
                  "FILE", read=_dataset, with_resume=True),

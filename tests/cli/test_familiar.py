@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
@@ -13,11 +12,10 @@ import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
-from harness.cli import cli, familiar, verb
+from harness.cli import cli
 from harness.spec import reading, scenario
 
 URL = "http://h:8000"
-OPTIONS = {name for verb_ in ("run", "predict", "sim") for param in verb(verb_).params for name in param.opts}
 
 
 def printed(line: str) -> scenario.Scenario:
@@ -56,20 +54,6 @@ def printed(line: str) -> scenario.Scenario:
 )
 def test_options_of_other_tools_do_what_they_do_there(theirs: str, ours: str) -> None:
     assert printed(theirs) == printed(ours)
-
-
-def test_every_alias_is_of_an_option_and_no_option_s_own_name() -> None:
-    aliases = [alias for names in familiar.ALIASES.values() for alias in names]
-    assert set(familiar.ALIASES) <= OPTIONS
-    assert not {name for param in verb("run").params for name in param.opts} & {*aliases, *familiar.WAY_OUT}
-    assert len(set(aliases)) == len(aliases)
-    assert not set(aliases) & set(familiar.WAY_OUT)
-
-
-def test_what_is_to_be_typed_in_their_place_exists() -> None:
-    named = {flag for way_out in familiar.ELSEWHERE.values() for flag in re.findall(r"--[a-z][a-z-]+", way_out)}
-    assert len(named) > 15
-    assert named <= OPTIONS
 
 
 def test_a_bound_of_the_search_is_told_from_a_level() -> None:

@@ -34,27 +34,15 @@ USAGE = {
     "completion": "no SHELL; see `knee completion --help`",
     # options of other tools
     "run URL --concurency 8": "--concurency: no such option; did you mean --concurrency?",
-    "run URL --concurrency 8 --run-time 60": "--run-time: no such option; give --level-seconds 60s for each level, or "
-    "--max-seconds 60s for the whole run",
-    "run URL --backend vllm": "--backend: no such option; give --api, like --api completions",
-    "run --host localhost --port 8000": "--host: no such option; give --url http://HOST:PORT",
-    "run URL --endpoint /v1/completions": "--endpoint: no such option; write the path behind the address, like "
-    "http://host:8000/v1/completions",
-    "run URL --api-key sk-123": "--api-key: no such option; put the key into a variable, export MY_KEY=…, and give "
-    "--api-key-env MY_KEY",
-    "run URL --dataset-name sharegpt": "--dataset-name: no such option; give --dataset FILE, or lengths: "
-    "--input-tokens 512 --output-tokens 128",
-    "run URL --rate-type sweep": "--rate-type: no such option; give --levels 1,8,64 or --rate 5,10; without either "
-    "Knee searches the knee",
-    "run URL --isl 512 --isl-stddev 64": "--isl-stddev: no such option; write the spread with the length: "
-    "--input-tokens '512±64' or 400..600",
-    "run URL --temperature 0": """--temperature: no such option; give --extra-body '{"temperature": 0.7}'""",
-    "run URL --ignore-eos": "--ignore-eos: no such option; leave it out: answers have the length that is asked for",
-    "run URL --num-warmups 10": "--num-warmups: no such option; leave it out: every level warms up until it is steady",
-    "run URL --timeout 60": "--timeout: no such option; give --request-timeout 60s for one request, or --max-seconds "
-    "10m for the whole run",
-    "run URL --output result.json": "--output: no such option; give --out DIR, the result folder; --json prints the "
-    "summary",
+    "run URL --lora-modules a": "--lora-modules: no such option; write [[class]] tables with a model each, as "
+    "docs/workloads.md shows",
+    "run URL --num-prompts": "--num-prompts: it needs a value; write --num-prompts VALUE",
+    "run URL --dataset-name hf": "--dataset-name: 'hf' has no equal here; known: random, sharegpt, custom, burstgpt, "
+    "sonnet, spec_bench",
+    "run URL --traffic-scenario I(256,256)": "--traffic-scenario: 'I(256,256)' has no equal here; give --input-tokens "
+    "and --output-tokens, or --dataset FILE",
+    "run URL --data abisee/cnn_dailymail": "--data: 'abisee/cnn_dailymail' is no file of this machine; give --dataset "
+    "FILE, or prompt_tokens=512,output_tokens=128",
     # values of another kind
     "run URL --json=out.json": "--json: it takes no value; write --json alone",
     "run URL --price '$2'": "--price: '$2' is not a number; see `knee run --help`",
@@ -83,13 +71,13 @@ MISTAKES = {
     "run misspelt.toml URL": "misspelt.toml: unknown field 'levls' at $.ramp.levls; did you mean 'levels'?",
     "run URL --dataset none.jsonl": "none.jsonl: No such file or directory; give a file that can be read",
     # load
-    "run URL --request-rate inf": "--rate: all requests at once have no rate; give --levels 64 to keep 64 in flight",
+    "run URL --rate inf": "--rate: all requests at once have no rate; give --levels 64 to keep 64 in flight",
     "run URL --request-rate 0": "--rate: '0' names no rate above 0; write it like '5' or '5,10,20'",
     "run URL --rate auto": "--rate: no SLO to search by; give --slo, like ttft_p99=2s",
     "run URL --concurrency 1-8": "--levels: '1-8' is not a count; write it like '1,2,4,8'",
     "run URL --concurrency 0": "--levels: '0' names no level of at least 1; write it like '1,2,4,8'",
     "run URL --concurrency 8,8": "--levels: '8,8' names a level twice; write each level once",
-    "run URL --concurrency 8 --rate 5": "--rate: levels and rates exclude each other; leave one of them out",
+    "run URL --levels 8 --rate 5": "--rate: levels and rates exclude each other; leave one of them out",
     "run URL --concurrency 8 --max-concurrency 64": "--max-concurrency: it bounds a search, and --levels leaves "
     "nothing to search; leave one of them out",
     "run URL --burstiness 0.5 --arrivals poisson": "--burstiness: --arrivals says how requests come, and so does this; "
@@ -99,7 +87,7 @@ MISTAKES = {
     "run URL --isl 512-1024": "--input-tokens: '512-1024' is not a length; write it like 512, '512±64', '100..900', "
     "'lognormal(512,300)' or '512:9,32k:1'",
     "run URL --osl 0": "--output-tokens: a length of 0 tokens is below 1; give 1 or more",
-    "run URL --profile sweep": "--profile: it is of the simulated endpoint; leave it out, or --url sim:",
+    "run URL --profile qwen3-8b/l4": "--profile: it is of the simulated endpoint; leave it out, or --url sim:",
     # limits
     "run URL --slo ttft_p99=200": "--slo: '200' has no unit; write 200ms or 200s",
     "run URL --max-ttft 2": "--max-ttft: '2' has no unit; write 2ms or 2s",

@@ -16,6 +16,7 @@ reference = script("reference")
 
 def test_the_pages_are_up_to_date() -> None:
     assert reference.PAGE.read_text() == reference.page(), "run scripts/reference"
+    assert reference.COMPARABILITY.read_text() == reference.comparability(), "run scripts/reference"
 
 
 def test_every_verdict_has_a_cause_and_a_remedy() -> None:
@@ -53,7 +54,7 @@ def test_advice_is_read_from_the_code(source: str, found: list[str]) -> None:
     assert list(reference._advised("rule", functions)) == found
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/reference.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/reference.md", "docs/comparability.md"])
 def test_every_link_leads_somewhere(name: str) -> None:
     page = ROOT / name
     links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", page.read_text()))
