@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from harness.load import receive
+
 ROOT = Path(__file__).parent.parent
 VLLM_BUILT = ROOT / ".live/vllm/.knee-installed"
 
@@ -27,6 +29,17 @@ def _signals_as_usual() -> None:
     """Take signals as usual: nohup ignores SIGHUP, a shell's background job SIGINT, and a test's children would too."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(params=["compiled", "pure"])
+def receive_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each receive path in turn, in this process and in the workers that a test starts."""
+    if request.param == "pure":
+        monkeypatch.setattr(receive, "poller", None)
+        monkeypatch.setenv("KNEE_RECEIVE", "pure")
+    elif receive.poller is None:
+        pytest.skip("the receive path is not compiled here")
+    return str(request.param)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -195,6 +195,28 @@ def test_what_the_wheel_holds_takes_a_ready_scenario_by_its_name(tmp_path: Path)
     assert 'name = "chat"' in printed[1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [True, False])
+def test_the_wheel_is_made_with_a_compiler_and_without_one(
+    compiler: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiler:
+        monkeypatch.setenv("CC", "no-such-compiler")
+    (made,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = zipfile.ZipFile(made).namelist()
+    has = {name for name in names if name.endswith((".so", ".c"))}
+    assert has == ({"harness/load/_receive.abi3.so"} if compiler else set())
+    assert ("-cp311-abi3-linux_" in made) is compiler
+    assert made.endswith("-py3-none-any.whl") is not compiler
+
+
+def test_a_wheel_that_must_be_compiled_and_cannot_be_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("KNEE_RECEIVE", "compiled")
+    with pytest.raises(RuntimeError, match="no-such-compiler: No such file or directory"):
+        next(WheelBuilder(str(ROOT)).build(directory="/nowhere", versions=["standard"]))
+
+
 def test_a_loose_requirement_is_no_pin() -> None:
     with pytest.raises(AssertionError):
         pins(["numpy>=2"])
@@ -256,7 +278,10 @@ class Clone:
         self.root, self.log = root, root / "log"
         (root / "scripts").mkdir()
         (root / "bin").mkdir()
-        for name in ("scripts/_env", "scripts/constraints.txt", "scripts/constraints-dev.txt", "pyproject.toml"):
+        compiled = [str(path.relative_to(ROOT)) for path in (ROOT / "harness/load/compiled").iterdir()]
+        pinned = ["scripts/constraints.txt", "scripts/constraints-dev.txt", "pyproject.toml", "hatch_build.py"]
+        (root / "harness/load/compiled").mkdir(parents=True)
+        for name in ("scripts/_env", *pinned, *compiled):
             (root / name).write_bytes((ROOT / name).read_bytes())
         (root / "scripts/where").write_text('source "$(dirname "$0")/_env"\necho "$PY"\npwd\n')
         for name in ("python3.13", "python3.12", "python3.11", "python3"):
@@ -302,7 +327,10 @@ def test_the_environment_is_made_once_from_any_directory(clone: Clone, tmp_path:
     assert second.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "scripts/constraints.txt", "scripts/constraints-dev.txt"])
+@pytest.mark.parametrize(
+    "name",
+    ["pyproject.toml", "scripts/constraints.txt", "scripts/constraints-dev.txt", "harness/load/compiled/stream.c"],
+)
 def test_a_changed_pin_installs_again_without_a_new_environment(clone: Clone, tmp_path: Path, name: str) -> None:
     clone.run(tmp_path)
     with (tmp_path / name).open("a") as file:

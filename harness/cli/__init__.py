@@ -92,13 +92,24 @@ def verb(name: str) -> click.Command:
     return found
 
 
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the version, and which receive path runs here."""
+    if wanted and not context.resilient_parsing:
+        from harness.load.receive import path
+
+        click.echo(f"knee, version {__version__}, {path()} receive path")
+        context.exit()
+
+
 @click.group(
     "knee",
     cls=_Verbs,
     commands={name: click.Command(name, help=line) for name, (_, line) in VERBS.items()},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="knee")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def cli() -> None:
     """Load testing for LLM servers that ends in an answer: the knee, with an interval."""
 

@@ -63,6 +63,7 @@ class ClientCalibration(msgspec.Struct, frozen=True, kw_only=True):
     harness_version: str
     transport: str
     timestamp_source: str  # kernel | user
+    receive: str = "pure"  # compiled | pure: the receive path (docs/receive.md)
     workers: int
     load_average: float  # of the minute before: a busy machine calibrates itself too low
     single: Ceiling  # tokens a second, one write each
@@ -97,6 +98,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     calibration: ClientCalibration | None = None
     workers: Count = 1
     timestamp_source: str | UnsetType | None = UNSET  # kernel | user
+    receive: str | UnsetType = UNSET  # compiled | pure: the receive path, pure if it was for one worker
     transport: str | UnsetType = UNSET
     cpus: list[list[int]] | UnsetType = UNSET  # of each worker; none: wherever the system liked
     clocks: list[WorkerClock] | UnsetType = UNSET  # of the workers on other machines

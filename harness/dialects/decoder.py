@@ -29,6 +29,7 @@ from typing import Protocol
 import msgspec
 
 from harness.base.errors import ProtocolError
+from harness.dialects import sse
 from harness.dialects.chunk import (
     ABSENT,
     Chunk,
@@ -53,6 +54,7 @@ _NO_REASON = frozenset(("null", "None", "none"))  # words for a reason that has 
 # What a reasoning begins with that is in the answer's text: Qwen and DeepSeek, Magistral, Kimi, Seed, gpt-oss.
 _OPENINGS = ("<think>", "<thinking>", "<thought>", "<reasoning>", "<reason>", "[think]", "◁think▷", "<seed:think>",
              "<|channel|>analysis")  # fmt: skip
+_LONGEST_USUAL = 65_536  # bytes of an event that is accounted for elsewhere
 _LONGEST_WORDS = 200  # characters of what a server says in place of an answer
 
 
@@ -65,6 +67,11 @@ class Parser(Protocol):
     def feed(self, piece: bytes) -> list[bytes]: ...
 
     def end(self) -> list[bytes]: ...
+
+
+# How to account for usual chunks elsewhere: `extend`; bytes of the longest event; the begun event; the running count,
+# input and output tokens; whether the answer has begun, and whether there was a reasoning.
+Usual = tuple[Callable[..., None], int, bytes, int | None, int | None, int | None, bool, bool]
 
 
 class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -105,7 +112,7 @@ class StreamDecoder(Shown):
     """
 
     __slots__ = (
-        "_answer", "_aside", "_cached_tokens", "_done", "_events", "_final", "_finishes", "_input_tokens",
+        "_answer", "_aside", "_cached_tokens", "_done", "_events", "_final", "_finishes", "_input_tokens", "_is_usual",
         "_keeps_text", "_kept", "_merged", "_opening", "_read", "_silent", "_watches", "_words", "came_whole", "media",
     )  # fmt: skip
 
@@ -121,6 +128,7 @@ class StreamDecoder(Shown):
     ) -> None:
         super().__init__(placer, asked)
         self._events = events()
+        self._is_usual = read is read_chunk and events is EventParser
         self._read, self._finishes = read, finishes
         self.media = self._events.media
         self.came_whole = False  # only the body's own end is still to come
@@ -150,6 +158,48 @@ class StreamDecoder(Shown):
         if carried > 1:
             self._merged += carried
         return carried
+
+    def usual(self) -> Usual | None:
+        """Return what it takes to account elsewhere for chunks that bring text and nothing else of note.
+
+        None: those that come next are not such chunks, or this API has none. What was kept of a begun event is given
+        away with it.
+        """
+        if not self._is_usual or self._keeps_text or not self._arrivals or self.came_whole:
+            return None
+        assert isinstance(self._events, EventParser)
+        longest = min(sse.LONGEST // 4, _LONGEST_USUAL)
+        if (tail := self._events.release(longest)) is None:
+            return None
+        return (
+            self.extend, longest, tail, self._counted, self._input_tokens, self._output_tokens, self._answered >= 0,
+            self._reasoned,
+        )  # fmt: skip
+
+    def extend(
+        self,
+        stamps: bytes,
+        lengths: bytes,
+        counts: bytes | None,
+        counted: int | None,
+        input_tokens: int | None,
+        output_tokens: int | None,
+        reasoned: bool,
+        merged: int,
+    ) -> None:
+        """Take chunks that were accounted for elsewhere: int64, uint16 and int32 each, and what is known after them."""
+        if self._lengths.typecode == "H":
+            self._lengths.frombytes(lengths)
+        else:
+            self._lengths.extend(array("H", lengths))
+        if counts is not None or self._tokens is not None:
+            if self._tokens is None:
+                self._tokens = array("i", [1]) * len(self._arrivals)
+            self._tokens.extend(array("i", [1]) * (len(stamps) // 8) if counts is None else array("i", counts))
+        self._arrivals.frombytes(stamps)
+        self._counted, self._input_tokens, self._output_tokens = counted, input_tokens, output_tokens
+        self._reasoned = reasoned
+        self._merged += merged
 
     def _account(self, chunk: Chunk, stamp_ns: int, event: bytes) -> int:
         """Account for one chunk; return 1 if it carried tokens, else 0. It makes few calls, since these cost time."""

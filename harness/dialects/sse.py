@@ -69,6 +69,18 @@ class EventParser:
         """End the stream: an event without its blank line still counts, several servers leave it out."""
         return self.feed(b"\n\n")
 
+    def release(self, most: int) -> bytes | None:
+        """Give the begun event away, to be fed again before anything else; None where more is kept than so many bytes.
+
+        What is fed again is one piece with the read after it, so `most` is far less than the longest event.
+        """
+        if self._cr or self._cut_off or len(self._tail) > most:
+            return None
+        tail = bytes(self._tail)
+        self._tail.clear()
+        self._count(0)
+        return tail
+
     def _whole(self, piece: bytes) -> bytes:
         """Return the events that are whole with these bytes; the rest is kept. Line ends are LF."""
         tail, cut = self._tail, piece.rfind(b"\n\n") + 2

@@ -141,6 +141,21 @@ class ResponseParser:
             raise
         return pieces
 
+    def chunk_state(self) -> tuple[int, bytes] | None:
+        """Return what is to come of the begun chunk and its begun length line, as `go_on` takes them.
+
+        None: the message is not in the chunks of its body.
+        """
+        return (self._left, bytes(self._tail)) if self._mode == "chunked" else None
+
+    def go_on(self, left: int, line: bytes) -> None:
+        """Frame the rest of a chunked body, of which another has framed what came until now."""
+        self._left, self._tail, self._even = left, bytearray(line), not left and not line
+
+    def end(self) -> None:
+        """The message is complete, as another has framed it."""
+        self.over, self._mode = True, "over"
+
     def eof(self) -> bool:
         """The peer closed: True when that is a proper end of this message."""
         if self._mode == "close":

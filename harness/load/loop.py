@@ -19,7 +19,12 @@ import selectors
 import socket
 import struct
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.load import receive
+
+if TYPE_CHECKING:
+    from harness.load._receive import Poller, Stream
 
 SO_TIMESTAMPNS = 35  # asm-generic/socket.h; SOL_SOCKET, ancillary struct timespec on CLOCK_REALTIME
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
@@ -33,6 +38,7 @@ _PROMPT_TICKS = (
 _SLEPT = 50_000  # ns in the kernel, from which there was nothing to read before
 CLOCK_SET = 1_000_000  # ns between two reads of its offset: slewing (adjtimex(2): 500 ppm) stays below, a step does not
 _READABLE = select.EPOLLIN
+_NEVER = 1 << 62
 _timespec = struct.Struct("qq").unpack_from
 now = time.monotonic_ns
 
@@ -46,13 +52,31 @@ class Hot(Protocol):
     """A socket on the measured path."""
 
     fd: int
+    plain: bool  # what is received is not encrypted
     recvmsg_into: Any
 
     def arrived(self, data: bytes, stamp: int) -> None: ...
 
+    def over(self, stamp: int) -> None: ...
+
     def lost(self, error: OSError | None, stamp: int) -> None: ...
 
     def writable(self) -> None: ...
+
+
+class LateRead:
+    """Takes a piece of an exchange whose events may share a read only because we read late."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, exchange: Any) -> None:
+        self._exchange = exchange
+
+    def take(self, stamp: int, piece: bytes | None) -> int:
+        carried: int = self._exchange.take(stamp, piece)
+        if carried > 1:
+            self._exchange.merged_late += carried
+        return carried
 
 
 class _Keys(dict[int, selectors.SelectorKey]):
@@ -65,7 +89,7 @@ class _Keys(dict[int, selectors.SelectorKey]):
 class HotSelector(selectors.BaseSelector):
     """asyncio's selector and the measured path's in one epoll."""
 
-    def __init__(self, tick_ns: int = 1_000_000) -> None:
+    def __init__(self, tick_ns: int = 1_000_000, *, pure: bool = False) -> None:
         self.tick_ns = tick_ns
         self.decode_queue: collections.deque[tuple[Decodable, int, bytes | None]] = collections.deque()
         self.busy = 0  # requests in flight; with none, sleep in the kernel instead of by ticks
@@ -83,6 +107,9 @@ class HotSelector(selectors.BaseSelector):
         self._offset_until = 0
         self._next_tick = 0
         self._polled = now()  # when the sockets were last polled
+        self.poller: Poller | None = None  # of the compiled path
+        if receive.poller is not None and not pure:
+            self.poller = receive.poller(self._epoll.fileno(), self, self.decode_queue.append, LateRead)
         self.span = 0  # ns from the previous poll to this one: all that is read now arrived within it
 
     # asyncio's side: the documented BaseSelector interface
@@ -117,6 +144,8 @@ class HotSelector(selectors.BaseSelector):
     # the measured path
     def add(self, hot: Hot) -> None:
         self._hot[hot.fd] = hot
+        if self.poller is not None:
+            self.poller.add(hot.fd, hot)
         self._epoll.register(hot.fd, select.EPOLLIN)
 
     def want_write(self, hot: Hot, wanted: bool) -> None:
@@ -126,8 +155,17 @@ class HotSelector(selectors.BaseSelector):
         if self._hot.pop(hot.fd, None) is not None:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(hot.fd)
+            if self.poller is not None:
+                self.poller.drop(hot.fd)
+
+    def stream(self, hot: Hot, exchange: Any) -> Stream:
+        """Return the compiled stream of a response that is in chunks."""
+        assert self.poller is not None
+        return self.poller.stream(hot.fd if hot.plain else -1, exchange)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.poller is not None:
+            return self._select_compiled(self.poller, timeout)
         t = now()
         if self.busy or self.decode_queue:
             wake = self._next_tick
@@ -161,8 +199,7 @@ class HotSelector(selectors.BaseSelector):
             if stream is None:
                 if fd in keys:
                     key = keys[fd]
-                    events = (1 if mask & ~select.EPOLLOUT else 0) | (2 if mask & ~select.EPOLLIN else 0)
-                    ready.append((key, events & key.events))
+                    ready.append((key, _events(mask) & key.events))
                 continue
             if mask != _READABLE:  # anything else is read as well, and the read fails
                 if mask & select.EPOLLOUT:
@@ -200,6 +237,34 @@ class HotSelector(selectors.BaseSelector):
         self.undecoded_bytes += read_bytes
         return ready
 
+    def _select_compiled(self, poller: Poller, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Do what `select` does, by one call for all that comes until Python has something to do."""
+        t, busy, polled = now(), True, -1
+        once = bool(self.decode_queue) or not self.busy  # what is decoded may set a timer
+        until = _NEVER if timeout is None else t + int(timeout * 1e9)
+        if self.decode_queue:
+            self.decode_until(min(self._next_tick, until))
+        elif not self.busy:
+            busy = False
+            if timeout is None or timeout > 0.0:
+                select.select([self._epoll], [], [], timeout)
+                if (woke := now()) - t > _SLEPT:
+                    polled = woke
+        if not self.decode_queue:
+            self.undecoded_bytes = 0
+        (
+            foreign, reads, unstamped, queued, events, self.span, self._polled, self._next_tick, self._offset,
+        ) = poller.wait(until, self.tick_ns, busy, once, polled, self._offset)  # fmt: skip
+        self.reads += reads
+        self.unstamped += unstamped
+        self.undecoded_bytes += queued
+        self.events += events
+        keys, ready = self._keys, []
+        for fd, mask in foreign:
+            if (key := keys.get(fd)) is not None:
+                ready.append((key, _events(mask) & key.events))
+        return ready
+
     @property
     def late_read(self) -> bool:
         """Whether so long passed since the previous poll that the events of one read may have been sent apart."""
@@ -216,6 +281,8 @@ class HotSelector(selectors.BaseSelector):
 
         The list stays the same one: a new one five times a second would scatter the heap of a long run.
         """
+        if self.poller is not None:
+            return self.poller.take_late()
         length = next((i for i in range(LATE_BINS, 0, -1) if self.late[i - 1]), 0)
         taken = tuple(self.late[:length])
         self.late[:length] = [0] * length
@@ -250,6 +317,10 @@ def clock_offset() -> int:
         before, real, after = now(), time.time_ns(), now()
         readings.append((after - before, real - (before + after) // 2))
     return min(readings)[1]
+
+
+def _events(mask: int) -> int:
+    return (1 if mask & ~select.EPOLLOUT else 0) | (2 if mask & ~select.EPOLLIN else 0)
 
 
 def _mask(events: int) -> int:

@@ -159,6 +159,7 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
     """The worker's last message: every record is sent."""
 
     timestamp_source: str
+    receive: str = "pure"  # compiled | pure: its receive path
     resent: int = 0  # requests sent again because the server had closed a kept connection
 
 

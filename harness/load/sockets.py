@@ -32,8 +32,9 @@ from typing import Any
 
 from harness.base.errors import ProtocolError
 from harness.load import http1
-from harness.load.loop import HotSelector, enable_stamps, now
-from harness.load.transport import IDLE_S, Deadlines, Exchange, LateRead, Target, TlsError, own_headers
+from harness.load.loop import HotSelector, LateRead, enable_stamps, now
+from harness.load.receive import OVER
+from harness.load.transport import IDLE_S, Deadlines, Exchange, Target, TlsError, own_headers
 
 _PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
 _NEXT_ADDRESS_S = 2.0  # that one of several addresses has to accept a connection
@@ -44,6 +45,8 @@ _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
 class Connection:
     """One connection; a hot socket of the loop."""
+
+    plain = True  # what the socket receives is the response, not encrypted
 
     __slots__ = (
         "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
@@ -97,24 +100,44 @@ class Connection:
         if exchange is None:  # unrequested bytes: the next request would take them for its response
             self.close()
             return
+        response, stream, selector = exchange.response, exchange.stream, self._pool.selector
+        if stream is not None:
+            if taken := stream.feed(data, stamp, selector.late_read):
+                if taken == OVER:
+                    self.over(stamp)
+                return
+            exchange.frame_here()
         exchange.bytes_received += len(data)
-        piece = exchange.response.lone(data)
-        if piece is not None:
-            self._pool.selector.decode_queue.append((exchange, stamp, piece))
+        if stream is None and (piece := response.lone(data)) is not None:
+            selector.decode_queue.append((exchange, stamp, piece))
             return
         try:
-            pieces = exchange.response.feed(data)
+            pieces = response.feed(data)
         except ProtocolError as error:
             pieces = error.pieces
             exchange.fail(error.error, str(error))
+        chunks = response.chunk_state() if selector.poller is not None else None
+        if chunks is not None and stream is None:
+            stream = exchange.stream = selector.stream(self, exchange)
         if pieces:
             # One read, one stamp: several events in its pieces count as merged. In a read that was not late the server
             # sent them together, and events of one chunk always were.
-            selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            apart = selector.late_read and (len(pieces) > 1 or "transfer-encoding" not in exchange.response.headers)
-            selector.decode_queue.append((LateRead(exchange) if apart else exchange, stamp, piece))
-        if exchange.response.over or exchange.error:
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            apart = selector.late_read and (len(pieces) > 1 or "transfer-encoding" not in response.headers)
+            if stream is not None:
+                stream.put(piece, stamp, apart)
+            else:
+                selector.decode_queue.append((LateRead(exchange) if apart else exchange, stamp, piece))
+        if response.over or exchange.error:
             self._finish(stamp)
+        elif stream is not None and chunks is not None:
+            stream.frame_on(*chunks)
+
+    def over(self, stamp: int) -> None:
+        """The response was framed by its stream, and is over."""
+        assert self._exchange is not None
+        self._exchange.response.end()
+        self._finish(stamp)
 
     def lost(self, error: OSError | None, stamp: int) -> None:
         exchange = self._exchange

@@ -84,6 +84,8 @@ def reason(error: OSError) -> str:
 class SecureConnection(Connection):
     """One TLS connection; what the loop reads and the socket takes is ciphertext, the rest is as on a plain one."""
 
+    plain = False
+
     __slots__ = ("_incoming", "_outgoing", "_secure_pool", "_tls")
 
     def __init__(self, sock: socket.socket, pool: SecureTransport, made: ssl.SSLContext, host: str) -> None:

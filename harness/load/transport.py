@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -24,6 +24,9 @@ from harness.dialects.sse import EVENTS
 from harness.dialects.unlisted import UNREADABLE, error_words, printable
 from harness.load.http1 import ResponseParser, decompressed, is_readable, media_type
 from harness.load.loop import now
+
+if TYPE_CHECKING:
+    from harness.load._receive import Stream
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
@@ -90,7 +93,8 @@ class Exchange:
 
     __slots__ = (
         "_decoder", "_kept", "bytes_received", "complete", "connect_ns", "connection", "decoded", "done_ns", "error",
-        "merged_late", "message", "noted", "over", "request_id", "response", "sent_ns", "stale", "tls_ns", "url",
+        "merged_late", "message", "noted", "over", "request_id", "response", "sent_ns", "stale", "stream", "tls_ns",
+        "url",
     )  # fmt: skip
     decoded: decoder.DecodedResponse  # as soon as it is complete
 
@@ -99,6 +103,7 @@ class Exchange:
         self.url = ""  # of the replica that it went to; "": there is one server
         self._decoder = decoding or decoder.StreamDecoder()
         self.response = ResponseParser()
+        self.stream: Stream | None = None  # of the compiled receive path, while the response is received by it
         self.connection: Any = None  # the transport's own, while the request is on it
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
@@ -112,18 +117,35 @@ class Exchange:
 
     def take(self, stamp: int, piece: bytes | None) -> int:
         """Decode one body piece, None at the end; returns the token-carrying chunks in it."""
-        if piece is not None:
-            if self.response.streams:
-                try:
-                    carried = self._decoder.feed(piece, stamp)
-                except ProtocolError as error:  # the rest cannot be read
-                    self.error, self.message = error.error, str(error)
-                    self._give_up()
-                    return 0
-                if self._decoder.came_whole and not self.done_ns and self.connection is not None:
-                    self.connection.await_end(self)
-                return carried
-            return self._take_start(stamp, piece)
+        if piece is None:
+            self._end(stamp)
+            return 0
+        carried = self._decode(stamp, piece) if self.response.streams else self._take_start(stamp, piece)
+        if (stream := self.stream) is not None and stream.decoded() and self.response.streams:
+            stream.resume(self._usual())
+        return carried
+
+    def _decode(self, stamp: int, piece: bytes) -> int:
+        try:
+            carried = self._decoder.feed(piece, stamp)
+        except ProtocolError as error:  # the rest cannot be read
+            self.error, self.message = error.error, str(error)
+            self.frame_here()
+            self._give_up()
+            return 0
+        if self._decoder.came_whole and not self.done_ns and self.connection is not None:
+            self.connection.await_end(self)
+        return carried
+
+    def _end(self, stamp: int) -> None:
+        """Judge the response, of which no more comes."""
+        if (stream := self.stream) is not None:
+            self.stream = None
+            received, late, begun = stream.end()
+            self.bytes_received += received
+            self.merged_late += late
+            if begun:
+                self._decoder.feed(begun, stamp)
         response = self.response
         if response.streams is None and self._kept:  # too little to tell, and all there is
             self._begin(stamp)
@@ -138,7 +160,15 @@ class Exchange:
             self.error = self.message = ""
             self.noted.append(cut)
         self.complete = True
-        return 0
+
+    def _usual(self) -> decoder.Usual | None:
+        """Return how the usual events of the rest may be decoded elsewhere; None: they may not."""
+        return self._decoder.usual() if isinstance(self._decoder, decoder.StreamDecoder) else None
+
+    def frame_here(self) -> None:
+        """Let the response's own parser frame what comes from now on."""
+        if (stream := self.stream) is not None and (state := stream.leave()) is not None:
+            self.response.go_on(*state)
 
     def _take_start(self, stamp: int, piece: bytes) -> int:
         """Keep a piece of a body of which it is not known that the decoder reads it, until its first bytes tell."""
@@ -157,7 +187,7 @@ class Exchange:
         start, self._kept, self.response.streams = self._kept, b"", True
         if (kind := media_type(self.response.headers.get("content-type", ""))) != self._decoder.media:
             self.noted.append(f"content_type:{printable(kind) or 'none'}")
-        return Exchange.take(self, stamp, start)  # a subclass counts it once
+        return self._decode(stamp, start)
 
     def _refused(self) -> tuple[str, str]:
         """Return (error, message) of a body that is no answer: the server's words."""
@@ -187,6 +217,7 @@ class Exchange:
     def fail(self, error: str, message: str) -> None:
         if not self.error:
             self.error, self.message = error, message
+            self.frame_here()  # what is received now ends it
 
     @property
     def retry_after_s(self) -> float:
@@ -207,27 +238,15 @@ class CutExchange(Exchange):
         super().__init__(request_id, decoding)
         self._left = chunks
 
+    def _usual(self) -> None:
+        """Every chunk is counted here."""
+
     def take(self, stamp: int, piece: bytes | None) -> int:
         carried = super().take(stamp, piece)
         self._left -= carried
         if self._left <= 0 and piece is not None and not self.done_ns:
             self.fail(ABANDONED, "given up after some tokens")
             self._give_up()
-        return carried
-
-
-class LateRead:
-    """Takes a piece whose events may share a read only because we read late."""
-
-    __slots__ = ("_exchange",)
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    def take(self, stamp: int, piece: bytes | None) -> int:
-        carried = self._exchange.take(stamp, piece)
-        if carried > 1:
-            self._exchange.merged_late += carried
         return carried
 
 

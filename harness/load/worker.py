@@ -14,6 +14,7 @@ import socket
 import sys
 
 from harness.base.terminal import guard
+from harness.load import receive
 from harness.load.driver import Driver
 from harness.load.link import received
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
@@ -101,7 +102,7 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
     listener = loop.create_task(listen())
     try:
         await Driver(plan, transport, send, selector=selector).run(commands)
-        await send(encode(Done(source if transport.stamped else "user", transport.resent)))
+        await send(encode(Done(source if transport.stamped else "user", receive.path(), transport.resent)))
     except* ConnectionError:
         pass  # the parent is gone
     finally:

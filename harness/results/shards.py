@@ -149,6 +149,7 @@ def _client(clients: Sequence[Client]) -> Client:
     return Client(
         workers=sum(map(operator.attrgetter("workers"), clients)),
         timestamp_source="user" if "user" in sources else clients[0].timestamp_source,
+        receive="pure" if "pure" in {client.receive for client in clients} else clients[0].receive,
         transport=clients[0].transport,
         cpus=[cpus for client in clients for cpus in client.cpus or ()],
         resent=sum(client.resent or 0 for client in clients),

@@ -28,6 +28,7 @@ from harness.base import files, kernel
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
 from harness.data.machines import Ceiling, ClientCalibration, Timing
+from harness.load import receive
 from harness.observe import machine
 from harness.report.format import MISSING, number
 from harness.run.launch.limits import OTHER_FILES
@@ -94,6 +95,7 @@ def stale(calibration: ClientCalibration, now: datetime | None = None) -> str | 
         ("host", "host"),
         ("cpu", "processor"),
         ("python", "Python"),
+        ("receive", "receive path"),
     ):
         then = getattr(calibration, field)
         if then != today[field]:
@@ -111,13 +113,14 @@ def _host() -> str:
 
 
 def here() -> dict[str, str | int]:
-    """Return what a calibration depends on: version, host, processor, Python, and the processors it may use."""
+    """Return what a calibration depends on: version, host, processor, Python, receive path, and its processors."""
     return {
         "harness_version": __version__,
         "host": _host(),
         "cpu": machine.cpu_name(),
         "cpus": len(kernel.cpus()),
         "python": platform.python_version(),
+        "receive": receive.path(),
     }
 
 
@@ -145,7 +148,7 @@ def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
         cost = f"{number(row.cpu_s_per_million)} CPU s per million tokens, {row.merged_fraction:.1%} merged"
         out.append((f"arrival error p50 / p99 / max, {row.streams} streams {kind}", figure, cost))
     ttft = MISSING if c.ttft_error_p99_s is None else f"{us(c.ttft_error_p99_s)} µs"
-    return [*out, ("TTFT error p99", ttft, f"stamps by the {c.timestamp_source}")]
+    return [*out, ("TTFT error p99", ttft, f"stamps by the {c.timestamp_source}; {c.receive} receive path")]
 
 
 def limit(client_cpu: float, server_cpu: float) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 import msgspec
 
 from harness.base.errors import HarnessError
+from harness.load.receive import COMPILED, PURE
 
 if TYPE_CHECKING:
     from harness.load.messages import Done
@@ -81,6 +82,11 @@ def timestamp_source(done: list[Done]) -> str | None:
     """Return who stamped the arrivals: "kernel" if it did for every worker, else "user"; None without workers."""
     sources = {each.timestamp_source for each in done}
     return None if not sources else "kernel" if sources == {"kernel"} else "user"
+
+
+def receive_path(done: list[Done]) -> str:
+    """Return how the workers received: "compiled" if each of them did so, else "pure"."""
+    return COMPILED if done and all(each.receive == COMPILED for each in done) else PURE
 
 
 class Signals:

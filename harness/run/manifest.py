@@ -23,7 +23,7 @@ from harness.predict import roofline, served
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.run import calibrate, prediction
-from harness.run.ending import Ended, RunEnd, timestamp_source
+from harness.run.ending import Ended, RunEnd, receive_path, timestamp_source
 from harness.run.launch import published
 from harness.run.launch.endpoint import Endpoint, probe_lengths
 from harness.run.levels import Levels
@@ -198,6 +198,7 @@ def ended(
     client = msgspec.structs.replace(
         manifest.client,
         timestamp_source=timestamp_source(workers.done),
+        receive=receive_path(workers.done),
         transport=transport,
         workers=len(placed),
         cpus=[list(cpus) for cpus in placed],

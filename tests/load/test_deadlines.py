@@ -12,6 +12,8 @@ from harness.load.loop import HotSelector, new_loop, now
 from harness.load.sockets import SocketTransport
 from harness.load.transport import Deadlines, Exchange, Target
 
+pytestmark = pytest.mark.usefixtures("receive_path")
+
 
 def test_each_exchange_expires_at_its_own_time_and_one_that_is_over_does_not() -> None:
     expired: list[tuple[str, int]] = []

@@ -54,7 +54,7 @@ def kernel_stamp(realtime_ns: int) -> list[Any]:
 
 
 def read(ancillary: list[Any]) -> tuple[HotSelector, int]:
-    selector, reader = HotSelector(), Reader(ancillary)
+    selector, reader = HotSelector(pure=True), Reader(ancillary)
     selector.select(0)  # learns the clocks' offset
     selector.add(reader)
     selector.select(0)
@@ -85,7 +85,7 @@ def test_a_stamp_from_the_future_is_now() -> None:
 
 @pytest.mark.parametrize("step_s", [0.002, -0.002, 3600.0, -3600.0])
 def test_a_stamp_of_the_poll_in_which_the_wall_clock_was_set_is_ours(step_s: float) -> None:
-    selector = HotSelector()
+    selector = HotSelector(pure=True)
     selector.select(0)
     selector._offset -= round(step_s * 1e9)  # what it was before the step
     reader, before = Reader(kernel_stamp(time.time_ns())), now()
@@ -107,7 +107,7 @@ def test_lateness_is_counted_by_its_bin() -> None:
 
 
 def test_without_a_stamp_lateness_is_counted_from_the_previous_poll() -> None:
-    selector, reader = HotSelector(), Reader([])
+    selector, reader = HotSelector(pure=True), Reader([])
     selector.select(0)
     selector.add(reader)
     selector._polled -= 10_000_000
@@ -125,7 +125,7 @@ def test_without_a_stamp_lateness_is_counted_from_the_previous_poll() -> None:
 
 
 def test_a_poll_is_late_that_comes_half_an_itl_after_the_one_before() -> None:
-    selector = HotSelector(tick_ns=1_000_000)  # of an ITL of 8 ms or more
+    selector = HotSelector(tick_ns=1_000_000, pure=True)  # of an ITL of 8 ms or more
     for apart, late in ((3_000_000, False), (5_000_000, True)):
         selector._polled = now() - apart
         selector.select(0)

@@ -23,6 +23,8 @@ from tests.builders.servers import Request, authority, certified, expired, pipe,
 from tests.builders.streams import VLLM, delta
 from tests.load.test_transport import exchanges_with, exchanges_with_script
 
+pytestmark = pytest.mark.usefixtures("receive_path")
+
 BAD: dict[str, tuple[Callable[[Path], ssl.SSLContext], str]] = {
     "expired": (lambda folder: expired(), "its certificate has expired"),
     "another host's": (lambda folder: certified("elsewhere.example"), "its certificate is not valid for '127.0.0.1'"),

@@ -14,6 +14,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.data.machines import Ceiling, ClientCalibration, Timing
+from harness.load import receive
 from harness.run import trial
 from harness.run.calibrate import Effort, calibrate, here, load, path, rows, save, stale
 from harness.run.trial import errors
@@ -190,7 +191,7 @@ def test_a_ceiling_that_the_client_did_not_reach_is_shown_as_a_lower_bound() -> 
     assert shown["tokens, one a write"] == ("70,000 tok/s", "")
     assert shown["requests of one token"] == ("9,000 req/s", "at least; the server was the limit")
     assert shown["streams at once"] == ("4,000", "as many as requested")
-    assert shown["TTFT error p99"] == ("15 µs", "stamps by the kernel")
+    assert shown["TTFT error p99"] == ("15 µs", f"stamps by the kernel; {receive.path()} receive path")
 
 
 def test_every_load_has_its_errors_and_costs() -> None:

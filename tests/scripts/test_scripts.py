@@ -23,13 +23,15 @@ PYTHONS = ("python", "python3", "python3.11", "python3.12", "python3.13")
 
 
 class Bare:
-    """A copy of scripts/, bench/ and pyproject.toml, on a machine whose every Python leaves a trace and fails."""
+    """A copy of scripts/, bench/ and what an environment is made from; every Python leaves a trace and fails."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         for folder in FOLDERS:
             shutil.copytree(folder, root / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", root)
+        for name in ("pyproject.toml", "hatch_build.py"):
+            shutil.copy(ROOT / name, root)
+        shutil.copytree(ROOT / "harness/load/compiled", root / "harness/load/compiled")
         (root / "bin").mkdir()
         for name in PYTHONS:
             fake = root / "bin" / name

@@ -14,6 +14,7 @@ import itertools
 import random
 import re
 import socket
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -73,24 +74,35 @@ class _Over:
 
 
 class Reader:
-    """The measured path without a loop: a stream of the real transport whose reads are given."""
+    """The measured path without a loop: a stream of the real transport whose reads are given.
 
-    def __init__(self) -> None:
-        self._selector = HotSelector()
+    `pure`: without what is compiled. `late`: each read came so late that its events may have been sent apart.
+    """
+
+    def __init__(self, *, pure: bool = False, late: bool = False) -> None:
+        self._selector = HotSelector(pure=pure)
+        self._selector.span = 1_000_000_000 if late else 0
+        self.last: tuple[Any, ...] = ()  # all that a record has of the last answer
         target = Target(scheme="http", host="127.0.0.1", port=1, path="/", headers={})
         self._pool = SocketTransport(target, self._selector)
 
-    def outcome(self, reads: Sequence[bytes], *, reset: bool = False, placer: TokenPlacer | None = None) -> ReadOutcome:
-        """The record of an answer that came in these reads, until the server closed or reset the connection."""
+    def outcome(
+        self, reads: Sequence[bytes], *, reset: bool = False, placer: TokenPlacer | None = None, every: int = 1
+    ) -> ReadOutcome:
+        """The record of an answer that came in these reads, until the server closed or reset the connection.
+
+        What is queued is decoded after so many reads.
+        """
         exchange, wire, over = Exchange("", StreamDecoder(placer)), _Wire(), _Over()
         exchange.over = over  # type: ignore[assignment]
         stream = Connection(wire, self._pool)  # type: ignore[arg-type]
         stream.begin(exchange, b"?")
         at, cut_off = 0, False
-        for data in reads:
+        for number, data in enumerate(reads, 1):
             at += len(data)
             stream.arrived(data, at)
-            self._selector.decode_all()
+            if number % every == 0:
+                self._selector.decode_all()
             if over.done() and not exchange.done_ns:  # then `send` closes
                 stream.close()
                 cut_off, exchange.done_ns = True, at
@@ -99,8 +111,13 @@ class Reader:
         kept = stream.open and bool(exchange.done_ns)
         if stream.open:
             stream.lost(OSError("reset") if reset else None, at + 1)
+        self._selector.decode_all()
         exchange.take(exchange.done_ns, None)
         decoded = exchange.decoded
+        self.last = (
+            decoded, exchange.bytes_received, exchange.merged_late, exchange.noted, exchange.error, exchange.message,
+            exchange.done_ns, exchange.response.status, exchange.response.keep_alive, kept, cut_off,
+        )  # fmt: skip
         return ReadOutcome(
             error=exchange.error,
             status=exchange.response.status,
@@ -114,6 +131,33 @@ class Reader:
             done=exchange.done_ns,
             cut_off=cut_off,
         )
+
+
+class Both:
+    """The same reads by the compiled path and by the pure one: all that a record has must be equal."""
+
+    def __init__(self) -> None:
+        self._pairs = [(Reader(late=late), Reader(pure=True, late=late)) for late in (False, True)]
+
+    def difference(self, data: bytes, *, reset: bool = False, placer: TokenPlacer | None = None) -> str:
+        """Return how the two records of an answer differ; empty if they do not. The bytes choose how it is read."""
+        choose = random.Random(zlib.crc32(data))
+        ends = [match.end() for match in _CHUNK_END.finditer(data)]
+        kind = choose.random()
+        if kind < 0.4:  # as servers write: a chunk a read, or several, some cut
+            places = [end + choose.choice((0, 0, 0, 0, 0, -1, 1, 9)) for end in ends if choose.random() < 0.8]
+        elif kind < 0.8:
+            step = choose.choice((1, 2, 7, 40, 300))
+            places = [*ends[:2], *range(ends[0] if ends else 0, len(data), step)]
+        else:
+            places = [int(choose.random() * len(data)) for _ in range(4)]
+        reads, every = cut(data, places), choose.choice((1, 1, 1, 3))
+        compiled, pure = choose.choice(self._pairs)
+        for reader in (compiled, pure):
+            reader.outcome(reads, reset=reset, placer=placer, every=every)
+        if compiled.last == pure.last:
+            return ""
+        return f"reads {reads}, decoded every {every}\ncompiled {compiled.last}\n  is not pure\n{pure.last}"
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
@@ -192,6 +236,7 @@ _VALUES = [
     b'"length"', b'{"message": "x"}', b"[{}, {}]", b'[{"index": 1, "delta": {"content": "z"}}]',
     b'"' + b"long " * 200 + b'"',
 ]  # fmt: skip
+_CHUNK_END = re.compile(rb"(?<=\n)\r\n")
 _VALUE = re.compile(rb'(?<=": )(?:"[^"]*"|-?\d+|null|\[\]|\{|\[)')
 
 

@@ -5,6 +5,7 @@ A few hundred inputs a property here; scripts/fuzz takes the same inputs and the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import itertools
@@ -22,13 +23,14 @@ from harness.base.errors import ProtocolError
 from harness.dialects import sse
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.sse import EventParser
-from harness.load import http1
+from harness.load import http1, receive
 from harness.load.http1 import ResponseParser
 from tests.builders.streams import VLLM
 from tests.trust.fuzzing import (
     BODIES,
     FRAMINGS,
     OTHERS,
+    Both,
     Reader,
     ReadOutcome,
     cut,
@@ -46,6 +48,11 @@ bounded = settings(max_examples=250, deadline=None, suppress_health_check=[Healt
 @functools.cache
 def reader() -> Reader:
     return Reader()
+
+
+@functools.cache
+def both() -> Both:
+    return Both()
 
 
 def same_outcome(data: bytes, places: list[int], *, reset: bool = False) -> ReadOutcome:
@@ -87,6 +94,15 @@ def test_real_streams_after_any_accident_are_told_alike(seed: int, cuts: list[in
             same_outcome(data, cuts, reset=reset)
     else:
         same_outcome(data, cuts, reset=reset)
+
+
+@pytest.mark.skipif(receive.poller is None, reason="the receive path is not compiled here")
+@bounded
+@given(st.integers(0, 2**48), st.booleans(), st.booleans())
+def test_the_compiled_path_makes_the_record_that_the_pure_one_makes(seed: int, reset: bool, small: bool) -> None:
+    data = mutated(random.Random(seed))
+    with small_limits() if small else contextlib.nullcontext():
+        assert both().difference(data, reset=reset) == ""
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from harness.dialects import DIALECTS
 from tests.builders.streams import DONE, delta, event
 from tests.trust.cases.server import OUT, Answer, Call, exchanges
 
+pytestmark = pytest.mark.usefixtures("receive_path")
+
 both = pytest.mark.parametrize("transport", ["socket", "httpx"])
 
 

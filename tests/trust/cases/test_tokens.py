@@ -14,6 +14,8 @@ from harness.dialects import DIALECTS
 from harness.dialects.decoder import DecodedResponse
 from tests.builders.streams import DONE, delta, event, usage
 
+pytestmark = pytest.mark.usefixtures("receive_path")
+
 FINISH, ANSWER = delta("length"), delta(content=" tok")
 
 

@@ -1,0 +1,34 @@
+"""Which receive path runs: the compiled one, or pure Python, which does the same more slowly.
+
+The compiled one is `_receive`, from the C files in `compiled/`. It is missing where Knee was installed without a C
+compiler. `KNEE_RECEIVE=pure` leaves it out, for tests and to compare; the results are the same to the byte.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.load._receive import Poller
+
+COMPILED, PURE = "compiled", "pure"
+OVER = 2  # of a stream's `feed`: the response is over
+
+
+def _compiled() -> type[Poller] | None:
+    if os.environ.get("KNEE_RECEIVE") == PURE:
+        return None
+    try:
+        from harness.load import _receive
+    except ImportError:
+        return None
+    return _receive.Poller
+
+
+poller: type[Poller] | None = _compiled()  # tests set it
+
+
+def path() -> str:
+    """Return the name of the path that this process receives by."""
+    return PURE if poller is None else COMPILED
