@@ -27,7 +27,7 @@ REFUSED = 3  # exit status
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
 @click.option("--scenarios", metavar="NAME,…", help="Compare under each of these scenarios: who wins where.")
 @click.option("--format", metavar="NAME", default="", help=output.FORMAT_HELP)
-@click.option("--out", metavar="DIR", help="Write comparison.json, .md, .html and .png there.")
+@click.option("--out", metavar="DIR", help="Write comparison.json, .md, .html and .png and pareto.png there.")
 @click.option("--json", "as_json", is_flag=True, help="Print comparison.json on stdout.")
 @click.option("--no-plots", is_flag=True, help="No comparison.png and no comparison.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
@@ -75,6 +75,8 @@ def _publish(found: Report, *, out: str | None, as_json: bool, no_plots: bool, q
             made.append(("report", folder / "comparison.html"))
         for section in document.sections:
             if not no_plots and section.picture and section.charts:
-                files.write(folder / section.picture, png.draw(section.charts[0]))
+                names = [section.picture, comparison.PARETO]
+                for name, chart in zip(names, section.charts, strict=False):
+                    files.write(folder / name, png.draw(chart))
                 made.append(("curves", folder / section.picture))
     output.show(document, made, found, as_json=as_json, quiet=quiet)

@@ -19,7 +19,7 @@ from harness.report.document import SIMULATED, Column, Document, Section, shown
 from harness.report.format import MISSING, interval, listed, load, ms, number, plain
 from harness.spec.work import Unit
 
-PICTURE = "comparison.png"
+PICTURE, PARETO = "comparison.png", "pareto.png"
 _AT_LIMITS = "Between levels by interpolation, without an interval."
 
 
@@ -305,7 +305,7 @@ def _line(stack: Stack) -> list[Datum]:
 
 
 def frontier(found: Comparison, suffix: str = "") -> Chart:
-    """Return the Pareto picture: output tok/s per GPU against output tok/s per user, a point a level."""
+    """Return the Pareto picture: output tok/s per GPU against output tok/s per user, a point a level, and its front."""
     series = []
     for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
         loads = sorted({each.load for each in stack.loads if not each.open_loop})
@@ -323,6 +323,16 @@ def frontier(found: Comparison, suffix: str = "") -> Chart:
             if x is not None and y is not None
         ]
         if points:
-            series.append(Series(name=plain(stack.label), tone=tone, points=points, line="solid", marker="dot"))
+            series.append(Series(tone=tone, points=_front(points), line="solid"))
+            series.append(Series(name=plain(stack.label), tone=tone, points=points, marker="dot"))
     missing = "" if series else "not known"
     return chart.frontier(f"frontier{suffix}", "output tok/s per user", series, room=1.15, missing=missing)
+
+
+def _front(points: Sequence[Datum]) -> list[Datum]:
+    """Return the points that no other exceeds in both, from the fastest for a user on."""
+    front: list[Datum] = []
+    for point in sorted(points, key=lambda point: (-point.x, -point.y)):
+        if not front or point.y > front[-1].y:
+            front.append(point)
+    return front

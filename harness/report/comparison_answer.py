@@ -63,12 +63,14 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
     """Return who is faster, or why nobody is shown to be."""
     a, b, apart = plain(pair.a), plain(pair.b), pair.b_over_a
     if apart is None:
-        return Fact(_ANSWER, f"{b} against {a}: not ranked", "no concurrency was measured in every run of both")
+        return Fact(_ANSWER, f"{b} against {a}: not ranked", "their levels do not reach over a common concurrency")
     figures = f"{b} has {apart.value:.3f} × the throughput of {a}"
     ends = _interval(apart, pair.alpha)
     over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
     counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
     basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", _usual(pair))
+    if pair.interpolated:
+        basis = joined("no load in common: between their levels by straight lines", basis)
     match pair.outcome:
         case "faster":
             return Fact(_ANSWER, f"{plain(pair.faster)} is faster: {figures} ({ends})", joined(_range(pair), basis))

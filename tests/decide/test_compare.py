@@ -108,8 +108,17 @@ def test_the_load_where_the_order_turns_over() -> None:
     assert 8.5 < low < 10 < high < 11.5
 
 
-def test_stacks_without_a_common_load_are_not_ranked() -> None:
-    found = compare([run("a", levels=(1, 2, 4)), run("b", levels=(3, 6, 12))])
+def test_stacks_without_a_common_load_are_compared_between_their_levels() -> None:
+    """Both are straight lines in logarithms up to 16 in flight, so what lies between levels is exact."""
+    found = compare([*repeats("a", 1.0, 1.01, levels=(1, 4, 16)), *repeats("b", 1.3, 1.31, levels=(2, 8, 12))])
+    (pair,) = found.pairs
+    assert (pair.interpolated, pair.outcome, pair.faster) == (True, "faster", "b")
+    assert [level.concurrency for level in pair.levels] == [2.0, 4.0, 8.0, 12.0]
+    assert all(level.b_over_a.value == pytest.approx(1.3, rel=0.01) for level in pair.levels)
+
+
+def test_stacks_whose_levels_do_not_reach_over_a_common_load_are_not_ranked() -> None:
+    found = compare([run("a", levels=(1, 2, 4)), run("b", levels=(8, 16, 32))])
     assert (found.pairs[0].outcome, found.pairs[0].b_over_a) == ("no_common_load", None)
 
 

@@ -102,7 +102,7 @@ def test_the_summary_of_a_sweep_says_nothing_new_of_its_levels(tmp_path: Path) -
     (tmp_path / "torn.json").write_text('{"output_throughput": 1')
     found = readers.read_folder(tmp_path)
     assert sorted(level.concurrency or 0 for level in found.levels) == list(LOADS)
-    assert found.lacks[-1] == "not read, as they are damaged: torn.json"
+    assert found.lacks[-1] == "not read, as they are damaged or too large: torn.json"
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:

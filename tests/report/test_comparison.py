@@ -202,6 +202,17 @@ def test_the_curves_lie_over_each_other() -> None:
     assert math.isfinite(corner.y)
 
 
+def test_the_pareto_front_leaves_out_what_another_level_exceeds() -> None:
+    figures = [(1.0, 100.0, 90.0), (8.0, 50.0, 400.0), (16.0, 40.0, 300.0), (32.0, 20.0, 500.0)]
+    loads = [Load(load=C, tokens_per_s_per_user=user, tokens_per_s_per_gpu=gpu) for C, user, gpu in figures]
+    one = msgspec.structs.replace(stack("one"), loads=loads)
+    chart = comparison.frontier(found(stacks=[one, stack("other")]))
+    assert chart.title.startswith("Pareto")
+    front, dots = chart.series[0], chart.series[1]
+    assert [point.y for point in front.points] == [90.0, 400.0, 500.0]
+    assert len(dots.points) == 4
+
+
 def test_names_from_outside_are_shown_as_text() -> None:
     evil = found(stacks=[stack("<b>\x1b[2J"), stack("other")], pairs=[pair(a="<b>\x1b[2J", faster="other")])
     document = comparison.report(Report(workloads=[evil]))

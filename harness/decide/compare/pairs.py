@@ -65,6 +65,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     enough_runs: int | None = None  # of each stack, that show a difference of the size found; None: 20 do not
     run_spread: float | None = None  # standard deviation of ln X between runs, that the interval is by
     rounds: bool = False  # the runs alternate in time and are compared in pairs
+    interpolated: bool = False  # they have no load in common, and are compared between their levels
     turnover: Crossover | None = None
     levels: list[LevelRatio] = []
 
@@ -100,10 +101,16 @@ class _Two(msgspec.Struct, frozen=True):
     apart: Difference | None  # None where they have no load in common
     by_load: Mapping[float, Difference]
     rounds: bool
+    interpolated: bool
 
     @classmethod
     def of(cls, names: tuple[str, str], rates: tuple[Rates, Rates], of_all: Spread, *, rounds: bool) -> _Two:
         loads = spread.common(*rates)
+        interpolated = not loads
+        if interpolated:
+            a, b = spread.aligned(*rates)
+            rates, loads = (a, b), spread.common(a, b)
+            of_all = of_all if of_all.known else spread.pooled(rates)
 
         def difference(samples: Sequence[ratio.Sample], between: Variance) -> Difference:
             a, b = samples
@@ -111,7 +118,7 @@ class _Two(msgspec.Struct, frozen=True):
 
         by_load = {load: difference([ratio.at_load(each, load) for each in rates], of_all.at(load)) for load in loads}
         apart = difference([ratio.over_loads(each, loads) for each in rates], of_all.run) if loads else None
-        return cls(names, rates, apart, by_load, rounds)
+        return cls(names, rates, apart, by_load, rounds, interpolated)
 
 
 def _pair(two: _Two, of_all: Spread, turned: Crossover | None, alpha: float, *, shown: bool, refused: bool) -> Pair:
@@ -132,6 +139,7 @@ def _pair(two: _Two, of_all: Spread, turned: Crossover | None, alpha: float, *, 
         enough_runs=ratio.runs_needed(between, two.apart.value),
         run_spread=between,
         rounds=two.rounds and len(of_a) >= ratio.PAIRS,
+        interpolated=two.interpolated,
         turnover=turned,
         levels=[
             LevelRatio(

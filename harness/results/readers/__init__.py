@@ -70,19 +70,19 @@ def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
     paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in _ENDINGS and path.is_file())
     if len(paths) > _MOST_FILES:
         raise HarnessError(f"more than {_MOST_FILES:,} files", place=str(folder), way_out="name the files that count")
-    found, damaged = [], []
+    found, unread = [], []
     for path in paths:
         try:
             found.append((str(path), read(path, named)))
         except HarnessError as error:
             if "not " + _WHAT in str(error):
-                damaged.append(path.name)
+                unread.append(path.name)
     if not found:
         raise HarnessError("no run of Knee and no file of measured levels in it", place=str(folder), way_out=_way_out())
     whole = joined(found, str(folder))
-    if not damaged:
+    if not unread:
         return whole
-    words = f"not read, as they are damaged: {', '.join(damaged[:_NAMED])}"
+    words = f"not read, as they are damaged or too large: {', '.join(unread[:_NAMED])}"
     return msgspec.structs.replace(whole, lacks=(*whole.lacks, words))
 
 
