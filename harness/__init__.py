@@ -1,7 +1,7 @@
 """Knee: load testing for LLM servers that ends in an answer.
 
-As a library it is `import harness as knee` (docs/library.md). What stands in `_PLACES` is imported when it is first
-used, so that importing the package stays light.
+As a library it is `import knee`, which is this package (docs/library.md). What `_PLACES` names is imported when it is
+first used, so that importing the package stays light.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from harness.base.errors import HarnessError as HarnessError
     from harness.library.answers import compare as compare
     from harness.library.answers import fit as fit
+    from harness.library.decisions import check as check
+    from harness.library.decisions import plan as plan
     from harness.library.export import export as export
     from harness.library.export import send as send
     from harness.library.measurement import Measurement as Measurement
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
 _PLACES = {
     "HarnessError": "harness.base.errors",
     "Measurement": "harness.library.measurement",
+    "check": "harness.library.decisions",
     "compare": "harness.library.answers",
     "export": "harness.library.export",
     "fit": "harness.library.answers",
     "load": "harness.library.measurement",
+    "plan": "harness.library.decisions",
     "predict": "harness.library.prediction",
     "run": "harness.library.run",
     "run_async": "harness.library.run",

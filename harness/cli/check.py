@@ -73,10 +73,7 @@ def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[T
     if not wanted:
         way_out = "give -t 'plateau >= 1500' or --thresholds FILE"
         raise HarnessError("no threshold is given", place=file or "knee check", way_out=way_out)
-    for each, place in wanted:
-        figures.must_fit(each, place)
-        if each.factor is not None and not baseline:
-            raise HarnessError(f"{each.text!r} has no baseline", place=place, way_out="give --baseline DIR")
+    figures.must_be_decidable(wanted, baseline=baseline)
     return [each for each, _ in wanted]
 
 

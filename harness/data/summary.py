@@ -14,7 +14,7 @@ from harness.data.levels import AnswerQuality, LevelSummary
 from harness.data.prediction import Prediction
 from harness.data.record import FORMAT, Level
 from harness.data.roles import Role
-from harness.data.views import Spread, Value
+from harness.data.views import Ends, Spread, Value
 from harness.spec.work import Unit
 
 
@@ -78,7 +78,7 @@ class Knees(msgspec.Struct, frozen=True, kw_only=True):
     quality: Value | UnsetType | None = UNSET  # the knee, below loads at which answers change; not without canaries
 
 
-class Headline(msgspec.Struct, frozen=True):
+class Headline(Ends, msgspec.Struct, frozen=True):
     """The knee unqualified: the SLO's if one is given, else the seats where they are known, else the curve's hinge."""
 
     kind: str  # slo | seats | hinge

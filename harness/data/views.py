@@ -5,6 +5,8 @@ A missing number is None, never 0; an interval end that is unbounded is None.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 
@@ -15,7 +17,27 @@ class Estimate(msgspec.Struct, frozen=True):
     ci95: tuple[float, float] | None = None
 
 
-class Value(msgspec.Struct, frozen=True):
+class Ends:
+    """The ends of a 95 % interval by their names; not on disk."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+
+        @property
+        def ci95(self) -> tuple[float | None, float | None] | None: ...
+
+    @property
+    def low(self) -> float | None:
+        """Return the lower end of the interval; None where it is unbounded or not known."""
+        return self.ci95[0] if self.ci95 else None
+
+    @property
+    def high(self) -> float | None:
+        """Return the upper end of the interval; None where it is unbounded or not known."""
+        return self.ci95[1] if self.ci95 else None
+
+
+class Value(Ends, msgspec.Struct, frozen=True):
     """A fitted value with its 95 % interval; an end that is unbounded is None."""
 
     value: float | None

@@ -10,7 +10,7 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.manifest import Manifest
-from harness.data.summary import Summary
+from harness.data.summary import Headline, Summary
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.result import Result, read_summary, run_manifest
 
@@ -33,6 +33,11 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
         from harness.analysis.summarise import summarise
 
         return summarise(self._result)
+
+    @property
+    def knee(self) -> Headline:
+        """Return the knee in requests in flight: `.value`, the interval `.low` to `.high`, `.kind` and `.state`."""
+        return self.summary.knee
 
     @cached_property
     def levels(self) -> pandas.DataFrame:

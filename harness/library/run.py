@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness.run.ending import Signals
     from harness.run.experiment import Outcome
 
+_SAME = {"concurrency": "levels", "rate": "rates"}  # what people guess for a field of a scenario
 _SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # of a scenario, whose fields are options
 
 
@@ -45,8 +46,10 @@ class Options(TypedDict, total=False):
     output_tokens: int | str
     dataset: str | Path | Mapping[str, Any]
     seed: int
-    levels: Sequence[int]  # requests in flight; left out: the ramp chooses them
-    rates: Sequence[float]  # open loop: requests per second
+    levels: Sequence[int] | int | str  # requests in flight, also "1,4"; left out: the ramp chooses them
+    concurrency: Sequence[int] | int | str  # the same
+    rates: Sequence[float] | float | str  # open loop: requests per second
+    rate: Sequence[float] | float | str  # the same
     arrivals: str
     max_concurrency: int
     level_seconds: float | str
@@ -167,17 +170,35 @@ def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: 
     base = reading.load(str(ready.path(str(scenario)))) if isinstance(scenario, str | Path) else scenario
     sections = {field: name for name in reversed(_SECTIONS) for field in _fields(name)}
     fields: dict[str, Any] = {} if url is None else {"target": {"url": url}}
-    for name, value in options.items():
-        if name == "slo":
-            fields["slo"] = units.slo(value, "slo") if isinstance(value, str) else dict(value)
-        elif name == "name":
-            fields["name"] = value
+    for given, value in options.items():
+        name = _SAME.get(given, given)
+        if name in ("name", "slo"):
+            fields[name] = _value(name, value)
         elif name not in sections:
-            raise HarnessError(f"no field of a scenario: {name}", place="run", way_out=nearest(name, sections))
+            way_out = nearest(name, [*sections, *_SAME])
+            raise HarnessError(f"no field of a scenario: {name}", place="run", way_out=way_out)
         else:
-            path = name == "dataset" and isinstance(value, str | Path)
-            fields.setdefault(sections[name], {})[name] = {"path": str(value)} if path else value
+            fields.setdefault(sections[name], {})[name] = _value(name, value)
     return reading.laid_over(base, fields, place="run")
+
+
+_TEXTS: dict[str, Callable[..., Any]] = {
+    "levels": units.levels, "rates": units.rates, "slo": units.slo, "price_per_mtok": units.prices,
+    "host_cpus": units.cpus,
+}  # fmt: skip
+
+
+def _value(name: str, value: Any) -> Any:
+    """Return a field's value; a text is read as `knee run` reads it.
+
+    >>> _value("levels", "1,4"), _value("levels", 4), _value("dataset", "prompts.jsonl")
+    ([1, 4], [4], {'path': 'prompts.jsonl'})
+    """
+    if name == "dataset" and isinstance(value, str | Path):
+        return {"path": str(value)}
+    if name in ("levels", "rates") and isinstance(value, int | float):
+        return [value]
+    return _TEXTS[name](value, name) if name in _TEXTS and isinstance(value, str) else value
 
 
 def _fields(section: str) -> tuple[str, ...]:

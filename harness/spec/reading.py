@@ -18,17 +18,17 @@ from harness.spec import classes, reuse, rules, traffic
 from harness.spec.bounds import located
 from harness.spec.scenario import Hardware, Scenario
 
-_SECONDS = [
+SECONDS = [
     ("target", "request_timeout"), ("target", "wait"), ("ramp", "level_seconds"), ("ramp", "max_seconds"),
     ("ramp", "duration"),
 ]  # fmt: skip
-_SIZES = [("ramp", "max_disk")]
-_COUNTS = [
+SIZES = [("ramp", "max_disk")]
+COUNTS = [
     ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
     ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"), ("sweep", "inputs"),
     ("workload", "inputs"),
 ]  # fmt: skip
-_LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
+LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
 # Fields of a table that one which is laid over it takes the place of.
 _REPLACED = {
     "levels": ("rates", "search_rate"), "rates": ("levels", "search_rate"), "search_rate": ("levels", "rates"),
@@ -91,8 +91,8 @@ def read(raw: Mapping[str, Any], *, place: str) -> Scenario:
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
     limits += [("ramp", "max_ttft")]
     for paths, convert in (
-        (_SECONDS, units.seconds), (limits, units.limit), (_COUNTS, units.count), (_LENGTHS, classes.length),
-        (_SIZES, units.size),
+        (SECONDS, units.seconds), (limits, units.limit), (COUNTS, units.count), (LENGTHS, classes.length),
+        (SIZES, units.size),
     ):  # fmt: skip
         for table, key in paths:
             units.convert(tree.get(table), key, convert, f"{place}: $.{table}")

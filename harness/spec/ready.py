@@ -1,6 +1,6 @@
 """The ready scenarios: files that come with Knee, each with the question that it answers, found by name.
 
-A scenario's name is its file's; the question is the first line of the file, a comment.
+A scenario's name is its file's; the question is the first comment of the file, behind the schema that editors read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _of(folder: Path) -> list[Ready]:
 
 def _question(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
-        return file.readline().removeprefix("#").strip()
+        return next(line for line in file if not line.startswith("#:")).removeprefix("#").strip()
 
 
 def path(scenario: str, *, or_campaign: bool = False) -> Path:

@@ -21,6 +21,7 @@ IMAGE_SIZE = "512x512"  # by default
 LARGEST_SIDE = 4096  # pixels of a side
 
 
+COUNTED = ("tokens", "pool", "system_tokens", "fan_out")  # keys of these tables whose counts may be texts, like "1.5k"
 MOST_REQUESTS = 1_000  # of a session or a graph
 MOST_PREFIXES = 1_000_000
 MOST_TOKENS = 10_000_000  # of a prompt: as many as the longest context of a model that is served
@@ -86,7 +87,7 @@ def _values(table: Any, place: str) -> Any:
     if not isinstance(table, dict):
         return table
     found = dict(table)
-    for key in ("tokens", "pool", "system_tokens", "fan_out"):
+    for key in COUNTED:
         if isinstance(found.get(key), str):
             found[key] = units.count(found[key], f"{place}.{key}")
     for key in ("turns", "user_tokens", "input_tokens", "output_tokens"):

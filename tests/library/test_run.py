@@ -70,7 +70,7 @@ def test_what_is_no_scenario_is_refused_in_one_line(options: dict[str, Any], wor
 def test_the_options_that_are_documented_are_fields_of_a_scenario() -> None:
     sections = (getattr(Scenario(), name) for name in ("target", "workload", "ramp", "hardware", "sim"))
     fields = {field for section in sections for field in type(section).__struct_fields__}
-    assert set(Options.__annotations__) - {"name", "slo"} <= fields
+    assert set(Options.__annotations__) - {"name", "slo", "concurrency", "rate"} <= fields
 
 
 @pytest.mark.slow

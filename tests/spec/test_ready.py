@@ -32,7 +32,7 @@ def test_a_ready_scenario_is_named_like_its_file_and_prints_back_to_the_same(nam
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_ready_scenario_begins_with_its_question_and_says_what_to_do_with_the_answer(name: str) -> None:
-    question, *more = ready.path(name).read_text().partition("\nname = ")[0].splitlines()
+    _, question, *more = ready.path(name).read_text().partition("\nname = ")[0].splitlines()
     assert question.startswith("# ")
     assert question.endswith("?")
     assert more

@@ -322,6 +322,14 @@ def operational(summary: Summary, name: str) -> tuple[Outcome, str]:
 # ---- names ----------------------------------------------------------------------------------------------------------
 
 
+def must_be_decidable(wanted: Sequence[tuple[Threshold, str]], *, baseline: bool) -> None:
+    """Raise HarnessError where a threshold, by its place, is of no figure, or of a baseline that is not given."""
+    for each, place in wanted:
+        must_fit(each, place)
+        if each.factor is not None and not baseline:
+            raise HarnessError(f"{each.text!r} has no baseline", place=place, way_out="give --baseline DIR")
+
+
 def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
     """Return what the figure of a threshold counts; HarnessError where there is none, or the bound does not fit it."""
     name = wanted.figure
