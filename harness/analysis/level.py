@@ -56,7 +56,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
         workload, scenario, ramp = manifest.workload, manifest.scenario, manifest.scenario.ramp
-        limits = tuple(slo.limits(scenario.slo))
+        limits = tuple(slo.limits(scenario.slo, scenario.slo_confidence))
         arrivals = traffic.parse(ramp.arrivals, "manifest.json: $.scenario.ramp.arrivals")
         client = _client(manifest)
         unit, inputs = Unit(manifest.unit or Unit.OUTPUT_TOKENS), scenario.workload.inputs or 1
@@ -78,7 +78,9 @@ class Facts(Conditions, frozen=True, kw_only=True):
             ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),
             traffic=arrivals,
             limits=limits,
-            class_limits={each.name: tuple(slo.limits(each.slo)) for each in scenario.class_ or ()},
+            class_limits={
+                each.name: tuple(slo.limits(each.slo, scenario.slo_confidence)) for each in scenario.class_ or ()
+            },
             images=workload.images or 0,
             image_bytes=workload.image_bytes or 0,
             tasks=scenario.has_tasks,

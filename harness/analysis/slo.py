@@ -1,13 +1,15 @@
 """Does a level meet the SLO, and up to which load: counts of what met a limit, their intervals, and the SLO knee.
 
 `ttft_p99=2s` asks that 99 % of the requests have a TTFT of at most 2 s. So a limit is judged by attainment, the share
-that met it, against the share needed, and never by comparing a percentile. The share has a 95 % interval by Wilson's
-score: met if all of it reaches what is needed, missed if none of it does, else unresolved, which is common: where all n
-samples met a p99 limit, the interval reaches 0.99 from n = 381 on, a p99.9 limit's 0.999 from n = 3,838. Failures and
-timeouts are misses, requests that we cut are left out.
+that met it, against the share needed, and never by comparing a percentile. It is met where so many would be as good as
+impossible if the true share were less than what is needed: at most 1 - confidence, by the binomial distribution, on the
+one side that matters. It is missed where so few would be. Else it is unresolved, which is common: where all n samples
+met a p99 limit, 0.99ⁿ is 5 % at n = 299, and 1 % at n = 459, as MLPerf's early stopping asks; a p99.9 limit needs 2,995
+and 4,603. Failures and timeouts are misses, requests that we cut are left out. Wilson's 95 % interval of the share is
+shown with it.
 
 Requests come in clumps (all that are in flight share a stall), so n of them may carry less information than n
-independent ones. How much less is read off time blocks (`clumping`), and Wilson counts only what is left.
+independent ones. How much less is read off time blocks (`clumping`), and only what is left is counted.
 
 Left out: how long a level has to last for a decision, and goodput, which `metrics.meets` counts.
 """
@@ -17,15 +19,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from harness.analysis import metrics
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.figures import LUMPED, TOKENS_PER_CHUNK
 from harness.analysis.rules.requests import errors_above_1_percent, unstable
-from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
+from harness.analysis.stats import Z95, batches, incomplete_beta, lag1, t_quantile, wilson
 from harness.analysis.table import Bools, Floats, Table, follows, placed_tokens
 from harness.analysis.table import gaps as gaps_of
 from harness.analysis.window import began_in
@@ -34,12 +38,16 @@ from harness.data.judgement import Outcome
 from harness.data.levels import Attainment, LevelSummary
 from harness.data.record import Level
 from harness.data.views import Value
+from harness.spec.scenario import SLO_CONFIDENCE
 
 _NEEDED = 0.99  # of a limit that names no percentile
+CONFIDENCE = SLO_CONFIDENCE
 # docs/method.md, Attainment of an SLO: at least 10 time blocks of at least 2 request times
 _BLOCKS, _REQUEST_TIMES = 10, 2
 _CORRELATED = 0.2  # lag-1 correlation above which blocks are doubled
 _AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree
+QUEUE_TIMES = 3.0  # that a window has of the time in which the queue comes and goes
+_MORE = 1.02  # times as many samples are tried, until they decide
 _SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little
 
 
@@ -50,6 +58,7 @@ class SloLimit(msgspec.Struct, frozen=True):
     figure: str  # ttft | ttfat | itl | tpot | e2e | icl
     needed: float  # share, 0 to 1
     seconds: float
+    confidence: float = CONFIDENCE  # with which it has to be met, or missed
 
     @property
     def of_gaps(self) -> bool:
@@ -60,7 +69,7 @@ class SloLimit(msgspec.Struct, frozen=True):
         return f"{self.name}={units.duration(self.seconds)}"
 
 
-def limits(slo: Mapping[str, float]) -> list[SloLimit]:
+def limits(slo: Mapping[str, float], confidence: float = CONFIDENCE) -> list[SloLimit]:
     """Return the limits of an SLO, seconds by name, in their order; without a percentile 0.99 have to meet it.
 
     >>> [(str(limit), limit.figure, limit.needed) for limit in limits({"ttft_p90": 2.0, "e2e": 0.5})]
@@ -69,7 +78,10 @@ def limits(slo: Mapping[str, float]) -> list[SloLimit]:
     for name in slo:
         units.known_limit(name, "slo")
     named = [(name, *units.LIMITS[name], seconds) for name, seconds in slo.items()]
-    return [SloLimit(name, figure, _NEEDED if share is None else share, limit) for name, figure, share, limit in named]
+    return [
+        SloLimit(name, figure, _NEEDED if share is None else share, limit, confidence)
+        for name, figure, share, limit in named
+    ]
 
 
 def per_request(limits: Sequence[SloLimit]) -> dict[str, float]:
@@ -116,19 +128,25 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
         effect = clumping(origin[counted], late[counted], limit.seconds, start, end, request_s)
         if effect is None:  # too short to measure it: the worst case is that all in flight fail or pass together
             effect = max(1.0, min(float(spans.sum()) / (end - start), len(spans)))
-        return attained(str(limit), limit.needed, int(met[counted].sum()), int(counted.sum()), effect)
+        return attained(limit, int(met[counted].sum()), int(counted.sum()), effect)
 
     def gaps(limit: SloLimit) -> Attainment:
         if limit.figure == "itl" and chunked:
-            return Attainment(str(limit), limit.needed, 0, len(gap), None, None, Outcome.UNRESOLVED)
+            nothing = Attainment(str(limit), limit.needed, 0, len(gap), None, None, Outcome.UNRESOLVED)
+            return msgspec.structs.replace(nothing, confidence=limit.confidence)
         if not good.any():
-            return attained(str(limit), limit.needed, 0, int(counted.sum()), 1.0)
+            return attained(limit, 0, int(counted.sum()), 1.0)
         met = gap <= limit.seconds
         last = max(end, float(arrival.max(initial=end)) + 1e-9)  # the last answers end after the window
         steps = metrics.steps(gap, end - start, replicas)
         effect = max(clumping(arrival, gap, limit.seconds, start, last, request_s) or 1.0, len(gap) / max(steps, 1))
         lost = round(len(gap) * (int(counted.sum()) / int(good.sum()) - 1))
-        return attained(str(limit), limit.needed, int(met.sum()), len(gap) + lost, effect)
+        found = attained(limit, int(met.sum()), len(gap) + lost, effect)
+        late = arrival[~met]
+        if not len(late) or table.failed.any():
+            return found
+        by_others = _interrupted(table, late - gap[~met], late)
+        return msgspec.structs.replace(found, interrupted=float(by_others.sum()) / found.n)
 
     return [gaps(limit) if limit.of_gaps else requests(limit) for limit in limits]
 
@@ -136,6 +154,16 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
 def _gaps(table: Table, rows: Bools) -> tuple[Floats, Floats]:
     """Return every gap between neighbouring chunks of the marked requests: its end, its seconds; shapes [gaps]."""
     return table.arrival[follows(table, rows)], gaps_of(table, rows)
+
+
+def _interrupted(table: Table, since: Floats, until: Floats) -> Bools:
+    """Return whether another request's first token ended a gap, so that its prompt was computed in it; shape [gaps].
+
+    A token may come before or after that of another stream of the same step, by half a gap at most.
+    """
+    firsts = np.sort(table.first[~np.isnan(table.first)])
+    half = (until - since) / 2
+    return np.searchsorted(firsts, until + half, side="right") > np.searchsorted(firsts, since + half, side="right")
 
 
 def clumping(times: Floats, values: Floats, limit: float, start: float, end: float, request_s: float) -> float | None:
@@ -175,16 +203,39 @@ def clumping(times: Floats, values: Floats, limit: float, start: float, end: flo
     return effect * (t_quantile(0.975, blocks - 1) / Z95) ** 2 if effect > _AGREE else 1.0
 
 
-def attained(limit: str, needed: float, met: int, n: int, effect: float) -> Attainment:
+def attained(limit: SloLimit, met: int, n: int, effect: float) -> Attainment:
     """Return the attainment of `met` of n samples, n/effect of them independent.
 
     Wilson's interval of so many: its z is √effect wider, which is the same.
     """
+    return _attained(str(limit), limit.needed, limit.confidence, met, n, effect)
+
+
+def _attained(limit: str, needed: float, confidence: float, met: int, n: int, effect: float) -> Attainment:
     ci95 = wilson(met, n, Z95 * math.sqrt(effect))
     if ci95 is None:
-        return Attainment(limit, needed, met, n, None, None, Outcome.UNRESOLVED)
-    outcome = Outcome.MET if ci95[0] >= needed else Outcome.MISSED if ci95[1] < needed else Outcome.UNRESOLVED
-    return Attainment(limit, needed, met, n, met / n, ci95, outcome)
+        return Attainment(limit, needed, met, n, None, None, Outcome.UNRESOLVED, confidence=confidence)
+    outcome = decided(met / effect, n / effect, needed, confidence)
+    return Attainment(limit, needed, met, n, met / n, ci95, outcome, confidence=confidence)
+
+
+def decided(met: float, n: float, needed: float, confidence: float = CONFIDENCE) -> Outcome:
+    """Return whether `met` of n independent samples decide that the share needed is there, or that it is not.
+
+    P(at least as many met) with the share needed is the incomplete beta I_needed(met, n - met + 1), P(at most as many)
+    is I_(1 - needed)(n - met, met + 1).
+
+    >>> [str(decided(n, n, 0.99)) for n in (298, 299)], str(decided(473, 474, 0.99)), str(decided(95, 100, 0.99))
+    (['unresolved', 'met'], 'met', 'missed')
+    >>> [str(decided(n, n, 0.99, 0.99)) for n in (458, 459)]  # MLPerf's early stopping
+    ['unresolved', 'met']
+    """
+    doubt = 1 - confidence + 1e-12
+    if met > 0 and incomplete_beta(met, n - met + 1, needed) <= doubt:
+        return Outcome.MET
+    if met < n and incomplete_beta(n - met, met + 1, 1 - needed) <= doubt:
+        return Outcome.MISSED
+    return Outcome.UNRESOLVED
 
 
 def independent(a: Attainment) -> float:
@@ -205,10 +256,11 @@ def by_chunks(found: Mapping[float, Judged]) -> list[str]:
 def enough(attainment: Attainment) -> int | None:
     """Return samples that would resolve an attainment if its share and clumping stay; None where no number would.
 
-    z² q(1 - q)/(p - q)² independent ones, for a share p where q is needed.
+    About z² q(1 - q)/(p - q)² independent ones, for a share p where q is needed, z the normal quantile of the
+    confidence; not fewer than decide it where all of them meet the limit.
 
     >>> enough(Attainment("ttft=1s", 0.99, 100, 100, 1.0, wilson(100, 100), "unresolved"))
-    381
+    299
     """
     a = attainment
     if a.ci95 is None or (wanted := enough_independent(a)) is None:
@@ -218,8 +270,14 @@ def enough(attainment: Attainment) -> int | None:
 
 def enough_independent(attainment: Attainment) -> float | None:
     """Return the same number of samples that do not come in clumps."""
-    p, q = attainment.fraction, attainment.needed
-    return None if p is None or p == q else Z95**2 * q * (1 - q) / (p - q) ** 2
+    p, q, confidence = attainment.fraction, attainment.needed, attainment.confidence
+    if p is None or p == q:
+        return None
+    z = NormalDist().inv_cdf(confidence)
+    n = max(z**2 * q * (1 - q) / (p - q) ** 2, float(fewest(q, confidence)) if p > q else 1.0)
+    while decided(p * n, n, q, confidence) == Outcome.UNRESOLVED:  # the quantile is of many
+        n *= _MORE
+    return n
 
 
 def outcome(attainments: Sequence[Attainment]) -> Outcome:
@@ -244,14 +302,14 @@ def samples_needed(limits: Sequence[SloLimit]) -> int:
     """Return requests that decide the strictest of these limits if all of them meet it; 0 without one on requests.
 
     >>> samples_needed(limits({"ttft_p99": 2.0, "e2e_p50": 9.0}))
-    381
+    299
     """
-    return max((fewest(limit.needed) for limit in limits if not limit.of_gaps), default=0)
+    return max((fewest(limit.needed, limit.confidence) for limit in limits if not limit.of_gaps), default=0)
 
 
-def fewest(needed: float) -> int:
-    """Return samples from which on Wilson's interval of those that all met a limit reaches the share needed."""
-    return math.ceil(Z95**2 * needed / (1 - needed))
+def fewest(needed: float, confidence: float = CONFIDENCE) -> int:
+    """Return samples that decide a limit where all of them meet it: neededⁿ is at most 1 - confidence."""
+    return math.ceil(math.log(1 - confidence) / math.log(needed) - 1e-9)
 
 
 def pooled(repeats: Sequence[Attainment]) -> Attainment:
@@ -261,7 +319,12 @@ def pooled(repeats: Sequence[Attainment]) -> Attainment:
         return known[0] if known else repeats[0]
     n = sum(each.n for each in known)
     effect = n / sum(independent(each) for each in known)
-    return attained(known[0].limit, known[0].needed, sum(each.met for each in known), n, effect)
+    first, met = known[0], sum(each.met for each in known)
+    made = _attained(first.limit, first.needed, first.confidence, met, n, effect)
+    shares = [(each.interrupted, each.n) for each in known if each.interrupted is not UNSET]
+    if not shares:
+        return made
+    return msgspec.structs.replace(made, interrupted=sum(share * count for share, count in shares) / n)
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -301,7 +364,45 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 
 def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
     """Return the SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO."""
-    return _boundary(by_load(levels, rates=True))
+    found = _boundary(by_load(levels, rates=True))
+    if found is None or found.ci95 is None or near_capacity(levels, found.value) is None:
+        return found
+    return Value(found.value, (None, found.ci95[1]))
+
+
+class NearCapacity(msgspec.Struct, frozen=True):
+    """A rate so near to what the server completes that its window is short for the queue there."""
+
+    rate: float
+    capacity: float  # requests per second that were completed where more came
+    queue_s: float  # in which a queue comes and goes
+    window_s: float  # of the rate's levels together
+
+
+def near_capacity(levels: Sequence[LevelSummary], rate: float | None) -> NearCapacity | None:
+    """Return how near a rate is to the server's capacity, where its window has less than three times its queue's time.
+
+    The queue of a server with a capacity of μ requests/s, of which a share ρ comes, forgets in about 1/(μ (1 - ρ)²)
+    seconds (heavy traffic; Kingman 1962). A rate that is no level, or of a server that was never overloaded, is none.
+    """
+    completed = [x.requests_per_s.mean for x in levels if x.rate is not None and unstable.voids(x)]
+    capacity = max((each for each in completed if each is not None), default=0.0)
+    window_s = sum(x.window_s for x in levels if x.rate == rate)
+    if rate is None or not window_s or not capacity:
+        return None
+    needed_s = queue_s(rate, capacity)
+    return NearCapacity(rate, capacity, needed_s, window_s) if window_s < QUEUE_TIMES * needed_s else None
+
+
+def queue_s(rate: float, capacity: float) -> float:
+    """Return the seconds in which a queue comes and goes at a rate, both in requests per second; inf at the capacity.
+
+    >>> round(queue_s(4.5, 5.0), 6), queue_s(5.0, 5.0)
+    (20.0, inf)
+    """
+    if not rate < capacity:
+        return math.inf
+    return 0.0 if math.isinf(capacity) else 1 / (capacity * (1 - rate / capacity) ** 2)
 
 
 def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judged]:

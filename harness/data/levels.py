@@ -22,6 +22,8 @@ class Attainment(msgspec.Struct, frozen=True):
     ci95: tuple[float, float] | None
     outcome: str  # an Outcome
     class_: str | UnsetType = msgspec.field(name="class", default=UNSET)  # whose requests alone have the limit
+    confidence: float = 0.95  # of the outcome, on one side
+    interrupted: float | UnsetType = UNSET  # share that missed it while another request's prompt was computed
 
 
 class FromSend(msgspec.Struct, frozen=True):

@@ -77,10 +77,10 @@ def outcome(repeats: Sequence[LevelSummary], limit: slo.SloLimit) -> Outcome:
     n = sum(each.samples for each in found)
     if math.isnan(slowest):
         return Outcome.UNRESOLVED
-    if n >= slo.fewest(limit.needed):
+    if n >= slo.fewest(limit.needed, limit.confidence):
         return Outcome.MET if slowest <= limit.seconds else Outcome.MISSED
     within = sum(int(each.most_within(limit.seconds) * each.samples) for each in found)
-    missed = slo.attained(str(limit), limit.needed, within, n, 1.0).outcome == Outcome.MISSED
+    missed = slo.attained(limit, within, n, 1.0).outcome == Outcome.MISSED
     return Outcome.MISSED if missed else Outcome.UNRESOLVED
 
 

@@ -111,7 +111,7 @@ def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float
                 in_flight_ok=True,
                 ttft_p99_s=None,
                 slo="met" if kept else "missed",
-                attainments=(slo.attained("", 0.5, _SURE if kept else 0, _SURE, 1.0),),
+                attainments=(slo.attained(slo.SloLimit("", "ttft", 0.5, 0.0), _SURE if kept else 0, _SURE, 1.0),),
                 soak=step.role is Role.SOAK,
             )
         )

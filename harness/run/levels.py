@@ -109,6 +109,7 @@ class Levels:
         self._before, self._sharing = Spent(), 1.0  # `before` and `repeats` of the budget
         self._next_index = earlier.next_index
         self._begun = sum(m is not None for _, m in earlier.levels)
+        self._wanted_s: float | None = None  # of the next level's window, to decide an SLO
         self._last_rate = 0.0  # requests per second of the last level
         self._took = earlier.took  # seconds of each level so far
         self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
@@ -182,6 +183,7 @@ class Levels:
         known = self._earlier.measured(repeat)
         step = await self._decide(known)
         while not step.over:
+            self._wanted_s = step.window_s
             await self._until_quiet(step.rate, workers)
             await self._before_level(workers)
             found = await self._measure(workers, self._level(step, repeat))
@@ -196,17 +198,13 @@ class Levels:
         return step.why
 
     async def _until_quiet(self, rate: float | None, workers: Workers) -> None:
-        """Before a lower rate of an open loop, wait until the requests of the higher one are over.
-
-        Where that was more than the server can serve, many of them wait, and the lower rate would have their waits. The
-        wait ends at the latest where a bound of the run is reached.
-        """
+        """Before a lower rate, wait until requests of a higher one are over: else it has their waits."""
         lower, self._last_rate = rate is not None and rate < self._last_rate, rate or 0.0
         if lower:
             await self._quiet(workers, "requests of the higher rate")
 
     async def _quiet(self, workers: Workers, of: str) -> None:
-        """Send nothing until nothing is in flight, for some time at most."""
+        """Send nothing until nothing is in flight, for some time at most, or until a bound of the run is reached."""
         workers.rest()
         began_s, noted = self.live.now(), False
         longest_s = max(_QUEUE_S, _QUEUE_REQUESTS * self.live.e2e_s)
@@ -222,14 +220,10 @@ class Levels:
     async def _before_level(self, workers: Workers) -> None:
         """Do what the scenario has before each level, once nothing is in flight."""
         hooks = self._scenario.hooks
-        if not hooks or not (hooks.reset_cache or hooks.before_level):
-            return
-        if self._took:
-            await self._quiet(workers, "requests of the level before")
-        if hooks.reset_cache:
-            await cache.reset(self._endpoint)
-        if hooks.before_level:
-            await cache.command(hooks.before_level)
+        if hooks and (hooks.reset_cache or hooks.before_level):
+            if self._took:
+                await self._quiet(workers, "requests of the level before")
+            await cache.before_level(hooks, self._endpoint)
 
     async def _answers_again(self) -> bool:
         """Return whether any server answers again within --wait."""
@@ -414,6 +408,7 @@ class Levels:
             levels_left=None if total is None else total - len(self._took),
             moments=pace.moments(self._scenario, level.index) if self._shard else None,
             requests=self._requests(level),
+            wanted_s=self._wanted_s,
             silence_s=max(lower.values(), default=0.0),
             silence_load=max(lower, default=1.0),
             spread=self._spread if probe is None else max(self._spread, (probe / min(self._inputs.probes)) ** 2),

@@ -112,6 +112,7 @@ class Decision(msgspec.Struct, frozen=True):
     concurrency: int | None = None
     rate: float | None = None
     role: Role = Role.REFINEMENT
+    window_s: float | None = None  # that it needs; None: by its role
 
     @property
     def over(self) -> bool:

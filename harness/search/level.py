@@ -91,13 +91,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     silence_load: float = 1.0  # at which that was
     spread: float = 1.0  # times the mean that a request of the load may take
     requests: int | None = None  # all that the level sends, which its window then has; None: as long as it lasts
+    wanted_s: float | None = None  # of a window that decides whether its load meets the SLO; None: by its role alone
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
 
     def pace(self, request_s: float, seconds_left: float | None) -> pace.Pace:
         """Return how long the level lasts, by the time of a request as it is known now."""
         turn_s = request_s + self.rest_s
         sent = self.level.rate if self.level.concurrency is None else self.level.concurrency / turn_s
-        return pace.of_level(self.scenario, self.level.role, turn_s, seconds_left, sent or 0.0)
+        return pace.of_level(self.scenario, self.level.role, turn_s, seconds_left, sent or 0.0, self.wanted_s or 0.0)
 
     def longest(self, request_s: float, budget: Budget) -> float:
         """Return the seconds that the window may last, by what the bounds of the run leave to it."""

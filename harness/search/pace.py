@@ -15,6 +15,7 @@ Left out: when a window begins and ends (`timing`, `analysis.window.truncation`)
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -108,15 +109,17 @@ def paced(scenario: Scenario) -> bool:
     return isinstance(spec.load, Search) and spec.level_seconds is None and spec.precision is None
 
 
-def decision(scenario: Scenario, request_s: float, requests_per_s: float, seconds_left: float | None) -> Pace:
+def decision(
+    scenario: Scenario, request_s: float, requests_per_s: float, seconds_left: float | None, wanted_s: float = 0.0
+) -> Pace:
     """Return the pace of a level that decides whether its load meets the SLO, by a window of enough requests.
 
-    They are a few more, since one may miss, and the window lasts for as long as shows whether misses come together. It
-    takes at most half of the time left.
+    They are a few more, since one may miss, and the window lasts for as long as shows whether misses come together, or
+    as the level's earlier windows say that it needs. It takes at most half of the time left.
     """
     wanted = _SPARE * _samples(scenario) / requests_per_s if requests_per_s else math.inf
     most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left / 2)
-    least = max(_CLUMPS * request_s, RATE_S if scenario.ramp.search_rate else 0.0)
+    least = max(wanted_s, _CLUMPS * request_s, RATE_S if scenario.ramp.search_rate else 0.0)
     return fixed(min(max(wanted, least), most), request_s)
 
 
@@ -124,8 +127,12 @@ def _samples(scenario: Scenario) -> float:
     """Return the requests that decide the strictest limit, of a class among all requests."""
     own = [each for each in scenario.class_ or () if each.slo]
     weights = sum(each.share for each in scenario.class_ or ())
-    of_classes = [slo.samples_needed(slo.limits(each.slo)) * weights / each.share for each in own if each.share]
-    return max([float(slo.samples_needed(slo.limits(scenario.slo))), *of_classes])
+
+    def needed(limits: Mapping[str, float]) -> int:
+        return slo.samples_needed(slo.limits(limits, scenario.slo_confidence))
+
+    of_classes = [needed(each.slo) * weights / each.share for each in own if each.share]
+    return max([float(needed(scenario.slo)), *of_classes])
 
 
 def soaks(scenario: Scenario, role: Role | None) -> bool:
@@ -134,11 +141,17 @@ def soaks(scenario: Scenario, role: Role | None) -> bool:
 
 
 def of_level(
-    scenario: Scenario, role: Role | None, request_s: float, seconds_left: float | None, requests_per_s: float = 0.0
+    scenario: Scenario,
+    role: Role | None,
+    request_s: float,
+    seconds_left: float | None,
+    requests_per_s: float = 0.0,
+    wanted_s: float = 0.0,
 ) -> Pace:
     """Return how long a level lasts, by the ramp's options, its role, the time of a request and how many are sent.
 
-    0 requests per second: how many is not known, and a level that decides an SLO lasts as long as it can.
+    0 requests per second: how many is not known, and a level that decides an SLO lasts as long as it can. `wanted_s` is
+    what such a level needs by its earlier windows.
 
     Where the rate varies over time the window is of whole periods, in which it has its mean.
     """
@@ -153,7 +166,7 @@ def of_level(
     if paced(scenario) and role is Role.FIRST_PASS:
         return first_pass(request_s, seconds_left)
     if role is Role.SLO_DECISION and scenario.ramp.precision is None:
-        return decision(scenario, request_s, requests_per_s, seconds_left)
+        return decision(scenario, request_s, requests_per_s, seconds_left, wanted_s)
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT, Role.SLO):
         return refinement(request_s, seconds_left)
     return until_precise(request_s)

@@ -21,12 +21,13 @@ from harness.data.judgement import Outcome
 from harness.data.levels import Attainment
 from harness.data.roles import Role
 from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate, not_enough
+from harness.search.pace import LONGEST_DECISION_S
 from harness.search.state import MeasuredLevel, Search, State
 
 REPEATS = 3  # of a load that stays undecided; then that is the answer
 CLOSE = 1.05  # largest met and smallest missed this near to each other: the edge is found
 
-_ENDLESS = 5.0  # times the fewest samples: where more would be needed, repeats do not decide a load
+_SPARE = 1.1  # of the samples that decide a load if its share stays
 
 
 class JudgedLoad(msgspec.Struct, frozen=True):
@@ -35,7 +36,8 @@ class JudgedLoad(msgspec.Struct, frozen=True):
     outcome: str  # an Outcome
     leans: str  # the same where it is decided, else where its share lies; unresolved where it says nothing
     times: int  # measured
-    decidable: bool  # whether repeats may decide it
+    decidable: bool  # whether more samples may decide it in time
+    window_s: float = 0.0  # in which these would come
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class Edge(msgspec.Struct, frozen=True):
     unresolved: bool  # the smallest is not decided
     again: float | None  # to be measured once more before anything else
     undecided: float | None  # to be measured for long enough once the edge is found: next to it, else the next lower
+    window_s: float = 0.0  # of that
 
 
 def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
@@ -54,12 +57,12 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
 
     >>> met, missed, open = (JudgedLoad(o, o, 1, True) for o in ("met", "missed", "unresolved"))
     >>> edge_of({1: met, 2: met, 4: missed})
-    Edge(met=2, missed=4, likely=False, unresolved=False, again=None, undecided=None)
+    Edge(met=2, missed=4, likely=False, unresolved=False, again=None, undecided=None, window_s=0.0)
     >>> edge_of({1: met, 2: open, 4: missed}).again
     2
     >>> likely = JudgedLoad("unresolved", "met", 1, True)
     >>> edge_of({1: likely, 2: likely, 4: missed})
-    Edge(met=2, missed=4, likely=True, unresolved=False, again=None, undecided=2)
+    Edge(met=2, missed=4, likely=True, unresolved=False, again=None, undecided=2, window_s=0.0)
     """
     loads = sorted(judged)
     misses = [x for x in loads if judged[x].leans == Outcome.MISSED]
@@ -86,6 +89,7 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
         missed is not None and judged[missed].outcome == Outcome.UNRESOLVED,
         odd[0] if odd else missed if silent else None,
         undecided[0] if undecided else None,
+        judged[undecided[0]].window_s if undecided else 0.0,
     )
 
 
@@ -93,7 +97,9 @@ def judged(repeats: Sequence[MeasuredLevel]) -> JudgedLoad:
     """Return one load by all of its repeats, as the report judges it; one with too many errors missed the SLO too."""
     sound = [m.attainments for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
     found = slo.judged(sound, sum(map(_failed, repeats)))
-    return JudgedLoad(found.outcome, found.leans, len(repeats), _decidable(found.pooled, len(repeats)))
+    seconds = sum(m.window_s for m in repeats)
+    wanted = max((_wanted(each, seconds) for each in found.pooled if each.outcome == Outcome.UNRESOLVED), default=0.0)
+    return JudgedLoad(found.outcome, found.leans, len(repeats), wanted <= LONGEST_DECISION_S, wanted)
 
 
 def _failed(m: MeasuredLevel) -> bool:
@@ -101,23 +107,15 @@ def _failed(m: MeasuredLevel) -> bool:
     return m.unstable or m.fails or (low and m.slo == Outcome.MISSED)
 
 
-def _decidable(pooled: Sequence[Attainment], times: int) -> bool:
-    """Return whether a few times the fewest samples there can be decide every limit that is open, and come in time."""
-    return all(_comes(each, times) for each in pooled if each.outcome == Outcome.UNRESOLVED)
+def _wanted(open_: Attainment, seconds: float) -> float:
+    """Return the seconds of a window in which a limit that is open would be decided, beyond those so far; inf: never.
 
-
-def _comes(open_: Attainment, times: int) -> bool:
-    """Return whether enough samples come with as many repeats as a load is measured.
-
-    With too few samples to tell how they clump, it is known only of a load that was measured for longer already, and
-    still has far too few: it takes so long that it stays open.
+    With too few samples to tell how they clump, they count as independent.
     """
-    enough, fewest = slo.enough_independent(open_), slo.fewest(open_.needed)
-    if enough is None or enough > _ENDLESS * fewest:
-        return False
-    if open_.n >= fewest:
-        return slo.independent(open_) * REPEATS / times >= enough
-    return times == 1 or open_.n * REPEATS / times >= fewest
+    if not open_.n or (wanted := slo.enough_independent(open_)) is None:
+        return math.inf
+    enough = slo.enough(open_) if open_.n >= slo.fewest(open_.needed, open_.confidence) else wanted
+    return max(0.0, _SPARE * (enough or wanted) / open_.n - 1) * seconds
 
 
 _ALONE = 0.1  # requests in flight: a rate below it that misses the SLO shows that a request alone does
@@ -157,7 +155,10 @@ def _decide(state: State, edge: Edge) -> Decision | None:
     if edge.undecided is None or state.search.quick:
         return None
     C = int(edge.undecided)
-    return measure(C, Reason.SLO_UNDECIDED, Role.SLO_DECISION) if state.top >= C and state.affordable(C) else None
+    if state.top < C or not state.affordable(C):
+        return None
+    step = measure(C, Reason.SLO_UNDECIDED, Role.SLO_DECISION)
+    return msgspec.structs.replace(step, window_s=edge.window_s)
 
 
 def edge_so_far(measured: Sequence[MeasuredLevel]) -> Edge:
@@ -204,7 +205,18 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
     if search.requests_left is not None and last.requests / last.rate * rate > search.requests_left:
         left = not_enough(None, search.requests_left, "another level")
         return end(End.NOTHING_HELPS, found=found, why=left)
-    return measure_rate(rate, why, role, met=edge.met, missed=edge.missed)
+    step = measure_rate(rate, why, role, met=edge.met, missed=edge.missed)
+    if role is not Role.SLO_DECISION:
+        return step
+    queue_s = slo.QUEUE_TIMES * slo.queue_s(rate, _capacity(measured))
+    return msgspec.structs.replace(step, window_s=max(edge.window_s, min(queue_s, LONGEST_DECISION_S)))
+
+
+def _capacity(measured: Sequence[MeasuredLevel]) -> float:
+    """Return the requests per second that the server completes where more come; inf where none were too many."""
+    most = max((m.throughput for m in measured if m.unstable), default=0.0)
+    each = max((m.throughput / m.rate for m in measured if m.rate and not m.unstable), default=0.0)
+    return most / each if most and each else math.inf
 
 
 def _in_words(edge: Edge, unit: str) -> str:

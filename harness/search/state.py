@@ -52,6 +52,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     unstable: bool = False  # open loop: more and more in flight
     stalled: bool = False  # nobody answered for so long that the level was ended
     occupancy: Occupancy | None = None  # what it shows of the server's seats
+    window_s: float = 0.0
     time_s: float | None = None  # the middle of its window, since the run's start
     soak: bool = False  # the search is over, and this is what it was for
 
@@ -111,6 +112,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         unstable=unstable.voids(summary),
         stalled=bool({LevelNote.STALLED, LevelNote.REFUSED, LevelNote.COOLDOWN_STALLED} & {*level.notes}),
         occupancy=occupancy(summary),
+        window_s=summary.window_s,
         time_s=sum(summary.window) / 2,
         soak=level.role is Role.SOAK,
     )

@@ -220,6 +220,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     "Limits": (
         Option("--goodput", "The limits of --slo as vLLM writes them: 'ttft:500 tpot:50'.",
                "NAME:MS …", sets=("slo",), read=units.goodput),
+        ramp("--slo-confidence", "Of limits met or missed; default 0.95, 0.99 as MLPerf asks.", "SHARE", kind=float),
         ramp("--slo-fail", "Exit status 99 if even the lowest load misses the SLO.", kind=bool),
         ramp("--max-ttft", "Measure no level above one whose TTFT p99 exceeds this.", "TIME"),
         ramp("--max-requests", "End the run after N requests.", "N"),

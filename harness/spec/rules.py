@@ -341,6 +341,7 @@ WITHOUT_EFFECT: tuple[Rule, ...] = (
     Rule("ramp.max_ttft", lambda s: isinstance(s.load, RateSearch),
          "a search for a rate ends by its limits alone", "give --slo ttft_p99=TIME"),
     Rule("ramp.max_ttft", lambda s: not s.decodes, "this API sends no tokens, so nothing has this time", _OUT),
+    Rule("ramp.slo_confidence", lambda s: s.ramp.slo_confidence and not s.has_limits, "no SLO to decide", _SLO),
     Rule("ramp.slo_fail", lambda s: not s.has_limits, "no SLO to miss", _SLO),
     Rule("ramp.max_dollars", lambda s: s.hardware.price is None and s.hardware.price_per_mtok is None,
          "no price to count by", "give --price or --price-per-mtok"),

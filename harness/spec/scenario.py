@@ -34,6 +34,7 @@ NotNegative = Annotated[int, bound("it is not negative", "give 0 or more", ge=0)
 Levels = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound(*_LEVEL, min_length=1)]
 Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], bound(*_RATE, min_length=1)]
 Prices = Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], bound(*_PER_MTOK, min_length=2, max_length=3)]
+Confidence = Annotated[float, bound("a confidence is 0.5 to 0.9999", "write 0.99", ge=0.5, le=0.9999)]
 HalfWidth = Annotated[float, bound("a half-width is above 0, at most 0.5", "write 0.02 for 2 %", gt=0, le=0.5)]
 Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
 Price = Annotated[float, bound("a price is not negative", "give USD per GPU and hour", ge=0)]
@@ -110,6 +111,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     rates: Rates | None = None  # open loop: requests per second, a level each; no levels then
     search_rate: bool = False  # open loop: search for the largest rate that meets the SLO
     probe: Phase | None = None  # measure that phase alone
+    slo_confidence: Confidence | UnsetType = UNSET  # with which a limit has to be met or missed; UNSET: 0.95
     slo_fail: bool = False  # missing the SLO ends with exit status 99
     arrivals: str = "poisson"  # of an open loop, as harness.spec.traffic has them
     start: Start = "staggered"
@@ -233,6 +235,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return bool(self.slo) or any(each.slo for each in self.class_ or ())
 
     @property
+    def slo_confidence(self) -> float:
+        """Return the confidence with which a limit has to be met, or missed."""
+        return self.ramp.slo_confidence or SLO_CONFIDENCE
+
+    @property
     def one_length(self) -> bool:
         """Return whether all prompts have one length, all answers another, without classes and tasks."""
         lengths = (self.workload.input_tokens, self.workload.output_tokens)
@@ -241,6 +248,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 HEADER_VALUE = re.compile(r"[\t -~]*")
+SLO_CONFIDENCE = 0.95  # on one side
 PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, by default
 
 

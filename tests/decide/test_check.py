@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.analysis import slo
 from harness.analysis.stats import wilson
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Verdict
@@ -411,23 +412,22 @@ def test_a_level_that_was_not_measured_is_named_with_those_that_were() -> None:
 
 @pytest.mark.parametrize(
     ("met", "n", "text", "expected"),
-    [  # all of n within it: Wilson's lower end n/(n + z²) reaches 0.99 from 381 on
-        (380, 380, "ttft_p99@8 < 2s", "unresolved"),
-        (381, 381, "ttft_p99@8 < 2s", "met"),
-        (381, 381, "ttft_p99@8 > 2s", "missed"),
-        (300, 381, "ttft_p99@8 <= 2s", "missed"),
-        (300, 381, "ttft_p99@8 >= 2s", "met"),
+    [  # all of n within it: 0.99ⁿ is at most 5 % from 299 on
+        (298, 298, "ttft_p99@8 < 2s", "unresolved"),
+        (299, 299, "ttft_p99@8 < 2s", "met"),
+        (299, 299, "ttft_p99@8 > 2s", "missed"),
+        (250, 299, "ttft_p99@8 <= 2s", "missed"),
+        (250, 299, "ttft_p99@8 >= 2s", "met"),
     ],
 )
 def test_a_percentile_is_decided_by_the_share_within_it(met: int, n: int, text: str, expected: str) -> None:
     ends = wilson(met, n)
     assert ends is not None
-    state = "met" if ends[0] >= 0.99 else "missed" if ends[1] < 0.99 else "unresolved"
-    stored = Attainment("ttft_p99=2s", 0.99, met, n, met / n, ends, state)
+    stored = Attainment("ttft_p99=2s", 0.99, met, n, met / n, ends, slo.decided(met, n, 0.99))
     found = outcome(text, [measured(of_levels(summaries.level(8, slo=[stored])))])
     assert (found.outcome, found.attainment) == (expected, stored)
     if expected == "unresolved":
-        assert found.way_out == "381 requests would tell: hold the level longer"
+        assert found.way_out == "299 requests would tell: hold the level longer"
 
 
 def test_repeats_of_a_percentile_are_pooled() -> None:

@@ -23,8 +23,8 @@ def level(spread: Spread) -> LevelSummary:
     ("spread", "expected"),
     [
         (Spread(None, None, None, None, None, None, 0), Outcome.UNRESOLVED),  # nothing was finished
-        (Spread(0.5, 0.4, 0.9, None, None, 1.0, 128), Outcome.UNRESOLVED),  # 381 within it are needed
-        (Spread(0.5, 0.4, 0.9, 0.95, None, 1.0, 381), Outcome.MET),
+        (Spread(0.5, 0.4, 0.9, None, None, 1.0, 128), Outcome.UNRESOLVED),  # 299 within it are needed
+        (Spread(0.5, 0.4, 0.9, 0.95, None, 1.0, 299), Outcome.MET),
         (Spread(0.5, 0.4, 0.9, 1.1, 1.8, 2.4, 1000), Outcome.MET),
         (Spread(0.5, 0.4, 0.9, 1.1, 2.1, 2.4, 1000), Outcome.MISSED),
         (Spread(1.0, 0.4, 0.9, None, None, 2.4, 90), Outcome.UNRESOLVED),  # one of 90 may be all that is late

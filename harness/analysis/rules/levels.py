@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
-from harness.analysis import explanation
+from harness.analysis import explanation, slo
 from harness.analysis.change import Shift
 from harness.analysis.conclusion import LEVELS, PAST
 from harness.analysis.explanation import KV_FULL
@@ -18,7 +19,7 @@ from harness.analysis.quality import PHRASES, Quality
 from harness.analysis.rules import Finding, rule
 from harness.analysis.rules.observed import quota_limited
 from harness.analysis.rules.requests import PROCESSOR_IDLE
-from harness.data.judgement import DOUBT, NOTE
+from harness.data.judgement import DOUBT, NOTE, Outcome
 from harness.data.levels import LevelSummary
 from harness.data.prediction import Gap
 from harness.data.summary import FOUND, PROVISIONAL, Curve
@@ -209,6 +210,45 @@ def phase_plateau_not_reached(run: Concluded) -> Finding | None:
         f"the {phase} ramp reached no plateau: its capacity is that of its best level, {where}, or more",
         "measure higher levels: --max-concurrency",
     )
+
+
+@rule(Concluded, DOUBT)
+def near_capacity(run: Concluded) -> Finding | None:
+    """The highest rate that meets the SLO is so near to what the server completes that its window is too short for the
+    queue there: in a longer one it may miss.
+    """
+    rates = slo.by_load(run.levels, rates=True)
+    met = max((rate for rate, each in rates.items() if each.leans == Outcome.MET), default=None)
+    found = slo.near_capacity(run.levels, met)
+    if found is None:
+        return None
+    share, queue_s = found.rate / found.capacity, found.queue_s
+    takes = "does not end" if math.isinf(queue_s) else f"takes some {queue_s:,.0f} s to come and go"
+    message = (
+        f"{found.rate:g} requests per second are {share:.0%} of the {found.capacity:.3g} that the server completes: a "
+        f"queue there {takes}, and the window had {found.window_s:,.0f} s"
+    )
+    if math.isinf(queue_s):
+        return Finding(message, "plan with a lower rate")
+    longer = f"--rate {found.rate:g} --level-seconds {slo.QUEUE_TIMES * queue_s:.0f}s"
+    return Finding(message, f"hold it for longer ({longer}), or plan with a lower rate")
+
+
+@rule(Concluded, NOTE)
+def prompts_interrupt(run: Concluded) -> Finding | None:
+    """A limit on a percentile of ITL or ICL is missed only by gaps in which prompts of others are computed."""
+    for level in sorted(run.levels, key=lambda s: s.load or 0.0):
+        for each in level.slo:
+            late = 1 - (each.fraction if each.fraction is not None else 1.0)
+            others = each.interrupted or 0.0
+            if each.outcome == Outcome.MISSED and late - others <= 1 - each.needed < late:
+                where = f"C = {level.concurrency}" if level.rate is None else f"{level.rate:g} req/s"
+                return Finding(
+                    f"{each.limit} is missed from {where} on, since prompts of others interrupt {others:.1%} of the "
+                    f"gaps; of the other gaps {(late - others) / (1 - others):.1%} are late",
+                    "limit tpot if the pace of a whole response is meant, or let the server compute prompts in chunks",
+                )
+    return None
 
 
 # ---- the server ---------------------------------------------------------------------------------------------

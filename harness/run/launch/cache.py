@@ -27,7 +27,7 @@ from harness.load.client import client
 from harness.run.launch.answers import LONGEST_BODY
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.launch.published import CONNECT_S
-from harness.spec.scenario import Scenario
+from harness.spec.scenario import Hooks, Scenario
 from harness.workload.request import Request
 from harness.workload.source import Uniform, together
 from harness.workload.tasks import Tasks
@@ -159,6 +159,14 @@ def _failed(endpoint: Endpoint, fact: str) -> HarnessError:
 
 
 # ---- before a level --------------------------------------------------------------------------------------------------
+
+
+async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
+    """Do what a scenario has before each level; HarnessError where that fails."""
+    if hooks.reset_cache:
+        await reset(endpoint)
+    if hooks.before_level:
+        await command(hooks.before_level)
 
 
 async def reset(endpoint: Endpoint) -> None:
