@@ -55,7 +55,7 @@ def _with_goodput(whole: LevelSummary, classes: Sequence[ClassSummary]) -> Level
     """Return the goodput of the classes that have limits, together."""
     limited = [each for each in classes if each.goodput_requests_per_s is not None]
     requests_per_s = sum(each.goodput_requests_per_s or 0.0 for each in limited)
-    counted = sum(each.requests - each.cancelled - each.abandoned for each in limited)
+    counted = sum(each.requests - each.cancelled - (each.abandoned or 0) for each in limited)
     return msgspec.structs.replace(
         whole,
         goodput_requests_per_s=requests_per_s,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from harness.analysis.rules.requests import Measured, sent_late, unstable
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.window import Little, began_in, in_flight, little
+from harness.data.figures import NO_ESTIMATE, NO_SPREAD, Declared, Group, declared
 from harness.data.judgement import rank
 from harness.data.levels import FromSend, LevelSummary
 from harness.data.record import Level, LevelNote
@@ -48,9 +50,8 @@ def level_summary(
     `stamps_late_s`: how late the clock's stamps were on average, 0 for the kernel's.
     """
     start, end = level.window
-    requests = _requests(table, level, conditions.slo)
-    chunks = _chunks(table, requests, end - start, conditions.replicas)
-    rates = _rates(table, level, requests)
+    counted = _counted(table, level, conditions)
+    requests, chunks, rates = counted.requests, counted.chunks, counted.rates
     decodes = conditions.unit is Unit.OUTPUT_TOKENS
     if gpu and gpu.energy_j is not None and decodes and rates.output.mean and conditions.gpus in (None, gpu.gpus):
         joules = gpu.energy_j / (rates.output.mean * (end - start))
@@ -59,8 +60,7 @@ def level_summary(
     if conditions.ceiling:
         share = rates.events / (end - start) / conditions.ceiling
         client = msgspec.structs.replace(client, ceiling_fraction=share)
-    made = _summary(table, level, conditions, requests, chunks, rates)
-    made = msgspec.structs.replace(made, server=server, client=client, gpu=gpu)
+    made = msgspec.structs.replace(_summary(counted), server=server, client=client, gpu=gpu)
     if made.cached_input_fraction is None and server is not None:
         made = msgspec.structs.replace(made, cached_input_fraction=server.prefix_hit_fraction)
 
@@ -93,9 +93,7 @@ def part_summary(table: Table, level: Level, conditions: Conditions, whole: Leve
 
     What late reads or an unsteady rate have spoilt in the `whole` level is left out here too.
     """
-    requests = _requests(table, level, conditions.slo)
-    chunks = _chunks(table, requests, whole.window_s, conditions.replicas)
-    made = _summary(table, level, conditions, requests, chunks, _rates(table, level, requests))
+    made = _summary(_counted(table, level, conditions))
     if unstable.voids(whole):
         made = _without_steady_state(made)
     return _without_late_reads(msgspec.structs.replace(made, client=whole.client))
@@ -116,7 +114,7 @@ class _Requests(msgspec.Struct, frozen=True):
     usage_tokens: float  # of the good ones whose usage came
     unplaced_tokens: float  # of these, without an arrival
     e2e: Spread
-    tail: Spread  # from the last token to the end of the answer
+    tail: Floats  # of the good ones, from the last token to the end of the answer
     silent: Bools  # those that hung, shape [requests]
     little: Little
 
@@ -143,7 +141,7 @@ def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests
         usage_tokens=usage,
         unplaced_tokens=usage - float(with_arrival[known].sum()),
         e2e=spread(of_good["e2e"]),
-        tail=spread((table.done - table.last)[good]),
+        tail=(table.done - table.last)[good],
         silent=silent,
         little=little(table, level, *level.window),
     )
@@ -274,96 +272,113 @@ def _with_lateness(
     return client
 
 
-def _summary(
-    table: Table, level: Level, conditions: Conditions, requests: _Requests, chunks: _Chunks, rates: _Rates
-) -> LevelSummary:
+class Counted(msgspec.Struct, frozen=True):
+    """A level's requests in its window: what each figure is made from (`harness.data.figures`)."""
+
+    table: Table
+    level: Level
+    conditions: Conditions
+    requests: _Requests
+    chunks: _Chunks
+    rates: _Rates
+    met: Bools | None  # the successes that met every limit, shape [successes]; None: no limit
+
+    @property
+    def seconds(self) -> float:
+        """The length of the window."""
+        return self.level.window[1] - self.level.window[0]
+
+    @property
+    def in_flight(self) -> float | None:
+        return in_flight(self.table, *self.level.window, ~self.requests.silent)
+
+    @property
+    def offered(self) -> float | None:
+        """Requests per second that were due in the window of an open loop."""
+        return (self.requests.counted + self.began("abandoned")) / self.seconds if self.level.rate is not None else None
+
+    def began(self, outcome: str) -> int:
+        """Return how many requests that began in the window ended so: cancelled or abandoned."""
+        return int((self.requests.began & getattr(self.table, outcome)).sum())
+
+    def mean(self, values: Floats) -> float | None:
+        """Return the mean over the successes whose value is known; `values` are of all requests."""
+        known = values[self.requests.good]
+        known = known[~np.isnan(known)]
+        return float(known.mean()) if len(known) else None
+
+    def each_second(self, of_request: int) -> float | UnsetType | None:
+        """Return what the requests have, per second; UNSET where they have none."""
+        rate = self.rates.requests.mean
+        return UNSET if not of_request else rate and rate * of_request
+
+
+def _counted(table: Table, level: Level, conditions: Conditions) -> Counted:
+    requests = _requests(table, level, conditions.slo)
+    return Counted(
+        table=table,
+        level=level,
+        conditions=conditions,
+        requests=requests,
+        chunks=_chunks(table, requests, level.window[1] - level.window[0], conditions.replicas),
+        rates=_rates(table, level, requests),
+        met=meets(conditions.slo, requests.figures, int(requests.good.sum())) if conditions.slo else None,
+    )
+
+
+def _summary(of: Counted) -> LevelSummary:
     """Return the figures under their names; client, server, GPU and verdicts are filled in later."""
-    T, good, gpus = level.window[1] - level.window[0], requests.good, conditions.gpus
-    cancelled, abandoned = (int((requests.began & rows).sum()) for rows in (table.cancelled, table.abandoned))
-    errors = Counter(table.error[row] for row in np.flatnonzero(requests.failed))
-    met = meets(conditions.slo, requests.figures, int(good.sum())) if conditions.slo else None
-    latencies = {name: spread(requests.figures[name]) for name in ("ttft", "ttfat", "tpot")}
+    level, decodes = of.level, of.conditions.unit is Unit.OUTPUT_TOKENS
+    errors = Counter(of.table.error[row] for row in np.flatnonzero(of.requests.failed))
+    figures = {each.name: _made(each, of) for each in declared(LevelSummary).values() if each.about.made is not None}
     made = LevelSummary(
         concurrency=level.concurrency,
         rate=level.rate,
-        offered_requests_per_s=(requests.counted + abandoned) / T if level.rate is not None else None,
-        from_send=_from_send(table, good) if level.rate is not None else None,
+        from_send=_from_send(of.table, of.requests.good) if level.rate is not None else None,
         repeat=level.repeat,
-        in_flight=in_flight(table, *level.window, ~requests.silent),
-        little_in_flight=requests.little.by_law,
-        window_s=T,
+        window_s=of.seconds,
         window=level.window,
-        requests=int(requests.began.sum()),
-        errors=int(requests.failed.sum()),
-        error_rate=float(requests.failed.sum()) / requests.counted if requests.counted else None,
         errors_by_type=dict(errors.most_common()),
-        cancelled=cancelled,
-        abandoned=abandoned or UNSET,
-        output_tokens_per_s=rates.output,
-        output_tokens_per_s_se=rates.output_se,
-        output_tokens_per_s_se_assumed=rates.se_assumed,
-        output_tokens_per_s_per_gpu=rates.output.mean / gpus if gpus and rates.output.mean is not None else None,
-        tokens_per_s_per_user=1 / chunks.itl.mean if chunks.itl.mean else None,
-        peak_output_tokens_per_s=rates.peak,
-        input_tokens_per_s=rates.input,
-        cached_input_fraction=rates.cached,
-        decode_tokens_per_s=rates.decode,
-        prefill_tokens_per_s=None,
-        requests_per_s=rates.requests,
-        images_per_s=_times(rates.requests.mean, conditions.images),
-        image_bytes_per_s=_times(rates.requests.mean, conditions.image_bytes),
-        discarded_tokens_per_s=rates.discarded,
-        unplaced_tokens=round(requests.unplaced_tokens),
-        input_tokens_mean=_mean(table.input_tokens[good]),
-        output_tokens_mean=_mean(requests.output_tokens[good]),
-        ttft_s=latencies["ttft"],
-        ttfat_s=latencies["ttfat"],
-        itl_s=chunks.itl,
-        icl_s=chunks.icl,
-        tpot_s=latencies["tpot"],
-        e2e_s=requests.e2e,
-        tail_s=requests.tail,
-        lag_s=spread(requests.lag),
-        goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
-        goodput_tokens_per_s=float(requests.output_tokens[good][met].sum()) / T if met is not None else None,
-        slo_met_fraction=float(met.sum()) / requests.judged if met is not None and requests.judged else None,
-        tokens_per_chunk=chunks.tokens_per_chunk,
+        output_tokens_per_s_se=of.rates.output_se,
+        output_tokens_per_s_se_assumed=of.rates.se_assumed,
         server=None,
         client=ClientView(),
         input_tokens_asked=level.input_tokens,
         reason=level.reason,
         role=level.role,
         verdicts=[],
+        **figures,
     )
-    return made if conditions.unit is Unit.OUTPUT_TOKENS else _without_decoding(made, rates, conditions)
+    return made if decodes else _without_decoding(made, of)
 
 
-def _without_decoding(s: LevelSummary, rates: _Rates, conditions: Conditions) -> LevelSummary:
+def _made(figure: Declared, of: Counted) -> Any:
+    """Return the value of a figure: of a `Spread` that of its values, of any other what is made."""
+    assert figure.about.made is not None
+    made = figure.about.made(of)
+    if isinstance(made, np.ndarray):
+        return spread(made)
+    return made.item() if isinstance(made, np.generic) else made
+
+
+def _without_decoding(s: LevelSummary, of: Counted) -> LevelSummary:
     """Return a level of which nothing is decoded: what counts tokens of answers, or times them, is not there.
 
-    `rates.output` is of the work that arrived, in the unit of the conditions.
+    The rate of output is of the work that arrived, in the unit of the conditions.
     """
-    inputs, unit = conditions.inputs, conditions.unit
+    inputs, unit, work = of.conditions.inputs, of.conditions.unit, of.rates.output
     requests, ends = s.requests_per_s, s.requests_per_s.ci95
     documents = Estimate(
         None if requests.mean is None else inputs * requests.mean,
         None if ends is None else (inputs * ends[0], inputs * ends[1]),
     )
-    nothing = Spread(None, None, None, None, None, None, 0)
-    absent = (
-        "tokens_per_s_per_user", "peak_output_tokens_per_s", "decode_tokens_per_s", "discarded_tokens_per_s",
-        "output_tokens_per_s_per_gpu", "output_tokens_mean", "tokens_per_chunk",
-    )  # fmt: skip
-    from_send = s.from_send and msgspec.structs.replace(s.from_send, ttft_s=nothing, ttfat_s=nothing)
+    from_send = s.from_send and msgspec.structs.replace(s.from_send, ttft_s=NO_SPREAD, ttfat_s=NO_SPREAD)
     return msgspec.structs.replace(
         s,
-        **dict.fromkeys(("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s"), nothing),
-        **dict.fromkeys(absent),
+        **{each.name: each.nothing for each in declared(LevelSummary).values() if each.about.decoded},
         unit=unit.value,
-        output_tokens_per_s=Estimate(None),
-        input_tokens_per_s=rates.output if unit is Unit.INPUT_TOKENS else Estimate(None),
-        documents_per_s=rates.output if unit is Unit.DOCUMENTS else documents,
-        unplaced_tokens=0,
+        input_tokens_per_s=work if unit is Unit.INPUT_TOKENS else NO_ESTIMATE,
+        documents_per_s=work if unit is Unit.DOCUMENTS else documents,
         from_send=from_send,
     )
 
@@ -396,9 +411,8 @@ def _from_send(table: Table, good: Bools) -> FromSend:
 
 def _without_steady_state(s: LevelSummary) -> LevelSummary:
     """Return an open loop that is not sustained without latencies: these would be of the length of the window."""
-    nothing = Spread(None, None, None, None, None, None, 0)
-    names = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s")
-    return msgspec.structs.replace(s, **dict.fromkeys(names, nothing), from_send=None)
+    latencies = [each.name for each in declared(LevelSummary).values() if each.about.group is Group.LATENCY]
+    return msgspec.structs.replace(s, **dict.fromkeys(latencies, NO_SPREAD), from_send=None)
 
 
 def _share(part: Floats, whole: Floats) -> float | None:
@@ -412,13 +426,3 @@ def _known(values: Floats) -> Floats | None:
     if missing.all():
         return None
     return np.where(missing, values[~missing].mean(), values)
-
-
-def _times(requests_per_s: float | None, each: int) -> float | UnsetType | None:
-    """Return what requests have, per second; UNSET where they have none."""
-    return UNSET if not each else requests_per_s and requests_per_s * each
-
-
-def _mean(values: Floats) -> float | None:
-    values = values[~np.isnan(values)]
-    return float(values.mean()) if len(values) else None

@@ -1,10 +1,12 @@
 """The shape of a level in `summary.json`: its figures, of all its requests and of each part of them."""
 
-from __future__ import annotations
+# Annotations are not put off, as in `figures`.
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from harness.data.figures import Column, Figure, Figures, Group, Of, RequestFigures, over
 from harness.data.judgement import Verdict
 from harness.data.roles import Role
 from harness.data.views import ClientView, Estimate, GpuView, NodeView, ServerView, Spread, Value
@@ -34,31 +36,27 @@ class FromSend(msgspec.Struct, frozen=True):
     e2e_s: Spread
 
 
-class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A class of requests at one level; what is not said here is as in `LevelSummary`."""
+class ClassSummary(RequestFigures, frozen=True, kw_only=True):
+    """A class of requests at one level."""
 
-    requests: int
-    errors: int
-    error_rate: float | None
-    cancelled: int
-    abandoned: int
-    in_flight: float | None
-    input_tokens_mean: float | None
-    output_tokens_mean: float | None
-    requests_per_s: Estimate
-    input_tokens_per_s: Estimate
-    output_tokens_per_s: Estimate
-    cached_input_fraction: float | None
-    ttft_s: Spread
-    ttfat_s: Spread
-    itl_s: Spread
-    icl_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
-    goodput_requests_per_s: float | None
-    goodput_tokens_per_s: float | None
-    slo_met_fraction: float | None  # by the limits of the class, else by the run's
-    slowdown: float | None = None  # E2E per output token over that at the lowest level
+    slowdown: Annotated[
+        float | None,
+        Figure(
+            Group.GOAL,
+            "ΣE2E/Σ(output tokens) over that of the class at the lowest valid level that has it",
+            columns=(Column("slowdown", (Of.CLASS,)),),
+        ),
+    ] = None
+
+
+class ReplicaSummary(Figures, frozen=True, kw_only=True):
+    """One of several replicas at one level."""
+
+    in_flight_share: Annotated[
+        float | None,
+        Figure(Group.LOAD, "of what was in flight on all of them", "1", columns=(Column("share", (Of.REPLICA,)),)),
+    ]
+    server: ServerView | None
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,24 +72,6 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     last_token_s: Spread  # to the last token
     cached_fraction: Spread | UnsetType = UNSET  # of a session's prompt tokens; not in the file where none is counted
     cached_by_turn: list[float | None] | UnsetType = UNSET  # of all first, second, … prompts; the last: and all later
-
-
-class ReplicaSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several replicas at one level; what is not said here is as in `LevelSummary`."""
-
-    requests: int
-    errors: int
-    error_rate: float | None
-    cancelled: int
-    in_flight: float | None
-    in_flight_share: float | None  # of what was in flight on all replicas
-    input_tokens_per_s: Estimate
-    output_tokens_per_s: Estimate
-    requests_per_s: Estimate
-    ttft_s: Spread
-    itl_s: Spread
-    e2e_s: Spread
-    server: ServerView | None
 
 
 class AnswerQuality(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,59 +155,141 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_bytes: Trend | None = None  # of all GPUs together
 
 
-class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
+class LevelSummary(RequestFigures, frozen=True, kw_only=True):
+    """A level: what it was, its figures, what was seen meanwhile, and its verdicts."""
+
     concurrency: int | None  # None in open loop
     rate: float | None = None  # open loop: requests per second that were to be sent; None in closed loop
-    offered_requests_per_s: float | None = None  # open loop: requests that were due in the window, over its length
-    from_send: FromSend | None = None
     repeat: int
-    in_flight: float | None
-    little_in_flight: float | None  # N by Little's law from rates and latencies, to compare with the integral
     window_s: float
     window: tuple[float, float]
-    requests: int  # began in the window (phase measure)
-    errors: int
-    error_rate: float | None
     errors_by_type: dict[str, int]
-    cancelled: int
-    output_tokens_per_s: Estimate
+    unit: str | UnsetType = UNSET  # a Unit: what `throughput` counts
     output_tokens_per_s_se: float | None  # the fit's own error of `throughput`, one standard error, apart from ci95
     output_tokens_per_s_se_assumed: bool = False  # by the number of requests: a weight, whose scale the fit finds
-    output_tokens_per_s_per_gpu: float | None
-    tokens_per_s_per_user: float | None
-    peak_output_tokens_per_s: float | None
-    input_tokens_per_s: Estimate
-    cached_input_fraction: float | None
-    decode_tokens_per_s: float | None
-    prefill_tokens_per_s: float | None
-    requests_per_s: Estimate
-    documents_per_s: Estimate | UnsetType = UNSET  # not in the file where answers are decoded, like the unit
-    unit: str | UnsetType = UNSET  # a Unit: what `throughput` counts
-    images_per_s: float | UnsetType | None = UNSET  # not in the file without images
-    image_bytes_per_s: float | UnsetType | None = UNSET  # as PNG; not in the file without images
-    discarded_tokens_per_s: float | None
-    unplaced_tokens: int
-    input_tokens_mean: float | None
-    output_tokens_mean: float | None
-    ttft_s: Spread
-    ttfat_s: Spread
-    itl_s: Spread
-    icl_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
-    tail_s: Spread | UnsetType = UNSET  # from the last token to the end of the answer; UNSET: in older results
-    lag_s: Spread
-    goodput_requests_per_s: float | None
-    goodput_tokens_per_s: float | None
-    slo_met_fraction: float | None
-    tokens_per_chunk: float | None
+    offered_requests_per_s: Annotated[
+        float | None,
+        Figure(
+            Group.LOAD,
+            "open loop: requests due in the window, over its length",
+            "request/s",
+            lambda x: x.offered,
+            exported=False,
+        ),
+    ] = None
+    little_in_flight: Annotated[
+        float | None,
+        Figure(
+            Group.LOAD,
+            "N by Little's law, successes only, to compare with `in_flight`",
+            "request",
+            lambda x: x.requests.little.by_law,
+            exported=False,
+        ),
+    ]
+    documents_per_s: Annotated[
+        Estimate | UnsetType,
+        Figure(Group.RATE, "texts of these requests; not there where the unit is output tokens", "document/s"),
+    ] = UNSET
+    output_tokens_per_s_per_gpu: Annotated[
+        float | None,
+        Figure(
+            Group.RATE,
+            "over all GPUs that serve",
+            "token/s",
+            lambda x: over(x.rates.output.mean, x.conditions.gpus),
+            decoded=True,
+        ),
+    ]
+    tokens_per_s_per_user: Annotated[
+        float | None, Figure(Group.RATE, "1/mean ITL", "token/s", lambda x: over(1, x.chunks.itl.mean), decoded=True)
+    ]
+    peak_output_tokens_per_s: Annotated[
+        float | None,
+        Figure(
+            Group.RATE,
+            "most in one whole second of the window",
+            "token/s",
+            lambda x: x.rates.peak,
+            decoded=True,
+            exported=False,
+        ),
+    ]
+    decode_tokens_per_s: Annotated[
+        float | None,
+        Figure(
+            Group.RATE, "output without first chunks", "token/s", lambda x: x.rates.decode, decoded=True, exported=False
+        ),
+    ]
+    prefill_tokens_per_s: float | None = None
+    images_per_s: Annotated[
+        float | UnsetType | None,
+        Figure(
+            Group.RATE,
+            "with `images`: those of these successes",
+            "image/s",
+            lambda x: x.each_second(x.conditions.images),
+            exported=False,
+        ),
+    ] = UNSET
+    image_bytes_per_s: Annotated[
+        float | UnsetType | None,
+        Figure(
+            Group.RATE,
+            "their PNG files, not the base64 around them",
+            "byte/s",
+            lambda x: x.each_second(x.conditions.image_bytes),
+            exported=False,
+        ),
+    ] = UNSET
+    discarded_tokens_per_s: Annotated[
+        float | None,
+        Figure(
+            Group.RATE,
+            "tokens of failed requests",
+            "token/s",
+            lambda x: x.rates.discarded,
+            decoded=True,
+            exported=False,
+        ),
+    ]
+    unplaced_tokens: Annotated[
+        int,
+        Figure(
+            Group.LENGTH,
+            "usage − tokens that have an arrival, of the successes",
+            "token",
+            lambda x: round(x.requests.unplaced_tokens),
+            decoded=True,
+            exported=False,
+        ),
+    ]
+    tokens_per_chunk: Annotated[
+        float | None,
+        Figure(
+            Group.LENGTH, "output tokens for each chunk", "token", lambda x: x.chunks.tokens_per_chunk, decoded=True
+        ),
+    ]
+    lag_s: Annotated[
+        Spread, Figure(Group.DELAY, "lag of the successes that began in the window", "s", lambda x: x.requests.lag)
+    ]
+    tail_s: Annotated[
+        Spread | UnsetType,
+        Figure(
+            Group.DELAY,
+            "from the last token to the end of the answer; not there in older results",
+            "s",
+            lambda x: x.requests.tail,
+            exported=False,
+        ),
+    ] = UNSET
+    from_send: FromSend | None = None
     server: ServerView | None
     client: ClientView
     gpu: GpuView | None = None
     node: NodeView | UnsetType = UNSET  # not in the file without node exporters
-    slo: list[Attainment] = []
+    slo: list[Attainment] = msgspec.field(default_factory=list)
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
-    abandoned: int | UnsetType = UNSET  # requests that the workload gives up; not in the file where there are none
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
     worst_slowdown: float | UnsetType | None = UNSET  # of all classes; not in the file without classes
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions

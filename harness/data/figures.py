@@ -1,0 +1,305 @@
+"""How a figure is declared: an annotation at its field says what it is, how it is made, and where it is shown.
+
+Whatever treats all figures alike reads the annotations: `analysis.figures` makes the figures by them, the tables of the
+report, the exports and docs/definitions.md list them. The type of the field says how several values become one: a
+`Spread` is of values, a `Estimate` has an interval, a whole number is a count.
+"""
+
+# Annotations are not put off, so that what makes a figure is compiled here, with this module's names.
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from harness.data.views import Estimate, Spread
+
+
+class Group(enum.IntEnum):
+    """Figures of one sort; tables and exports show them in this order."""
+
+    COUNT = enum.auto()
+    LOAD = enum.auto()
+    LENGTH = enum.auto()
+    RATE = enum.auto()
+    LATENCY = enum.auto()  # has no meaning where requests are sent faster than they are answered
+    DELAY = enum.auto()
+    GOAL = enum.auto()
+
+
+class Of(enum.Enum):
+    """What a row of a table is about."""
+
+    LEVEL = enum.auto()
+    CLASS = enum.auto()
+    REPLICA = enum.auto()
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of the report: its heading, in a line or two, and in which tables it is."""
+
+    head: str
+    of: tuple[Of, ...]
+    part: str = "p50"  # of a `Spread`, in milliseconds
+    spare: int = 0  # as in `report.document.Column`
+    sparse: bool = False  # 0 is not shown
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """What a figure is. Its name is that of its field, and ends with its unit where that is a second or a rate."""
+
+    group: Group
+    what: str  # for docs/definitions.md
+    unit: str = ""  # what is counted, as "token/s"; "1": a share; "": a number without a unit
+    # Makes it from `analysis.figures.Counted`, which is above this room; None: several levels or parts make it.
+    made: Callable[[Any], Any] | None = None
+    columns: tuple[Column, ...] = ()
+    decoded: bool = False  # it counts or times tokens of answers, and is empty where nothing is decoded
+    exported: bool = True
+
+
+class Declared(NamedTuple):
+    """A figure with its place in the summary."""
+
+    name: str
+    kind: type  # of Spread, Estimate, int, float
+    about: Figure
+
+    @property
+    def nothing(self) -> Any:
+        """The figure where it has no meaning."""
+        return {Spread: NO_SPREAD, Estimate: NO_ESTIMATE, int: 0}.get(self.kind)
+
+
+NO_SPREAD = Spread(None, None, None, None, None, None, 0)
+NO_ESTIMATE = Estimate(None)
+LEVEL, CLASS, REPLICA = Of
+COUNT, LOAD, LENGTH, RATE, LATENCY, DELAY, GOAL = Group
+
+
+def over(value: Any, divisor: float | None) -> Any:
+    """Return a quotient; None where one of the two is unknown, or where the divisor is 0."""
+    return value / divisor if divisor and value is not None else None
+
+
+# ---- of levels, classes and replicas ---------------------------------------------------------------------------------
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures that a level, a class of its requests and a replica have; `x` is `analysis.figures.Counted`."""
+
+    requests: Annotated[
+        int,
+        Figure(
+            COUNT,
+            "that began in the window",
+            "request",
+            lambda x: x.requests.began.sum(),
+            columns=(Column("requests", (CLASS, REPLICA)),),
+        ),
+    ]
+    errors: Annotated[
+        int,
+        Figure(
+            COUNT,
+            "of these, failed",
+            "request",
+            lambda x: x.requests.failed.sum(),
+            columns=(Column("errors", (LEVEL, CLASS, REPLICA)),),
+        ),
+    ]
+    cancelled: Annotated[int, Figure(COUNT, "of these, cut by us", "request", lambda x: x.began("cancelled"))]
+    error_rate: Annotated[
+        float | None,
+        Figure(
+            COUNT,
+            "errors/(requests − cancelled − abandoned)",
+            "1",
+            lambda x: over(x.requests.failed.sum(), x.requests.counted),
+        ),
+    ]
+    in_flight: Annotated[
+        float | None,
+        Figure(LOAD, "N by the records", "request", lambda x: x.in_flight, columns=(Column("in\nflight", (REPLICA,)),)),
+    ]
+    output_tokens_per_s: Annotated[
+        Estimate,
+        Figure(
+            RATE,
+            "output throughput: tokens that arrived in the window; for windows shorter than a request "
+            "[The window](method.md#2-the-window)",
+            "token/s",
+            lambda x: x.rates.output,
+            decoded=True,
+            columns=(Column("output\ntok/s", (CLASS, REPLICA)),),
+        ),
+    ]
+    input_tokens_per_s: Annotated[
+        Estimate,
+        Figure(RATE, "prompt tokens, counted when the first token arrives", "token/s", lambda x: x.rates.input),
+    ]
+    requests_per_s: Annotated[
+        Estimate,
+        Figure(
+            RATE,
+            "successes that ended in the window; in one shorter than a request as for tokens",
+            "request/s",
+            lambda x: x.rates.requests,
+            columns=(Column("req/s", (LEVEL,), spare=9),),
+        ),
+    ]
+    ttft_s: Annotated[
+        Spread,
+        Figure(
+            LATENCY,
+            "TTFT of the successes that began in the window",
+            "s",
+            lambda x: x.requests.figures["ttft"],
+            decoded=True,
+            columns=(Column("TTFT ms\np50", (CLASS, REPLICA)), Column("TTFT ms\np99", (CLASS, REPLICA), part="p99")),
+        ),
+    ]
+    itl_s: Annotated[
+        Spread,
+        Figure(
+            LATENCY,
+            "ITL of the same, of the tokens that were seen to arrive; n counts engine steps",
+            "s",
+            lambda x: x.chunks.itl,
+            decoded=True,
+            columns=(Column("ITL ms\nmean", (CLASS,), part="mean"),),
+        ),
+    ]
+    e2e_s: Annotated[
+        Spread,
+        Figure(
+            LATENCY,
+            "E2E of the same",
+            "s",
+            lambda x: x.requests.e2e,
+            columns=(Column("E2E ms\np50", (CLASS, REPLICA)),),
+        ),
+    ]
+
+
+class RequestFigures(Figures, frozen=True, kw_only=True):
+    """The figures that a level and a class have, but no replica."""
+
+    abandoned: Annotated[
+        int | UnsetType,
+        Figure(
+            COUNT,
+            "that began in the window and were given up; in a level only where there are some",
+            "request",
+            lambda x: x.began("abandoned") or UNSET,
+            columns=(Column("given\nup", (CLASS,), sparse=True),),
+        ),
+    ] = UNSET
+    input_tokens_mean: Annotated[
+        float | None,
+        Figure(
+            LENGTH,
+            "of the successes that began in the window",
+            "token",
+            lambda x: x.mean(x.table.input_tokens),
+            columns=(Column("input\ntokens", (CLASS,)),),
+        ),
+    ]
+    output_tokens_mean: Annotated[
+        float | None,
+        Figure(
+            LENGTH,
+            "of the same",
+            "token",
+            lambda x: x.mean(x.requests.output_tokens),
+            decoded=True,
+            columns=(Column("output\ntokens", (CLASS,)),),
+        ),
+    ]
+    cached_input_fraction: Annotated[
+        float | None,
+        Figure(
+            LENGTH,
+            "of the prompt tokens, from the prefix cache: by the usage of every request, else by the server's counters",
+            "1",
+            lambda x: x.rates.cached,
+        ),
+    ]
+    ttfat_s: Annotated[
+        Spread,
+        Figure(
+            LATENCY,
+            "TTFAT of the successes that began in the window",
+            "s",
+            lambda x: x.requests.figures["ttfat"],
+            decoded=True,
+        ),
+    ]
+    icl_s: Annotated[
+        Spread, Figure(LATENCY, "ICL of the same; n counts engine steps", "s", lambda x: x.chunks.icl, decoded=True)
+    ]
+    tpot_s: Annotated[
+        Spread,
+        Figure(
+            LATENCY,
+            "TPOT of the same, of the tokens that were seen to arrive",
+            "s",
+            lambda x: x.requests.figures["tpot"],
+            decoded=True,
+        ),
+    ]
+    goodput_requests_per_s: Annotated[
+        float | None,
+        Figure(
+            GOAL,
+            "requests that began in the window and met every limit, over its length; of a class by its own "
+            "limits, else by the run's",
+            "request/s",
+            lambda x: None if x.met is None else x.met.sum() / x.seconds,
+        ),
+    ]
+    goodput_tokens_per_s: Annotated[
+        float | None,
+        Figure(
+            GOAL,
+            "their output tokens, over the same",
+            "token/s",
+            lambda x: None if x.met is None else x.requests.output_tokens[x.requests.good][x.met].sum() / x.seconds,
+            exported=False,
+        ),
+    ]
+    slo_met_fraction: Annotated[
+        float | None,
+        Figure(
+            GOAL,
+            "these requests over all that began in the window, without those cut by us",
+            "1",
+            lambda x: None if x.met is None else over(x.met.sum(), x.requests.judged),
+            columns=(Column("SLO\nmet", (CLASS,)),),
+        ),
+    ]
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def declared(kind: type[msgspec.Struct]) -> Mapping[str, Declared]:
+    """Return the figures of a level, a class or a replica by their names, in the order in which they are shown."""
+    return {each.name: each for each in sorted(_declared(kind), key=lambda each: each.about.group)}
+
+
+def _declared(kind: type[msgspec.Struct]) -> Iterator[Declared]:
+    for field in msgspec.structs.fields(kind):
+        about = next((each for each in getattr(field.type, "__metadata__", ()) if isinstance(each, Figure)), None)
+        if about is not None:
+            yield Declared(field.name, value_type(field.type), about)
+
+
+def value_type(annotated: Any) -> type:
+    """Return the type of a field's value where it has one."""
+    plain = getattr(annotated, "__origin__", annotated) if hasattr(annotated, "__metadata__") else annotated
+    known = [each for each in getattr(plain, "__args__", (plain,)) if each not in (type(None), type(UNSET))]
+    return known[0] if isinstance(known[0], type) else object
