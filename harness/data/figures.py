@@ -7,9 +7,10 @@ report, the exports and docs/definitions.md list them. The type of the field say
 
 # Annotations are not put off, so that what makes a figure is compiled here, with this module's names.
 import enum
+import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -295,11 +296,11 @@ def _declared(kind: type[msgspec.Struct]) -> Iterator[Declared]:
     for field in msgspec.structs.fields(kind):
         about = next((each for each in getattr(field.type, "__metadata__", ()) if isinstance(each, Figure)), None)
         if about is not None:
-            yield Declared(field.name, value_type(field.type), about)
+            yield Declared(field.name, value_types(field.type)[0], about)
 
 
-def value_type(annotated: Any) -> type:
-    """Return the type of a field's value where it has one."""
-    plain = getattr(annotated, "__origin__", annotated) if hasattr(annotated, "__metadata__") else annotated
-    known = [each for each in getattr(plain, "__args__", (plain,)) if each not in (type(None), type(UNSET))]
-    return known[0] if isinstance(known[0], type) else object
+def value_types(annotated: Any) -> list[type]:
+    """Return the classes that a field's value may be of; `UNSET` and None too, no list or dictionary."""
+    plain = get_args(annotated)[0] if get_origin(annotated) is Annotated else annotated
+    members = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
+    return [each for each in members if isinstance(each, type)]

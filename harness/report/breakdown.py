@@ -15,7 +15,8 @@ from harness.analysis import metrics
 from harness.analysis.table import Floats, Table
 from harness.analysis.timeline import Line, Timeline
 from harness.analysis.window import began_in
-from harness.data.levels import ClassSummary, LevelSummary, ReplicaSummary
+from harness.data.figures import Figures
+from harness.data.levels import LevelSummary
 from harness.data.record import Level
 from harness.data.summary import Summary
 from harness.report.answer import fastest, level_at_the_knee, unit_of
@@ -29,7 +30,6 @@ _SHARES = np.linspace(0, 1, 101)
 _FEW = 10  # requests that a distribution has at least
 _WIDE = 20.0  # largest over smallest value from where on the axis is logarithmic
 _MARKERS: tuple[Marker, ...] = ("dot", "square", "diamond", "square", "diamond", "dot")
-_Part = ClassSummary | ReplicaSummary
 
 
 # ---- over time -------------------------------------------------------------------------------------------------------
@@ -198,17 +198,17 @@ def _batches(summary: Summary) -> Chart:
 def by_part(summary: Summary) -> list[Chart]:
     """Return throughput and TTFT of each class and of each replica; none where a run has only one."""
 
-    def rate(part: _Part) -> float | None:
+    def rate(part: Figures) -> float | None:
         return part.output_tokens_per_s.mean
 
-    def first(part: _Part) -> float | None:
+    def first(part: Figures) -> float | None:
         seconds = part.ttft_s.p50
         return None if seconds is None else seconds * 1e3
 
-    def classes(level: LevelSummary) -> Mapping[str, _Part]:
+    def classes(level: LevelSummary) -> Mapping[str, Figures]:
         return level.classes or {}
 
-    def replicas(level: LevelSummary) -> Mapping[str, _Part]:
+    def replicas(level: LevelSummary) -> Mapping[str, Figures]:
         return level.replicas or {}
 
     every = [
@@ -225,8 +225,8 @@ def _by_part(
     name: str,
     title: str,
     unit: str,
-    of: Callable[[LevelSummary], Mapping[str, _Part]],
-    figure: Callable[[_Part], float | None],
+    of: Callable[[LevelSummary], Mapping[str, Figures]],
+    figure: Callable[[Figures], float | None],
 ) -> Chart:
     levels = [(x, level, of(level)) for x, _, level in measured(summary)]
     series, names = [], dict.fromkeys(part for _, _, found in levels for part in found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from harness.data.figures import Group, Of
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelPhases, LevelSummary
 from harness.data.prediction import PredictedLevel
@@ -16,7 +17,7 @@ from harness.data.views import Spread
 from harness.report.answer import unit_of
 from harness.report.document import Column, Section, shown
 from harness.report.format import MISSING, half_width, label, ms, number, percent
-from harness.report.levels import mean_of, of_loads
+from harness.report.levels import declared_columns, mean_of, of_loads
 from harness.report.remarks import SIGNS, legend, worst
 from harness.spec.work import Unit
 
@@ -64,13 +65,22 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
         Column(f"{kind}\ntok/s" if kind != unit else f"{kind}\n/s", [number(x.throughput.mean) for x in levels]),
         Column("95 %\n±", [_half(x) for x in levels], spare=13),
         *_predicted(summary, levels),
-        Column("req/s", [number(x.requests_per_s.mean) for x in levels], spare=9),
+        *_declared(levels, Group.LOAD, Group.LENGTH, Group.RATE),
         *(_decoding(levels) if unit.decodes else _whole(levels, unit)),
+        *_declared(levels, Group.LATENCY, Group.DELAY, Group.GOAL),
         *([Column("lag ms\np99", [ms(x.lag_s.p99) for x in levels])] if open_loop else []),
         *([Column("J per\ntoken", joules, spare=5)] if set(joules) != {MISSING} else []),
         *([Column("SLO", [_outcome(x) for x in levels])] if any(x.slo for x in levels) else []),
-        Column("errors", [number(x.errors) for x in levels]),
+        *_declared(levels, Group.COUNT),
         Column("", [SIGNS[gravity] if (gravity := worst(x)) else "" for x in levels]),
+    ]
+
+
+def _declared(levels: Sequence[LevelSummary], *groups: Group) -> list[Column]:
+    """Return the columns that the figures of these groups declare."""
+    return [
+        Column(each.head, [show(x) for x in levels], spare=each.spare)
+        for each, show in declared_columns(Of.LEVEL, LevelSummary, *groups)
     ]
 
 

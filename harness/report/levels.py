@@ -8,7 +8,9 @@ errors (`analysis.points`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,11 +19,12 @@ from msgspec import UNSET
 from harness.analysis import answer, slo
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import known_mean, t_quantile
+from harness.data.figures import Column, Declared, Figures, Group, Of, declared
 from harness.data.levels import LevelPhases, LevelSummary
 from harness.data.summary import Curve, Phases
 from harness.data.views import Estimate, Spread, Value
 from harness.report.document import Fact
-from harness.report.format import MISSING, NO_INTERVAL, confidence, interval, joined, load_of, number, percent, time
+from harness.report.format import MISSING, NO_INTERVAL, confidence, interval, joined, load_of, ms, number, percent, time
 from harness.spec.work import Unit
 
 _HALF = 0.5  # of the time, from which on a phase is the one to look at
@@ -176,25 +179,14 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
     first = same[0]
     if len(same) == 1:
         return first
-    spreads = {
-        name: _spread([getattr(x, name) for x in same]) for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "lag_s")
-    }
-    rates = {
-        name: _estimate([getattr(x, name) for x in same])
-        for name in ("output_tokens_per_s", "input_tokens_per_s", "requests_per_s", "documents_per_s")
-        if getattr(first, name)
-    }
+    figures = {name: _together(each, [getattr(x, name) for x in same]) for name, each in declared(LevelSummary).items()}
     return msgspec.structs.replace(
         first,
         repeat=0,
-        in_flight=known_mean(x.in_flight for x in same),
-        requests=sum(x.requests for x in same),
-        errors=sum(x.errors for x in same),
         verdicts=[verdict for x in same for verdict in x.verdicts],
         slo=list(slo.judged([x.slo for x in same if usable(x, Purpose.ANSWER)] or [first.slo], 0).pooled),
         phases=_phases([x.phases for x in same if x.phases]) or UNSET,
-        **spreads,
-        **rates,
+        **figures,
     )
 
 
@@ -205,6 +197,18 @@ def _phases(repeats: Sequence[LevelPhases]) -> LevelPhases | None:
         return known[0] if known else None
     names = ("prefill_tokens_per_s", "decode_tokens_per_s", "prefill_share")
     return msgspec.structs.replace(known[0], **{name: _estimate([getattr(x, name) for x in known]) for name in names})
+
+
+def _together(figure: Declared, repeats: Sequence[Any]) -> Any:
+    """Return a figure of several repeats as one: the sum of counts, the mean of rates and times."""
+    known = [each for each in repeats if each is not UNSET]
+    if len(known) < len(repeats):
+        return UNSET if figure.kind is not int else sum(known) or UNSET
+    if figure.kind is Spread:
+        return _spread(known)
+    if figure.kind is Estimate:
+        return _estimate(known)
+    return sum(known) if figure.kind is int else known_mean(known)
 
 
 def _estimate(repeats: Sequence[Estimate]) -> Estimate:
@@ -225,3 +229,29 @@ def _spread(repeats: Sequence[Spread]) -> Spread:
     means = {name: known_mean(getattr(x, name) for x in repeats) for name in ("mean", "p50", "p90", "p95", "p99")}
     most = max((x.max for x in repeats if x.max is not None), default=None)
     return Spread(**means, max=most, n=sum(x.n for x in repeats))
+
+
+# ---- columns that figures declare ------------------------------------------------------------------------------------
+
+
+def declared_columns(of: Of, kind: type[Figures], *groups: Group) -> Iterator[tuple[Column, Callable[[Figures], str]]]:
+    """Yield the columns of a table of levels, classes or replicas, each with what writes its cells.
+
+    They are those of figures of these groups; without any, of all.
+    """
+    for figure in declared(kind).values():
+        for column in figure.about.columns:
+            if of in column.of and figure.about.group in (groups or Group):
+                yield column, partial(_cell, figure, column)
+
+
+def _cell(figure: Declared, column: Column, row: Figures) -> str:
+    """Return a figure of a row; a latency in milliseconds, a share in percent."""
+    value = getattr(row, figure.name)
+    if isinstance(value, Spread):
+        return ms(getattr(value, column.part))
+    if isinstance(value, Estimate):
+        return number(value.mean)
+    if value is UNSET or (column.sparse and not value):
+        return MISSING
+    return percent(value) if figure.about.unit == "1" else number(value)

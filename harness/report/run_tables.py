@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from harness.analysis.checks import DOUBT, PASS, SECONDS
 from harness.base.units import duration
+from harness.data.figures import Figures, Of
 from harness.data.levels import (
     AnswerQuality,
     ClassSummary,
@@ -24,6 +25,7 @@ from harness.data.views import Estimate, Value
 from harness.report import document as doc
 from harness.report.answer import unit_of
 from harness.report.format import MISSING, NO_INTERVAL, interval, joined, label, ms, number, percent, plain, time
+from harness.report.levels import declared_columns
 
 _SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
 _INTERFERENCE = (
@@ -57,6 +59,7 @@ _DRIFT = "change an hour: slope of a line through equal parts of the window; sur
 _PHASES = "before → during → after the loss; TTFT is that of the replicas that were left"
 
 _T = TypeVar("_T")
+_Figures = TypeVar("_Figures", bound=Figures)
 _Row = TypeVar("_Row")
 
 
@@ -87,6 +90,15 @@ def _load(summary: Summary) -> dict[str, Callable[[_At[_T]], str]]:
     return {"target\nreq/s" if summary.open_loop else "C": lambda x: label(x.level)}
 
 
+def _declared(of: Of, kind: type[_Figures]) -> dict[str, Callable[[_At[_Figures]], str]]:
+    """Return the columns of a table that the figures of its rows declare."""
+
+    def cell(show: Callable[[Figures], str]) -> Callable[[_At[_Figures]], str]:
+        return lambda x: show(x.of)
+
+    return {column.head: cell(show) for column, show in declared_columns(of, kind)}
+
+
 # ---- requests that differ --------------------------------------------------------------------------------------------
 
 
@@ -102,18 +114,7 @@ def _classes(summary: Summary) -> doc.Section:
     heads: dict[str, Callable[[_At[ClassSummary]], str]] = {
         **_load(summary),
         "class": lambda x: x.name,
-        "requests": lambda x: number(x.of.requests),
-        "errors": lambda x: number(x.of.errors),
-        "given\nup": lambda x: number(x.of.abandoned or None),
-        "input\ntokens": lambda x: number(x.of.input_tokens_mean),
-        "output\ntokens": lambda x: number(x.of.output_tokens_mean),
-        "output\ntok/s": lambda x: number(x.of.output_tokens_per_s.mean),
-        "TTFT ms\np50": lambda x: ms(x.of.ttft_s.p50),
-        "TTFT ms\np99": lambda x: ms(x.of.ttft_s.p99),
-        "ITL ms\nmean": lambda x: ms(x.of.itl_s.mean),
-        "E2E ms\np50": lambda x: ms(x.of.e2e_s.p50),
-        "SLO\nmet": lambda x: percent(x.of.slo_met_fraction),
-        "slowdown": lambda x: number(x.of.slowdown),
+        **_declared(Of.CLASS, ClassSummary),
     }
     return _table("Classes", rows, heads, _SLOWDOWN, words=["class"])
 
@@ -351,14 +352,7 @@ def _replicas(summary: Summary) -> doc.Section:
     heads: dict[str, Callable[[_At[ReplicaSummary]], str]] = {
         **_load(summary),
         "replica": lambda x: x.name,
-        "requests": lambda x: number(x.of.requests),
-        "errors": lambda x: number(x.of.errors),
-        "in\nflight": lambda x: number(x.of.in_flight),
-        "share": lambda x: percent(x.of.in_flight_share),
-        "output\ntok/s": lambda x: number(x.of.output_tokens_per_s.mean),
-        "TTFT ms\np50": lambda x: ms(x.of.ttft_s.p50),
-        "TTFT ms\np99": lambda x: ms(x.of.ttft_s.p99),
-        "E2E ms\np50": lambda x: ms(x.of.e2e_s.p50),
+        **_declared(Of.REPLICA, ReplicaSummary),
     }
     return _table("Replicas", rows, heads, words=["replica"])
 

@@ -14,9 +14,10 @@ from click.testing import CliRunner
 from matplotlib import pyplot
 
 from harness.cli import cli
+from harness.data.views import Spread
 from harness.library import notebook
 from harness.results.columns import PLAIN
-from harness.results.exporters.csv import NAMES, SPREADS
+from harness.results.exporters.csv import FIGURES, NAMES
 from tests.builders import pages
 
 ROOT = Path(__file__).parents[2]
@@ -112,4 +113,5 @@ def test_every_column_stands_in_the_library_s_page() -> None:
 
 
 def _is_spread(name: str) -> bool:
-    return any(name.startswith(f"{each.removesuffix('_s')}_") for each in SPREADS)
+    spreads = [each.removesuffix("_s") for each, figure in FIGURES.items() if figure.kind is Spread]
+    return any(name.startswith(f"{each}_") for each in spreads)

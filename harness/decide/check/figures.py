@@ -8,10 +8,9 @@ a knee or a plateau, the levels may still show that it is at least so much.
 from __future__ import annotations
 
 import math
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +21,7 @@ from harness.analysis.rules.levels import phase_plateau_not_reached
 from harness.analysis.stats import SAMPLES, Z95, t_quantile, wilson
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
+from harness.data.figures import value_types
 from harness.data.judgement import Outcome
 from harness.data.levels import Attainment, ClassSummary, LevelSummary
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Knees, Summary
@@ -64,8 +64,7 @@ def of_kind(kind: type[msgspec.Struct]) -> Mapping[str, LevelFigure]:
 
 def _walk(kind: type[msgspec.Struct], prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, LevelFigure]]:
     for field in msgspec.structs.fields(kind):
-        union = get_origin(field.type) in (Union, types.UnionType)
-        members = [each for each in (get_args(field.type) if union else (field.type,)) if isinstance(each, type)]
+        members = value_types(field.type)
         inner = next((each for each in members if issubclass(each, msgspec.Struct)), None)
         name, path = prefix + field.name, (*above, field.name)
         if field.name in _NO_FIGURES:

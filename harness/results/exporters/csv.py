@@ -9,7 +9,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
+from msgspec import UnsetType
+
+from harness.data.figures import Declared, declared
 from harness.data.levels import LevelSummary
 from harness.data.summary import Summary
 from harness.data.views import Estimate, Spread
@@ -18,32 +22,30 @@ from harness.results.exporters import Exporter, Run, of_point
 LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
 Cell = str | int | float | bool | None
 
-PLAIN = (
-    "concurrency", "rate", "repeat", "in_flight", "window_s", "requests", "errors", "cancelled", "abandoned",
-    "error_rate", "input_tokens_mean", "output_tokens_mean",
-)  # fmt: skip
-ESTIMATES = ("output_tokens_per_s", "input_tokens_per_s", "requests_per_s", "documents_per_s")
-MORE = (
-    "output_tokens_per_s_per_gpu", "tokens_per_s_per_user", "tokens_per_chunk", "cached_input_fraction",
-    "goodput_requests_per_s", "slo_met_fraction",
-)  # fmt: skip
-SPREADS = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s", "lag_s")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 SERVICE = (
     "assumed_error", "in_service", "in_service_most", "in_service_most_fraction", "server_running", "server_waiting",
 )  # fmt: skip
-_NONE = Estimate(None)
+FIGURES = {name: each for name, each in declared(LevelSummary).items() if each.about.exported}
+_ABOUT = ("concurrency", "rate", "repeat", "window_s")
+_SE = "output_tokens_per_s_se"
+
+
+def columns(figure: Declared) -> dict[str, str]:
+    """Return the columns of a figure, with the statistic that each has; "" is the figure itself."""
+    if figure.kind is Spread:
+        return {f"{figure.name.removesuffix('_s')}_{each}_s": each for each in STATISTICS}
+    return {f"{figure.name}{end}": end for end in (("", "_low", "_high") if figure.kind is Estimate else ("",))}
+
+
 NAMES = (
-    *PLAIN,
-    *(f"{name}{end}" for name in ESTIMATES for end in ("", "_low", "_high")),
-    "output_tokens_per_s_se",
-    *MORE,
-    *(f"{name.removesuffix('_s')}_{each}_s" for name in SPREADS for each in STATISTICS),
+    *_ABOUT,
+    *(name for each in FIGURES.values() for name in columns(each)),
+    _SE,
     *SERVICE,
     "verdicts",
     "simulated",
 )
-_SE = "output_tokens_per_s_se"
 LEVELS = (LOAD, RATE, ERROR, *(name for name in NAMES if name not in (LOAD, RATE, _SE)))
 _LEFT_OUT = ("arrivals_s", "arrival_tokens", "error_message")  # of requests.csv: lists, and text of any length
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would take a text that begins so for a formula
@@ -56,20 +58,23 @@ def rows(summary: Summary) -> list[dict[str, Cell]]:
 
 def row(level: LevelSummary) -> dict[str, Cell]:
     """Return the figures of one level: of an estimate the mean and its 95 % interval, of a spread each statistic."""
-    found: dict[str, Cell] = {name: getattr(level, name) for name in PLAIN} | {"abandoned": level.abandoned or None}
-    for name in ESTIMATES:
-        estimate: Estimate = getattr(level, name) or _NONE  # one that is not in the file is false
-        low, high = estimate.ci95 or (None, None)
-        found |= {name: estimate.mean, f"{name}_low": low, f"{name}_high": high}
+    found: dict[str, Cell] = {name: getattr(level, name) for name in _ABOUT}
+    for name, figure in FIGURES.items():
+        found |= {column: _cell(getattr(level, name), part) for column, part in columns(figure).items()}
     # An error that was assumed is a weight, not a measurement.
-    se = None if level.output_tokens_per_s_se_assumed else level.output_tokens_per_s_se
-    found |= {"output_tokens_per_s_se": se, **{name: getattr(level, name) for name in MORE}}
-    for name in SPREADS:
-        spread: Spread = getattr(level, name)
-        found |= {f"{name.removesuffix('_s')}_{each}_s": getattr(spread, each) for each in STATISTICS}
+    found[_SE] = None if level.output_tokens_per_s_se_assumed else level.output_tokens_per_s_se
     weight = level.output_tokens_per_s_se if level.output_tokens_per_s_se_assumed else None
     found |= {"assumed_error": weight, **{name: each for name, each in of_point(level).items() if name in SERVICE}}
     return found | {"verdicts": " ".join(dict.fromkeys(f"{each.level}:{each.code}" for each in level.verdicts))}
+
+
+def _cell(value: Estimate | Spread | float | UnsetType | None, part: str) -> Cell:
+    if isinstance(value, Spread):
+        return cast(float | None, getattr(value, part))
+    if isinstance(value, Estimate):
+        low, high = value.ci95 or (None, None)
+        return {"": value.mean, "_low": low, "_high": high}[part]
+    return None if isinstance(value, UnsetType) else value
 
 
 def levels(summary: Summary) -> str:

@@ -19,22 +19,17 @@ from msgspec import UNSET
 
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
+from harness.data.figures import Declared
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.summary import Summary
+from harness.data.views import Spread
 from harness.results.exporters import Exporter
-from harness.results.exporters.csv import SPREADS, STATISTICS, Cell, row
+from harness.results.exporters.csv import FIGURES, Cell, columns, row
 
 _PATH = "/v1/metrics"
 _HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 _TIMEOUT_S = 10.0  # OpenTelemetry's own
-_UNITS = {  # UCUM, as OpenTelemetry asks for: what is counted is in braces
-    "in_flight": "{request}", "requests": "{request}", "errors": "{request}", "cancelled": "{request}",
-    "abandoned": "{request}", "error_rate": "1", "input_tokens_mean": "{token}", "output_tokens_mean": "{token}",
-    "output_tokens_per_s": "{token}/s", "input_tokens_per_s": "{token}/s", "requests_per_s": "{request}/s",
-    "documents_per_s": "{document}/s", "output_tokens_per_s_per_gpu": "{token}/s", "tokens_per_s_per_user": "{token}/s",
-    "goodput_requests_per_s": "{request}/s", "slo_met_fraction": "1", "cached_input_fraction": "1",
-}  # fmt: skip
 
 
 def of_run(summary: Summary, manifest: Manifest) -> dict[str, Any]:
@@ -49,26 +44,36 @@ def of_run(summary: Summary, manifest: Manifest) -> dict[str, Any]:
     }
     scope = {"name": "knee", "version": manifest.harness_version or __version__}
     rows = [(level, row(level)) for level in summary.levels]
-    metrics = [_metric(name, unit, rows, manifest) for name, unit in _UNITS.items()]
-    metrics += [_metric(name.removesuffix("_s"), "s", rows, manifest) for name in SPREADS]
+    metrics = [_metric(figure, rows, manifest) for figure in FIGURES.values()]
     found = [metric for metric in metrics if metric["gauge"]["dataPoints"]]
     resource = {"attributes": _attributes(about)}
     return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": found}]}]}
 
 
 def _metric(
-    name: str, unit: str, rows: Sequence[tuple[LevelSummary, Mapping[str, Cell]]], manifest: Manifest
+    figure: Declared, rows: Sequence[tuple[LevelSummary, Mapping[str, Cell]]], manifest: Manifest
 ) -> dict[str, Any]:
     """Return a gauge; of a latency each statistic is a point of its own."""
-    points = []
+    times, points = figure.kind is Spread, []
     for level, figures in rows:
         common = {"concurrency": level.concurrency, "rate": level.rate, "repeat": level.repeat}
-        for each in STATISTICS if unit == "s" else (None,):
-            value = figures[name if each is None else f"{name}_{each}_s"]
-            if isinstance(value, int | float):
-                labels = _attributes({**common, "statistic": each})
+        for column, part in columns(figure).items():
+            value = figures[column]
+            if isinstance(value, int | float) and (times or not part):
+                labels = _attributes({**common, "statistic": part})
                 points.append({**_window(level, manifest), "asDouble": value, "attributes": labels})
-    return {"name": f"knee.{name}", "unit": unit, "gauge": {"dataPoints": points}}
+    name = figure.name.removesuffix("_s") if times else figure.name
+    return {"name": f"knee.{name}", "unit": _ucum(figure.about.unit), "gauge": {"dataPoints": points}}
+
+
+def _ucum(unit: str) -> str:
+    """Return a unit as OpenTelemetry asks for: what is counted is in braces.
+
+    >>> _ucum("token/s"), _ucum("request"), _ucum("1"), _ucum("s")
+    ('{token}/s', '{request}', '1', 's')
+    """
+    counted, per, time = unit.partition("/")
+    return unit if counted in ("1", "s") else f"{{{counted}}}{per}{time}"
 
 
 def _window(level: LevelSummary, manifest: Manifest) -> dict[str, str]:
