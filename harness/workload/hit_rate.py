@@ -1,53 +1,39 @@
-"""The share of prompt tokens that a prefix cache is to serve, by what a scenario asks to be the same. Pure.
+"""The share of prompt tokens that a prefix cache is to serve, by what a workload asks to be the same. Pure.
 
 Worked out from the run's own first requests, with answers of the asked length, for a cache that keeps all of them and
-has seen every shared prefix before. A real one serves less where its blocks do not suffice. Left out: definitions of
-tools, whose tokens only the server knows.
+has seen every shared prefix before. A real one serves less where its blocks do not suffice. What a request shares with
+an earlier one is its beginning: a prefix, the conversation that it goes on with, or the blocks of a trace that came
+before. Left out: definitions of tools, whose tokens only the server knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, count
+
+import msgspec
 
 from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
+from harness.workload.dataset import Row
+from harness.workload.rows import Recorded, Rows, prompt_tokens
 from harness.workload.text import Prefixes, Vocabulary, prefixes
 
-_SAMPLE = 1_000_000  # prompt tokens that represent all
-
-_Tokens = list[int]
-
-
-class _Numbers:
-    """Numbers in place of tokens: a text has the same each time, and no two texts have any in common."""
-
-    def __init__(self) -> None:
-        self._first: dict[object, int] = {}
-        self._used = 0
-
-    def of(self, text: object, count: int) -> range:
-        first = self._first.setdefault(text, self._used)
-        self._used = max(self._used, first + count)
-        return range(first, first + count)
+_SAMPLE = 100_000_000  # prompt tokens that represent all
+_MOST = 100_000  # requests
 
 
-class _Cache:
-    """The whole blocks of all that was sent, for requests one after the other; none of them ever goes."""
+class Hit(msgspec.Struct, frozen=True, gc=False):
+    """One request: the tokens of its prompt, and those that a cache serves; which of its session it is."""
 
-    def __init__(self, block: int) -> None:
-        self._block = block  # tokens
-        self._known: set[int] = set()
+    prompt: int
+    cached: int
+    turn: int = 0
 
-    def serve(self, hashes: Sequence[int], prompt_tokens: int) -> int:
-        """Return the tokens of a prompt that are served, by the hashes of its blocks; its answer's may follow them.
 
-        The last token of a prompt is always computed.
-        """
-        whole = hashes[: max(0, prompt_tokens - 1) // self._block]
-        found = next((i for i, each in enumerate(whole) if each not in self._known), len(whole))
-        self._known.update(hashes)
-        return found * self._block
+def _hit(prompt: int, shared: int, block: int, turn: int = 0) -> Hit:
+    """Return the hit of a prompt whose beginning is known; whole blocks are served, and never the last token."""
+    return Hit(prompt, max(0, min(shared, prompt - 1)) // block * block, turn)
 
 
 def hashes(tokens: Sequence[Hashable], block: int) -> list[int]:
@@ -62,6 +48,27 @@ def hashes(tokens: Sequence[Hashable], block: int) -> list[int]:
     return found
 
 
+class _Known:
+    """The blocks of a trace that were sent so far, by scope and hash."""
+
+    def __init__(self) -> None:
+        self._blocks: set[tuple[str, int]] = set()
+
+    def shared(self, row: Row) -> int:
+        """Return the tokens that a row's prompt begins with and that were sent before it, and keep its own."""
+        keys = [(row.scope, each) for each in row.hashes or ()]
+        found = next((i for i, each in enumerate(keys) if each not in self._blocks), len(keys))
+        self._blocks.update(keys)
+        return found * row.block
+
+
+def of_rows(rows: Iterable[Row], block: int | None = None) -> Iterator[Hit]:
+    """Yield the hits of a trace's requests in their order, by tokens of a server's block; None: the trace's own."""
+    known = _Known()
+    for row in rows:
+        yield _hit(prompt_tokens(row), known.shared(row), block or row.block)
+
+
 def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> float | None:
     """Return the hit rate to expect, by tokens of a block and of the template; None where no reuse is asked.
 
@@ -72,53 +79,53 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
     >>> round(expected(asked, block=16), 3)  # of 48 and of 48 + 16 + 48 tokens the second has four blocks
     0.4
     """
-    numbers, cache = _Numbers(), _Cache(block)
-    common = list(numbers.of("template", template_tokens))
+    total = served = 0
+    for number, hit in enumerate(hits(scenario, block=block, template_tokens=template_tokens, rows=rows)):
+        total, served = total + hit.prompt, served + hit.cached
+        if total > _SAMPLE or number >= _MOST:
+            break
+    return served / total if total else None
+
+
+def hits(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> Iterator[Hit]:
+    """Yield the hit of each of a run's requests, without end but for a trace's; nothing where no reuse is asked."""
     source = tasks.of(scenario, rows=rows)
-    asked: Iterator[tuple[_Tokens, _Tokens, range]]
     if source is not None:
-        asked = chain.from_iterable(_of_task(source, n, numbers, common) for n in range(_SAMPLE))
+        known = _Known()
+        limit = range(source.kinds.rows.table.sessions) if isinstance(source.kinds, Recorded) else count()
+        yield from chain.from_iterable(_of_task(source, n, block, template_tokens, known) for n in limit)
+    elif rows:
+        table = Rows(path=rows, words=(), seed=0, output_tokens=1).table
+        found = (table.row(number) for number in range(len(table)))
+        if table.row(0).hashes is not None:
+            yield from of_rows(found, block)
     else:
         system = prefixes(scenario, Vocabulary(words=("a",), seed=scenario.workload.seed or 0))
-        if system is None:
-            return None
-        asked = _single(scenario, system, numbers, common)
-    total = served = 0
-    for first, prompt, answer in asked:
-        cache.serve(hashes(first, block), len(first))
-        total += len(prompt)
-        served += cache.serve(hashes([*prompt, *answer], block), len(prompt))
-        if total > _SAMPLE:
-            break
-    return served / total
+        mix = shape.of(scenario)
+        for number in count() if system is not None else ():
+            first = template_tokens + _first(system, number)
+            yield _hit(first + mix.shape(number).input_tokens, first, block)
 
 
-def _first(system: Prefixes | None, number: int, numbers: _Numbers, common: _Tokens) -> _Tokens:
-    """Return what a request or task begins with."""
-    index = None if system is None else system.index(number)
-    return common if system is None or index is None else [*common, *numbers.of(("prefix", index), system.tokens)]
+def _first(system: Prefixes | None, number: int) -> int:
+    """Return the tokens of the prefix of a request or task."""
+    return 0 if system is None or system.index(number) is None else system.tokens
 
 
-def _of_task(
-    source: tasks.Tasks, number: int, numbers: _Numbers, common: _Tokens
-) -> Iterator[tuple[_Tokens, _Tokens, range]]:
-    """Yield (shared beginning, prompt, answer) of each request of a task."""
-    task, prompts, answers = source.task(number), list[_Tokens](), list[range]()
-    first = _first(source.system, number, numbers, common)
+def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known: _Known) -> Iterator[Hit]:
+    """Yield the hits of a task's requests: what its first parent sent, and the answers, or the blocks of its row."""
+    task, wholes, depths = source.task(number), list[int](), list[int]()
+    first = template + _first(source.system, number)
     for place, node in enumerate(task.nodes):
-        before, parents = first, node.parents
+        parents, shared = node.parents, first
         if parents and not node.fresh:
-            before = [*prompts[parents[0]], *chain.from_iterable(answers[parent] for parent in parents)]
-        prompts.append([*before, *numbers.of((number, place), node.input_tokens)])
-        answers.append(numbers.of((number, place, "answer"), node.output_tokens))
-        yield first, prompts[-1], answers[-1]
-
-
-def _single(
-    scenario: Scenario, system: Prefixes, numbers: _Numbers, common: _Tokens
-) -> Iterator[tuple[_Tokens, _Tokens, range]]:
-    """Yield the same of each single request."""
-    mix = shape.of(scenario)
-    for number in range(_SAMPLE):
-        first, asked = _first(system, number, numbers, common), mix.shape(number)
-        yield first, [*first, *numbers.of(number, asked.input_tokens)], range(0)
+            shared = wholes[parents[0]] + sum(task.nodes[parent].output_tokens for parent in parents)
+        wholes.append(shared + node.input_tokens)
+        depths.append(1 + max((depths[parent] for parent in parents), default=-1))
+        row = None if source.recorded is None else source.recorded.of_turn(number, place)
+        # Only the first parent's prompt and answer were sent as they are: other parents' answers are new behind them.
+        if parents and not node.fresh:
+            shared = wholes[parents[0]] + task.nodes[parents[0]].output_tokens
+        if row is not None and row.hashes is not None:
+            shared = template + known.shared(row)
+        yield _hit(wholes[-1], shared, block, depths[-1])

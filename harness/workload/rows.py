@@ -6,8 +6,8 @@ all else is drawn by the request's number, so that it is never sent twice.
 
 Rows that belong together may also be one task (`Recorded`). They wait for each other as the file says, else each for
 the one before. A row adds its own messages to the conversation; a row with a length alone adds as many words as bring
-the history to it. Where it is shorter than that history, as a sub-agent's is, or holds its history itself, it begins a
-conversation of its own. Pauses are the file's, else drawn.
+the history to it. Where it is shorter than that history, as a sub-agent's is, or holds its history itself, as messages
+and hashes of blocks do, it begins a conversation of its own. Pauses are the file's, else drawn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from harness.workload.request import Message, Request
 from harness.workload.task import MOST_NODES, Node, Task
 from harness.workload.text import Passages, PromptWords, Vocabulary, spaced
 
-BLOCK = 512  # tokens of one hash: Mooncake's, github.com/kvcache-ai/Mooncake, FAST25-release
 CHARACTERS_A_TOKEN = 4  # of English text, OpenAI's rule of thumb, where a dataset has texts without their lengths
 
 
@@ -52,7 +51,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         at = number % len(self.table)
         row = self.table.row(at)
         if row.prompt is None:
-            prompt: str | tuple[Message, ...] = self._words(row.input_tokens or 1, f"row:{number}", row.hashes)
+            prompt: str | tuple[Message, ...] = self._words(row.input_tokens or 1, f"row:{number}", row)
         else:
             prompt = self._texts(at, row)
         tokens = answer_tokens(row) or self.output_tokens
@@ -72,21 +71,21 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
 
     def own(self, session: int, turn: int, tokens: int) -> tuple[Message, ...]:
         """Return what a turn of a session adds to its conversation; words for so many tokens where it has no text."""
-        row = self._of(session, turn)
+        row = self.of_turn(session, turn)
         if row.prompt is None:
-            whole = tokens == row.input_tokens  # then nothing is before it
-            return (Message("user", self._words(tokens, f"session:{session}:{turn}", row.hashes if whole else None)),)
-        return _added(row, self._of(session, 0) if turn else None)
+            return (Message("user", self._words(tokens, f"session:{session}:{turn}", row)),)
+        return _added(row, self.of_turn(session, 0) if turn else None)
 
     def tools(self, session: int, turn: int) -> tuple[dict[str, Any], ...] | None:
         """Return the tools of a turn of a session."""
-        return self._of(session, turn).tools
+        return self.of_turn(session, turn).tools
 
     def answer(self, session: int, turn: int) -> str | None:
         """Return the recorded answer of a turn of a session; None where the file has none."""
-        return self._of(session, turn).answer
+        return self.of_turn(session, turn).answer
 
-    def _of(self, session: int, turn: int) -> Row:
+    def of_turn(self, session: int, turn: int) -> Row:
+        """Return the row of a turn of a session."""
         return self.table.row(self.of_session(session)[turn])
 
     def _texts(self, at: int, row: Row) -> str | tuple[Message, ...]:
@@ -101,18 +100,18 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
             if earlier == at:
                 break
             first = first or turn
-            answered = turn.answer or self._words(answer_tokens(turn) or self.output_tokens, f"answer:{earlier}", None)
+            answered = turn.answer or self._words(answer_tokens(turn) or self.output_tokens, f"answer:{earlier}")
             messages.append(Message("assistant", answered))
         return tuple(messages)
 
-    def _words(self, tokens: int, key: str, hashes: Sequence[int] | None) -> str:
+    def _words(self, tokens: int, key: str, row: Row = Row()) -> str:
         """Return the words for a prompt's tokens: a text for each whole block that has a hash, and one for the rest."""
         left = max(1, tokens - self.added_tokens)
         texts = []
-        for block in hashes or ():
-            tokens = min(BLOCK, left)
+        for block in row.hashes or ():
+            tokens = min(row.block, left)
             if tokens:
-                texts.append(self._vocabulary.text(tokens, f"block:{block}"))
+                texts.append(self._vocabulary.text(tokens, f"block:{row.scope}:{block}"))
             left -= tokens
         if left or not texts:
             texts.append(self._passages.text(max(1, round(left / self.tokens_per_word)), key))
@@ -173,10 +172,10 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
         whole: list[int] = []  # tokens of each prompt, with its history
         for place, at in enumerate(members):
             row = self.rows.table.row(at)
-            parents = _parents(row, place, members)
+            parents = _parents(row, place)
             history = whole[parents[0]] + sum(nodes[parent].output_tokens for parent in parents) if parents else 0
             own = _own_tokens(row, history)
-            fresh = own < 1 or (row.whole and bool(parents))
+            fresh = own < 1 or ((row.whole or row.hashes is not None) and bool(parents))
             if fresh:
                 own, history = prompt_tokens(row), 0
             drawn_s = self.think_ms.draw(rng) / 1000 if self.think_ms and parents else 0.0
@@ -186,7 +185,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
                     parents=parents,
                     input_tokens=own,
                     output_tokens=answer_tokens(row) or self.rows.output_tokens,
-                    pause_s=drawn_s if row.pause_s is None or not parents else row.pause_s,
+                    pause_s=drawn_s if row.pause_s is None or place == 0 else row.pause_s,
                     fresh=fresh,
                 )
             )
@@ -194,11 +193,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
         return Task(number=number, nodes=tuple(nodes))
 
 
-def _parents(row: Row, place: int, members: list[int]) -> tuple[int, ...]:
+def _parents(row: Row, place: int) -> tuple[int, ...]:
     """Return the places in the session of the rows that a row waits for."""
     if row.after is None:
         return (place - 1,) if place else ()
-    return tuple(before for before, at in enumerate(members[:place]) if at in row.after)
+    return tuple(before for before in row.after if before < place)
 
 
 def _own_tokens(row: Row, history: int) -> int:

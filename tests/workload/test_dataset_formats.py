@@ -146,7 +146,7 @@ def test_parquet_holds_prompts_messages_and_traces(tmp_path: Path) -> None:
     plain = [{"role": "user", "content": "Ja?"}]
     pq.write_table(pa.table({"messages": [plain, plain]}), tmp_path / "y.parquet")
     assert [row.prompt for row in open_dataset(tmp_path / "y.parquet").rows()] == [(Message("user", "Ja?"),)] * 2
-    columns = {"timestamp": [7, 9], "input_length": [5, 6], "output_length": [1, 2], "hash_ids": [[1, 2], [1]]}
+    columns = {"timestamp": [7, 9], "input_length": [600, 6], "output_length": [1, 2], "hash_ids": [[1, 2], [1]]}
     pq.write_table(pa.table(columns), tmp_path / "z.parquet")
     rows = list(open_dataset(tmp_path / "z.parquet").rows())
     assert [(row.at_s, row.hashes) for row in rows] == [(0.0, (1, 2)), (pytest.approx(0.002), (1,))]
@@ -162,7 +162,7 @@ def test_parquet_holds_prompts_messages_and_traces(tmp_path: Path) -> None:
         ({"messages": [{"role": "robot", "content": "x"}]}, "message 1 has no role that is known"),
         ({"messages": [{"role": "user", "content": [{"x": 1}]}]}, "a part of its messages has neither a text"),
         ({"messages": [{"role": "user", "content": None}]}, "its prompt is empty"),
-        ({"input_tokens": 5, "output_tokens": 1, "hash_ids": [1], "chat_id": 7}, "rename timestamp to at_s"),
+        ({"input_tokens": 512, "output_tokens": 1, "hash_ids": [1, 2]}, "another block_size"),
         ({"messages": "x"}, "JSON is malformed"),
         ({"prompt": 3}, "Expected 'str | null', got 'int' - at '$.prompt'"),
         ({"prompt": "a", "output_tokens": -1}, "Expected 'int' >= 0 - at '$.output_tokens'"),

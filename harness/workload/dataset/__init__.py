@@ -14,6 +14,7 @@ import msgspec
 
 from harness.workload.request import Message
 
+BLOCK = 512  # tokens of one hash where a file says none: Mooncake's, github.com/kvcache-ai/Mooncake, FAST25-release
 MOST_TOKENS = 100_000_000  # of one prompt or answer: ten times the longest context that a model has
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 PromptTokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]  # no prompt has none
@@ -34,13 +35,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     output_tokens: int | None = None
     at_s: float | None = None  # by any clock; once it is read, since the first row
     session: str = ""  # "": it belongs to none
-    after: tuple[int, ...] | None = None  # rows, from 0 on, that ended before; None: the row before of its session
-    pause_s: float | None = None  # from the end of the last of those to its own beginning
-    hashes: tuple[int, ...] | None = None  # one for each block of its prompt: equal ones begin equal prompts
+    after: tuple[int, ...] | None = None  # rows of its session, from 0 on, that ended before; None: the one before
+    pause_s: float | None = None  # from the end of the last of those, or its session's start, to its own beginning
+    hashes: tuple[int, ...] | None = None  # one for each block of the whole prompt: equal ones are equal texts
     tools: tuple[dict[str, Any], ...] | None = None  # definitions, as OpenAI's chat has them
     whole: bool = False  # the prompt is all that is sent, though it is of a session
     notes: tuple[str, ...] = ()  # what of the row is left out, or is read in one of several ways
     at_ms: float | None = None  # in place of at_s; in seconds where the first row's can only be those since 1970
+    block: int = BLOCK  # tokens of each block that has a hash
+    scope: str = ""  # where its hashes mean the same: a trace, or "" for the whole file
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,6 +109,7 @@ class _Clock:
 
     def since_first(self, row: Row) -> Row:
         """Return the row with its time since the first row; ValueError where one has a time and another none."""
+        _check_blocks(row)
         at, notes = row.at_s, row.notes
         if row.at_ms is not None:
             self._per_s = self._per_s or (1.0 if 1e9 <= row.at_ms < 1e10 else 1e3)
@@ -126,6 +127,13 @@ class _Clock:
         if row.session:
             self._latest[row.session] = at
         return msgspec.structs.replace(row, at_s=at - self._first, at_ms=None, notes=notes)
+
+
+def _check_blocks(row: Row) -> None:
+    """Raise ValueError where there are more blocks than the prompt can have."""
+    if row.hashes and row.input_tokens is not None and (len(row.hashes) - 1) * row.block >= row.input_tokens:
+        fact = f"{len(row.hashes):,} hashes of {row.block:,} tokens are more than a prompt of {row.input_tokens:,}"
+        raise ValueError(f"{fact}: its rows have to say another block_size")
 
 
 def _fields(path: Path) -> tuple[list[str], list[str]]:

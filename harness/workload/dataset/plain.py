@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from harness.base import decoding
-from harness.workload.dataset import PromptTokens, Reader, Row, Seconds, Tokens
+from harness.workload.dataset import BLOCK, PromptTokens, Reader, Row, Seconds, Tokens
 from harness.workload.dataset.messages import Entry, messages, text, tools
 from harness.workload.request import Message
 
@@ -48,7 +48,7 @@ class Values(msgspec.Struct, frozen=True):
     pause_ms: _Milliseconds | None = None
     session: str | int | None = None
     hashes: list[_Hash] | None = None
-    chat: int | str | None = None
+    block: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
     choices: Any = None
     response_format: Any = None
     tool_choice: Any = None
@@ -78,7 +78,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "pause_ms": ("delay", "delay_ms"),
     "session": ("session", "session_id", "Session ID", "conversation_id"),
     "hashes": ("hash_ids",),
-    "chat": ("chat_id",),
+    "block": ("block_size",),
     "choices": ("n",),
     "response_format": ("response_format",),
     "tool_choice": ("tool_choice",),
@@ -191,8 +191,6 @@ def turns_of(turns: Iterable[dict[str, Any]], session: str | int, place: str) ->
 
 
 def _row(found: Values, notes: list[str], place: str) -> Row:
-    if found.chat is not None and found.hashes is not None:  # Mooncake's names, with seconds and blocks of 16 tokens
-        raise ValueError("it has a chat_id, as Bailian's: rename timestamp to at_s, and leave chat_id and hash_ids out")
     prompt, answer, whole = _prompt(found, notes), found.answer, False
     if isinstance(prompt, tuple):
         if prompt and prompt[-1].role == "assistant":
@@ -222,6 +220,7 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
         session=_session(found.session),
         pause_s=None if found.pause_ms is None else found.pause_ms / 1e3,
         hashes=None if found.hashes is None else tuple(found.hashes),
+        block=found.block or BLOCK,
         tools=defined,
         whole=whole,
         notes=tuple(notes),

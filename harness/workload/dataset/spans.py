@@ -13,7 +13,7 @@ side by side.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Annotated
@@ -121,6 +121,10 @@ def _kept(span: Span, place: str) -> _Kept:
     return _Kept(Waiting(span.parent, span.began, span.ended, row is not None), row)
 
 
+def _session(kept: _Kept) -> str | None:
+    return None if kept.row is None else kept.row.session
+
+
 def _tokens(values: dict[str, _Value], names: tuple[str, ...]) -> int:
     """Return the first of the attributes that is there."""
     for name in names:
@@ -139,18 +143,22 @@ def _rows(traces: list[tuple[dict[str, _Kept], dict[str, tuple[str, ...]]]]) -> 
         if each.row is not None
     ]
     requests.sort(key=lambda request: request[:4])
-    numbers = {(trace, name): number for number, (_, _, trace, name, _) in enumerate(requests)}
+    numbers: dict[tuple[int, str], int] = {}  # of each request, in its session
+    count: Counter[str] = Counter()
+    for _, _, trace, name, row in requests:
+        numbers[trace, name] = count[row.session]
+        count[row.session] += 1
     # Of each session and trace: when the last of its requests so far ended, and its number.
     last: defaultdict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for number, (began, ends, trace, name, row) in enumerate(requests):
+    for began, ends, trace, name, row in requests:
         kept, after = traces[trace]
-        before = tuple(sorted(numbers[trace, each] for each in after[name]))
+        before = tuple(sorted(numbers[trace, each] for each in after[name] if _session(kept[each]) == row.session))
         ended = max((kept[each].span.ended for each in after[name]), default=None)
         of_session = last[row.session]
         earlier = max((found for of, found in of_session.items() if of != trace and found[0] <= began), default=None)
         if not before and earlier is not None:  # it begins a later trace of its conversation
             ended, before = earlier[0], (earlier[1],)
-        of_session[trace] = max(of_session.get(trace, (0, 0)), (ends, number))
+        of_session[trace] = max(of_session.get(trace, (0, 0)), (ends, numbers[trace, name]))
         pause_s = None if ended is None else (began - ended) / 1e9
         yield row.place, msgspec.structs.replace(row, after=before, pause_s=pause_s)
 

@@ -1,0 +1,159 @@
+"""Recorded agents: the requests that each trace must read to, by hand from its public description, and their hits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.spec.reading import build
+from harness.workload import hit_rate
+from harness.workload.dataset import table
+from harness.workload.dataset.dataset import open_dataset
+from tests.builders.datasets import file, json_lines, rows_of, sound_and_broken
+
+
+def call(
+    t: float, tokens: int, answer: int, hashes: list[int], took: float | None = 1.0, **more: Any
+) -> dict[str, Any]:
+    timed = {} if took is None else {"api_time": took}
+    return {"t": t, "type": "s", "model": "opus", "in": tokens, "out": answer, "hash_ids": hashes} | timed
+
+
+def weka(*requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "t1", "models": ["opus"], "block_size": 64, "hash_id_scope": "local", "requests": requests} | more
+
+
+# github.com/callanjfox/kv-cache-tester, docs/trace_replay_tester.md: times in seconds since the conversation began.
+SUB = {"t": 7, "type": "subagent", "agent_id": "a1"}
+INNER = [call(7, 130, 5, [1, 2, 7]), call(10, 190, 6, [1, 2, 8])]
+WEKA = [
+    weka(
+        call(0, 200, 20, [1, 2, 3, 4], 2.0),
+        call(5, 260, 10, [1, 2, 3, 5, 6]),
+        SUB | {"requests": INNER},
+        call(14, 330, 8, [1, 2, 3, 5, 9, 10]),
+    ),
+    weka(call(0, 100, 7, [1, 2]), id="t2"),
+]
+# time, input, cached, output tokens, the requests of its session that it waits for, the pause after them
+WEKA_ROWS = [
+    (0, 200, 0, 20, (), 0),
+    (5, 260, 192, 10, (0,), 3),
+    (7, 130, 128, 5, (1,), 1),
+    (10, 190, 128, 6, (2,), 2),
+    (14, 330, 256, 8, (3,), 3),
+    (0, 100, 0, 7, (), 0),  # of the second file: its hashes are its own
+]
+
+# github.com/kvcache-ai/Mooncake: milliseconds, blocks of 512; AIPerf adds sessions and pauses.
+MOONCAKE = [
+    {"session_id": "a", "timestamp": 0, "input_length": 1100, "output_length": 50, "hash_ids": [1, 2, 3]},
+    {"session_id": "b", "timestamp": 250, "input_length": 600, "output_length": 10, "hash_ids": [1, 9]},
+    {"session_id": "a", "delay": 500, "input_length": 1600, "output_length": 50, "hash_ids": [1, 2, 4, 5]},
+    {"session_id": "b", "delay": 100, "input_length": 1024, "output_length": 10, "hash_ids": [1, 9]},
+    {"session_id": "a", "delay": 1500, "input_length": 1700, "output_length": 30, "hash_ids": [1, 2, 4, 6]},
+]
+MOONCAKE_ROWS = [  # 1,024 tokens are two blocks, of which the last token is computed
+    (0, 1100, 0, 50, None, None),
+    (0.25, 600, 512, 10, None, None),
+    (0.5, 1600, 1024, 50, None, 0.5),
+    (0.35, 1024, 512, 10, None, 0.1),
+    (2.0, 1700, 1536, 30, None, 1.5),
+]
+
+# github.com/alibaba-edu/qwen-bailian-usagetraces-anon: seconds, blocks of 16, -1 for a conversation's first request.
+BAILIAN = [
+    dict(
+        zip(("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "hash_ids"), each, strict=True)
+    )
+    for each in (
+        (7, -1, 10.0, 40, 5, [1, 2, 3]),
+        (8, -1, 11.0, 20, 6, [1, 4]),
+        (9, 7, 14.0, 60, 7, [1, 2, 5, 6]),
+        (10, 9, 15.5, 70, 8, [1, 2, 5, 7, 8]),
+        (11, 7, 16.0, 50, 9, [1, 2, 9, 3]),
+    )
+]
+BAILIAN_ROWS = [
+    (0, 40, 0, 5, (), None),
+    (1, 20, 16, 6, (), None),
+    (4, 60, 32, 7, (0,), 4),
+    (5.5, 70, 48, 8, (1,), 1.5),
+    (6, 50, 32, 9, (0,), 6),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "expected", "sessions"),
+    [
+        ("weka", WEKA, WEKA_ROWS, ["t1"] * 5 + ["t2"]),
+        ("mooncake", MOONCAKE, MOONCAKE_ROWS, ["a", "b", "a", "b", "a"]),
+        ("bailian", BAILIAN, BAILIAN_ROWS, ["7", "8", "7", "7", "7"]),
+    ],
+)
+def test_a_trace_reads_to_the_requests_that_it_records(
+    tmp_path: Path, name: str, records: list[Any], expected: list[Any], sessions: list[str]
+) -> None:
+    rows = rows_of(tmp_path, "trace.jsonl", json_lines(records))
+    assert open_dataset(tmp_path / "trace.jsonl").format == name
+    found = [(row.at_s, row.input_tokens, row.output_tokens, row.after, row.pause_s) for row in rows]
+    assert [each[:4] for each in found] == [(at, tokens, out, after) for at, tokens, _, out, after, _ in expected]
+    assert [each[4] for each in found] == [pytest.approx(each[5]) for each in expected]
+    assert [row.session.split(" at ")[0] for row in rows] == sessions
+    cached = [each.cached for each in hit_rate.of_rows(rows)]
+    assert cached == [each[2] for each in expected]
+
+
+def test_times_in_a_sub_agent_may_count_from_its_own_start(tmp_path: Path) -> None:
+    inner = [call(0, 130, 5, [1, 2, 7]), call(3, 190, 6, [1, 2, 8])]
+    trace = weka(*WEKA[0]["requests"][:2], SUB | {"requests": inner}, WEKA[0]["requests"][3])
+    found = rows_of(tmp_path, "trace.json", json.dumps(trace, indent=1))
+    assert [row.at_s for row in found] == [each[0] for each in WEKA_ROWS[:5]]
+
+
+def test_the_next_request_does_not_wait_for_a_sub_agent_that_goes_on(tmp_path: Path) -> None:
+    trace = weka(call(0, 65, 1, [1, 2]), SUB | {"requests": INNER}, call(9, 65, 1, [1, 2]))
+    assert [row.after for row in rows_of(tmp_path, "x.jsonl", json_lines([trace]))] == [(), (0,), (0,), (1,)]
+
+
+def test_without_api_time_pauses_are_from_request_to_request_and_a_note_says_so(tmp_path: Path) -> None:
+    trace = weka(call(0, 65, 1, [1, 2], None), call(4, 65, 1, [1, 2], None))
+    rows = rows_of(tmp_path, "x.jsonl", json_lines([trace]))
+    assert [row.pause_s for row in rows] == [0, 4]
+    assert "pauses hold the recorded answers' time" in rows[0].notes[0]
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (weka(call(0, 65, 1, [1, 2]), block_size=None), "hash_ids and no block_size"),
+        (weka(call(5, 65, 1, [1, 2]), call(4, 65, 1, [1])), "its clock runs back, from 5 to 4 s"),
+        (weka(call(0, 64, 1, [1, 2])), "2 hashes of 64 tokens are more than a prompt of 64"),
+        (weka(), "holds no requests"),
+        (weka({"t": 0, "type": "n", "out": 5}), "its request 1 has no 'in'"),
+        (BAILIAN[0] | {"parent_chat_id": 7}, "follows itself"),
+    ],
+)
+def test_a_trace_that_cannot_be_replayed_is_refused_in_one_line(tmp_path: Path, record: Any, words: str) -> None:
+    whole = BAILIAN[1] if "chat_id" in record else weka(call(0, 65, 1, [1, 2]))
+    rows, error = sound_and_broken(tmp_path, "x.jsonl", json_lines([record, whole]))
+    assert len(rows) == 1
+    assert words in error
+
+
+def test_a_chat_before_its_parent_is_refused(tmp_path: Path) -> None:
+    rows, error = sound_and_broken(tmp_path, "x.jsonl", json_lines([BAILIAN[0], BAILIAN[2] | {"timestamp": 9.5}]))
+    assert (len(rows), "its clock runs back" in error) == (1, True)
+
+
+@pytest.mark.parametrize(("records", "expected"), [(WEKA, WEKA_ROWS), (BAILIAN, BAILIAN_ROWS)])
+def test_a_run_expects_the_trace_s_own_hits(tmp_path: Path, records: list[Any], expected: list[Any]) -> None:
+    table.write(open_dataset(file(tmp_path, "x.jsonl", json_lines(records))).rows(), tmp_path / "rows")
+    cached, prompts = (sum(each[i] for each in expected) for i in (2, 1))
+    for sessions in (False, True):
+        asked = build({"workload": {"seed": 1, "dataset": {"path": "x", "sessions": sessions}}}, place="test")
+        block = 64 if records is WEKA else 16
+        assert hit_rate.expected(asked, block=block, rows=str(tmp_path / "rows")) == pytest.approx(cached / prompts)
