@@ -89,10 +89,12 @@ class Curves(msgspec.Struct, frozen=True, eq=False):
         Below the grid it is in proportion to N, above it that of the grid's end.
         """
         x, at = np.log(self.N), np.log(np.clip(N, self.N[0], self.N[-1]))
-        k = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
-        share = (at - x[k]) / (x[k + 1] - x[k])
+        k = np.maximum(np.searchsorted(x, at) - 1, 0)
+        after = np.minimum(k + 1, len(x) - 1)  # the grid may be a single load
+        gap = x[after] - x[k]
+        share = np.divide(at - x[k], gap, out=np.zeros_like(gap), where=gap > 0)
         below = np.minimum(np.log(N / self.N[0]), 0.0)
-        return np.asarray(np.exp(self.log_X[:, k] * (1 - share) + self.log_X[:, k + 1] * share + below))
+        return np.asarray(np.exp(self.log_X[:, k] * (1 - share) + self.log_X[:, after] * share + below))
 
     def reaching(self, share: float, top: Floats) -> Floats:
         """Return the least N at which each curve has a share of `top` [D], shape [D]; the grid's end if none does."""

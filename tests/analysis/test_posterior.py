@@ -196,6 +196,12 @@ def test_curves_are_read_between_their_places_and_beyond() -> None:
 
 
 @pytest.mark.slow
+def test_curves_of_a_single_load_are_in_proportion_below_it_and_flat_above() -> None:
+    one = np.ones(1)
+    curves = Curves(N=8 * one, log_X=np.log([[80.0]]), hinge=one, plateau=one, blur=one)
+    assert curves.throughput(np.array([4.0, 8.0, 16.0])).tolist() == [pytest.approx([40.0, 80.0, 80.0])]
+
+
 def test_thousands_of_levels_make_the_same_knee_as_the_means_of_neighbours() -> None:
     N = np.arange(1.0, 3000.0)
     many = data(N, np.minimum(N, 48) / (0.01 + 0.0001 * np.minimum(N, 48)))
