@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from harness.data.judgement import Outcome
 from harness.decide.check import expression
 from harness.decide.check.decision import Decision, Report
+from harness.report.comparison_answer import interval_of
 from harness.report.document import SIMULATED, Column, Document, Section, shown
 from harness.report.format import MISSING, confidence, joined, load, number, percent, plain
 
@@ -57,8 +58,9 @@ def measured(each: Decision) -> str:
     where = f" at {load(each.open_loop, each.at)}" if each.at is not None else ""
     value = amount(each, each.value) + where
     if each.ratio is not None:
-        how = f"{each.ratio.value:.3f} × the baseline (95 % interval {each.ratio.ci95[0]:.3f}–{each.ratio.ci95[1]:.3f})"
-        return f"{how}: {amount(each, each.value)} against {amount(each, each.baseline)}{where}"
+        how = f"{each.ratio.value:.3f} × the baseline ({interval_of(each.ratio)})"
+        usual = "" if each.ratio.known else ", by how much runs usually differ"
+        return f"{how}: {amount(each, each.value)} against {amount(each, each.baseline)}{where}{usual}"
     if each.attainment is not None and each.attainment.fraction is not None:
         low, high = each.attainment.ci95 or (0.0, 1.0)
         within = f"{percent(each.attainment.fraction)} within {amount(each, each.bound)}{where * (each.value is None)}"

@@ -65,7 +65,7 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
     if apart is None:
         return Fact(_ANSWER, f"{b} against {a}: not ranked", "their levels do not reach over a common concurrency")
     figures = f"{b} has {apart.value:.3f} × the throughput of {a}"
-    ends = _interval(apart, pair.alpha)
+    ends = interval_of(apart, pair.alpha)
     over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
     counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
     basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", _usual(pair))
@@ -86,7 +86,8 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
             return Fact(_ANSWER, f"not ranked: {figures} ({ends})", joined(_settles(pair), basis))
 
 
-def _interval(of: Ratio, alpha: float = ALPHA) -> str:
+def interval_of(of: Ratio, alpha: float = ALPHA) -> str:
+    """Return the interval of a ratio, or that it says nothing."""
     return UNCERTAIN if of.uncertain else f"{(1 - alpha) * 100:.3g} % interval {ends_of(of.ci95)}"
 
 

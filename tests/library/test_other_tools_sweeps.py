@@ -25,6 +25,10 @@ SWEEPS = {
     "vllm-list.json": json.dumps([foreign.vllm(C) for C in LOADS]),
     "vllm-sweep.json": json.dumps([foreign.vllm(C, run_number=run) for C in LOADS for run in (0, 1)]),
     "vllm-sweep.csv": foreign.table([foreign.vllm(C) for C in LOADS]),
+    "vllm-bounded.json": foreign.lines([foreign.vllm(C, request_rate=1000.0) for C in LOADS]),
+    "vllm-names.csv": foreign.table(
+        [{"max_concurrency": C, "output_throughput": foreign.throughput(C)} for C in LOADS]
+    ),
     "vllm-old.jsonl": foreign.lines([foreign.old_vllm(C) for C in LOADS]),
     "sglang.jsonl": foreign.lines([foreign.sglang(C) for C in LOADS]),
     "genai-perf.json": "".join(json.dumps(foreign.genai_perf(C)) for C in LOADS),

@@ -103,6 +103,11 @@ def test_a_baseline_is_shown_as_a_ratio() -> None:
     )
 
 
+def test_a_ratio_of_single_runs_says_that_its_spread_is_the_usual_one() -> None:
+    made = decide([parse("output_tokens_per_s@8 >= 0.5*baseline")], repeats(1.0)[:1], repeats(1.0)[:1])
+    assert report.measured(made.decisions[0]).endswith("at C = 8, by how much runs usually differ")
+
+
 def test_where_documents_count_a_plateau_is_of_documents() -> None:
     run = measured(msgspec.structs.replace(summaries.full(), unit="documents"))
     (decision,) = decide([parse("plateau >= 1")], [run]).decisions

@@ -85,6 +85,15 @@ def test_an_interval_that_says_nothing_is_not_printed() -> None:
     assert "0.3" not in text
 
 
+def test_a_plateau_whose_interval_says_nothing_has_none() -> None:
+    assert CURVE is not None
+    wide = msgspec.structs.replace(CURVE, plateau_tokens_per_s=Value(4600.0, (252.0, 84_727.0)))
+    made = found(stacks=[msgspec.structs.replace(stack("one"), curve=wide), stack("other")])
+    cells = {cell for section in comparison.report(Report(workloads=[made])).sections
+             for column in section.columns for cell in column.cells}  # fmt: skip
+    assert "4,600 tok/s (too uncertain to say)" in cells
+
+
 def test_a_run_that_is_off_is_named() -> None:
     off = [OddRun("runs/3", 8.0, 0.6, left_out=True)]
     text = words(found(stacks=[stack("one", odd=off), stack("other")]))

@@ -24,7 +24,7 @@ def _matches(found: Any) -> bool:
 def _benchmarks(found: Any) -> list[Any]:
     every = [each for each in found["benchmarks"] if isinstance(at(each, "metrics"), dict)]
     kinds = {text(_strategy(each), "type_") for each in every}
-    swept = "throughput" in kinds and not kinds.isdisjoint(("constant", "poisson"))
+    swept = not kinds.isdisjoint(("throughput", "synchronous")) and not kinds.isdisjoint(("constant", "poisson"))
     return [{**each, "swept": swept} for each in every]
 
 

@@ -1,8 +1,9 @@
 """The results of `vllm bench serve --save-result` and `vllm bench sweep`: one level a table of fields, or a row.
 
 Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite, or that is ramped up, is an open loop, with
-`max_concurrency` as its bound only. What was in flight is not in the file; no more were than it has prompts. A file
-that `knee export` wrote is of a steady window, in which fewer requests may begin, and has verdicts instead.
+`max_concurrency` as its bound only, unless not half of it was achieved. What was in flight is not in the file; no more
+were than it has prompts. A file that `knee export` wrote is of a steady window, in which fewer requests may begin, and
+has verdicts instead.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ FIGURES = {
     "tpot_s": "tpot_ms",
     "e2e_s": "e2el_ms",
 }
+_BOUND = 0.5  # of a rate: a run that achieves less is held back by its bound on requests in flight
 LATENCIES = Latencies(at="{statistic}_{name}", names={"p50": ("p50", "median")})
 
 
 def _matches(found: Any) -> bool:
-    """Return whether it is a result; those before version 0.6 have no throughput of all tokens."""
+    """Return whether it is a result, or a table with its names; before version 0.6 it has no rate of all tokens."""
     return (
         isinstance(found, dict)
         and "output_throughput" in found
-        and not {"total_token_throughput", "mean_ttft_ms"}.isdisjoint(found)
+        and not {"total_token_throughput", "mean_ttft_ms", "max_concurrency"}.isdisjoint(found)
     )
 
 
@@ -52,6 +54,8 @@ def _is_own(found: Any) -> bool:
 
 def _more(found: Any) -> dict[str, Any]:
     rate, prompts = positive(found, "request_rate"), positive(found, "num_prompts")
+    if rate and positive(found, "max_concurrency") and (number(found, "request_throughput") or rate) < _BOUND * rate:
+        rate = None  # the bound on requests in flight sets the pace
     load = None if rate or text(found, "ramp_up_strategy") else positive(found, "max_concurrency")
     known = {"concurrency": load, "rate": rate, "failed": _failed(found), **lengths(found)}
     if _is_own(found):
