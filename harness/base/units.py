@@ -333,6 +333,8 @@ def _limits(
     for part in filter(None, map(str.strip, parts)):
         name, separator, value = (piece.strip() for piece in part.partition(mark))
         if not separator:
+            if name not in LIMITS and _turned(name):
+                known_limit(name, place)
             raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=f"write it like {example}")
         name = others.get(name, name)
         known_limit(name, place)
@@ -346,10 +348,22 @@ def _limits(
     return found
 
 
+def _turned(name: str) -> str:
+    """Return the question for the limit that a name means by its parts; "" where it means none.
+
+    >>> _turned("p99ttft"), _turned("ttft-p95"), _turned("TTFT99"), _turned("speed")
+    ("did you mean 'ttft_p99'?", "did you mean 'ttft_p95'?", "did you mean 'ttft_p99'?", '')
+    """
+    figure = next((each for each in sorted(FIGURES, key=len, reverse=True) if each in name.lower()), "")
+    percentile = re.search(r"[0-9][0-9.]*", name)
+    found = f"{figure}_p{percentile[0]}" if percentile else figure
+    return f"did you mean '{found}'?" if figure and found in LIMITS and re.fullmatch(r"[\w.-]+", name) else ""
+
+
 def known_limit(name: str, place: str) -> None:
     """Refuse a name that is no limit's, with the nearest right one."""
     if name not in LIMITS:
-        near = nearest(name, LIMITS)
+        near = _turned(name) or nearest(name, LIMITS)
         every = f"known: {', '.join(FIGURES)}, each also with _p and one of {', '.join(PERCENTILES)}"
         raise HarnessError(f"unknown limit {name!r}", place=place, way_out=near if near.endswith("?") else every)
 

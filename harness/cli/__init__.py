@@ -39,6 +39,10 @@ VERBS = {
 class _Verbs(click.Group):
     """Prints an operator's mistake or a wrong usage as one line; what else is raised is a bug and shows itself."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; `knee help VERB` is `knee VERB --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
         try:
             return super().make_context(*arguments, **more)

@@ -70,7 +70,7 @@ def of_run(of: OfRun) -> Spec:
         settings["type"] = of.kind if of.least is None else click.FloatRange(of.least)
     if of.kind is bool and of.sets and not of.read:
         settings["default"] = None  # the scenario's
-    return Spec((of.names, of.name) if of.name else (of.names,), settings)
+    return Spec((of.names, *of.also, *([of.name] if of.name else [])), settings)
 
 
 def under(heading: str, *specs: Spec) -> Callable[[F], F]:

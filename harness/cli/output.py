@@ -83,6 +83,18 @@ def write_plots(
         files.write(figures / f"{chart.name}.svg", png.vector(chart))
 
 
+def open_in_browser(page: Path) -> None:
+    """Open a page in the browser; where there is none, say where the page is."""
+    import webbrowser
+
+    from harness.base.errors import HarnessError
+
+    if not page.exists():
+        raise HarnessError("there is no page to open", place="--open", way_out="leave --no-plots out")
+    if not webbrowser.open_new_tab(page.absolute().as_uri()):
+        print(f"note: no browser opens {page}", file=sys.stderr)
+
+
 def must_be_files(folder: Path, *, plots: bool) -> None:
     """Raise HarnessError unless every report can be written into the folder."""
     from harness.base import files

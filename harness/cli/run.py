@@ -162,6 +162,8 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
     shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
     more = output.More(noted=view.noted)
     output.publish(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], more=more, **shown)
+    if flags["open_report"]:
+        output.open_in_browser(outcome.folder / "report.html")
     return outcome.status
 
 
@@ -186,6 +188,8 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
             scenario=resolved, view=view, command=_command(), plan=plan or campaign.plan, agreed=agreed, report=report
         )
     output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
+    if flags.get("open_report"):
+        output.open_in_browser(found.folder / "map.html")
     return found
 
 

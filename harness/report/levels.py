@@ -68,7 +68,7 @@ def throughput(level: LevelSummary, unit: Unit, price: str) -> Fact:
     """Return throughput of a level, with its interval, its requests and what they cost."""
     rate = level.requests_per_s.mean
     value = f"{number(level.throughput.mean)} {unit.per_s} ({confidence(level.throughput.ci95)}) at {load_of(level)}"
-    return Fact("Throughput", value, joined(f"{number(rate)} requests/s" if rate is not None else "", price))
+    return Fact("Throughput", value, joined(f"{number(rate)} requests/s" if rate else "", price))
 
 
 def latencies(level: LevelSummary) -> Fact:

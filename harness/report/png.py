@@ -6,7 +6,9 @@ No text is read as a formula, wherever it came from.
 from __future__ import annotations
 
 import io
+import itertools
 import math
+import warnings
 from typing import Any
 
 import msgspec
@@ -55,7 +57,8 @@ def vector(chart: Chart, inches: tuple[float, float] = PAPER) -> bytes:
     import matplotlib
 
     out = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "knee"}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "knee"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the reader's fonts have it
         figure(chart, inches).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
@@ -87,6 +90,21 @@ def figure(chart: Chart, inches: tuple[float, float] = PAPER) -> Any:
     drawn.text(0.97, 0.012, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
     head(drawn, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
     return drawn
+
+
+def legible(text: str) -> str:
+    """Return a text for a picture: what its font cannot draw, such as Chinese, by its numbers; the page has the text.
+
+    >>> legible("Qwen \u5343\u95ee 8B, 4 ± 1 µs")
+    'Qwen [U+5343 U+95EE] 8B, 4 ± 1 µs'
+    """
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font, found = get_font(findfont(FontProperties())), ""
+    for drawn, group in itertools.groupby(text, lambda each: each == "\n" or bool(font.get_char_index(ord(each)))):
+        letters = list(group)
+        found += "".join(letters) if drawn else f"[{' '.join(f'U+{ord(each):04X}' for each in letters)}]"
+    return found
 
 
 def paper(inches: tuple[float, float]) -> Any:
@@ -121,8 +139,11 @@ def head(figure: Any, title: str, subtitle: str, answer: str = "", *, simulated:
 
 def encoded(figure: Any) -> bytes:
     """Return a figure as a PNG of 256 colours, a third of the size of all, without a date or a version in it."""
+    from matplotlib.text import Text
     from PIL import Image
 
+    for each in figure.findobj(Text):
+        each.set_text(legible(each.get_text()))
     drawn = io.BytesIO()
     small = io.BytesIO()
     figure.savefig(drawn, format="png", metadata={"Software": None})

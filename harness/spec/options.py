@@ -30,6 +30,7 @@ class Option(NamedTuple):
     least: float | None = None
     name: str | None = None  # of the parameter; None: that of the option
     multiple: bool = False
+    also: tuple[str, ...] = ()  # other names of it
     with_resume: bool = False  # allowed together with --resume, which takes everything else from the folder
 
     def fields(self, value: Any) -> dict[str, Any]:
@@ -250,11 +251,12 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("--json", "Print summary.json on stdout.", kind=bool, name="as_json", with_resume=True),
         Option("--quiet", "No progress and no table.", kind=bool, with_resume=True),
         Option("--verbose", "Every remark with its advice, the details of the answer, and every table.",
-               kind=bool, with_resume=True),
+               kind=bool, with_resume=True, also=("-v",)),
         Option("--no-plots", "No curve.png and no report.html.", kind=bool, with_resume=True),
+        Option("--open", "Open report.html in the browser.", kind=bool, name="open_report", with_resume=True),
         Option("--resume", "Continue a run that ended early, with its own scenario.", "DIR"),
         Option("--list", "List the ready scenarios with their questions and stop.", kind=bool, name="list_ready"),
-        Option("--print-scenario", "Print the resolved scenario as TOML and stop.", kind=bool),
+        Option("--print-scenario", "Print the resolved scenario as TOML and stop.", kind=bool, also=("--dry-run",)),
         Option("--print-requests", "Print the first N requests as JSON lines and stop.", "N"),
         Option("--yes", "Answer yes to every question, like loading a public host.", kind=bool, with_resume=True),
         Option("--allow-env", "Variable that a scenario or a resumed folder may send.",

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
+from harness.base.errors import HarnessError
 from harness.cli import VERBS, cli, output, verb
 from harness.cli.run import shown
 from harness.spec import reading
@@ -72,10 +73,8 @@ def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
     ]  # fmt: skip
     options = [option for option in verb("run").params if isinstance(option, click.Option)]
     for option in options:
-        assert (
-            sum(line.strip().startswith((option.opts[0] + " ", option.opts[0] + ",")) for line in text.splitlines())
-            == 1
-        )
+        begins = tuple(f"{name}{end}" for name in option.opts for end in " ,")
+        assert sum(line.strip().startswith(begins) for line in text.splitlines()) == 1
     shown = text.partition("Examples:")[2].partition("Common options:")[0]
     examples = [line.strip() for line in shown.splitlines() if line.strip()]
     assert len(examples) == 5
@@ -235,3 +234,24 @@ def test_a_header_s_value_reaches_neither_disk_nor_error(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "s3cret" not in done.stdout + done.stderr
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_help_may_be_asked_for_by_a_verb() -> None:
+    assert knee("help").output == knee("--help").output
+    assert knee("help", "predict").output == knee("predict", "--help").output
+
+
+def test_the_names_that_people_try_first_are_names_of_options() -> None:
+    dry, wordy = knee("run", "sim:", "--dry-run"), knee("run", "sim:", "-v", "--print-scenario")
+    assert dry.output == wordy.output == knee("run", "sim:", "--print-scenario").output
+
+
+def test_a_page_is_opened_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open_new_tab", lambda address: bool(opened.append(address)) or True)
+    page = tmp_path / "report.html"
+    with pytest.raises(HarnessError, match="no page to open; leave --no-plots out"):
+        output.open_in_browser(page)
+    page.write_text("")
+    output.open_in_browser(page)
+    assert opened == [page.as_uri()]

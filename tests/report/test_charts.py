@@ -366,3 +366,10 @@ def test_the_png_takes_any_name_and_a_summary_without_levels() -> None:
 def test_the_hinge_of_these_tests_is_16() -> None:
     assert throughput(15.99) < P
     assert throughput(16.01) == P
+
+
+def test_a_name_that_the_font_lacks_is_drawn_by_its_numbers_and_stays_in_the_page_s_drawing() -> None:
+    """Warnings are errors here, so that a glyph that is missing would fail both."""
+    named = msgspec.structs.replace(curve(full()), subtitle="千问-8b")
+    assert png.draw(named) == png.draw(msgspec.structs.replace(named, subtitle="[U+5343 U+95EE]-8b"))
+    assert "千问-8b" in png.vector(named).decode()

@@ -352,3 +352,11 @@ def test_a_document_may_be_as_long_as_in_the_load() -> None:
 def test_a_document_that_the_load_would_not_take_ends_the_checks() -> None:
     line = "the first request failed: line_too_long (an answer longer than 32 MiB"
     says(line, embedding((32 << 20) + 1), reading.read(EMBEDDINGS, place="test"))
+
+
+@pytest.mark.parametrize(
+    "words", ["Streaming is not supported", "This model does not support streaming", "stream=true is unsupported here"]
+)
+def test_a_server_that_does_not_stream_is_asked_to_be_measured_without(words: str) -> None:
+    with pytest.raises(HarnessError, match="--no-stream measures such answers"):
+        check(taking(lambda body: (400, words) if body.get("stream") else None), wanted=asking(4))

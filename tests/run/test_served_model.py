@@ -210,3 +210,10 @@ def test_a_redirect_keeps_what_the_given_address_had_at_its_end() -> None:
         with pytest.raises(HarnessError) as caught:
             check(script, path=path)
         assert f"it redirects to https://x{path}; give" in str(caught.value)
+
+
+def test_azure_takes_its_key_in_a_header_of_its_own() -> None:
+    azure = spec(url="https://me.openai.azure.com", api_key_env="A_KEY").target
+    assert answers.way_out_of(401, azure) == "Azure takes the key as --header 'api-key: env:A_KEY'"
+    with_key = spec(url="https://me.openai.azure.com", headers={"api-key": "env:A_KEY"}).target
+    assert answers.way_out_of(401, with_key) == "see --header and --api-key-env"

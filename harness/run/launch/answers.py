@@ -216,6 +216,8 @@ def way_out_of(status: int, target: scenario.Target) -> str:
 
 
 def _way_out_of_key(status: int, target: scenario.Target) -> str:
+    if any(".azure." in url for url in target.every_url) and "api-key" not in map(str.lower, target.headers):
+        return f"Azure takes the key as --header 'api-key: env:{target.api_key_env or 'VARIABLE'}'"
     if not target.api_key_env:
         return "see --header and --api-key-env" if target.headers else "give --api-key-env VARIABLE"
     if status == 401 and DIALECTS[target.api].key != "Authorization":  # some servers of this API want it there

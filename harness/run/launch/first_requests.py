@@ -178,6 +178,9 @@ def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bo
     return notes
 
 
+_NO_STREAM = re.compile(r"stream\w*\W[^.]{0,40}\b(not|un|isn't|disabled)|not support\w*\W[^.]{0,20}stream", re.I)
+
+
 def _way_out_of_400(scenario: Scenario) -> str:
     """Return what makes a request acceptable that was refused without naming a field."""
     if not scenario.decodes:
@@ -411,6 +414,9 @@ class _Requests:
         if status >= 400 and (field := refusals.refused_field(message, self._optional(request))) is not None:
             self.drop |= {field}
             return
+        if status in (400, 422, 501) and scenario.target.streams and _NO_STREAM.search(message):
+            way_out = "--no-stream measures such answers"
+            raise HarnessError(server_words(status, message), place=place, way_out=way_out)
         if status in (400, 413, 422):
             raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(scenario))
         if (no := not_served(status, message, place)) is not None:
