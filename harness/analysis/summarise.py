@@ -31,15 +31,28 @@ from harness.analysis.rules import Purpose, findings, usable
 from harness.analysis.rules.levels import Concluded
 from harness.analysis.rules.requests import errors_above_1_percent
 from harness.analysis.rules.run import Recorded
+from harness.analysis.table import Table
 from harness.data import server_metrics
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.prediction import Prediction
-from harness.data.record import LevelNote
+from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
 from harness.data.server_metrics import Figure
-from harness.data.summary import BEYOND, Cost, Curve, Knees, RampStep, Settle, Summary, is_decided
+from harness.data.summary import (
+    BEYOND,
+    Check,
+    Cost,
+    Curve,
+    Knees,
+    NodeLoss,
+    RampStep,
+    Settle,
+    Summary,
+    WorkloadSummary,
+    is_decided,
+)
 from harness.results.result import Result
 from harness.spec.work import Unit, usd_per_million
 
@@ -49,23 +62,10 @@ def summarise(run: Result) -> Summary:
     facts = Facts.of(run.manifest)
     table = facts.table(run.records)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
-    levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
-    levels = step_account.completed(classes.with_slowdowns(levels))
-    answers = quality.of_run(run.manifest.quality, run.records, finished) if run.manifest.quality else None
-    if answers is not None:
-        pairs = zip(levels, answers.levels, strict=True)
-        levels = [msgspec.structs.replace(level, quality=each) for level, each in pairs]
+    levels, answers = _levels(run, table, finished, facts)
     of_ramp = answer.of_ramp(levels)
-    # A closed loop always has a curve; an open loop has none over concurrency.
     steady = change.steady(change.timed(of_ramp))
-    fit = curve.fit(steady.points) if _has_slots(run) else None
-    fitted = _with_times(_below_failures(_with_prediction(fit.curve, run), of_ramp), run) if fit else None
-    knees = msgspec.structs.replace(
-        fit.knees if fit else Knees(),
-        slo=slo.knee(of_ramp),
-        seats=seats.as_value(seats.find(steady.crowd)),
-        slo_rate=slo.rate_knee(of_ramp),
-    )
+    fitted, knees = _fitted(run, of_ramp, steady)
     probed = _probed(run, levels, fitted)
     workload = lengths.compared(run.manifest.scenario, table, finished)
     losses = patterns.losses(table, finished, facts.urls, fitted)
@@ -111,17 +111,53 @@ def summarise(run: Result) -> Summary:
         ramp=_ramp(run),
         phases=probed.phases if probed else None,
         workload=workload or UNSET,
-        checks=checks.of_run(
-            of_ramp,
-            knees.slo_rate.value if knee is None and knees.slo_rate else knee,
-            run.manifest.scenario.slo,
-            expected_hits=run.manifest.workload.expected_hit_rate or None,
-            workload=workload,
-            losses=losses,
-        )
-        or UNSET,
+        checks=_checks(run.manifest, of_ramp, knees, knee, workload, losses) or UNSET,
         node_losses=losses or UNSET,
         unloaded_quality=answers.unloaded if answers is not None else UNSET,
+    )
+
+
+def _levels(
+    run: Result, table: Table, finished: Sequence[Level], facts: Facts
+) -> tuple[list[LevelSummary], quality.Quality | None]:
+    """Return the finished levels, and what the canaries say of the answers; None without canaries."""
+    levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
+    levels = step_account.completed(classes.with_slowdowns(levels))
+    if not run.manifest.quality:
+        return levels, None
+    answers = quality.of_run(run.manifest.quality, run.records, finished)
+    pairs = zip(levels, answers.levels, strict=True)
+    return [msgspec.structs.replace(level, quality=each) for level, each in pairs], answers
+
+
+def _fitted(run: Result, levels: Sequence[LevelSummary], steady: change.Steady) -> tuple[Curve | None, Knees]:
+    """Return the curve, which an open loop does not have, and the knees."""
+    fit = curve.fit(steady.points) if _has_slots(run) else None
+    knees = msgspec.structs.replace(
+        fit.knees if fit else Knees(),
+        slo=slo.knee(levels),
+        seats=seats.as_value(seats.find(steady.crowd)),
+        slo_rate=slo.rate_knee(levels),
+    )
+    return _with_times(_below_failures(_with_prediction(fit.curve, run), levels), run) if fit else None, knees
+
+
+def _checks(
+    manifest: Manifest,
+    levels: Sequence[LevelSummary],
+    knees: Knees,
+    knee: float | None,
+    workload: WorkloadSummary | None,
+    losses: list[NodeLoss],
+) -> list[Check]:
+    """Return the operational checks, at the knee or at the highest rate that meets the SLO."""
+    return checks.of_run(
+        levels,
+        knees.slo_rate.value if knee is None and knees.slo_rate else knee,
+        manifest.scenario.slo,
+        expected_hits=manifest.workload.expected_hit_rate or None,
+        workload=workload,
+        losses=losses,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.analysis.answer import of_ramp
-from harness.analysis.rules import Purpose, by_code, invalid_by, usable
+from harness.analysis.rules import Place, Purpose, by_code, invalid_by, usable
 from harness.analysis.rules.levels import drift
 from harness.analysis.rules.requests import stalled
 from harness.analysis.rules.run import incomplete, run_note, server_changed, spool_damaged
@@ -86,12 +86,12 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
 def _is_news(remark: Remark) -> bool:
     """Return whether the rest of the first screen does not say it."""
     rule = by_code(remark.code)
-    return rule is None or rule.on_first_screen
+    return rule is None or rule.place is not Place.NOWHERE
 
 
 def _is_usual(remark: Remark) -> bool:
     rule = by_code(remark.code)
-    return remark.gravity == Gravity.NOTE and rule is not None and rule.usual
+    return remark.gravity == Gravity.NOTE and rule is not None and rule.place is Place.LAST
 
 
 def _repeated(summary: Summary) -> set[str]:

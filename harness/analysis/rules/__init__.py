@@ -60,6 +60,14 @@ class Purpose(enum.Enum):
     MISS = enum.auto()
 
 
+class Place(enum.Enum):
+    """Where the first screen prints what a rule found."""
+
+    FIRST = enum.auto()
+    LAST = enum.auto()  # most results have it
+    NOWHERE = enum.auto()  # what it says is there already
+
+
 T = TypeVar("T", bound=Context)
 Found = Finding | Iterable[Finding] | None
 
@@ -72,8 +80,7 @@ class Rule(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     of: type[T]
     severities: tuple[Gravity, ...]
     brief: str  # its line on the first screen, {} is where; "": its message
-    on_first_screen: bool  # False: what it says is there already
-    usual: bool  # most results have its note, so that others come before it
+    place: Place  # on the first screen
     kinds: bool  # a kind follows the code
     excused_for: tuple[Purpose, ...]  # for which an invalid level is still good
     follows: str  # code of the rule with which it is excused: its cause
@@ -112,8 +119,7 @@ def rule(
     *severities: Gravity,
     brief: str = "",
     code: str = "",
-    on_first_screen: bool = True,
-    usual: bool = False,
+    place: Place = Place.FIRST,
     kinds: bool = False,
     excused_for: tuple[Purpose, ...] = (),
     follows: str = "",
@@ -127,8 +133,7 @@ def rule(
             of=of,
             severities=severities,
             brief=brief,
-            on_first_screen=on_first_screen,
-            usual=usual,
+            place=place,
             kinds=kinds,
             excused_for=excused_for,
             follows=follows,

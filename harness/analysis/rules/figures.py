@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.analysis.rules import Finding, rule
+from harness.analysis.rules import Finding, Place, rule
 from harness.analysis.rules.requests import MERGED, Measured, answered, read_late, remedy_for, too_many_fail
 from harness.analysis.stats import SAMPLES, half_width
 from harness.data.judgement import DOUBT, NOTE
@@ -125,7 +125,7 @@ def engines_imbalanced(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer", usual=True)
+@rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer", place=Place.LAST)
 def window_too_short(level: Measured) -> Finding | None:
     """Throughput has no interval; a note where a longer window gives one."""
     s, request = level.s, level.s.e2e_s.mean
@@ -147,7 +147,7 @@ def window_too_short(level: Measured) -> Finding | None:
 
 
 # Where a level has no interval, this says no more on the first screen.
-@rule(Measured, NOTE, on_first_screen=False)
+@rule(Measured, NOTE, place=Place.NOWHERE)
 def fit_error_assumed(level: Measured) -> Finding | None:
     """The window is too short for an error of its throughput; the fit takes it from the scatter of the levels."""
     s = level.s
@@ -342,7 +342,7 @@ def gpu_power_capped(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, NOTE, brief="too few requests for p99{}: measure for longer", usual=True)
+@rule(Measured, NOTE, brief="too few requests for p99{}: measure for longer", place=Place.LAST)
 def too_few_samples(level: Measured) -> Finding | None:
     """The window has too few requests for p99."""
     n = level.s.first_s.n
@@ -356,7 +356,7 @@ def too_few_samples(level: Measured) -> Finding | None:
 
 
 # Where a level has no interval, this says no more on the first screen.
-@rule(Measured, NOTE, on_first_screen=False)
+@rule(Measured, NOTE, place=Place.NOWHERE)
 def transient_unchecked(level: Measured) -> Finding | None:
     """The window is too short to tell whether the server was still warming up."""
     if LevelNote.TRANSIENT_UNCHECKED not in level.notes:

@@ -16,7 +16,7 @@ from harness.analysis.explanation import KV_FULL
 from harness.analysis.phases import Probed
 from harness.analysis.points import PooledLevels
 from harness.analysis.quality import PHRASES, Quality
-from harness.analysis.rules import Finding, rule
+from harness.analysis.rules import Finding, Place, rule
 from harness.analysis.rules.observed import quota_limited
 from harness.analysis.rules.requests import PROCESSOR_IDLE
 from harness.data.judgement import DOUBT, NOTE, Outcome
@@ -53,7 +53,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The first screen has it in the headline, as why the knee is not found.
-@rule(Fitted, NOTE, on_first_screen=False)
+@rule(Fitted, NOTE, place=Place.NOWHERE)
 def knee_not_identifiable(fit: Fitted) -> Finding | None:
     """There are fewer valid levels than a knee needs."""
     n = len(fit.levels.N)
@@ -82,7 +82,7 @@ def throughput_collapses(fit: Fitted) -> Finding | None:
     )
 
 
-@rule(Fitted, NOTE, on_first_screen=False)  # the headline has it, too
+@rule(Fitted, NOTE, place=Place.NOWHERE)  # the headline has it, too
 def plateau_not_reached(fit: Fitted) -> Finding | None:
     """The levels do not show where throughput stops rising."""
     if not fit.reasons or fit.upright < len(fit.levels.X):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from harness.analysis.rules import Finding, Purpose, rule
+from harness.analysis.rules import Finding, Place, Purpose, rule
 from harness.base.units import span
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.levels import Drift, LevelSummary, Trend
@@ -242,7 +242,7 @@ class Answered(msgspec.Struct, frozen=True):
         return [record for record in self.records if record.level == self.level.index]
 
 
-@rule(Answered, NOTE, kinds=True, on_first_screen=False)  # it is printed under the table
+@rule(Answered, NOTE, kinds=True, place=Place.NOWHERE)  # it is printed under the table
 def said(level: Answered) -> Iterator[Finding]:
     """The server or the system said this of the first error of that name."""
     words: dict[str, str] = {}

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.patterns import STOPPED
-from harness.analysis.rules import Finding, rule
+from harness.analysis.rules import Finding, Place, rule
 from harness.base.terminal import few
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.manifest import Manifest, Shard
@@ -166,7 +166,7 @@ def nothing_measured(run: Recorded) -> Finding | None:
     return Finding("no level is finished: there is no answer", "give the run more time")
 
 
-@rule(Recorded, NOTE, usual=True)
+@rule(Recorded, NOTE, place=Place.LAST)
 def run_note(run: Recorded) -> Iterator[Finding]:
     """The run has any other remark."""
     stops = [step.reason for step in run.manifest.ramp or () if step.stopped]
