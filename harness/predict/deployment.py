@@ -26,11 +26,17 @@ _USUAL_MFU = {
 _OTHER_MFU = 0.38  # an A100's
 _GIB = 2**30
 _LARGE = 70 * _GIB  # memory from which vLLM takes larger defaults
-_WORKSPACES = 0.4 * _GIB  # CUDA graphs and workspaces of kernels
+_WORKSPACES = 0.2 * _GIB  # of kernels
+# What vLLM's sampler holds of a full batch while it measures its memory; bytes a logit. The first is of five models of
+# one to two GPUs with 0.11 (llm-d-benchmark, config_explorer/empirical-vllm-memory-results.md: 38.4 to 39.6), the other
+# of 0.25 on an H100 (results/live-h100-bf16).
+SAMPLER, LEAN_SAMPLER = 38.5, 6.0
+_GRAPHS = 0.7 * _GIB  # CUDA graphs, where there are experts; same source: 0.39 and 1.03, dense models none
+_TILE = 256  # columns: expert weights in mxfp4 are padded to whole tiles (same source: gpt-oss takes 1.067 of its own)
 # Times slower and faster within which about four in five published levels lie, by the kind of model.
 _SPREAD = {"dense": (1.15, 1.22), "experts": (1.22, 1.3), "latent attention": (1.35, 1.35)}
 _UNTESTED = 1.6  # times slower still where the constants are a guess: other vendors, older cards, this machine's cores
-MEMORY = 2**30  # bytes a GPU
+MEMORY = 1.25 * 2**30  # bytes that a GPU has less or more for KV than estimated, docs/predict.md
 _LARGEST = 64  # GPUs of one replica that a way out proposes
 
 
@@ -49,6 +55,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     o_api: float = 0.0  # seconds per request outside the batch: HTTP, tokenizer, the client's turnaround
     gpu_memory_utilization: float = 0.9
     activations: float | None = None  # bytes a replica; None: by the model and the largest step
+    sampler_bytes: float = SAMPLER  # a logit of a full batch; a rank of TP holds its share
     nontorch: float | None = None  # bytes a GPU; None: 0.15 GiB alone, 0.6 GiB among others
     max_num_seqs: int = 256  # of one replica; `deployment` has more on large cards
     block_size: int = 16  # tokens
@@ -178,8 +185,11 @@ def weights_per_gpu(model: Model, deployment: Deployment) -> float:
     stored = weights(model)
     if deployment.weight_bytes is not None:
         return deployment.weight_bytes / deployment.tp / deployment.pp
-    experts = stored.experts * stored.expert
-    return ((stored.total - experts) / deployment.tp + experts / max(deployment.tp, deployment.ep)) / deployment.pp
+    experts, tiles = stored.experts * stored.expert, 1.0
+    if model.stored.method == "mxfp4":
+        tiles = math.ceil(model.hidden / _TILE) * _TILE / model.hidden
+    rest = (stored.total - experts) / deployment.tp
+    return (rest + experts * tiles / max(deployment.tp, deployment.ep)) / deployment.pp
 
 
 def kv_share(kv_heads: int, tp: int) -> float:
@@ -216,9 +226,8 @@ def activations(model: Model, deployment: Deployment) -> float:
     """Return what one GPU needs to compute the largest step, besides weights and KV; bytes.
 
     A step of T tokens holds their hidden states and what one layer makes of them, 2 bytes each: T (4 h + 3 f / TP), and
-    with experts T (4 h + k (h + 3 f_e / TP)), whichever is more; or the logits of a full batch, 6 V max_num_seqs. 0.4
-    GiB more are CUDA graphs and workspaces. On an H100 with an 8B model vLLM 0.25 left 1.35e9 bytes less for KV than
-    weights leave of its share; this gives 1.5e9.
+    with experts T (4 h + k (h + 3 f_e / TP)), whichever is more; or the logits of a full batch, `sampler_bytes` each.
+    Workspaces, and with experts CUDA graphs, come on top.
     """
     if deployment.activations is not None:
         return deployment.activations / deployment.tp
@@ -228,8 +237,8 @@ def activations(model: Model, deployment: Deployment) -> float:
     widths = [model.dense / dense / h / tp] if dense else []
     if mix:
         widths.append(mix.per_token * (h + mix.each / h / tp))
-    logits = deployment.max_num_seqs * model.vocab * 6 if model.generates else 0
-    return max(2 * tokens * (4 * h + max(widths, default=0.0)), logits) + _WORKSPACES
+    logits = deployment.max_num_seqs * model.vocab * deployment.sampler_bytes / tp if model.generates else 0
+    return max(2 * tokens * (4 * h + max(widths, default=0.0)), logits) + _WORKSPACES + (_GRAPHS if mix else 0.0)
 
 
 def usual_batched_tokens(gpu: Gpu) -> int:
@@ -304,7 +313,7 @@ def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
 
     Each step is as many times slower or faster as published levels of such models were (docs/predict.md). Constants of
     untested cards are those of others, so their slow end lies lower. Besides, a GPU has MEMORY bytes less or more
-    for KV than its memory says.
+    for KV than its memory says; the slow end has a sampler that no rank shares, the fast one a lean one.
     """
     slower, faster = _SPREAD[kind(model)]
     return slower * (_UNTESTED if constants(deployment.gpu) == "guess" else 1.0), faster

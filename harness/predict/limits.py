@@ -28,8 +28,8 @@ def caps(
     """Return the limits on the batch of one replica by name; None where that one never binds.
 
     kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's. max_num_batched_tokens:
-    as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it at the slow end, queued ones
-    too.
+    as many as a step's tokens allow, M / (1 + P'/G), and one whose prompt takes several steps. slo: the most users
+    within it at the slow end, queued ones too.
     kv_traffic, compute and prefill bend the curve where they overtake the weights, memory traffic and decoding; the
     others stop it.
     """
@@ -55,7 +55,9 @@ def stops_of(model: Model, deployment: Deployment, workload: MeanLengths) -> dic
     }
     if deployment.max_num_batched_tokens and workload.output_tokens:
         fresh = workload.input_tokens * (1 - deployment.prefix_hit)
-        out["max_num_batched_tokens"] = deployment.max_num_batched_tokens / (1 + fresh / workload.output_tokens)
+        out["max_num_batched_tokens"] = max(
+            1.0, deployment.max_num_batched_tokens / (1 + fresh / workload.output_tokens)
+        )
     return out
 
 

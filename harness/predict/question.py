@@ -15,19 +15,19 @@ from harness.data.prediction import Prediction, batch_cap
 from harness.predict import claims, limits, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config, short
 from harness.predict.claims import Claim
-from harness.predict.deployment import Deployment, deployment
+from harness.predict.deployment import Deployment, deployment, slow
 from harness.predict.limits import ThroughputLimit
 from harness.predict.model import (
     Model,
     beyond_context,
-    kv_bytes_per_token,
+    kv_bytes,
     model,
     parameters,
     weight_bytes,
     weight_bytes_per_step,
 )
 from harness.predict.roofline import Roofline
-from harness.predict.step import prefill_time, step_cost
+from harness.predict.step import fastest, prefill_time, step_cost
 from harness.spec.work import MeanLengths, Mixture, means
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -148,9 +148,10 @@ def rule_comparisons(
     model: Model, where: Deployment, workload: MeanLengths, slo: Mapping[str, float]
 ) -> list[RuleComparison]:
     """Return the usual rules of thumb for one replica against the whole model (docs/method.md, Rules of thumb)."""
-    ctx, kv, W = workload.context, kv_bytes_per_token(model), weight_bytes_per_step(model)
+    ctx, W = workload.context, weight_bytes_per_step(model)
+    kv = kv_bytes(model, ctx) / ctx  # windows and states in their own size
     n = where.tp * where.pp
-    BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n
+    BW, MBU, F, count = where.gpu.bandwidth * n, where.mbu, fastest(model, where.gpu) * n, parameters(model)
     cost, caps = step_cost(model, where), limits.caps(model, where, workload, slo)
     cap = batch_cap(caps)
 
@@ -164,9 +165,9 @@ def rule_comparisons(
         RuleComparison("half of it", "W / (ctx·kv)", "requests", rules.b_star(W, ctx, kv), _half(throughput, far)),
         RuleComparison(
             "prefill",
-            "F·MFU / 2N",
+            "F·MFU / 2N",  # without the head, which only the last token of a prompt needs
             "prompt tok/s",
-            rules.prefill0(F, where.mfu_prefill, parameters(model).matmul),
+            rules.prefill0(F, where.mfu_prefill, count.matmul - count.head),
             workload.input_tokens / prefill_time(cost, workload.input_tokens),
         ),
         RuleComparison(
@@ -178,10 +179,10 @@ def rule_comparisons(
         ),
         RuleComparison("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
     ]
-    token = [limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")]
+    token = {name: limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")}
     if token:
-        alone = steady.slo_concurrency(cost, workload, cap, {"itl": min(token)})
-        within = rules.slo_batch(min(token), W, ctx, kv, BW, MBU)
+        alone = steady.slo_concurrency(step_cost(model, slow(model, where)), workload, cap, token)
+        within = rules.slo_batch(min(token.values()), W, ctx, kv, BW, MBU)
         rows.append(RuleComparison("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
     return rows
 

@@ -24,7 +24,7 @@ from harness.base.errors import HarnessError
 from harness.data.manifest import Roof, RoofWindow
 from harness.data.prediction import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel, batch_cap
 from harness.predict.catalog import doubts
-from harness.predict.deployment import MEMORY, Deployment, fast, kv_capacity, room, slow, smallest_tp
+from harness.predict.deployment import LEAN_SAMPLER, MEMORY, Deployment, fast, kv_capacity, room, slow, smallest_tp
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import ridge
@@ -32,6 +32,7 @@ from harness.predict.steady import TOGETHER, SteadyState, latencies, meets, stea
 from harness.predict.step import (
     StepCost,
     decode_time,
+    fastest,
     layer_overhead,
     prefill_compute,
     prefill_time,
@@ -63,11 +64,14 @@ def predict(
     if not model.generates and workload.output_tokens:
         workload = MeanLengths(workload.input_tokens, 0.0, inputs=workload.inputs)
     one, dp = caps(model, deployment, workload, slo), deployment.dp
-    cap = batch_cap(one)
     band = _ends(model, deployment, workload)
     mid = band[1].cost
     stops = hinges(mid, workload, one)
-    top = cap * dp if cap < math.inf else float(max(levels, default=1))
+
+    def most(end: _End) -> float:
+        """Return the users from whom on this end is flat, or the most of those asked for."""
+        return end.cap * dp if end.cap < math.inf else float(max(levels, default=1))
+
     closed = Prediction(
         model=model.name,
         gpu=deployment.gpu.key,
@@ -78,7 +82,7 @@ def predict(
         inputs=workload.inputs if workload.inputs > 1 else UNSET,
         binding_cap=binding_cap(stops, one),
         caps={name: None if each is None or each == math.inf else each * dp for name, each in one.items()},
-        plateau_tokens_per_s=_tokens([_of_all(end, workload, top, dp) for end in band], workload),
+        plateau_tokens_per_s=_tokens([_of_all(end, workload, most(end), dp) for end in band], workload),
         single_stream_tokens_per_s=_tokens([_of_all(end, workload, 1, dp) for end in band], workload),
         hinge_concurrency=min(stops.values()) * dp if stops else None,
         levels=[_level(C, band, deployment, workload, one, slo, price) for C in levels],
@@ -106,11 +110,13 @@ class _End(msgspec.Struct, frozen=True):
 
 def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_End, _End, _End]:
     """Return the slow end, the middle and the fast end of one replica."""
-    cap = batch_cap(stops_of(model, middle, workload))
+    cap, sampler = batch_cap(stops_of(model, middle, workload)), middle.sampler_bytes
+    full = msgspec.structs.replace(middle, sampler_bytes=sampler * middle.tp)
+    lean = msgspec.structs.replace(middle, sampler_bytes=min(sampler, LEAN_SAMPLER))
     return (
-        _End(step_cost(model, slow(model, middle)), min(cap, _cap(model, middle, workload, -MEMORY))),
+        _End(step_cost(model, slow(model, middle)), min(cap, _cap(model, full, workload, -MEMORY))),
         _End(step_cost(model, middle), cap),
-        _End(step_cost(model, fast(model, middle)), max(cap, _cap(model, middle, workload, MEMORY))),
+        _End(step_cost(model, fast(model, middle)), max(cap, _cap(model, lean, workload, MEMORY))),
     )
 
 
@@ -251,11 +257,14 @@ class Roofline(msgspec.Struct, frozen=True):
 
 
 def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: Sequence[float]) -> Roofline:
-    """Return where the phases lie under the data sheet's roofs, with the shares that the deployment reaches of them."""
+    """Return where the phases lie under the data sheet's roofs, with the shares that the deployment reaches of them.
+
+    The roof is that of the fastest precision in which the model multiplies; work in others counts as longer.
+    """
     card, n = deployment.gpu, deployment.tp * deployment.pp
     cost, ideal = step_cost(model, deployment), msgspec.structs.replace(deployment, mbu=1.0, mfu_decode=1.0)
     peaks = step_cost(model, msgspec.structs.replace(ideal, mfu_prefill=1.0))
-    bandwidth, flops, P = card.bandwidth * n, card.flops["bf16"] * n, workload.input_tokens
+    bandwidth, flops, P = card.bandwidth * n, fastest(model, card) * n, workload.input_tokens
 
     def decoding(B: float) -> tuple[float, float, float]:
         work = work_of(peaks, B, B * workload.context)
@@ -323,6 +332,7 @@ def _by_steps(
     from harness.predict.stepped import at_levels  # which predictions in closed form start without
 
     cost, cap, mean = step_cost(model, deployment), batch_cap(closed.caps), means(mixture)
+    slowest = step_cost(model, slow(model, deployment))
     top = max(1, math.floor(cap)) if cap < math.inf else max((each.concurrency for each in closed.levels), default=1)
     predicted = [*predict(model, deployment, mean, [1, top]).levels, *closed.levels]
     stepped = at_levels(model, deployment, mixture, predicted)
@@ -335,7 +345,7 @@ def _by_steps(
         closed,
         single_stream_tokens_per_s=single.output_tokens_per_s,
         plateau_tokens_per_s=plateau.output_tokens_per_s,
-        levels=[_judged(level, cost, mean, slo) for level in levels] if slo else levels,
+        levels=[_judged(level, slowest, mean, slo) for level in levels] if slo else levels,
         step_machine=stepped[2:],
         assumptions=msgspec.structs.replace(closed.assumptions, prefill_s=alone, prefill_beside_s=mixed),
         notes=[*closed.notes, _STEPPED],
@@ -362,7 +372,9 @@ def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
 
 
 def _judged(level: PredictedLevel, cost: StepCost, mean: MeanLengths, slo: Mapping[str, float]) -> PredictedLevel:
-    """Return the level with whether its latencies meet the SLO."""
-    itl = math.nan if level.itl_s is None else level.itl_s
-    point = SteadyState(level.concurrency, level.output_tokens_per_s.mid, itl, level.ttft_s)
+    """Return the level with whether its latencies meet the SLO at the slow end, of which `cost` is."""
+    tokens = level.output_tokens_per_s
+    longer = tokens.mid / tokens.low
+    itl = math.nan if level.itl_s is None else level.itl_s * longer
+    point = SteadyState(level.concurrency, tokens.low, itl, level.ttft_s * longer)
     return msgspec.structs.replace(level, meets_slo=meets(latencies(point, cost, mean, TOGETHER[1]), slo))

@@ -56,7 +56,7 @@ def steady_state(cost: StepCost, workload: MeanLengths, C: float, cap: float) ->
         return _without_decoding(cost, workload, C, cap)
     B, gain = min(C, cap), tokens_a_step(cost, workload)
     work, cached = work_of(cost, B, B * workload.context), cost.cached * P
-    t_dec, t_pre = work.all(max(work.memory, work.compute)), prefill_time(cost, P, cached, B, B - 1)
+    t_dec, t_pre = work.all(max(work.memory, work.compute)), prefill_time(cost, P, cached, B, B)
     step = mixed_step(B * gain, G, t_dec, t_pre)
     w = cost.fused * max(0.0, B - 1) / B
     if w:
@@ -89,7 +89,7 @@ def _without_decoding(cost: StepCost, workload: MeanLengths, C: float, cap: floa
 def prefilling(cost: StepCost, workload: MeanLengths, B: float) -> float:
     """Return the seconds of the prefills in one step."""
     P = workload.input_tokens
-    return B * tokens_a_step(cost, workload) / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B, B - 1)
+    return B * tokens_a_step(cost, workload) / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B, B)
 
 
 # ---- latencies -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.predict.catalog import Gpu
 from harness.predict.deployment import Deployment, check, kv_share
 from harness.predict.model import Model, expert_hits, kind, parameters, weights
 
@@ -168,6 +169,20 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
     return seconds
 
 
+def fastest(model: Model, gpu: Gpu) -> float:
+    """Return the card's peak in the fastest precision that matrices of the model multiply in; FLOP/s."""
+    mix = model.experts
+    counts = {"attention": 1, "dense": model.dense, "experts": mix and mix.each, "shared": mix and mix.shared}
+    used = {
+        compute
+        for part, count in counts.items()
+        if count
+        for share, _, compute in model.stored.shares(part)
+        if share > 0
+    }
+    return max(gpu.flops.get(each, gpu.flops["bf16"]) for each in used)
+
+
 def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
     """Return latency of a pass and time of a token on the links; seconds. comm(t) is the first plus t times the second.
 
@@ -303,7 +318,7 @@ def mixed_time(
     """
     if not chunks:
         return decode_time(cost, B, context)
-    serial = (decode_time(cost, B, context) if B else cost.step) + _prompts_time(cost, chunks, running, B - joined)
+    serial = (decode_time(cost, B, context) if B else cost.step) + _prompts_time(cost, chunks, running, B)
     w = cost.fused * (B - joined) / B if B else 0.0
     if not w:
         return serial

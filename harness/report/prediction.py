@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
 _GUESSED = "Cards whose MBU, MFU and overheads are a guess stand last."
+_ALIKE = 0.01
 _SHARES = ("mbu", "mfu_prefill", "mfu_decode")
 PARAMETERS = {
     "mbu": "MBU",
@@ -83,7 +84,11 @@ def _head(prediction: Prediction) -> list[str]:
     else:
         plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
         lines.append(f"plateau {_band(plateau)} input tok/s; one request alone {_band(single)}; {bound}")
-    kv = f"{number(has.kv_bytes_per_token)} B of KV a token, " if has.kv_bytes_per_token else ""
+    token, request = has.kv_bytes_per_token or 0.0, has.kv_bytes_per_request or 0.0
+    context = prediction.input_tokens + prediction.output_tokens / 2
+    kv = f"{number(token)} B of KV a token, " if token else ""
+    if token and abs(request / context / token - 1) > _ALIKE:  # windows or states: no figure a token holds for all
+        kv = f"{number(request / 1e6)} MB of KV a request of {number(context)} tokens, "
     lines.append(
         f"{_billions(has.parameters)}e9 parameters, {_billions(has.weight_bytes)} GB of weights, {kv}"
         + (f"KV cache of {number(has.kv_tokens)} tokens a replica" if has.kv_tokens else "no KV cache")

@@ -40,7 +40,7 @@ def test_the_first_token_leaves_with_the_prefill_and_one_with_every_step_after_i
     server.submit(SimulatedRequest(7, 100, 3))
     first, second, third = server.step(), server.step(), server.step()
     assert [step.tokens for step in (first, second, third)] == [[(7, 0, False)], [(7, 1, False)], [(7, 2, True)]]
-    assert first.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100))
+    assert first.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100, decoding=1))
     assert second.duration == pytest.approx(decode_time(COST, 1, 101))
     assert server.step() is None
 
@@ -106,7 +106,7 @@ def test_the_youngest_loses_its_blocks_and_later_prefills_all_it_had_again():
     again = server.step()
     assert again.tokens == [(2, 1, False)]  # goes on where it stopped
     assert again.prefilled == 1
-    assert again.duration == pytest.approx(decode_time(COST, 1, 33) + prefill_time(COST, 33))
+    assert again.duration == pytest.approx(decode_time(COST, 1, 33) + prefill_time(COST, 33, decoding=1))
 
 
 def test_cancelling_frees_the_slot_and_the_blocks_at_once():
@@ -195,7 +195,7 @@ def test_a_cached_prefix_is_not_computed():
     server.submit(SimulatedRequest(1, 100, 2))
     step = server.step()
     assert step.computed == 25
-    assert step.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100, 75))
+    assert step.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100, 75, decoding=1))
 
 
 def test_a_preempted_request_finds_its_prefix_again():
@@ -407,7 +407,6 @@ class Plain:
         for each in [each for each in self.running if each["over"]]:
             self.free += each["held"]
             self.running.remove(each)
-        joined = []
         before, chunks, known = self.preemptions, [], lambda each: each["request"].prompt_tokens + each["done"]
         for each in list(self.running):
             if each["computed"] >= known(each) - each["done"] and each.get("decodes"):
@@ -429,14 +428,12 @@ class Plain:
             chunks.append((each["computed"], end))
             left -= end - each["computed"]
             each["computed"], each["decodes"] = end, end == known(each)
-            joined.append(each)
         if not self.running:
             return None
         ready = [each for each in self.running if each.get("decodes")]
         seconds = decode_time(self.cost, len(ready), sum(map(known, ready))) if ready else self.cost.step
         cost = self.cost
-        decoded_before = [each for each in ready if not any(each is other for other in joined)]
-        weights = 0.0 if decoded_before else cost.weights  # which they read anyway
+        weights = 0.0 if ready else cost.weights  # which they read anyway
         computing = [
             cost.prompt * (end - start) + cost.prompt_head + cost.prompt_attend * (end**2 - start**2)
             for start, end in chunks

@@ -100,7 +100,7 @@ def test_a_prompt_is_computed_only_behind_the_whole_blocks_that_it_shares():
     server.submit(request(2, 100, 2, [1, 2, 3, 40, 50, 60]))
     step = server.step()
     assert (step.computed, server.cached_tokens(2)) == (52, 48)  # three blocks of 16
-    assert step.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100, 48))
+    assert step.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100, 48, decoding=1))
 
 
 @pytest.mark.parametrize(("prompt", "computed"), [(96, 16), (97, 1), (111, 15)])

@@ -139,7 +139,7 @@ def test_an_answer_shorter_than_a_burst_takes_one_step_all_the_same():
     assert cost.accepted > 2
     point = steady_state(cost, MeanLengths(100, 2), 1, 16)
     assert point.itl == 0
-    assert point.ttft == pytest.approx(decode_time(cost, 1, 101) + prefill_time(cost, 100))
+    assert point.ttft == pytest.approx(decode_time(cost, 1, 101) + prefill_time(cost, 100, decoding=1))
 
 
 def test_above_the_cap_ttft_rises_by_one_service_time_per_user():

@@ -226,7 +226,7 @@ def test_one_place_and_one_token_a_request_is_lindleys_queue(plan):
     seen = open_loop(machine(max_num_seqs=1), lengths, times, warm_up=0.0)
     free, waits = 0.0, []
     for at, (P, _) in zip(times, lengths, strict=True):
-        free = max(free, at) + decode_time(COST, 1, P) + prefill_time(COST, P)
+        free = max(free, at) + decode_time(COST, 1, P) + prefill_time(COST, P, decoding=1)
         waits.append(free - at)
     assert seen.seconds == pytest.approx(free)
     if not seen.unstable:
