@@ -2,7 +2,8 @@
 
 Constants of `harness.predict` were set on this file, so the first table flatters. The second one does not: models and
 cards go in five parts, and each part is judged with constants that were set on the other four. What is searched there
-stands in `_START`; what other sources gave (MBU, MFU of Hopper cards, overheads of dense models) stays.
+stands in `_START`, and besides what a first token waits for in each engine; what other sources gave (MBU, MFU of
+Hopper cards, overheads of dense models) stays.
 
 The file has rows that were published under two names: the same setup and the same figures to the last digit. Each
 counts once.
@@ -21,7 +22,7 @@ import msgspec
 from harness.base.errors import HarnessError
 from harness.data.prediction import PredictedLevel
 from harness.predict.catalog import gpu, model_config
-from harness.predict.deployment import Deployment, deployment
+from harness.predict.deployment import FRONT_ENDS, Deployment, deployment
 from harness.predict.model import Model, kind, model
 from harness.predict.roofline import predict
 from harness.spec.work import MeanLengths
@@ -117,8 +118,9 @@ def _curve(name: str, rows: list[dict[str, str]]) -> Curve:
     figures |= {name: int(first[name]) for name in ("tp", "dp", "ep") if int(first[name]) > 1}
     if "0.95" in first["extra"]:  # --gpu-memory-utilization
         figures["gpu_memory_utilization"] = 0.95
-    where = deployment(gpu(first["gpu"]), **figures)
     engine = ENGINES[first["engine"].split()[0].lower()]
+    figures["engine"] = engine.lower().replace("tensorrt-llm", "trtllm")
+    where = deployment(gpu(first["gpu"]), **figures)
     return Curve(
         id=name,
         group=f"{kind(made)}, {where.gpu.vendor}, {engine}",
@@ -171,8 +173,43 @@ def cross_validated(found: Sequence[Curve]) -> list[Level]:
     for fold in range(_PARTS):
         left = set(parts[fold::_PARTS])
         constants = _searched([curve for curve in found if curve.part not in left])
-        out += levels([curve for curve in found if curve.part in left], constants)
+        waits = _waits([curve for curve in found if curve.part not in left], constants)
+        judged = [curve for curve in found if curve.part in left]
+        out += levels([_waiting(curve, *waits[curve.where.engine]) for curve in judged], constants)
     return out
+
+
+def _waiting(curve: Curve, steps: float, together: float) -> Curve:
+    """Return the curve with what a first token waits for in the place of the engine's."""
+    return curve._replace(where=msgspec.structs.replace(curve.where, o_first=steps, together=together))
+
+
+def _waits(training: Sequence[Curve], constants: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return for each engine the steps and the share that meets of least error in TTFT, which is linear in both.
+
+    Of an engine with one model alone nothing is set: SGLang computes prompts first, so all of a batch meets, and its
+    steps are the others'.
+    """
+    none, step, all_meet = (
+        levels([_waiting(curve, *each) for curve in training], constants)
+        for each in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+    )
+    rows: dict[str, list[tuple[float, float, float, float]]] = {}
+    models: dict[str, set[str]] = {}
+    for at_once, by_step, by_share in zip(none, step, all_meet, strict=True):
+        if at_once.ttft_s:
+            least, curve = at_once.predicted.ttft_s, at_once.curve
+            parts = (least, by_step.predicted.ttft_s - least, by_share.predicted.ttft_s - least)
+            rows.setdefault(curve.where.engine, []).append((at_once.ttft_s, *parts))
+            models.setdefault(curve.where.engine, set()).add(curve.part)
+    tried = [(float(steps), share / 50) for steps in range(21) for share in range(51)]
+    found = {
+        engine: min(tried, key=lambda each: error([got / (a + each[0] * b + each[1] * c) for got, a, b, c in mine]))
+        for engine, mine in rows.items()
+        if len(models[engine]) > 1
+    }
+    usual = sum(steps for steps, _ in found.values()) / len(found)
+    return {engine: found.get(engine, (usual, 1.0)) for engine in FRONT_ENDS}
 
 
 def _searched(training: Sequence[Curve]) -> dict[str, float]:

@@ -82,7 +82,7 @@ def attribute(
         return None
     alone = _alone(levels)
     decode = alone.itl / predicted.decoding(1) if alone.itl else None
-    prefill = _prefill_ratio(predicted, alone, decode, prediction, phases)
+    prefill = _prefill_ratio(predicted, alone, prediction, phases)
     cap = Cap.of(top.hinge, top.queues, prediction)
     figures = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cap.cause: cap.running}
     measured = {cause: value for cause, value in figures.items() if value is not None}
@@ -224,23 +224,28 @@ def _concurrencies(levels: Sequence[LevelSummary]) -> list[int]:
 
 
 def _prefill_ratio(
-    predicted: PredictedCurve, alone: _Alone, decode: float | None, prediction: Prediction, phases: Phases | None
+    predicted: PredictedCurve, alone: _Alone, prediction: Prediction, phases: Phases | None
 ) -> float | None:
     """Return how many times the predicted time a prompt takes to compute; by the probe's slope where there is one.
 
-    Else TTFT - ITL, the first token's step apart from its decoding, over what is expected of it with the measured ITL.
+    Else what TTFT leaves for it over what is expected of it.
     """
     assumed = prediction.assumptions
     probed = phases.prefill.mfu if phases and phases.prefill else None
     if probed and probed.value and assumed.mfu_prefill is not None:
         return assumed.mfu_prefill / probed.value
-    expected = predicted.prefill * predicted.weights_wait(decode or 1.0) + (assumed.api_overhead_s or 0.0)
-    taken = _prefill_s(predicted, alone)
+    expected = predicted.prefill + (assumed.api_overhead_s or 0.0)
+    taken = _prefill_s(prediction, predicted, alone)
     return taken / expected if taken is not None and taken > 0 and expected > 0 else None
 
 
-def _prefill_s(predicted: PredictedCurve, alone: _Alone) -> float | None:
-    return None if alone.ttft is None else alone.ttft - (alone.itl if alone.itl is not None else predicted.decoding(1))
+def _prefill_s(prediction: Prediction, predicted: PredictedCurve, alone: _Alone) -> float | None:
+    """Return TTFT without the decoding of its step, the steps that it waits, and what takes the request in."""
+    if alone.ttft is None:
+        return None
+    assumed, step = prediction.assumptions, predicted.decoding(1) if alone.itl is None else alone.itl
+    steps = 1 + (assumed.first_token_steps or 0.0)
+    return alone.ttft - steps * step - (assumed.token_overhead_s or 0.0) * prediction.input_tokens
 
 
 def _achieved(
@@ -257,7 +262,7 @@ def _achieved(
         least = roof.step(context)
         mbu = Achieved(least / alone.itl, least / predicted.decoding(1))
     probed = phases.prefill.mfu if phases and phases.prefill else None
-    taken = _prefill_s(predicted, alone)
+    taken = _prefill_s(prediction, predicted, alone)
     if probed and probed.value and assumed.mfu_prefill is not None:
         mfu = Achieved(probed.value, assumed.mfu_prefill)
     elif roof is not None and taken is not None and taken > 0 and predicted.prefill > 0:
@@ -284,8 +289,7 @@ class PredictedCurve(msgspec.Struct, frozen=True):
     running: tuple[float, ...]  # where it is known, ascending
     seconds: tuple[float, ...]  # of decoding, there
     cap: float
-    prefill: float  # seconds of one prompt alone
-    prefill_mixed: float  # the same where others decode, whose steps read the weights anyway
+    prefill: float  # seconds of one prompt, whose step reads the weights anyway
     share: float  # prefills in a step per running request of a replica: 1/G
     replicas: float
 
@@ -297,30 +301,16 @@ class PredictedCurve(msgspec.Struct, frozen=True):
         (a, b), (y, z) = self.running[i : i + 2], self.seconds[i : i + 2]
         return y + (z - y) * (B - a) / (b - a)
 
-    def prefilling(self, B: float, wait: float = 1.0) -> float:
-        """Return a step's prefills, where a prompt alone takes `wait` times as long."""
-        running = max(1.0, B / self.replicas)
-        others = min(1.0, running - 1)
-        prompt = (1 - others) * wait * self.prefill + others * self.prefill_mixed
-        return running * self.share * prompt
-
-    def weights_wait(self, decode: float) -> float:
-        """Return how many times as long a prompt alone takes where decoding takes `decode` times as long.
-
-        Above 1 only for one so short that it waits for the weights instead of the arithmetic: no longer than a decode
-        step. Each step reads them once, so that it is later by as much as a decode step is.
-        """
-        alone = self.decoding(1)
-        if not 0 < self.prefill < alone:
-            return 1.0
-        return max(decode, 1 + (decode - 1) * alone / self.prefill)
+    def prefilling(self, B: float) -> float:
+        """Return a step's prefills."""
+        return max(1.0, B / self.replicas) * self.share * self.prefill
 
     def throughput(self, B: float, decode: float = 1.0, prefill: float = 1.0) -> float:
         """Return output tokens/s of B running, where decoding and computing prompts take so many times as long.
 
         nan where that would be no time at all: a prediction that comes from outside need not be one.
         """
-        seconds = decode * self.decoding(B) + prefill * self.prefilling(B, self.weights_wait(decode))
+        seconds = decode * self.decoding(B) + prefill * self.prefilling(B)
         return B / seconds if seconds > 0 else math.nan
 
 
@@ -333,8 +323,7 @@ def predicted_curve(prediction: Prediction) -> PredictedCurve:
     if cap < math.inf:
         known[cap] = prediction.plateau_tokens_per_s.mid
     share, replicas = 1 / prediction.output_tokens, assumed.dp
-    prefill = assumed.prefill_s or 0.0
-    mixed = prefill if assumed.prefill_beside_s is None else assumed.prefill_beside_s
-    bare = PredictedCurve((), (), cap, prefill, mixed, share, replicas)
+    prefill = assumed.prefill_beside_s or assumed.prefill_s or 0.0
+    bare = PredictedCurve((), (), cap, prefill, share, replicas)
     points = sorted((B, B / X - bare.prefilling(B)) for B, X in known.items() if X > 0)
     return msgspec.structs.replace(bare, running=tuple(B for B, _ in points), seconds=tuple(y for _, y in points))

@@ -94,6 +94,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     step_overhead_s: float | None = None
     request_overhead_s: float | None = None
     api_overhead_s: float | None = None
+    token_overhead_s: float | None = None  # of one prompt token, outside the batch
+    first_token_steps: float | None = None  # of decoding, which a first token waits besides its own
     gpu_memory_utilization: float | None = None
     kv_tokens: float | None = None  # of one replica
     weight_bytes: float | None = None

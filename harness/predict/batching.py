@@ -34,7 +34,7 @@ from harness.base.errors import HarnessError
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token
 from harness.predict.sequence import PrefixCache, SequenceState, SimulatedRequest
-from harness.predict.step import mixed_time, series, step_cost, times_alike
+from harness.predict.step import decode_time, mixed_time, series, step_cost, taking_in, times_alike
 
 _PRIORITY = operator.attrgetter("request.priority")
 _UNLIMITED = 2**53
@@ -130,6 +130,12 @@ class StepMachine:
     def kv_usage(self) -> float:
         """Return the share of the KV blocks in use."""
         return 1 - self.free_blocks / self.num_blocks
+
+    def taking_in(self, request: SimulatedRequest) -> float:
+        """Return what the first token of a request waits for besides its steps, were it to leave now; seconds."""
+        B = self._decoding
+        decoding = decode_time(self.cost, B, B * self._count + self._offsets)
+        return taking_in(self.cost, request.prompt_tokens, self._cached(request), decoding)
 
     def cached_tokens(self, request_id: int) -> int | None:
         """Return the tokens of a running request's prompt that the prefix cache had; None without one."""

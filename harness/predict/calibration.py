@@ -115,8 +115,12 @@ def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Dep
         these, those = (f"{name} ({size / 1e9:.3g} GB) on {card}" for name, size, card in (calibrated, wanted))
         way_out = "calibrate on that one, or leave --calibration out"
         raise HarnessError(f"it was made for {these}, not for {those}", place="--calibration", way_out=way_out)
-    return msgspec.structs.replace(
-        deployment, o_step=calibration.o_step, **{name: getattr(calibration, name) for name in RANGES}
+    return msgspec.structs.replace(  # what it fitted outside the batch has what takes requests in
+        deployment,
+        o_step=calibration.o_step,
+        o_token=0.0,
+        o_first=0.0,
+        **{name: getattr(calibration, name) for name in RANGES},
     )
 
 

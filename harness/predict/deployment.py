@@ -8,7 +8,7 @@ replicas serve in parallel. With expert parallelism a GPU has whole experts inst
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,22 @@ MEMORY = 1.25 * 2**30  # bytes that a GPU has less or more for KV than estimated
 _LARGEST = 64  # GPUs of one replica that a way out proposes
 
 
+class FrontEnd(NamedTuple):
+    """How an engine takes a request in: what a first token waits for besides its own step."""
+
+    steps: float  # where the prompt is computed without CUDA graphs
+    together: float  # share of the batch whose prompts it waits for half of
+    graphed: int = 0  # prompt tokens that CUDA graphs hold
+
+
+# Set on published curves, docs/predict.md, Waiting times.
+FRONT_ENDS = {
+    "vllm": FrontEnd(6.0, 0.12, graphed=512),  # its largest one (config/compilation.py, max_cudagraph_capture_size)
+    "trtllm": FrontEnd(11.0, 0.15),
+    "sglang": FrontEnd(9.0, 0.7),
+}
+
+
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how a model is served: what the prediction assumes and the simulated endpoint obeys."""
 
@@ -52,6 +68,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     o_step: float = 126e-6  # seconds per step; with the next a published fit on H100
     o_req: float = 4.4e-6  # seconds per running request and step
     o_rank: float = 4.8e-6  # the same for each further rank of TP; set on published curves, docs/predict.md
+    engine: str = "vllm"  # of FRONT_ENDS
+    o_token: float = 1e-5  # seconds per prompt token of the process that takes requests in: tokenising and scheduling
+    o_first: float | None = None  # steps that a first token waits; None: by the engine
+    together: float | None = None  # the share that meets; None: by the engine
     o_api: float = 0.0  # seconds per request outside the batch: HTTP, tokenizer, the client's turnaround
     gpu_memory_utilization: float = 0.9
     activations: float | None = None  # bytes a replica; None: by the model and the largest step

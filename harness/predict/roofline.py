@@ -23,16 +23,18 @@ from msgspec import UNSET
 from harness.base.errors import HarnessError
 from harness.data.manifest import Roof, RoofWindow
 from harness.data.prediction import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel, batch_cap
+from harness.data.views import Spread
 from harness.predict.catalog import doubts
 from harness.predict.deployment import LEAN_SAMPLER, MEMORY, Deployment, fast, kv_capacity, room, slow, smallest_tp
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import ridge
-from harness.predict.steady import TOGETHER, SteadyState, latencies, meets, steady_state
+from harness.predict.steady import MEETINGS, Latencies, SteadyState, latencies, meets, steady_state
 from harness.predict.step import (
     StepCost,
     decode_time,
     fastest,
+    first_steps,
     layer_overhead,
     prefill_compute,
     prefill_time,
@@ -60,6 +62,8 @@ def predict(
     and TTFT are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users
     evenly. A mixture takes some 0.2 s a level more.
     """
+    if simulated:  # the simulated endpoint takes requests in at once
+        deployment = msgspec.structs.replace(deployment, o_token=0.0, o_first=0.0)
     workload = means(lengths)
     if not model.generates and workload.output_tokens:
         workload = MeanLengths(workload.input_tokens, 0.0, inputs=workload.inputs)
@@ -157,7 +161,7 @@ def _level(
     """Return the level of C users, at the slow, the middle and the fast end of the band."""
     mid, dp, G = band[1].cost, deployment.dp, workload.output_tokens
     points = [_of_all(end, workload, C, dp) for end in band]
-    found = [latencies(points[1], mid, workload, together) for together in TOGETHER]
+    found = [latencies(points[1], mid, workload, meeting) for meeting in MEETINGS]
     tokens = _tokens(points, workload)
     return PredictedLevel(
         concurrency=C,
@@ -170,7 +174,7 @@ def _level(
         itl_p99_s=found[1].itl_p99 if G else UNSET,
         requests_per_s=Band(*(point.requests_per_s for point in points)),
         usd_per_million=_usd(price, deployment.gpus, (tokens.low, tokens.mid, tokens.high)),
-        meets_slo=meets(latencies(points[0], band[0].cost, workload, TOGETHER[1]), slo) if slo else None,
+        meets_slo=meets(latencies(points[0], band[0].cost, workload, "usual"), slo) if slo else None,
         bound_by=bound_by(mid, workload, max(1.0, C / dp), limits),
         experts_hit=_experts_hit(mid, points[1].batch),
     )
@@ -302,6 +306,8 @@ def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) ->
         "step_overhead_s": deployment.o_step,
         "request_overhead_s": deployment.o_req,
         "api_overhead_s": deployment.o_api,
+        "token_overhead_s": deployment.o_token,
+        "first_token_steps": first_steps(cost, P, cost.cached * P),
         "gpu_memory_utilization": deployment.gpu_memory_utilization,
         "kv_tokens": kv_capacity(model, deployment, workload.context),
         "weight_bytes": weight_bytes(model) if deployment.weight_bytes is None else deployment.weight_bytes,
@@ -332,7 +338,6 @@ def _by_steps(
     from harness.predict.stepped import at_levels  # which predictions in closed form start without
 
     cost, cap, mean = step_cost(model, deployment), batch_cap(closed.caps), means(mixture)
-    slowest = step_cost(model, slow(model, deployment))
     top = max(1, math.floor(cap)) if cap < math.inf else max((each.concurrency for each in closed.levels), default=1)
     predicted = [*predict(model, deployment, mean, [1, top]).levels, *closed.levels]
     stepped = at_levels(model, deployment, mixture, predicted)
@@ -345,7 +350,7 @@ def _by_steps(
         closed,
         single_stream_tokens_per_s=single.output_tokens_per_s,
         plateau_tokens_per_s=plateau.output_tokens_per_s,
-        levels=[_judged(level, slowest, mean, slo) for level in levels] if slo else levels,
+        levels=[_judged(*each, slo) for each in zip(levels, stepped[2:], strict=True)] if slo else levels,
         step_machine=stepped[2:],
         assumptions=msgspec.structs.replace(closed.assumptions, prefill_s=alone, prefill_beside_s=mixed),
         notes=[*closed.notes, _STEPPED],
@@ -371,10 +376,17 @@ def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
     )
 
 
-def _judged(level: PredictedLevel, cost: StepCost, mean: MeanLengths, slo: Mapping[str, float]) -> PredictedLevel:
-    """Return the level with whether its latencies meet the SLO at the slow end, of which `cost` is."""
+def _judged(level: PredictedLevel, seen: SteppedLevel, slo: Mapping[str, float]) -> PredictedLevel:
+    """Return the level with whether its latencies meet the SLO at the slow end."""
     tokens = level.output_tokens_per_s
     longer = tokens.mid / tokens.low
-    itl = math.nan if level.itl_s is None else level.itl_s * longer
-    point = SteadyState(level.concurrency, tokens.low, itl, level.ttft_s * longer)
-    return msgspec.structs.replace(level, meets_slo=meets(latencies(point, cost, mean, TOGETHER[1]), slo))
+
+    def both(spread: Spread | None) -> tuple[float, float]:
+        """Return the mean and the 99th percentile, or the longest where there are too few for one."""
+        if spread is None:
+            return math.nan, math.nan
+        last = spread.p99 or spread.max or spread.mean
+        return (spread.mean or math.nan) * longer, (last or math.nan) * longer
+
+    found = Latencies(*both(seen.ttft_s), *both(seen.itl_s), *both(seen.e2e_s))
+    return msgspec.structs.replace(level, meets_slo=meets(found, slo))

@@ -82,7 +82,7 @@ def closed_loop(
     while len(clock.answers) < 2 * C and clock.advance():
         pass
     opened = clock.mark()
-    while len(clock.answers) < 2 * C + requests and clock.advance():
+    while len(clock.answers) < opened.answers + requests and clock.advance():
         pass
     closed = clock.mark()
     if closed.answers == opened.answers:
@@ -197,6 +197,7 @@ class _VirtualClock:
         self._arrivals, self._turnaround = arrivals, turnaround
         self._requests: dict[int, SimulatedRequest] = {}
         self._first: dict[int, float] = {}
+        self._later: dict[int, float] = {}  # how much later than in the machine its tokens are seen
         self._last: dict[int, float] = {}  # of preempted ones, the last token before that
         self._due: list[tuple[float, int]] = []  # when it reaches the machine, and which
         self._steps = self._tokens = 0
@@ -259,12 +260,14 @@ class _VirtualClock:
             self._last[each] = begin
         for each in stride.started:
             self._first[each] = self.now
+            self._later[each] = self._machine.taking_in(self._requests[each])
         for each in stride.resumed:
             self.gaps.append(_Gaps(self.now - self._last.pop(each), 0.0, 1, 1))
         for each in stride.finished:
-            sent, first = self.sent.pop(each), self._first.pop(each)
+            sent, first, later = self.sent.pop(each), self._first.pop(each), self._later.pop(each)
             self._answered += self.now - sent
-            self.answers.append(_RequestTimes(sent, first, self.now, self._requests.pop(each).output_tokens))
+            tokens = self._requests.pop(each).output_tokens
+            self.answers.append(_RequestTimes(sent, first + later, self.now + later, tokens))
             if self._turnaround is not None:
                 self.send(self.now + self._turnaround)
 

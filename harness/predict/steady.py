@@ -4,10 +4,10 @@ Every step also carries the prefills of the requests it admits. Means of fixed l
 and open-loop queueing are for predict.batching.
 
 Requests that begin together stay together: their answers end together, so their next prompts meet and wait for each
-other. How much of a batch meets is not known beforehand. With a share s of it a first token waits for s (B - 1) / 2
-other prompts on average and for s (B - 1) at the 99th percentile: none of them where requests come evenly spread, all
-of them where a load begins at once and every answer has one length. Published benchmarks lie at about s = 0.4
-(docs/predict.md). A gap between tokens is longer by the prompts that the step computes, as many as meet by chance.
+other. How much of a batch meets is not known beforehand. A first token waits for none of the other prompts where
+requests come evenly spread, and for half of them on average, for all of them at the 99th percentile, where a load
+begins at once and every answer has one length. Published benchmarks lie between (docs/predict.md, Waiting times). A
+gap between tokens is longer by the prompts that the step computes, as many as meet by chance.
 
 Letters as in predict.roofline.
 """
@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from harness.base.errors import HarnessError, nearest
 from harness.base.units import FIGURES
 from harness.predict.rules import mixed_step, requests_per_s
-from harness.predict.step import StepCost, pass_time, prefill_compute, prefill_time, work_of
+from harness.predict.step import StepCost, decode_time, pass_time, prefill_compute, prefill_time, taking_in, work_of
 from harness.spec.work import MeanLengths
 
 FAR = 1e7  # requests; a limit above it counts as none
-TOGETHER = (0.0, 0.4, 1.0)  # share of a batch that meets: evenly spread, as published benchmarks, all at once
+Meeting = Literal["evenly", "usual", "at once"]
+MEETINGS: tuple[Meeting, ...] = ("evenly", "usual", "at once")
+_LAST = 0.4  # of the batch, for which the last one in a hundred waits where as many meet as usual
 _TAIL = 0.99
 
 
@@ -106,20 +109,25 @@ class Latencies(msgspec.Struct, frozen=True):
     e2e_p99: float
 
 
-def latencies(point: SteadyState, cost: StepCost, workload: MeanLengths, together: float) -> Latencies:
-    """Return the latencies at a point where a share `together` of the batch meets.
+def latencies(point: SteadyState, cost: StepCost, workload: MeanLengths, meeting: Meeting) -> Latencies:
+    """Return the latencies at a point, by how requests meet.
 
     >>> from harness.predict.step import StepCost
     >>> cost = StepCost(weights=0.01, kv=0, token=0, attend=0, prompt=1e-4, prompt_head=0, prompt_attend=0, step=0,
-    ...                 request=0, api=0)
-    >>> found = latencies(SteadyState(11, 0.0, 0.02, 0.11), cost, MeanLengths(1000, 100), 0.4)
-    >>> round(found.ttft, 3), round(found.ttft_p99, 3)  # of the ten others' prompts of 0.1 s each: two, and four
-    (0.31, 0.51)
+    ...                 request=0, api=0, together=0.2)
+    >>> found = latencies(SteadyState(11, 0.0, 0.02, 0.11), cost, MeanLengths(1000, 100), "usual")
+    >>> round(found.ttft, 3), round(found.ttft_p99, 3)  # of the ten others' prompts of 0.1 s each: one, and four
+    (0.21, 0.51)
     """
     P, G = workload.input_tokens, workload.output_tokens
     prompt = prefill_time(cost, P, cost.cached * P, point.batch)
-    wait = together * max(0.0, point.batch - 1) * prompt if G else 0.0  # without decoding a batch is one pass
-    ttft, ttft_p99 = point.ttft + wait / 2, point.ttft + wait
+    others = max(0.0, point.batch - 1) * prompt if G else 0.0  # without decoding a batch is one pass
+    mean, last = {"evenly": (0.0, 0.0), "usual": (cost.together / 2, _LAST), "at once": (0.5, 1.0)}[meeting]
+    first = point.ttft
+    if G:
+        step = decode_time(cost, point.batch, point.batch * workload.context)
+        first += taking_in(cost, P, P if meeting == "evenly" else cost.cached * P, step)
+    ttft, ttft_p99 = first + mean * others, first + max(mean, last) * others
     decoding = max(0.0, G - 1) * point.itl if G > 1 else 0.0
     return Latencies(
         ttft, ttft_p99, point.itl, _longest_gap(point, cost, workload, prompt), ttft + decoding, ttft_p99 + decoding
@@ -185,7 +193,7 @@ def slo_concurrency(cost: StepCost, workload: MeanLengths, cap: float, slo: Mapp
     """Return the most users in flight whose latencies keep the SLO, by the usual share that meets; 0 for none."""
 
     def missed(C: float) -> bool:
-        return not meets(latencies(steady_state(cost, workload, C, cap), cost, workload, TOGETHER[1]), slo)
+        return not meets(latencies(steady_state(cost, workload, C, cap), cost, workload, "usual"), slo)
 
     if missed(1.0):
         return 0.0

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.predict.catalog import Gpu
-from harness.predict.deployment import Deployment, check, kv_share
+from harness.predict.deployment import FRONT_ENDS, Deployment, check, kv_share
 from harness.predict.model import Model, expert_hits, kind, parameters, weights
 
 _B_ACT = 2  # bytes of an activation on a link
 _LINEAR = 1e-13  # of a step time: what rounding may bend
 # Set on published curves, docs/predict.md; the dense one is a published fit on an H100.
 _LAYER_OVERHEAD = {"dense": 32e-6, "experts": 50e-6, "latent attention": 70e-6}  # seconds per layer and step
+_SHOWN = 1.1  # steps until the client has a first token; set on published open loops, docs/predict.md
 _INT4_READ = 0.6  # of the bandwidth, where 4-bit weights are expanded as they are read
 
 
@@ -47,6 +48,10 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     step: float  # launch and scheduling
     request: float  # per running request
     api: float  # per request, outside the batch
+    token_in: float = 0.0  # taking in one prompt token, outside the batch
+    first: float = 0.0  # steps that a first token waits where its prompt is more than CUDA graphs hold
+    graphed: int = 0  # prompt tokens that these hold
+    together: float = 0.0  # share of a batch that meets
     expert: float = 0.0  # reading one expert of every layer that has any
     experts: int = 0  # E
     per_token: int = 0  # k
@@ -92,6 +97,7 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     everywhere = [i for i, each in enumerate(model.attention) if not each.window]
     indexing = _indexing(model, deployment)
     sync, sync_token = _links(model, deployment)
+    front = FRONT_ENDS[deployment.engine]
     a, gamma = deployment.acceptance, deployment.draft_tokens
     return StepCost(
         weights=always / tp / weights_per_s,
@@ -104,6 +110,10 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
         step=(layer_overhead(model, deployment) * model.layers + deployment.o_step) / speed,
         request=(deployment.o_req + (tp - 1) * deployment.o_rank) / speed,
         api=deployment.o_api / speed,
+        token_in=deployment.o_token / speed,
+        first=front.steps if deployment.o_first is None else deployment.o_first,
+        graphed=front.graphed,
+        together=front.together if deployment.together is None else deployment.together,
         expert=stored.expert / max(tp, ep) / weights_per_s,
         experts=stored.experts,
         per_token=stored.per_token,
@@ -201,6 +211,20 @@ def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
         latency += 2 * sparse * a
         per_token += 2 * sparse * model.experts.per_token * (ep - 1) / ep * token / tp
     return latency, per_token
+
+
+def taking_in(cost: StepCost, P: float, cached: float, t_dec: float) -> float:
+    """Return what a first token waits for besides its own step, where steps of decoding take `t_dec`; seconds.
+
+    Its prompt is tokenised, and it is shown with the next step. A prompt of more than CUDA graphs hold is launched
+    kernel by kernel, which takes as long as several steps.
+    """
+    return cost.token_in * P + first_steps(cost, P, cached) * t_dec
+
+
+def first_steps(cost: StepCost, P: float, cached: float) -> float:
+    """Return the steps of decoding that a first token waits besides its own."""
+    return cost.first if P - cached > cost.graphed else min(cost.first, _SHOWN)
 
 
 def decode_time(cost: StepCost, B: float, context: float) -> float:

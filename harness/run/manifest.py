@@ -62,7 +62,8 @@ async def first(
         note(text)
     of_card = None if profile else served.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
     deployed = (profile.model, profile.deployment) if profile else of_card
-    made, unpredicted = await _predicted(scenario, endpoint, deployed, simulated=profile is not None)
+    simulated = _simulated(scenario, endpoint, profile)
+    made, unpredicted = await _predicted(scenario, endpoint, deployed, simulated=simulated is not None)
     notes += unpredicted
     shown, spec = scenarios.shown(scenario, endpoint.wire.secrets), scenario.hardware
     card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
@@ -83,7 +84,7 @@ async def first(
         cache_config=endpoint.published.cache_config,
         model_listed=endpoint.model.listed,
         dropped_fields=sorted(endpoint.wire.codec.drop),
-        simulated=_simulated(scenario, endpoint, profile),
+        simulated=simulated,
         gpu=card,
         gpus=spec.gpus if card else None,
         price=spec.price,

@@ -123,13 +123,13 @@ def test_more_cards_than_a_bridge_joins_speak_over_pcie(card, joined, bridge, pc
 
 def test_a_bridge_that_ends_costs_time():
     def prefill(card):
-        return predict(SEVENTY, on(card, tp=4), MeanLengths(4000, 200), [1]).levels[0].ttft_s
+        there = deployment(card, tp=4, o_first=0.0)
+        return predict(SEVENTY, there, MeanLengths(4000, 200), [1]).levels[0].ttft_s
 
-    unbridged = msgspec.structs.replace(gpu("h100-pcie"), bridged=None)
-    full = predict(SEVENTY, deployment(unbridged, tp=4), MeanLengths(4000, 200), [1]).levels[0].ttft_s
+    full = prefill(msgspec.structs.replace(gpu("h100-pcie"), bridged=None))
     # 160 all-reduces of 2 · 3/4 · 4000 · 8192 · 2 bytes, at 0.7 of 64e9 instead of 300e9 bytes/s
     longer = 160 * 1.5 * 4000 * 16384 * (1 / 64e9 - 1 / 300e9) / 0.7
-    assert prefill("h100-pcie") - full == pytest.approx(longer, rel=1e-3)
+    assert prefill(gpu("h100-pcie")) - full == pytest.approx(longer, rel=1e-3)
 
 
 def test_heads_of_keys_are_shared_evenly_or_held_several_times():

@@ -22,6 +22,7 @@ H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"))
+NO_FRONT_END = {"o_token": 0.0, "o_first": 0.0}
 CHAT = MeanLengths(1000, 200)
 
 
@@ -111,7 +112,7 @@ def test_below_the_cap_ttft_is_one_step_and_one_prefill_whatever_the_load():
 
 @pytest.mark.parametrize(("P", "G", "B"), [(100, 16, 256), (1000, 16, 64), (1000, 64, 256)])
 def test_where_a_step_admits_several_a_first_token_waits_for_all_of_their_prompts(P, G, B):
-    there, shape = on_h100(max_num_seqs=B, kv_tokens=2 * B * (P + G)), MeanLengths(P, G)
+    there, shape = on_h100(max_num_seqs=B, kv_tokens=2 * B * (P + G), **NO_FRONT_END), MeanLengths(P, G)
     cost = step_cost(LLAMA, there)
     point = steady_state(cost, shape, B, B)
     t_dec, t_pre = decode_time(cost, B, B * (P + G / 2)), prefill_time(cost, P, decoding=B - 1)
@@ -125,7 +126,7 @@ def test_where_a_step_admits_several_a_first_token_waits_for_all_of_their_prompt
 
 @pytest.mark.parametrize("B", [1, 8, 32])
 def test_a_speculating_server_gives_its_first_tokens_after_a_whole_step(B):
-    there = on_h100(max_num_seqs=B, acceptance=0.8, draft_tokens=3, draft_s=1e-3)
+    there = on_h100(max_num_seqs=B, acceptance=0.8, draft_tokens=3, draft_s=1e-3, **NO_FRONT_END)
     cost, shape = step_cost(LLAMA, there), MeanLengths(1000, 200)
     point = steady_state(cost, shape, B, B)
     assert point.ttft == pytest.approx(decode_time(cost, B, B * 1100) + prefill_time(cost, 1000))

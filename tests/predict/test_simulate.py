@@ -27,7 +27,8 @@ from harness.predict.stepped import at_levels, at_rates
 from harness.spec.work import MeanLengths, means
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
-H100 = deployment(gpu("h100-sxm"), max_num_seqs=16)
+NO_FRONT_END = {"o_token": 0.0, "o_first": 0.0}  # what a first token waits for outside the batch
+H100 = deployment(gpu("h100-sxm"), max_num_seqs=16, **NO_FRONT_END)
 COST = step_cost(LLAMA, H100)
 PLAIN = MeanLengths(256, 64)
 
@@ -68,7 +69,7 @@ SERVERS = [
 @pytest.mark.parametrize("C", [1, 7, 24, 48])
 @pytest.mark.parametrize(("name", "card", "figures"), SERVERS)
 def test_in_steady_state_it_agrees_with_the_closed_form(name, card, figures, C):
-    there = deployment(gpu(card), max_num_seqs=24, **figures)
+    there = deployment(gpu(card), max_num_seqs=24, **figures, **NO_FRONT_END)
     served, shape = model(model_config(name), name), MeanLengths(512, 128)
     seen, point = both_ways(served, there, shape, C)
     assert seen.throughput == pytest.approx(point.throughput, rel=0.02)
@@ -449,3 +450,19 @@ def test_percentiles_of_gaps_are_those_of_all_gaps_in_order(gaps, at_once):
             wanted = ordered[bisect.bisect_left(ranks, share * ranks[-1] * (1 - 1e-12))][0]
             assert found == pytest.approx(wanted, rel=1e-12)
     assert (seen.n, seen.max) == (len(ordered), pytest.approx(ordered[-1][0], rel=1e-12))
+
+
+def test_what_takes_requests_in_delays_every_token_alike():
+    there = msgspec.structs.replace(H100, o_token=1e-5, o_first=6.0)
+    shape = MeanLengths(1000, 100)
+    (seen, _), (plain, _) = both_ways(LLAMA, there, shape, 1), both_ways(LLAMA, H100, shape, 1)
+    # 1000 tokens are taken in for 10 ms, and the first token is six steps late
+    later = 1000 * 1e-5 + 6 * decode_time(COST, 1, 1000)
+    assert seen.ttft.mean - plain.ttft.mean == pytest.approx(later, rel=1e-2)
+    assert seen.e2e.mean - plain.e2e.mean == pytest.approx(later, rel=1e-2)
+    assert (seen.itl.mean, seen.throughput) == pytest.approx((plain.itl.mean, plain.throughput))
+    cached = [msgspec.structs.replace(each, prefix_hit=0.9) for each in (there, H100)]
+    (seen, _), (plain, _) = (both_ways(LLAMA, each, shape, 1) for each in cached)
+    # 100 tokens that are not cached are in a CUDA graph
+    later = 1000 * 1e-5 + 1.1 * decode_time(COST, 1, 1000)
+    assert seen.ttft.mean - plain.ttft.mean == pytest.approx(later, rel=1e-2)
