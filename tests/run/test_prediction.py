@@ -36,7 +36,10 @@ def test_lengths_that_vary_are_predicted_step_by_step_from_what_was_asked() -> N
     toml = '[workload]\ninput_tokens = "100..900"\noutput_tokens = "lognormal(60,30)"'
     found = predicted(toml)
     mix = shape.of(reading.build(tomllib.loads(toml), place="x.toml"))
-    assert found.levels == roofline.predict(SERVED.model, SERVED.deployment, mix.stratified(1000), [4]).levels
+    assert (
+        found.levels
+        == roofline.predict(SERVED.model, SERVED.deployment, mix.stratified(1000), [4], simulated=True).levels
+    )
     closed = roofline.predict(SERVED.model, SERVED.deployment, work.MeanLengths(500, 60), [4])
     assert found.levels[0].output_tokens_per_s.mid == pytest.approx(closed.levels[0].output_tokens_per_s.mid, rel=0.05)
     assert [level.concurrency for level in found.step_machine] == [4]
