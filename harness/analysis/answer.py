@@ -40,7 +40,7 @@ def headline(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessi
 
 def own_knee(summary: Summary) -> Headline:
     """Return the server's own knee, whatever limits a run has: its seats where they are known, else the curve's."""
-    return headline(summary.knees, summary.curve, sessions=summary.load_unit == "sessions")
+    return headline(summary.knees, summary.curve, sessions=summary.of_sessions)
 
 
 def of_ramp(levels: Iterable[LevelSummary]) -> list[LevelSummary]:

@@ -100,6 +100,7 @@ def summarise(run: Result) -> Summary:
         complete=run.complete,
         verdicts=[*findings(recorded), *(fitted.verdicts if fitted else []), *findings(concluded)],
         unit=facts.unit.value,
+        counted="agents" if run.manifest.scenario.counted == "agents" else UNSET,
         knee_concurrency=knee,
         knee=unqualified,
         levels=levels,

@@ -298,7 +298,9 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     from harness.spec import reading
 
     options.headers(flags["header"])  # first: a value that the shell split off is no path
-    found = reading.load(str(ready.path(path))) if path else None
+    found = reading.load(str(ready.path(path)), flags["size"]) if path else None
+    if flags["size"] is not None and found is None:
+        raise HarnessError("no scenario that has sizes", place="--size", way_out="give one, like coding-agents")
     return laid_over(found, flags, run.params, path or "command line")
 
 
@@ -318,6 +320,11 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
             table, _, name = path.partition(".")
             owner, key = (tables.setdefault(table, {}), name) if name else (tables, table)
             owner[key] = {**owner.get(key, {}), **value} if isinstance(value, dict) else value
+    if flags["agents"] is not None:
+        if flags["levels"] is not None:
+            raise HarnessError("--levels says so too", place="--agents", way_out="leave one of them out")
+        if flags["dataset"] is not None:
+            tables["workload"]["dataset"]["sessions"] = True
     try:
         return reading.laid_over(found, tables, place=place)
     except HarnessError as error:

@@ -34,7 +34,7 @@ Examples:
 NOT_OF_STACKS = (
     "--url", "--model", "--header", "--api-key-env", "--metrics-url", "--server-meta", "--transport", "--ca-file",
     "--insecure", "--probe", "--profile", "--speed", "--list", "--print-scenario", "--print-requests", "--verbose",
-    "--shard", "--start-at", "--run-id",
+    "--shard", "--start-at", "--run-id", "--size",
 )  # fmt: skip
 OF_RUN: dict[str, Any] = {"header": (), "server_meta": (), "api_key_env": None}  # what those that are read would be
 

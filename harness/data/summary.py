@@ -256,11 +256,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
     node_losses: list[NodeLoss] | UnsetType = UNSET  # not in the file where no replica was lost
     unloaded_quality: AnswerQuality | UnsetType = UNSET  # of the canaries before the load; not in the file without any
+    counted: str | UnsetType = UNSET  # agents, where a level counts them; else not in the file
 
     @property
     def load_unit(self) -> str:
         """What a level of a closed loop counts, and its knee."""
-        return "sessions" if any(level.sessions for level in self.levels) else "requests in flight"
+        return self.counted or ("sessions" if self.of_sessions else "requests in flight")
+
+    @property
+    def of_sessions(self) -> bool:
+        """Whether a level counts sessions, tasks or agents."""
+        return any(level.sessions for level in self.levels)
 
     @property
     def open_loop(self) -> bool:

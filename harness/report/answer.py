@@ -343,8 +343,8 @@ def _plateau(summary: Summary) -> Fact:
 
 def one_alone(summary: Summary) -> str:
     """Return what one request, or one session, in flight is called."""
-    if summary.load_unit == "sessions":
-        return "single session"
+    if summary.of_sessions:
+        return f"single {summary.load_unit.removesuffix('s')}"
     return "single stream" if unit_of(summary).decodes else "single request"
 
 

@@ -36,6 +36,7 @@ from harness.report.answer import (
 from harness.report.document import Fact
 from harness.report.format import confidence, flat, joined, listed, load, load_of, number, percent, plain, slo_met
 from harness.report.levels import binding_phase, distinct, highest_up_to
+from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
 
 BY_CONSTRUCTION = "results agree with the prediction by construction"
@@ -265,7 +266,8 @@ def knee_facts(
 ) -> list[Fact]:
     """Return every knee and figure of the curve by its own name, with interval and meaning; the numbers differ."""
     provisional = state(curve) == PROVISIONAL
-    load, one = load_unit.removeprefix("requests "), "session" if load_unit == "sessions" else "request in flight"
+    load = load_unit.removeprefix("requests ")
+    one = "request in flight" if load != load_unit else load_unit.removesuffix("s")
     per_s = "tok/s" if unit.decodes else unit.per_s
     named: list[tuple[str, Value | None, str, str]] = [
         ("seats", knees.seats, "requests in flight", "served at once; more wait"),
@@ -304,10 +306,17 @@ def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
     parts = [
         " × ".join([number(gpus)] * bool(gpus) + [plain(gpu)]) if gpu else "",
         _lengths(summary, tokens_in, tokens_out, manifest.scenario.workload.inputs or None),
+        tool_times(manifest.scenario),
         " ".join(plain(server[key]) for key in ("name", "version") if server.get(key)),
         plain(manifest.created or ""),
     ]
     return plain(model) if model else "unnamed model", " · ".join(part for part in parts if part)
+
+
+def tool_times(scenario: Scenario) -> str:
+    """Return by how much the times of tools and users are scaled; "" where they are not."""
+    scale = scenario.workload.tool_time_scale
+    return "" if scale in (UNSET, 1) else f"tools' times × {scale:g}"
 
 
 def _tokens(wanted: Amount, sent: float | None, unit: str) -> str:

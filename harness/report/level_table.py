@@ -50,12 +50,12 @@ def _section(title: str, rows: Sequence[LevelSummary], found: Sequence[Column], 
 
 def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of these levels, the load first; those of times that no level has are left out."""
-    unit, open_loop, of_sessions = unit_of(summary), summary.open_loop, summary.load_unit == "sessions"
+    unit, open_loop, of_sessions = unit_of(summary), summary.open_loop, summary.of_sessions
     kind = unit.removesuffix("tokens").strip()
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
     prompts = [number(x.input_tokens_asked) for x in levels]
     return [
-        Column("target\nreq/s" if open_loop else "sessions" if of_sessions else "C", [label(x) for x in levels]),
+        Column("target\nreq/s" if open_loop else summary.load_unit if of_sessions else "C", [label(x) for x in levels]),
         *([Column("prompt\ntokens", prompts)] if set(prompts) != {MISSING} else []),
         Column(
             "requests\nin flight" if of_sessions else "in\nflight",

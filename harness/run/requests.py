@@ -114,7 +114,8 @@ def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str
         raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")
     lengths = tasks.lengths(scenario, path)
     prompts, answers = (sum(each[i] for each in lengths) / len(lengths) for i in (0, 1))
-    return msgspec.structs.replace(found, input_tokens=prompts, output_tokens=answers)
+    agents = table.row(0).after is not None  # as formats of agents' traces have it
+    return msgspec.structs.replace(found, input_tokens=prompts, output_tokens=answers, agents=agents)
 
 
 def _with_rate(scenario: Scenario, table: Table) -> Ramp:

@@ -170,7 +170,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             max_concurrency=spec.max_concurrency,
             search_rate=spec.search_rate,
             slo=scenario.has_limits,
-            counted="sessions" if scenario.has_tasks else "in flight",
+            counted=scenario.counted,
             max_ttft_s=spec.max_ttft,
             predicted_hinge=predicted_hinge,
             seed=scenario.workload.seed or 0,

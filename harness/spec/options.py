@@ -189,6 +189,10 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         workload("--tokenizer", "Makes prompts exact; default: words, counted by the server.", "PATH|ID"),
         Option("--trust-remote-code", "Run the code that the tokenizer's folder brings.", kind=bool, with_resume=True),
         workload("--inputs", "Texts of a request of embeddings, rerank or score; default 1.", "N"),
+        Option("--size", "Size of a scenario that has several, like small; default: its first.", "NAME"),
+        workload("--tool-time-scale", "Times that tools and users take, times this; default 1.", "X", kind=float),
+        Option("--agents", "So many sessions of the dataset, or of the scenario, at once.",
+               "N[,N…]", sets=("ramp.levels",), read=units.levels),
         workload("--seed", "Seed of the prompts; default: a new one each run.", "N", kind=int),
     ),
     "Load": (

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from harness.base import decoding, units
-from harness.base.errors import HarnessError
+from harness.base.errors import HarnessError, nearest
 from harness.spec import classes, reuse, rules, traffic
 from harness.spec.bounds import located
 from harness.spec.scenario import Hardware, Scenario
@@ -36,11 +36,29 @@ _REPLACED = {
 }  # fmt: skip
 
 
-def load(path: str) -> Scenario:
-    """Return the scenario in a TOML file, checked field by field; options may still be laid over it."""
+def load(path: str, size: str | None = None) -> Scenario:
+    """Return the scenario in a TOML file, checked field by field; options may still be laid over it.
+
+    A file may have sizes: the tables of [size.NAME] are laid over its own. None: the first of them.
+    """
     with decoding.reading(path, "TOML", "give the path of a scenario.toml, or a name of `knee run --list`"):
         raw = decoding.toml(decoding.content(Path(path)))
-    return read(raw, place=path)
+    sizes = raw.pop("size", {})
+    if not isinstance(sizes, dict) or (size is not None and size not in sizes):
+        known = sizes if isinstance(sizes, dict) else {}
+        way_out = nearest(size or "", known) if known else "leave --size out: this scenario has one size"
+        raise HarnessError(f"no size {size!r}", place=path, way_out=way_out)
+    chosen = sizes.get(size or next(iter(sizes), ""), {})
+    return read(_merged(raw, chosen), place=path)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables with others laid over them, at any depth."""
+    found = dict(below)
+    for key, value in above.items():
+        old = found.get(key)
+        found[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return found
 
 
 def build(raw: Mapping[str, Any], *, place: str) -> Scenario:

@@ -45,14 +45,24 @@ class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     zipf: Annotated[float, _ZIPF] = 0.0  # the k-th of the pool is drawn in proportion to 1/k^zipf
 
 
+class SubAgentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Agents that a turn of a session sends out, side by side; its next turn waits for them and has their answers."""
+
+    share: Annotated[float, _SHARE]  # of the turns that send some out
+    count: Length = 1  # how many at once
+    turns: Length = 1  # of each, in a conversation of its own that begins with the session's system prompt
+
+
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A user's turns; the answers' length is the workload's."""
+    """A user's turns, or an agent's; the answers' length is the workload's."""
 
     turns: Length  # of each session
     user_tokens: Length  # of each message
     think: Pause = 0.0  # from the end of an answer to the next message
     history: Literal["live", "scripted"] = "live"  # whose answers it holds: the server's own, or texts of their length
     system_tokens: Annotated[int, bound("it is not negative", "give 0 or more", ge=0)] = 0  # the same for all sessions
+    # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
+    sub_agents: SubAgentSpec | msgspec.UnsetType = msgspec.UNSET  # then a level counts agents
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -87,10 +97,12 @@ def _values(table: Any, place: str) -> Any:
     if not isinstance(table, dict):
         return table
     found = dict(table)
+    if isinstance(found.get("sub_agents"), dict):
+        found["sub_agents"] = _values(found["sub_agents"], f"{place}.sub_agents")
     for key in COUNTED:
         if isinstance(found.get(key), str):
             found[key] = units.count(found[key], f"{place}.{key}")
-    for key in ("turns", "user_tokens", "input_tokens", "output_tokens"):
+    for key in ("turns", "count", "user_tokens", "input_tokens", "output_tokens"):
         if isinstance(found.get(key), str):
             found[key] = _number(found[key], units.count)
     for key in ("think", "pause"):
@@ -139,6 +151,11 @@ def check(
         units.lengths(session.turns, f"{place}: $.{path}.turns")
         units.lengths(session.user_tokens, f"{place}: $.{path}.user_tokens")
         pauses(session.think, f"{place}: $.{path}.think")
+        if session.sub_agents:
+            for name in ("count", "turns"):
+                asked = getattr(session.sub_agents, name)
+                _at_most(MOST_REQUESTS, asked, name, f"{path}.sub_agents.{name}", must)
+                units.lengths(asked, f"{place}: $.{path}.sub_agents.{name}")
         twice = prefix is not None and session.system_tokens > 0
         must(not twice, f"{path}.system_tokens", "the prefix is the system prompt already", one)
     for i, node in enumerate(nodes):
@@ -223,6 +240,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skipped: int = 0
     input_tokens: float | None = None  # mean of its prompts
     output_tokens: float | None = None  # mean of its answers
+    agents: bool = False  # its sessions say which request waits for which
 
 
 def check_dataset(spec: DatasetSpec, must: Must, place: str) -> None:

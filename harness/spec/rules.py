@@ -352,6 +352,8 @@ WITHOUT_EFFECT: tuple[Rule, ...] = (
       for field in ("input_tokens", "output_tokens", "inputs")),
     *(Rule(f"workload.{field}", _own(field), "nodes have lengths of their own", _OUT)
       for field in ("input_tokens", "output_tokens")),
+    Rule("workload.tool_time_scale", lambda s: not s.has_tasks, "no request waits for a tool",
+         "give a scenario with sessions, or --dataset with sessions"),
     Rule("workload.input_tokens", lambda s: s.workload.session, "messages of a session have user_tokens", _OUT),
     Rule("workload.input_tokens", lambda s: s.workload.dataset, "a dataset has prompts of its own", _ONE),
     Rule("workload.input_tokens", lambda s: s.ramp.probe == "decode", "a decode probe has prompts of its own", _OUT),

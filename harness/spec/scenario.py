@@ -82,6 +82,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.stream is not False
 
 
+_TOOL_TIME = bound("a scale is from 0 to 1000", "write 0.05", ge=0, le=1000)
+
+
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input_tokens: PromptLength = 512
     output_tokens: AnswerLength = 128
@@ -93,6 +96,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     node: list[NodeSpec] | UnsetType = UNSET  # [[workload.node]], a graph
     tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
     dataset: DatasetSpec | UnsetType = UNSET
+    tool_time_scale: Annotated[float, _TOOL_TIME] | UnsetType = UNSET  # pauses of sessions and tasks times this; else 1
     inputs: Inputs | UnsetType = UNSET  # texts of a request, where nothing is decoded; each has `input_tokens`
     images: Annotated[int, bound("1 to 64 images", "give 1 to 64", ge=1, le=64)] | UnsetType = UNSET  # in each request
     image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
@@ -222,6 +226,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def reuses_prompts(self) -> bool:
         """Return whether prompts begin alike on purpose, so that a prefix cache serves parts of them."""
         return bool(self.workload.prefix or self.workload.dataset) or self.has_tasks
+
+    @property
+    def counted(self) -> str:
+        """Return what a level of a closed loop counts, in words."""
+        session, dataset = self.workload.session, self.workload.dataset
+        if (session and session.sub_agents) or (dataset and dataset.sessions and dataset.agents):
+            return "agents"
+        return "sessions" if self.has_tasks else "in flight"
 
     @property
     def has_tasks(self) -> bool:

@@ -16,6 +16,7 @@ from harness.spec.scenario import Scenario
 _OF_TABLES = {
     "PrefixSpec": reuse.COUNTED, "SessionSpec": reuse.COUNTED, "NodeSpec": reuse.COUNTED, "Cancel": ("after_s",),
 }  # fmt: skip
+_SIZES = {"type": "object", "additionalProperties": {"type": "object"}}  # tables that are laid over the file's
 _MODELS = {"models": {"type": "array", "items": {"type": "string"}, "minItems": 1}, "zipf": {"type": "number"}}
 
 
@@ -30,6 +31,7 @@ def schema() -> dict[str, Any]:
             _may_be_text(tables[name]["properties"][key])
     for name in ("Scenario", "ClassSpec"):
         tables[name]["properties"]["slo"]["additionalProperties"] = {"type": ["number", "string"]}
+    tables["Scenario"]["properties"]["size"] = _SIZES
     tables["ClassSpec"]["properties"] |= _MODELS
     tables["ClassSpec"]["required"] = []  # classes of `models` have their names
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A scenario of Knee", **found}

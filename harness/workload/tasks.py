@@ -15,6 +15,7 @@ answers of the asked length.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
@@ -35,6 +36,7 @@ from harness.workload.text import Prefixes, PromptWords, Vocabulary, prefixes
 BETWEEN = "\n\n"  # texts in one message
 _SAMPLE = 1_000  # requests whose lengths represent all, in whole tasks
 _TIMED = 20  # tasks whose times represent all
+_WIDE = 200  # tasks that show how many sub-agents one has at once
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,11 +51,20 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool = False  # begins a conversation of its own: a sub-agent
 
 
+class SubAgents(msgspec.Struct, frozen=True, kw_only=True):
+    """What the turns of a session send out: how often, how many at once, and the turns of each."""
+
+    share: float
+    count: Distribution
+    turns: Distribution
+
+
 class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", tag_field="kind"):
     """Tasks of the same steps, whose lengths and pauses are drawn, each a function of (seed, number)."""
 
     steps: tuple[Step, ...]
     turns: Distribution | None = None  # how often the one step of a session comes; at most MOST_NODES are taken of them
+    sub_agents: SubAgents | None = None  # of a session's turns
     seed: int
     class_: str = ""
 
@@ -74,17 +85,33 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
                 pause_s=step.pause_ms.draw(rng) / 1000 if step.pause_ms else 0.0,
                 fresh=step.fresh,
             )
-            for name, step, parents in (self._nodes if self.turns is None else self._chain(self.turns.draw(rng)))
+            for name, step, parents in (self._nodes if self.turns is None else self._chain(self.turns.draw(rng), rng))
         ]
         return Task(number=number, nodes=tuple(nodes), class_=self.class_)
 
-    def _chain(self, turns: int) -> list[tuple[str, Step, tuple[int, ...]]]:
-        """Return the same of a session with so many turns, each behind the one before, the first without a pause."""
-        step = self.steps[0]
+    def _chain(self, turns: int, rng: random.Random) -> list[tuple[str, Step, tuple[int, ...]]]:
+        """Return the same of a session with so many turns, each behind the one before, the first without a pause.
+
+        A turn that sends agents out is followed by theirs, each a chain, and the next turn waits for their ends too.
+        """
+        step, sent = self.steps[0], self.sub_agents
         first = msgspec.structs.replace(step, pause_ms=None)
-        return [
-            (f"{step.name} {k + 1}", step if k else first, (k - 1,) if k else ()) for k in range(min(turns, MOST_NODES))
-        ]
+        nodes: list[tuple[str, Step, tuple[int, ...]]] = []
+        before: tuple[int, ...] = ()
+        for k in range(min(turns, MOST_NODES)):
+            nodes.append((f"{step.name} {k + 1}", step if k else first, before))
+            before = (len(nodes) - 1,)
+            if sent is None or k + 1 == turns or rng.random() >= sent.share:
+                continue
+            turn = before
+            for agent in range(sent.count.draw(rng)):
+                last = turn
+                for j in range(sent.turns.draw(rng)):
+                    one = step if j else msgspec.structs.replace(first, fresh=True)
+                    nodes.append((f"{step.name} {k + 1}, agent {agent + 1}, {j + 1}", one, last))
+                    last = (len(nodes) - 1,)
+                before += last
+        return nodes[:MOST_NODES]
 
     @cached_property
     def _nodes(self) -> list[tuple[str, Step, tuple[int, ...]]]:
@@ -124,6 +151,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
     history: Literal["live", "scripted"] = "live"  # where earlier answers are from
     system: Prefixes | None = None  # system prompts; which one goes by the task
     tools: tuple[dict[str, Any], ...] | None = None
+    pause_scale: float = 1.0  # of all pauses, as drawn or as recorded
 
     @property
     def seed(self) -> int:
@@ -141,7 +169,11 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
 
     def task(self, number: int) -> Task:
         """Return the n-th task."""
-        return self.kinds.task(number)
+        task = self.kinds.task(number)
+        if self.pause_scale == 1:
+            return task
+        scaled = (msgspec.structs.replace(each, pause_s=each.pause_s * self.pause_scale) for each in task.nodes)
+        return msgspec.structs.replace(task, nodes=tuple(scaled))
 
     def request(self, task: Task, node: int, answers: Mapping[int, str]) -> Request:
         """Return the request of a node whose parents have ended, by the answers of the nodes so far, by their place."""
@@ -232,6 +264,7 @@ def of(scenario: Scenario, words: PromptWords = PromptWords(), rows: str = "") -
         history=asked.history if asked else "live",
         system=system,
         tools=tuple(workload.tools) if workload.tools else None,
+        pause_scale=1.0 if workload.tool_time_scale is msgspec.UNSET else workload.tool_time_scale,
     )
 
 
@@ -240,13 +273,17 @@ def _graph(scenario: Scenario) -> Graph | None:
     workload = scenario.workload
     seed = workload.seed or 0
     if asked := workload.session:
-        return session(
+        found = session(
             turns=parse(asked.turns),
             input_tokens=parse(asked.user_tokens),
             output_tokens=parse(workload.output_tokens),
             think_ms=pauses(asked.think),
             seed=seed,
         )
+        if sent := asked.sub_agents:
+            drawn = SubAgents(share=sent.share, count=parse(sent.count), turns=parse(sent.turns))
+            found = msgspec.structs.replace(found, sub_agents=drawn)
+        return found
     steps = [
         Step(
             name=node.name,
@@ -315,7 +352,10 @@ def width(scenario: Scenario) -> int:
     """Return the most requests of one task in flight at once: of the steps that are as far from its beginning."""
     if (graph := _graph(scenario)) is None:
         return 1
-    depths: list[int] = []
-    for node in graph.task(0).nodes:
-        depths.append(1 + max((depths[parent] for parent in node.parents), default=0))
-    return max(depths.count(depth) for depth in depths)
+    widest = 1
+    for number in range(_WIDE if graph.sub_agents else 1):
+        depths: list[int] = []
+        for node in graph.task(number).nodes:
+            depths.append(1 + max((depths[parent] for parent in node.parents), default=0))
+        widest = max(widest, *Counter(depths).values())
+    return widest

@@ -89,3 +89,17 @@ def test_a_ready_scenario_s_requests_and_due_times_are_the_same_for_any_number_o
     assert len(digests) == 1
     is_open = isinstance(reading.load(str(ready.path(name))).load, Rates)
     assert ('"due_s":null' not in printed.output) == is_open
+
+
+def test_a_scenario_s_sizes_are_laid_over_it_and_the_first_is_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(
+        'name = "x"\n[workload]\nseed = 1\n'
+        "[size.small.workload]\ninput_tokens = 10\n[size.large.workload]\ninput_tokens = 90\n"
+    )
+    found = [reading.load(str(file), size).workload for size in (None, "small", "large")]
+    assert [(each.input_tokens, each.seed) for each in found] == [(10, 1), (10, 1), (90, 1)]
+    with pytest.raises(HarnessError, match="did you mean 'large'"):
+        reading.load(str(file), "larg")
+    with pytest.raises(HarnessError, match="has one size"):
+        reading.load(str(ready.path("chat")), "small")

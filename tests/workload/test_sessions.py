@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.spec.reading import build
+from harness.workload import tasks
 from harness.workload.task import MOST_NODES
 from harness.workload.tasks import session
 from tests.builders.draws import Between, Constant
@@ -51,3 +53,33 @@ def test_a_session_without_end_is_cut() -> None:
 def test_a_session_may_have_no_pauses() -> None:
     without = session(turns=Constant(3), input_tokens=Constant(50), output_tokens=Constant(20), seed=1)
     assert {node.pause_s for node in without.task(0).nodes} == {0.0}
+
+
+def test_a_turn_s_sub_agents_are_chains_side_by_side_and_the_next_turn_waits_for_their_ends() -> None:
+    """Three turns, each but the last with two agents of two requests: the first of each begins anew."""
+    session = {"turns": 3, "user_tokens": 10, "sub_agents": {"share": 1, "count": 2, "turns": 2}}
+    source = tasks.of(build({"workload": {"seed": 1, "session": session}}, place="test"))
+    assert source is not None
+    nodes = source.task(0).nodes
+    assert [node.parents for node in nodes] == [
+        (),
+        (0,),
+        (1,),
+        (0,),
+        (3,),
+        (0, 2, 4),
+        (5,),
+        (6,),
+        (5,),
+        (8,),
+        (5, 7, 9),
+    ]
+    assert [place for place, node in enumerate(nodes) if node.fresh] == [1, 3, 6, 8]
+    assert tasks.width(build({"workload": {"session": session}}, place="test")) == 2
+
+
+def test_tools_times_are_scaled_in_sessions_and_graphs() -> None:
+    session = {"turns": 3, "user_tokens": 10, "think": "4s"}
+    source = tasks.of(build({"workload": {"session": session, "tool_time_scale": 0.05}}, place="test"))
+    assert source is not None
+    assert [node.pause_s for node in source.task(0).nodes] == [0.0, 0.2, 0.2]
