@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent / "harness" / "load"
 MODULE = "harness/load/_receive.abi3.so"
-FLAGS = ("-O2", "-g0", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS = ("-O3", "-g0", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
 class ReceivePath(BuildHookInterface):  # type: ignore[type-arg]

@@ -240,6 +240,8 @@ class HotSelector(selectors.BaseSelector):
     def _select_compiled(self, poller: Poller, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """Do what `select` does, by one call for all that comes until Python has something to do."""
         t, busy, polled = now(), True, -1
+        if timeout is not None and timeout <= 0.0 and self.busy and t < self._next_tick:
+            return []  # what is ready goes on: each response ends in some turns of the loop, a tick has one poll
         once = bool(self.decode_queue) or not self.busy  # what is decoded may set a timer
         until = _NEVER if timeout is None else t + int(timeout * 1e9)
         if self.decode_queue:

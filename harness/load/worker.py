@@ -87,17 +87,28 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
         commands.put_nowait(Stop())  # the parent is gone
 
     lock = asyncio.Lock()
+    waiting = 0  # frames that the socket did not take at once, or that are behind one
 
-    async def send(payload: bytes) -> None:  # a task that is cancelled amid a slow send leaves no half frame
-        await asyncio.shield(loop.create_task(whole(payload)))
+    async def send(payload: bytes) -> None:
+        nonlocal waiting
+        rest = frame(payload)
+        if not waiting:
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[sock.send(rest) :]  # nearly always all of it
+        if rest:
+            waiting += 1
+            # A task that is cancelled amid a slow send leaves no half frame.
+            await asyncio.shield(loop.create_task(whole(rest)))
 
-    async def whole(payload: bytes) -> None:
+    async def whole(rest: bytes) -> None:
+        nonlocal waiting
         async with lock:  # two tasks must not interleave their bytes
             unread = loop.call_later(UNREAD_S, commands.put_nowait, Stop())
             try:
-                await loop.sock_sendall(sock, frame(payload))
+                await loop.sock_sendall(sock, rest)
             finally:
                 unread.cancel()
+                waiting -= 1
 
     listener = loop.create_task(listen())
     try:

@@ -17,11 +17,20 @@
 #endif
 
 enum { MOST_READY = 8192, LATE_BINS = 1024, LATE_SHIFT = 17, PROMPT_TICKS = 4 }; /* as in loop.py */
+enum { READS_SIZE = 4 * READ };
 enum { SECOND = 1000000000, CLOCK_SET = 1000000 };
 
 struct Entry {
     PyObject *hot;
     Stream *stream; /* of the response that its bytes belong to, where they are not encrypted */
+};
+
+/* What one socket had. */
+struct Read {
+    int fd, error;
+    ssize_t size;
+    const char *at;
+    int64_t stamp;
 };
 
 static int64_t clock_ns(clockid_t clock) {
@@ -98,30 +107,47 @@ static int64_t stamp_of(Poller *p, struct msghdr *message, int64_t t, int64_t si
     return stamp;
 }
 
-/* Read what one socket has, and take it or hand it on. */
-static int receive(Poller *p, int fd, int64_t since, int64_t offset) {
+static struct Entry *entry_of(Poller *p, int fd) {
+    return fd >= 0 && fd < p->room && p->entries[fd].hot ? &p->entries[fd] : NULL;
+}
+
+/* Read what a socket has, behind the reads that are not taken yet. */
+static void read_socket(Poller *p, int fd, int64_t since, int64_t offset) {
     char ancillary[64];
-    struct iovec into = {p->buffer, READ};
+    struct iovec into = {p->buffer + p->filled, READ};
     struct msghdr message = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = ancillary, .msg_controllen = 64};
     ssize_t size = recvmsg(fd, &message, 0);
-    int error = errno, found = UNUSUAL, failed;
-    if (size < 0 && (error == EAGAIN || error == EINTR)) return 0;
-    struct Entry *entry = &p->entries[fd];
+    struct Read *read = &p->untaken[p->untaken_count];
+    *read = (struct Read){.fd = fd, .error = size < 0 ? errno : 0, .size = size, .at = p->buffer + p->filled};
+    if (read->error == EAGAIN || read->error == EINTR) return;
+    if (size > 0) {
+        read->stamp = stamp_of(p, &message, now(), since, offset);
+        p->filled += (size_t)size;
+    }
+    p->untaken_count++;
+}
+
+/* Take one read, or hand it on; none of a connection that has been closed meanwhile. */
+static int take_read(Poller *p, const struct Read *read) {
+    struct Entry *entry = entry_of(p, read->fd);
+    if (!entry) return 0;
     PyObject *hot = entry->hot;
     Stream *stream = entry->stream;
+    int found = UNUSUAL, failed;
     Py_INCREF(hot);
     Py_XINCREF((PyObject *)stream);
-    if (size <= 0) {
-        failed = lost(p, hot, size < 0 ? error : 0);
+    if (read->size <= 0) {
+        failed = lost(p, hot, read->error);
     } else {
-        int64_t stamp = stamp_of(p, &message, now(), since, offset);
-        if (stream) found = stream_feed(stream, p->buffer, (size_t)size, stamp, p->span > PROMPT_TICKS * p->tick_ns);
+        int late = p->span > PROMPT_TICKS * p->tick_ns;
+        if (stream) found = stream_feed(stream, read->at, (size_t)read->size, read->stamp, late);
         failed = found == FAILED;
         if (found == UNUSUAL) {
-            p->queued_bytes += size;
-            failed = call(p, hot, "arrived", Py_BuildValue("(y#L)", p->buffer, (Py_ssize_t)size, (long long)stamp));
+            p->queued_bytes += read->size;
+            failed = call(p, hot, "arrived",
+                          Py_BuildValue("(y#L)", read->at, (Py_ssize_t)read->size, (long long)read->stamp));
         } else if (found == OVER) {
-            failed = call(p, hot, "over", Py_BuildValue("(L)", (long long)stamp));
+            failed = call(p, hot, "over", Py_BuildValue("(L)", (long long)read->stamp));
         }
     }
     Py_DECREF(hot);
@@ -129,8 +155,14 @@ static int receive(Poller *p, int fd, int64_t since, int64_t offset) {
     return failed;
 }
 
-static struct Entry *entry_of(Poller *p, int fd) {
-    return fd >= 0 && fd < p->room && p->entries[fd].hot ? &p->entries[fd] : NULL;
+/* Take all that is read. Some sixty reads in a row, then as many events, cost less than each of them in turn: the
+ * kernel's instructions and ours do not fit into the processor's cache together. */
+static int take_reads(Poller *p) {
+    int failed = 0;
+    for (int i = 0; i < p->untaken_count && !failed; i++) failed = take_read(p, &p->untaken[i]);
+    p->untaken_count = 0;
+    p->filled = 0;
+    return failed;
 }
 
 /* Take what the poll has found; descriptors that are not hot come into `foreign`. */
@@ -141,11 +173,9 @@ static int take_ready(Poller *p, int found, int64_t since, int64_t offset, PyObj
         struct Entry *entry = entry_of(p, fd);
         if (!entry) {
             PyObject *pair = Py_BuildValue("(iI)", fd, events);
-            if (!pair || PyList_Append(foreign, pair)) {
-                Py_XDECREF(pair);
-                return -1;
-            }
-            Py_DECREF(pair);
+            int failed = !pair || PyList_Append(foreign, pair);
+            Py_XDECREF(pair);
+            if (failed) return -1;
             continue;
         }
         if (events & EPOLLOUT) {
@@ -156,9 +186,10 @@ static int take_ready(Poller *p, int found, int64_t since, int64_t offset, PyObj
             if (failed) return -1;
             if (events == EPOLLOUT || !entry_of(p, fd)) continue;
         }
-        if (receive(p, fd, since, offset)) return -1;
+        read_socket(p, fd, since, offset);
+        if ((p->filled > READS_SIZE - READ || p->untaken_count == MOST_READY) && take_reads(p)) return -1;
     }
-    return 0;
+    return take_reads(p);
 }
 
 static int poll_once(Poller *p, int busy, int64_t until, PyObject *foreign) {
@@ -283,10 +314,11 @@ static int poller_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
     PyObject *selector, *append, *late_read;
     (void)keywords;
     if (p->buffer || !PyArg_ParseTuple(arguments, "iOOO", &p->epoll_fd, &selector, &append, &late_read)) return -1;
-    p->buffer = malloc(READ);
+    p->buffer = malloc(READS_SIZE);
+    p->untaken = malloc(MOST_READY * sizeof *p->untaken);
     p->ready = malloc(MOST_READY * sizeof *p->ready);
     p->late = calloc(LATE_BINS, sizeof *p->late);
-    if (!p->buffer || !p->ready || !p->late) {
+    if (!p->buffer || !p->untaken || !p->ready || !p->late) {
         PyErr_NoMemory();
         return -1;
     }
@@ -308,6 +340,7 @@ static void poller_dealloc(PyObject *self) {
     free(p->entries);
     free(p->buffer);
     free(p->ready);
+    free(p->untaken);
     free(p->late);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);

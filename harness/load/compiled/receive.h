@@ -77,7 +77,10 @@ typedef struct Poller {
     int64_t reads, unstamped, queued_bytes, events;
     uint32_t *late;
     struct epoll_event *ready;
-    char *buffer;
+    char *buffer; /* the reads that are not taken yet */
+    size_t filled;
+    struct Read *untaken;
+    int untaken_count;
 } Poller;
 
 extern PyTypeObject *stream_type;
