@@ -1,6 +1,7 @@
 """Quickstart lines of other tools, as their own documentation prints them, given to `knee run` without the tool's name.
 
-quickstarts.toml has them. What each becomes is compared with the same in Knee's words; the slow test measures each.
+quickstarts.toml has them. What each becomes is compared with the same in Knee's words; the slow test measures
+those that take a few seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from harness.cli import cli, familiar, theirs, verb
 from harness.spec import reading
 
 LINES = tomllib.loads(Path(__file__).with_name("quickstarts.toml").read_text())["line"]
-EACH = pytest.mark.parametrize("line", LINES, ids=lambda line: line["from"].partition(",")[0])
+LIGHT = [line for line in LINES if "heavy" not in line]
+
+
+def named(line: dict[str, str]) -> str:
+    return line["from"].partition(",")[0]
 
 
 def resolved(line: str, folder: Path) -> object:
@@ -39,7 +44,7 @@ def resolved(line: str, folder: Path) -> object:
     return reading.build(tomllib.loads(got.stdout), place=line)
 
 
-@EACH
+@pytest.mark.parametrize("line", LINES, ids=named)
 def test_a_line_of_another_tool_means_here_what_it_means_there(
     line: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,8 +68,12 @@ def port() -> Iterator[int]:
         server.terminate()
 
 
+def test_at_least_twenty_lines_are_measured() -> None:
+    assert len(LIGHT) >= 20
+
+
 @pytest.mark.slow
-@EACH
+@pytest.mark.parametrize("line", LIGHT, ids=named)
 def test_a_line_of_another_tool_ends_in_figures(line: dict[str, str], port: int, tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     rows = [{"prompt": f"What is the capital of {name}?"} for name in ("India", "Iran", "China")]
