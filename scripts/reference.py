@@ -19,6 +19,8 @@ import msgspec
 
 from harness.analysis.rules import Rule, registered
 from harness.cli import familiar
+from harness.data.figures import declared
+from harness.data.levels import ClassSummary, LevelSummary, ReplicaSummary
 from harness.spec import classes, recipe, reuse, scenario
 from harness.spec.options import OPTIONS, Option
 
@@ -429,10 +431,29 @@ def _copied(heading: str) -> list[str]:
     return [f"## {heading}", *body.rstrip().splitlines(), ""]
 
 
+def definitions() -> str:
+    """Return docs/definitions.md with the table of figures made anew."""
+    before, begin, rest = DEFINITIONS.read_text().partition("<!-- made by scripts/reference -->\n")
+    _, end, after = rest.partition("<!-- until here -->\n")
+    kinds = {"level": LevelSummary, "class": ClassSummary, "replica": ReplicaSummary}
+    figures = {name: each.about for kind in kinds.values() for name, each in declared(kind).items()}
+    rows = [
+        (f"`{name}`", _cell(each.what), {"1": "share", "": "–"}.get(each.unit, each.unit), ", ".join(_of(name, kinds)))
+        for name, each in sorted(figures.items(), key=lambda row: row[1].group)
+    ]
+    table = "\n".join(_table(("figure", "what", "unit", "of"), rows))
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def _of(figure: str, kinds: dict[str, type[msgspec.Struct]]) -> list[str]:
+    return [word for word, kind in kinds.items() if figure in declared(kind)]
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":
+    DEFINITIONS.write_text(definitions())
     PAGE.write_text(page())
     COMPARABILITY.write_text(comparability())

@@ -16,6 +16,7 @@ reference = script("reference")
 
 def test_the_pages_are_up_to_date() -> None:
     assert reference.PAGE.read_text() == reference.page(), "run scripts/reference"
+    assert reference.DEFINITIONS.read_text() == reference.definitions(), "run scripts/reference"
     assert reference.COMPARABILITY.read_text() == reference.comparability(), "run scripts/reference"
 
 
