@@ -73,7 +73,8 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
 
     SCENARIO is a file as `knee run` takes it; options replace its fields. Lengths that vary are simulated step by step.
 
-    --gpu takes a key, a MIG slice of it (h100-sxm:3g.40gb), some of them after commas, all, or host for this machine.
+    --gpu takes a key, a MIG slice of it (h100-sxm:3g.40gb), some of them after commas, all, host for this machine, or a
+    card's figures (bandwidth=936GB/s,memory=24GiB,fp16=71T).
     """
     if flags["listed"] is not None:
         _list(flags["listed"])
@@ -95,7 +96,7 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
     if flags["prefill_gpus"] is not None or flags["decode_gpus"] is not None:
         _disaggregated(resolved, flags)
-    elif flags["gpu"].lower() == "all" or "," in flags["gpu"]:
+    elif flags["gpu"].lower() == "all" or ("," in flags["gpu"] and "=" not in flags["gpu"]):
         _choose(resolved, flags)
     else:
         _one(resolved, flags)

@@ -45,13 +45,20 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu(key: str, place: str = "--gpu") -> Gpu:
-    """Return the GPU of that key, in any case, or of the name that nvidia-smi has; behind a colon a MIG slice of it.
+    """Return the GPU of that key, in any case, or of its driver's name; behind a colon a MIG slice of it.
+
+    What has figures in place of a name is a card that the table lacks.
 
     >>> gpu("H100-SXM").key, gpu("NVIDIA H100 80GB HBM3").bandwidth
     ('h100-sxm', 3350000000000.0)
     >>> gpu("h100-sxm:3g.40gb").bandwidth  # four of eight memory slices
     1675000000000.0
     """
+    if "=" in key:
+        return _described(key, place)
+    if maker := next((each for each in _MEASURABLE if each in key.lower()), None):
+        way_out = "measure it: leave --gpu out"
+        raise HarnessError(f"what {maker.title()} serves is not predicted", place=place, way_out=way_out)
     whole, colon, slice_ = key.lower().partition(":")
     known, whole = _gpus(), key_of(whole) or whole
     if whole not in known:
@@ -59,6 +66,37 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
         way_out = f"did you mean {', '.join(several)}?" if several else nearest(whole, known)
         raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=way_out)
     return _slice(known[whole], slice_, place) if colon else known[whole]
+
+
+_MEASURABLE = ("cerebras", "sambanova", "groq")  # whose chips share no memory as GPUs do
+_FIGURES = ("bandwidth", "memory", "fp16", "fp8", "fp4", "int8", "link")
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kmgtp]i?)?(?:b|flops?|ops)?(?:/s)?")
+
+
+def _described(text: str, place: str) -> Gpu:
+    """Return a card by figures of its data sheet: bandwidth, memory and dense peaks, and the link in one direction.
+
+    >>> _described("bandwidth=936GB/s,memory=24GiB,fp16=71T", "--gpu").memory_bytes / 2**30
+    24.0
+    """
+    way_out = "give figures like bandwidth=936GB/s,memory=24GiB,fp16=71T"
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        match = _QUANTITY.fullmatch(value.strip().lower())
+        if name not in _FIGURES or match is None or not float(match[1]):
+            raise HarnessError(f"{part.strip()!r} describes no card", place=place, way_out=way_out)
+        found[name] = float(match[1]) * _UNITS.get(match[2] or "", 1.0)
+    if missing := [name for name in ("bandwidth", "memory", "fp16") if name not in found]:
+        raise HarnessError(f"a card without {' and '.join(missing)}", place=place, way_out=way_out)
+    peaks = {
+        ("bf16" if name == "fp16" else name): found[name] for name in ("fp16", "fp8", "fp4", "int8") if name in found
+    }
+    return Gpu(
+        key="described", memory_bytes=found["memory"], bandwidth=found["bandwidth"], flops=peaks,
+        link=found.get("link"), certainty="low", source="as it was described", vendor="described",
+    )  # fmt: skip
 
 
 def gpus() -> list[Gpu]:

@@ -19,7 +19,7 @@ from harness.predict.quantisation import Quantisation
 
 # Of prefill, docs/method.md, The deployment; by how the card's key begins; all Hoppers as the H100.
 _USUAL_MFU = {
-    "h100": 0.45, "h200": 0.45, "h20-": 0.45, "gh200": 0.45, "l40s": 0.32, "host": 0.6,
+    "h100": 0.45, "h200": 0.45, "h20-": 0.45, "gh200": 0.45, "h800": 0.45, "l40": 0.32, "host": 0.6,
     "b200": 0.42, "gb200": 0.42, "b300": 0.42, "gb300": 0.42,  # set on published curves, docs/predict.md
 }  # fmt: skip
 # A host's rate is that of measured matrix products, about three quarters of a peak: 0.6 of it are 0.45 of the peak.

@@ -139,14 +139,14 @@ def test_a_gpu_is_known_by_the_name_its_driver_gives_it(name, key):
     "name",
     [
         "Tesla V100-PCIE-32GB",
-        "NVIDIA L40",
+        "NVIDIA L2",
         "NVIDIA A100-SXM-64GB",
         "NVIDIA H100",
         "NVIDIA H20-3e",
         "NVIDIA GH200 144G HBM3e",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        "NVIDIA RTX PRO 5000 Blackwell",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA A10-24Q",
         "NVIDIA ",
@@ -261,3 +261,48 @@ def test_a_hybrid_without_a_layer_of_states_is_a_decoder_like_others():
     mixed = {"layer_types": ["mamba"] * 36 + ["attention"] * 4, "mamba_n_groups": 1, "mamba_d_conv": 4}
     (states, _) = model({**model_config("granite-4.0-micro"), **figures, **mixed}, "toy").attention
     assert (states.layers, states.state) == (36, 128 * 40 * 256 * 2 + (128 * 40 + 2 * 256) * 3 * 2)
+
+
+def test_a_card_may_be_described_by_its_data_sheet():
+    card = gpu("bandwidth=936GB/s, memory=24GiB, fp16=71T, int8=284T")
+    assert (card.bandwidth, card.memory_bytes) == (936e9, 24 * 2**30)
+    assert card.flops == {"bf16": 71e12, "int8": 284e12}
+    assert (card.link, catalog.constants(card)) == (None, "guess")
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("bandwidth=936GB/s,memory=24GiB", "a card without fp16"),
+        ("bandwidth=fast,memory=24GiB,fp16=71T", "'bandwidth=fast' describes no card"),
+        ("speed=3,memory=24GiB,fp16=71T", "'speed=3' describes no card"),
+        ("bandwidth=0,memory=24GiB,fp16=71T", "'bandwidth=0' describes no card"),
+    ],
+)
+def test_a_description_that_is_not_understood_says_how_one_looks(text, fact):
+    with pytest.raises(HarnessError, match=f"{fact}; give figures like bandwidth=936GB/s"):
+        gpu(text)
+
+
+@pytest.mark.parametrize("name", ["Cerebras CS-3", "groq-lpu", "SambaNova SN40L"])
+def test_chips_without_the_memory_of_a_gpu_are_measured_and_not_predicted(name):
+    with pytest.raises(HarnessError, match="is not predicted; measure it"):
+        gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-maxq"),
+        ("NVIDIA H800", "h800-sxm"),
+        ("NVIDIA A800-SXM4-80GB", "a800-80-sxm"),
+        ("NVIDIA L40", "l40"),
+        ("NVIDIA A30", "a30"),
+        ("AMD Instinct MI210", "mi210"),
+        ("AMD Instinct MI300X", "mi300x"),
+    ],
+)
+def test_a_card_is_known_by_its_drivers_name(name, key):
+    assert gpu(name).key == key
