@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "bench/research"))
 
 import predict_beside
 import predict_groups
+import predict_open_loop
 import predict_vs_published as bench
 
 from harness.base.errors import HarnessError
@@ -123,3 +124,15 @@ def test_knee_is_ahead_of_aiconfigurator_on_all_common_levels_by_its_recorded_an
     assert levels == 963
     assert ours < theirs
     assert our_ttft < their_ttft
+
+
+def test_an_open_loop_is_judged_by_what_the_other_models_wait():
+    row = {"model": "llama-3.1-8b", "tp": "1", "rate": "2.0", "itl_mean_ms": "10", "e2e_mean_ms": "1000"}
+    other = {**row, "model": "qwen3-8b", "ttft_mean_ms": "30"}
+    mine = predict_open_loop.Stage({**row, "ttft_mean_ms": "90"}, 0.011, 1.0, 0.01, 0.01)
+    theirs = predict_open_loop.Stage(other, 0.01, 1.0, 0.01, 0.01)
+    assert predict_open_loop.waits([theirs]) == pytest.approx(2.0)  # 10 ms and two steps of 10 ms
+    first, *_, last = predict_open_loop.table([mine, theirs]).splitlines()[2:]
+    assert first == "| llama-3.1-8b, tp 1 | 2.0 | 2.0 | 1.10 | 1.02 | 0.33 |"
+    # of 10 % and none; of 2 % and 3 %; of two thirds and a third: three steps are the most that is tried
+    assert last.startswith("| median error | | | 5% |")
