@@ -58,7 +58,7 @@ class _Known:
         """Return the tokens that a row's prompt begins with and that were sent before it, and keep its own."""
         keys = [(row.scope, each) for each in row.hashes or ()]
         found = next((i for i, each in enumerate(keys) if each not in self._blocks), len(keys))
-        self._blocks.update(keys)
+        self._blocks.update(keys[: prompt_tokens(row) // row.block])  # no cache keeps a block that is not whole
         return found * row.block
 
 

@@ -157,3 +157,9 @@ def test_a_run_expects_the_trace_s_own_hits(tmp_path: Path, records: list[Any], 
         asked = build({"workload": {"seed": 1, "dataset": {"path": "x", "sessions": sessions}}}, place="test")
         block = 64 if records is WEKA else 16
         assert hit_rate.expected(asked, block=block, rows=str(tmp_path / "rows")) == pytest.approx(cached / prompts)
+
+
+def test_a_block_that_is_not_whole_is_not_served(tmp_path: Path) -> None:
+    """Of 100 tokens in two blocks of 64 a cache keeps the first; what follows with both is served that one."""
+    rows = rows_of(tmp_path, "x.jsonl", json_lines([weka(call(0, 100, 7, [1, 2]), call(2, 129, 7, [1, 2, 3]))]))
+    assert [each.cached for each in hit_rate.of_rows(rows)] == [0, 64]
