@@ -311,8 +311,9 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
     if flags["burstiness"] is not None and flags["arrivals"] is not None:
         fact = "--arrivals says how requests come, and so does this"
         raise HarnessError(fact, place="--burstiness", way_out="leave one of them out")
-    if flags["skip_broken"] and flags["dataset"] is None:
-        raise HarnessError("no dataset to read", place="--skip-broken", way_out="give --dataset FILE")
+    for name in ("skip_broken", "fields"):
+        if flags[name] and flags["dataset"] is None:
+            raise HarnessError("no dataset to read", place=f"--{name.replace('_', '-')}", way_out="give --dataset FILE")
     tables: dict[str, Any] = {}
     for param in params:
         set_ = param.of_run.fields(flags[param.name or ""]) if isinstance(param, Option) and param.of_run else {}

@@ -87,7 +87,7 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
             prompts, answers = prompts + prompt, answers + answer
             yield row
 
-    dataset = open_dataset(Path(spec.path), spec.format)
+    dataset = open_dataset(Path(spec.path), spec.format, spec.fields)
     table = tables.write(counted(dataset.rows(skipped)), path)
     parts = [f"{each} ({count:,} of {len(table):,} rows)" for each, count in notes.items() if count]
     if dataset.unread:

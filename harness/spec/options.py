@@ -112,6 +112,13 @@ def _prefix(text: str) -> dict[str, Any]:
     return {"tokens": units.count(tokens, place), **({"pool": units.count(pool, place)} if pool else {})}
 
 
+def _columns(text: str) -> dict[str, Any]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    if not all(what.strip() and name.strip() for what, _, name in pairs):
+        raise HarnessError(f"{text[:60]!r} names no columns", place="--fields", way_out="write it like prompt=question")
+    return {"fields": {what.strip(): name.strip() for what, _, name in pairs}}
+
+
 def _urls(urls: Sequence[str]) -> dict[str, Any]:
     return {"urls": list(urls)} if len(urls) > 1 else {"url": urls[0]}
 
@@ -176,6 +183,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         workload("--dataset",
                  "Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format.",
                  "FILE", read=_dataset, with_resume=True),
+        Option("--fields", "Names of the dataset's columns, like prompt=question,system=system_prompt.",
+               "WHAT=NAME,…", sets=("workload.dataset",), read=_columns),
         Option("--skip-broken", "Leave out what of the dataset cannot be read, and count it.",
                kind=bool, sets=("workload.dataset",), read=lambda _: {"skip_broken": True}),
         Option("--canaries", "Check that answers under load are those of an unloaded server.",

@@ -231,6 +231,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     path: str  # a file of one of the formats of `workload.dataset`, or a result folder
     format: str | None = None  # of the file; None: recognised by its contents
+    fields: dict[str, str] = {}  # names of its columns by what they mean, like prompt = "question"; no format then
     skip_broken: bool = False  # leave broken rows out, and count them
     sessions: bool = False  # a session's rows are sent one after the other; else each row by itself
     history: Literal["live", "scripted"] = "live"  # of a session: the server's own answers, or the recorded ones
@@ -249,4 +250,6 @@ def check_dataset(spec: DatasetSpec, must: Must, place: str) -> None:
     for key in ("history", "think"):
         asked = spec.sessions or getattr(spec, key) == getattr(usual, key)
         must(asked, f"workload.dataset.{key}", "rows are sent by themselves", "add sessions = true")
+    one = not (spec.format and spec.fields)
+    must(one, "workload.dataset.fields", "its format has names of its own", "leave one of them out")
     pauses(spec.think, f"{place}: $.workload.dataset.think")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.base.errors import HarnessError
 from harness.workload.dataset import Row, plain
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.request import Message
@@ -305,3 +306,24 @@ def test_the_first_row_of_a_trace_decides_the_unit_of_all_its_times(tmp_path: Pa
 
     assert times(999_999_000, 1_000_001_000) == pytest.approx([0.0, 2.0])
     assert times(1_700_000_000, 1_700_000_002) == [0.0, 2.0]
+
+
+def test_columns_that_the_operator_names_are_read_and_no_others_of_their_meaning(tmp_path: Path) -> None:
+    rows = [{"q": "Why?", "prompt": "not this", "text": "a system prompt", "n_out": 9, "when": 3.5}]
+    path = file(tmp_path, "x.jsonl", json_lines([*rows, rows[0] | {"when": 5.0}]))
+    columns = {"prompt": "q", "system": "text", "output_tokens": "n_out", "at_s": "when"}
+    first, second = open_dataset(path, columns=columns).rows()
+    assert first.prompt == (Message("system", "a system prompt"), Message("user", "Why?"))
+    assert (first.output_tokens, first.at_s, second.at_s) == (9, 0.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [({"promt": "q"}, "did you mean 'prompt'"), ({"prompt": "qq"}, "it has no field 'qq'")],
+)
+def test_a_column_that_is_not_there_or_means_nothing_is_refused(
+    tmp_path: Path, columns: dict[str, str], words: str
+) -> None:
+    path = file(tmp_path, "x.jsonl", json_lines([{"q": "Why?"}]))
+    with pytest.raises(HarnessError, match=words):
+        open_dataset(path, columns=columns)

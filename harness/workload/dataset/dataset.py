@@ -7,7 +7,7 @@ package adds (`plugins.DATASETS`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -83,13 +83,23 @@ class Dataset(msgspec.Struct, frozen=True):
                 skipped.add(found)
 
 
-def open_dataset(path: Path, format: str | None = None) -> Dataset:
-    """Open a file, or a result folder, of a format that is known by its contents or named; HarnessError for others."""
+def open_dataset(path: Path, format: str | None = None, columns: Mapping[str, str] | None = None) -> Dataset:
+    """Open a file, or a result folder, of a format that is known by its contents or named; HarnessError for others.
+
+    `columns` are names of its fields by what they mean, in place of a format.
+    """
     if path.is_dir():
         path /= "requests.parquet"
     if format is not None:
         return Dataset(path, reader(format, str(path)))
     first, found = _fields(path)
+    if columns:
+        for name in columns.values():
+            if name not in found:
+                fact = f"it has no field {name!r}"
+                raise HarnessError(fact, place=f"--fields of {path}", way_out=nearest(name, found))
+        named = plain.mapped(columns, str(path))
+        return Dataset(path, named, tuple(plain.unread(found, named.record)))
     recognised = readers()[recognise(path, first)]
     return Dataset(path, recognised, () if recognised.complete else tuple(plain.unread(found, recognised.record)))
 

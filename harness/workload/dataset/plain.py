@@ -13,7 +13,7 @@ Vidur and Splitwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from harness.base import decoding
+from harness.base.errors import HarnessError, nearest
 from harness.workload.dataset import BLOCK, PromptTokens, Reader, Row, Seconds, Tokens
 from harness.workload.dataset.messages import Entry, messages, text, tools
 from harness.workload.request import Message
@@ -100,10 +101,19 @@ _NO_WORK = {  # which follow from what is read, or say nothing of the prompt and
 
 
 @lru_cache
-def record_type(required: frozenset[str] = frozenset()) -> type[msgspec.Struct]:
-    """Return the type of a record that has all names; these must be there."""
+def record_type(required: frozenset[str] = frozenset(), columns: tuple[tuple[str, str], ...] = ()) -> type[Any]:
+    """Return the type of a record that has all names; these must be there.
+
+    `columns` has (meaning, name) of those that the operator named: such a meaning has no other name, and such a name no
+    other meaning.
+    """
     fields: list[Any] = []
+    left = dict(columns)
     for number, (meaning, name) in enumerate(_EACH):
+        if meaning in left:
+            name = left.pop(meaning)
+        elif meaning in dict(columns) or name in dict(columns).values():
+            name = f"(no column {number})"
         kind = _TYPES[meaning] if name in required or name in _STRICT else Any
         default = msgspec.NODEFAULT if name in required else None
         fields.append((f"_{number}", kind, msgspec.field(name=name, default=default)))
@@ -137,6 +147,16 @@ def _tolerant(there: list[tuple[tuple[str, str], Any]]) -> tuple[Values, list[st
             if getattr(found, meaning) is None:
                 found = msgspec.structs.replace(found, **{meaning: read})
     return found, notes
+
+
+def mapped(columns: Mapping[str, str], place: str) -> Reader:
+    """Return the reader of rows whose columns the operator named by what they mean; HarnessError for no meaning."""
+    for meaning in columns:
+        if meaning not in NAMES:
+            fact = f"{meaning!r} is nothing that a row has"
+            raise HarnessError(fact, place=f"--fields of {place}", way_out=nearest(meaning, list(NAMES)))
+    record = record_type(frozenset(), tuple(columns.items()))
+    return Reader(name="plain", what="a row with the columns of --fields", record=record, rows=rows)
 
 
 def is_one(name: str) -> bool:
