@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from harness.spec.reading import build
-from harness.workload import hit_rate
+from harness.workload import hit_rate, tasks
 from harness.workload.dataset import table
 from harness.workload.dataset.dataset import open_dataset
+from harness.workload.text import PromptWords
 from tests.builders.datasets import file, json_lines, rows_of, sound_and_broken
+from tests.builders.prefix_hits import Cache
 
 
 def call(
@@ -163,3 +165,20 @@ def test_a_block_that_is_not_whole_is_not_served(tmp_path: Path) -> None:
     """Of 100 tokens in two blocks of 64 a cache keeps the first; what follows with both is served that one."""
     rows = rows_of(tmp_path, "x.jsonl", json_lines([weka(call(0, 100, 7, [1, 2]), call(2, 129, 7, [1, 2, 3]))]))
     assert [each.cached for each in hit_rate.of_rows(rows)] == [0, 64]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_words_that_are_sent_have_the_trace_s_hits_token_for_token(tmp_path: Path, workers: int) -> None:
+    """Each worker makes its words by itself; a word is a token, and the cache is the step machine's."""
+    table.write(open_dataset(file(tmp_path, "x.jsonl", json_lines(WEKA))).rows(), tmp_path / "rows")
+    asked = build({"workload": {"seed": 1, "dataset": {"path": "x", "sessions": True}}}, place="test")
+    sources = [tasks.of(asked, PromptWords(), str(tmp_path / "rows")) for _ in range(workers)]
+    cache, found = Cache(block=64), []
+    for session, turns in enumerate((5, 1)):
+        for turn in range(turns):
+            source = sources[(session + turn) % workers]
+            assert source is not None
+            prompt = source.request(source.task(session), turn, dict.fromkeys(range(turn), "an answer")).prompt
+            words = " ".join(each if isinstance(each, str) else each.text for each in prompt).split()
+            found.append((len(words), cache.serve(hit_rate.hashes(words, 64), len(words))))
+    assert found == [(tokens, cached) for _, tokens, cached, *_ in WEKA_ROWS]
