@@ -36,6 +36,7 @@ from harness.workload.dataset.table import Table
 from harness.workload.request import Request
 from harness.workload.rows import answer_tokens, prompt_tokens, text_tokens
 from harness.workload.source import Single
+from harness.workload.task import MOST_NODES
 from harness.workload.text import PromptWords
 
 
@@ -55,6 +56,8 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
         found, table = _read(spec, path, scenario, note)
         if spec.sessions:
             found = _of_sessions(scenario, found, table, str(path))
+            if cut := table.longer_than(MOST_NODES):
+                note(f"{spec.path}: the end of {cut:,} sessions with more than {MOST_NODES:,} requests is left out")
         if found.skipped:
             note(f"{spec.path}: {found.skipped:,} broken rows are left out, {found.requests:,} are sent")
         workload = msgspec.structs.replace(scenario.workload, dataset=found)

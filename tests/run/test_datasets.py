@@ -231,3 +231,10 @@ def test_what_a_dataset_excludes_is_refused(more: dict[str, Any], line: str) -> 
     with pytest.raises(HarnessError) as caught:
         reading.build({"workload": {"dataset": {"path": "x"}}} | more, place="x.toml")
     assert line in str(caught.value)
+
+
+def test_what_is_left_out_of_a_long_session_is_said(tmp_path: Path) -> None:
+    rows = [{"input_tokens": 9, "output_tokens": 1, "session": name} for name in ["a"] * 1_001 + ["b"] * 2]
+    notes: list[str] = []
+    read(asked(file(tmp_path, "long.jsonl", json_lines(rows)), workload={"sessions": True}), notes)
+    assert any("the end of 1 sessions with more than 1,000 requests is left out" in each for each in notes)

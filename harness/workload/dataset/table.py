@@ -14,6 +14,7 @@ import mmap
 import struct
 from array import array
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -66,6 +67,10 @@ class Table:
     @property
     def sessions(self) -> int:
         return len(self._starts) - 1
+
+    def longer_than(self, rows: int) -> int:
+        """Return how many sessions have more rows than that."""
+        return sum(end - begin > rows for begin, end in pairwise(self._starts))
 
     def row(self, number: int) -> Row:
         """Return a row, as its dataset has it."""
