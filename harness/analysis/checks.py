@@ -18,8 +18,10 @@ from typing import Protocol
 from harness.analysis.answer import knee_load
 from harness.analysis.explanation import KV_FULL
 from harness.analysis.rules import Purpose, usable
+from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
 from harness.data.summary import Check, WorkloadSummary
+from harness.data.views import ServerView
 
 PASS, DOUBT, NOT_MEASURED = "pass", "doubt", "not measured"
 SECONDS = ("p99_ttft",)  # checks whose threshold is a time; the others' are shares
@@ -34,6 +36,8 @@ TAIL = 2.0  # p99 of the context over its mean, from which on a workload has a t
 class Loss(Protocol):
     """A replica that stopped answering."""
 
+    @property
+    def kind(self) -> str: ...
     @property
     def at(self) -> float | None: ...
     @property
@@ -101,19 +105,23 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
 
 
 def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
-    """Judge p99 TTFT against the run's own limit, else against MLPerf's."""
+    """Judge p99 TTFT by the share within the run's own limit, else the percentile against MLPerf's."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and no token is the first"
         return Check(name="p99_ttft", outcome=NOT_MEASURED, at=at.load, message=why)
     limit = slo.get("ttft_p99", slo.get("ttft"))
-    if at.ttft_s.p99 is None:
+    threshold = TTFT_P99_S if limit is None else limit
+    share = next(
+        (each for each in at.slo if each.limit.split("=")[0] in ("ttft_p99", "ttft") and not each.class_), None
+    )
+    decided = share if share and share.outcome != Outcome.UNRESOLVED else None
+    if at.ttft_s.p99 is None and decided is None:
         why = f"{at.ttft_s.n} requests do not carry a p99: hold the level longer"
         return Check(name="p99_ttft", outcome=NOT_MEASURED, at=at.load, message=why)
-    threshold = TTFT_P99_S if limit is None else limit
-    late = at.ttft_s.p99 > threshold
-    figures = {"ttft_p99_s": at.ttft_s.p99}
-    if at.ttft_s.p50 is not None:
-        figures["ttft_p50_s"] = at.ttft_s.p50
+    late = decided.outcome == Outcome.MISSED if decided else (at.ttft_s.p99 or 0.0) > threshold
+    within = decided.fraction if decided else None
+    seen = {"ttft_p99_s": at.ttft_s.p99, "ttft_p50_s": at.ttft_s.p50, "within": within}
+    figures = {name: value for name, value in seen.items() if value is not None}
     return Check(
         name="p99_ttft",
         outcome=DOUBT if late else PASS,
@@ -127,7 +135,7 @@ def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
 
 def kv_cache(at: LevelSummary, expected_hits: float | None) -> Check:
     """Judge KV use against a full cache, preemptions against none, and hits against those that the workload allows."""
-    server = at.server
+    server = _server(at)
     if server is None or server.kv_usage is None:
         why = "the server publishes no KV use: docs/server-metrics.md has the engines that do"
         return Check(name="kv_cache", outcome=NOT_MEASURED, at=at.load, message=why)
@@ -154,6 +162,12 @@ def kv_cache(at: LevelSummary, expected_hits: float | None) -> Check:
     )
 
 
+def _server(at: LevelSummary) -> ServerView | None:
+    """Return the server's own figures; of several replicas those of the one whose cache is fullest."""
+    views = [each.server for each in (at.replicas or {}).values() if each.server and each.server.kv_usage is not None]
+    return max(views, key=lambda view: view.kv_usage or 0.0) if views else at.server
+
+
 def long_context_tail(at: LevelSummary, workload: WorkloadSummary | None) -> Check:
     """Judge whether the cache holds under a workload with a tail: p99 of the context at least twice its mean."""
     tail = _tail(workload)
@@ -161,15 +175,16 @@ def long_context_tail(at: LevelSummary, workload: WorkloadSummary | None) -> Che
         why = "the longest requests are hardly longer than the mean: measure `knee run checks`, or lengths of your own"
         figures = {} if tail is None else {"p99_over_mean": tail}
         return Check(name="long_context_tail", outcome=NOT_MEASURED, figures=figures, at=at.load, message=why)
-    if at.server is None or at.server.kv_usage is None:
+    server = _server(at)
+    if server is None or server.kv_usage is None:
         why = "the server publishes no KV use"
         return Check(name="long_context_tail", outcome=NOT_MEASURED, figures={"p99_over_mean": tail}, message=why)
-    preempted = at.server.preemptions or 0.0
-    full = at.server.kv_usage >= KV_FULL or preempted > 0 or at.errors > 0
+    preempted = server.preemptions or 0.0
+    full = server.kv_usage >= KV_FULL or preempted > 0 or at.errors > 0
     return Check(
         name="long_context_tail",
         outcome=DOUBT if full else PASS,
-        figures={"p99_over_mean": tail, "kv_usage": at.server.kv_usage, "preemptions": preempted},
+        figures={"p99_over_mean": tail, "kv_usage": server.kv_usage, "preemptions": preempted},
         threshold=KV_FULL,
         source="a full cache; no preemption, no error",
         at=at.load,
@@ -194,9 +209,12 @@ def _tail(workload: WorkloadSummary | None) -> float | None:
 
 def node_loss(losses: Sequence[Loss]) -> Check:
     """Judge whether the replicas that were left could carry what all had given before."""
-    known = [loss for loss in losses if loss.headroom_held is not None]
+    stopped = [loss for loss in losses if loss.kind == "stopped"]  # one that only slowed down says less
+    known = [loss for loss in stopped or losses if loss.headroom_held is not None]
     if not known:
-        why = "no replica was lost" if not losses else "no plateau of the others is known: measure one without a loss"
+        why = "no plateau of the others is known: measure one without a loss"
+        if not losses:
+            why = "no replica was lost: give several --url, and --stop-replica COMMAND"
         return Check(name="node_loss", outcome=NOT_MEASURED, message=f"{why} (docs/definitions.md, Checks)")
     worst = next((loss for loss in known if not loss.headroom_held), known[0])
     figures = {"errors": float(worst.errors)}

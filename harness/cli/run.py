@@ -255,8 +255,8 @@ def typed_variables(flags: dict[str, Any]) -> set[str]:
     headers, extra = options.headers(flags["header"]), flags["extra_body"]
     body = {} if extra is None else options.json_object(extra)
     target = scenarios.Target(api_key_env=flags["api_key_env"], headers=headers, extra_body=body)
-    command = {flags["before_level"]} if flags["before_level"] else set()
-    return command | {name for name, _ in scenarios.variables(scenarios.Scenario(target=target))}
+    commands = {flags[name] for name in ("before_level", "stop_replica") if flags[name]}
+    return commands | {name for name, _ in scenarios.variables(scenarios.Scenario(target=target))}
 
 
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:

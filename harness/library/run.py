@@ -143,7 +143,9 @@ def _prepared(
         api_key_env=options.get("api_key_env"), headers=dict(options.get("headers", {})),
         extra_body=dict(options.get("extra_body", {})),
     )  # fmt: skip
-    named = {name for name, _ in scenarios.variables(Scenario(target=own))} | {options.get("before_level", "")}
+    named = {name for name, _ in scenarios.variables(Scenario(target=own))} | {
+        options.get(name, "") for name in ("before_level", "stop_replica")
+    }
     if source:
         consent.must_be_allowed(resolved, named, os.environ, source)
     agreed = consent.Agreed(yes=yes, named_by="" if url else source)

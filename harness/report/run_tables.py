@@ -54,7 +54,7 @@ _RESTS_ON = {
     "node_loss": ("Lost replicas", "replica-throughput", "Replicas"),
 }
 _UPPER = {"ttft": "TTFT", "e2e": "E2E", "kv": "KV"}
-_CHECK_SHARES = ("prefill_fraction", "ttft_over_e2e", "kv_usage", "hit_fraction")
+_CHECK_SHARES = ("prefill_fraction", "within", "ttft_over_e2e", "kv_usage", "hit_fraction")
 _DRIFT = "change an hour: slope of a line through equal parts of the window; sure: not 0, at 99.99 %"
 _PHASES = "before → during → after the loss; TTFT is that of the replicas that were left"
 

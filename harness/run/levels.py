@@ -27,7 +27,7 @@ from harness.load.workers import Workers
 from harness.observe.gpu import Gpus
 from harness.results.frames import Position
 from harness.results.spool import Spool
-from harness.run import telemetry
+from harness.run import loss, telemetry
 from harness.run.launch import cache, reach
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
@@ -146,6 +146,10 @@ class Levels:
                     await self._on_timetable(workers, repeat)
                 elif self._ends_all(await self._ramp(workers, repeat), repeat):
                     break
+            if (stop := self._scenario.hooks and self._scenario.hooks.stop_replica) and self._took:
+                step = decision.measure(loss.load(self.steps), Reason.REPLICA_STOPPED, Role.FIXED)
+                level = self._level(step, self._earlier.last_repeat)
+                await loss.during(self._measure(workers, level), stop, self._took[-1] / 2)
         finally:
             self.over = True
             for task in watching:  # before the workers end: a server may keep a scrape busy
@@ -157,17 +161,6 @@ class Levels:
         """Return whether no repeat follows one that ended so: nobody answers another, or nothing is left for one."""
         spent = why is End.BUDGET and self._budget().whole().over() is not None
         return why in (End.STALLED, End.DEAD) or (spent and repeat >= self._earlier.last_repeat)
-
-    def _missing(self, why: Decision, known: Sequence[MeasuredLevel]) -> str:
-        """Return what a repeat should have measured and did not; "" where nothing is missing."""
-        spec = self._scenario.ramp
-        if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
-            return ""
-        if why.why in (End.STALLED, End.DEAD):
-            return why.cause
-        left = [f"{load:g}" for load in spec.load.loads[len(known) :]]
-        what = "requests per second" if spec.load.is_open else "in flight"
-        return f"{', '.join(left)} {what}: not measured, {why.cause}" if left else ""
 
     async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
         """Run one repeat of the ramp, a probe's levels before it, until a decision ends it; return why it did."""
@@ -191,7 +184,7 @@ class Levels:
                 known.append(found)
             dead = found is not None and found.stalled and not await self._answers_again()
             step = decision.end(End.DEAD, since_s=self._last_answer_s) if dead else await self._decide(known)
-        self.missing = self.missing or self._missing(step, known)
+        self.missing = self.missing or ramp.missing(self._scenario.ramp, step, known)
         self.steps.append(end_step(step, repeat))
         if isinstance(step.why, End) and step.why.stopped:
             self._view.note(step.reason)

@@ -45,6 +45,7 @@ class Reason(enum.StrEnum):
     FIRST_RATE = "begin"
     RATE_MET = "{met:g} requests per second are met: doubling"
     RATE_MISSED = "{missed:g} requests per second are not met: half of it"
+    REPLICA_STOPPED = "{level} again, while a replica is stopped"
     SOAK = "soak at {share:.0%} of {what}"
     PROMPT_LENGTH = "prefill probe: prompts of {tokens:,} tokens, one request in flight"
 

@@ -21,6 +21,7 @@ from harness.data.summary import FOUND, PROVISIONAL
 from harness.search import first_pass, refinement, slo
 from harness.search.decision import Decision, End, Part, Reason, both, end, measure, measure_rate
 from harness.search.state import MeasuredLevel, Search, State, fit
+from harness.spec.scenario import Ramp
 
 SLO_LEVELS = 16  # after the first pass, that an SLO may take
 
@@ -75,6 +76,17 @@ def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
         before = any(m.concurrency == step.concurrency for m in measured)
         return _in_role(Role.REPEAT if before else Role.REFINEMENT, step)
     return both(step, limit) if limit else step
+
+
+def missing(asked: Ramp, why: Decision, known: Sequence[MeasuredLevel]) -> str:
+    """Return what a repeat should have measured and did not; "" where nothing is missing."""
+    if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
+        return ""
+    if why.why in (End.STALLED, End.DEAD):
+        return why.cause
+    left = [f"{load:g}" for load in asked.load.loads[len(known) :]]
+    what = "requests per second" if asked.load.is_open else "in flight"
+    return f"{', '.join(left)} {what}: not measured, {why.cause}" if left else ""
 
 
 def _in_role(role: Role, step: Decision) -> Decision:

@@ -170,6 +170,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
                choices=get_args(Balance)),
         target("--allow-different-replicas", "Load replicas of different models, versions or limits together.",
                kind=bool),
+        hooks("--stop-replica", "Run this in one more level at the end: it stops one of several --url.", "COMMAND",
+              with_resume=True),
         target("--session-header", "Send each session's id in this header, for a gateway.", "NAME"),
         target("--traceparent", "Send a W3C trace id, another with each request.", kind=bool),
         target("--metrics-url", "The server's Prometheus page; default /metrics on its host.", "URL"),

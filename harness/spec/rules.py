@@ -197,6 +197,8 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("target.urls", lambda s: s.target.urls and _swept(s), "a level map has one server a cell", "leave urls out"),
     Rule("target.metrics_url", lambda s: len(s.target.urls or ()) > 1 and s.target.metrics_url,
          "it is one page, and there are several replicas", "leave it out: each replica's /metrics is read"),
+    Rule("hooks.stop_replica", lambda s: s.hooks and s.hooks.stop_replica and len(s.target.every_url) < 2,
+         "there is no other replica", "give several --url"),
     Rule("target.session_header", lambda s: _HEADER_NAME.fullmatch(s.target.session_header or "X") is None,
          "it is no header's name", "write it like X-Session-Id"),
     Rule("target.metrics_url", lambda s: _may_carry_a_key(s.target.metrics_url), *_NO_KEY),

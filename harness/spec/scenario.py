@@ -197,6 +197,7 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     audit_cache: bool | UnsetType = UNSET  # say what the prefix cache gives, by new and repeated prompts
     reset_cache: bool | UnsetType = UNSET  # empty it before every level
     before_level: str | UnsetType = UNSET  # a command, which runs without a shell
+    stop_replica: str | UnsetType = UNSET  # a command that stops one of several replicas, in one more level at the end
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

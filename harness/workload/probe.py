@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.spec import distribution
+from harness.spec.classes import ClassSpec
 from harness.spec.scenario import Scenario
 from harness.workload import shape
 
@@ -19,11 +21,14 @@ SHORT_PROMPT = 32  # tokens of a decode probe's prompts, as far as the server ad
 LONG_ANSWER = 256  # tokens of its answers at least
 _SHORTEST, _LONGEST = 64, 4096  # tokens of a prefill probe's prompts; the longest four times the asked, if that is more
 _LENGTHS = 8
+_NEARLY_ALL, _ROOM = 0.99, 0.95  # of the answers; of the context, where a word may be more than a token
 _TOO_NEAR = 1.1  # a length within 10 % of the asked one would tell the same again
 
 
 def scenario_for(scenario: Scenario, max_context: int | None = None, input_tokens: int | None = None) -> Scenario:
-    """Return the scenario with the probe's workload; itself where it asks for none, and unchanged a second time.
+    """Return the scenario with the probe's workload, and with classes that fit into the context as far as they ask.
+
+    It is itself where it asks for neither, and unchanged a second time.
 
     Prefill: one output token. Decode: prompts of 32 tokens, answers of 256 tokens or of as many as are asked, if that
     is more. `max_context` is what prompt and answer may come to, `input_tokens` what prompts do come to; None: not
@@ -34,6 +39,8 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
     >>> scenario_for(asked).workload.input_tokens, scenario_for(asked, max_context=200).workload.output_tokens
     (32, 168)
     """
+    if max_context is not None and any(each.fit for each in scenario.class_ or ()):
+        scenario = _fitted(scenario, max_context)
     workload = scenario.workload
     if scenario.ramp.probe == PREFILL:
         workload = msgspec.structs.replace(workload, output_tokens=1)
@@ -43,6 +50,26 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
             answer = max(1, min(answer, max_context - max(SHORT_PROMPT, input_tokens or 0)))
         workload = msgspec.structs.replace(workload, input_tokens=SHORT_PROMPT, output_tokens=answer)
     return msgspec.structs.replace(scenario, workload=workload)
+
+
+def _fitted(scenario: Scenario, max_context: int) -> Scenario:
+    """Return the scenario with prompts that fit into the context with their prefix and their answers."""
+    prefix = scenario.workload.prefix.tokens if scenario.workload.prefix else 0
+    answers = {each.name: each.output.quantile(_NEARLY_ALL) for each in shape.of(scenario).classes}
+
+    def fitted(each: ClassSpec) -> ClassSpec:
+        most = max(1, int(_ROOM * max_context) - prefix - answers[each.name])
+        if not each.fit:
+            return each
+        if isinstance(each.input, int):
+            return msgspec.structs.replace(each, input=min(each.input, most))
+        law = distribution.parse(each.input)
+        if isinstance(law, distribution.Fixed | distribution.Empirical) or law.high <= most:
+            return each
+        bounded = most > law.mean()  # else its bounds would not hold its mean
+        return msgspec.structs.replace(each, input=str(msgspec.structs.replace(law, high=most)) if bounded else most)
+
+    return msgspec.structs.replace(scenario, class_=[fitted(each) for each in scenario.class_ or ()])
 
 
 def lengths(asked: int, fewest: int, most: int | None) -> list[int]:

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.analysis import checks
+from harness.analysis import checks, slo
 from harness.data.judgement import Verdict
-from harness.data.levels import LevelSummary
+from harness.data.levels import Attainment, LevelSummary, ReplicaSummary
 from harness.data.summary import ClassWorkload, Lengths, LengthSpread, WorkloadSummary
-from harness.data.views import ServerView, Spread
+from harness.data.views import Estimate, ServerView, Spread
 from harness.report import document as doc
 from harness.report import run_tables as shown
 from harness.spec.work import Unit
@@ -49,6 +49,7 @@ class Lost(msgspec.Struct, frozen=True):
     """As `analysis.checks.Loss` has it."""
 
     headroom_held: bool | None
+    kind: str = "stopped"
     recovery_s: float | None = 2.0
     errors: int = 3
     at: float | None = 8
@@ -75,6 +76,34 @@ def test_a_run_in_which_all_is_well_passes_all_five() -> None:
     # 99 of 1,000 tokens and one of 16,000 are 1,150 on average; the long class's p99 is 16,000.
     assert tail.figures["p99_over_mean"] == pytest.approx(16_000 / 1_150)
     assert loss.figures == {"errors": 3.0, "recovery_s": 2.0}
+
+
+def test_a_replica_that_stopped_is_judged_before_one_that_slowed_down() -> None:
+    losses = [Lost(False, kind="slowed"), Lost(True)]
+    assert outcomes(level(16), losses=losses)["node_loss"] == "pass"
+    assert outcomes(level(16), losses=losses[:1])["node_loss"] == "doubt"
+
+
+def test_the_fullest_replica_is_judged() -> None:
+    nothing, rate = summaries.EMPTY, Estimate(1.0)
+    of = {
+        url: ReplicaSummary(
+            requests=9, errors=0, error_rate=0.0, cancelled=0, in_flight=8.0, in_flight_share=0.5,
+            input_tokens_per_s=rate, output_tokens_per_s=rate, requests_per_s=rate, ttft_s=nothing, itl_s=nothing,
+            e2e_s=nothing, server=msgspec.structs.replace(BUSY, kv_usage=usage),
+        )
+        for url, usage in (("a", 0.4), ("b", 0.97))
+    }  # fmt: skip
+    assert outcomes(level(16, replicas=of))["kv_cache"] == "doubt"
+
+
+def test_a_p99_is_judged_by_the_share_within_it_where_that_is_decided() -> None:
+    """300 requests carry no p99, and all of them within 2 s decide it."""
+    few = level(16, p99=None)
+    for met, outcome in ((300, "pass"), (200, "doubt"), (298, "not measured")):
+        share = Attainment("ttft_p99=2s", 0.99, met, 300, met / 300, (0.9, 1.0), slo.decided(met, 300, 0.99))
+        judged = msgspec.structs.replace(few, slo=[share])
+        assert outcomes(judged, slo={"ttft_p99": 2.0})["p99_ttft"] == outcome
 
 
 def test_a_bare_run_measures_what_it_can_and_says_what_would_measure_the_rest() -> None:

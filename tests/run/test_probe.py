@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.run.launch.endpoint import Endpoint, Prompts, probe_lengths
-from harness.spec import scenario
+from harness.spec import reading, ready, scenario
 from harness.workload import probe
 from tests.builders.endpoints import checked
 
@@ -133,3 +133,14 @@ def test_words_are_the_tokens_without_those_that_the_server_adds(
     counted: int | None, words: int, tokens: int, expected: int
 ) -> None:
     assert found(tokens=counted, count=words).prompts.words_for(tokens) == expected
+
+
+def test_classes_that_fit_are_shortened_to_the_context() -> None:
+    """Prompts of the ready checks: 95 % of the context is for a prefix of 1,000 tokens, the prompt and its answer."""
+    spec = reading.load(str(ready.path("checks")))
+    roomy, tight = (probe.scenario_for(spec, context) for context in (131_072, 4096))
+    assert [each.input for each in roomy.class_ or ()] == ["lognormal(600,600) in 20..4k", 32_000]
+    chat, long = tight.class_ or ()
+    assert long.input == int(0.95 * 4096) - 1000 - 300
+    assert chat.input == f"lognormal(600,600) in 20..{int(0.95 * 4096) - 1000 - 708}"
+    assert probe.scenario_for(tight, 4096) == tight

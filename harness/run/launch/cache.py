@@ -193,7 +193,7 @@ async def _emptied(api: control.Client, endpoint: Endpoint) -> None:
     )
 
 
-async def command(text: str) -> None:
+async def command(text: str, option: str = "--before-level") -> None:
     """Run a command, without a shell, until it ends; HarnessError where it fails."""
     try:
         words = shlex.split(text)
@@ -201,9 +201,9 @@ async def command(text: str) -> None:
             *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
         )
     except (ValueError, OSError) as error:
-        raise HarnessError(str(error), place="--before-level", way_out="write it as in a terminal") from None
+        raise HarnessError(str(error), place=option, way_out="write it as in a terminal") from None
     _, said = await process.communicate()
     if process.returncode:
         last = said.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
         fact = f"status {process.returncode}{': ' + last if last else ''}"
-        raise HarnessError(fact, place=f"--before-level {shlex.quote(text)}", way_out="run it in a terminal")
+        raise HarnessError(fact, place=f"{option} {shlex.quote(text)}", way_out="run it in a terminal")

@@ -43,9 +43,11 @@ def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping
     So is a command that it would run. `typed` are the names and commands on the command line, `place` is the file. A
     variable that is not set is not sent; its name may be a key in the wrong place, so no error quotes it.
     """
-    if scenario.hooks and (command := scenario.hooks.before_level) and command not in typed:
-        way_out = f"add --before-level {shlex.quote(command)} if it may"
-        raise HarnessError(f"$.hooks.before_level runs {command!r} before every level", place=place, way_out=way_out)
+    hooks = scenario.hooks or scenarios.Hooks()
+    for name, command in (("before_level", hooks.before_level), ("stop_replica", hooks.stop_replica)):
+        if command and command not in typed:
+            way_out = f"add --{name.replace('_', '-')} {shlex.quote(command)} if it may"
+            raise HarnessError(f"$.hooks.{name} runs {command!r}", place=place, way_out=way_out)
     urls = list(scenario.sweep.urls.values()) or scenario.target.every_url or ["nowhere"]
     more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
     for name, path in scenarios.variables(scenario):
