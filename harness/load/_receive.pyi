@@ -1,7 +1,11 @@
+from array import array
 from collections.abc import Callable
 from typing import Any, final
 
 from harness.dialects.decoder import Usual
+
+def shifted(numbers: array[int], by: int, /) -> bytes:
+    """Return int64 numbers, each plus `by`."""
 
 @final
 class Stream:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 
 from harness.base.secrecy import plain, redact
 from harness.data.record import Record
+from harness.load import receive
 from harness.load.messages import BeginLevel, Plan
 from harness.load.transport import Exchange, Transport
 from harness.spec.classes import Cancel
@@ -188,7 +188,7 @@ def record(running: Running, plan: Plan) -> Record:
         error=exchange.error,
         finish_reason=redact(decoded.finish_reason, plan.secrets),
         bytes_received=exchange.bytes_received,
-        arrivals=_minus(arrivals, origin),
+        arrivals=receive.shifted(arrivals, -origin),
         tokens=decoded.packed_tokens(),
         class_=running.class_,
         session_id=running.session,
@@ -213,8 +213,3 @@ def _of_canary(made: Record, canary: int, text: str, plan: Plan) -> Record:
 def _first_words(message: str, plan: Plan) -> str:
     """Return the first words of an error's message, on one line and without the secrets that it repeats."""
     return redact(plain(message[: 2 * _LONGEST_MESSAGE]), plan.secrets)[:_LONGEST_MESSAGE]
-
-
-def _minus(stamps: array[int], origin: int) -> bytes:
-    """Stamps since the origin, as int64 bytes."""
-    return array("q", map((-origin).__add__, stamps)).tobytes()

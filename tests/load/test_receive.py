@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -194,6 +195,13 @@ def test_an_error_in_python_comes_out_of_the_call(wire: Wire, monkeypatch: pytes
     wire.far.send(b"x")
     with pytest.raises(ZeroDivisionError):
         wire.selector.select(0)
+
+
+def test_stamps_are_moved_to_the_origin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps = array("q", [5, -7, 1 << 62])
+    compiled = receive.shifted(stamps, -3)
+    monkeypatch.setattr(receive, "poller", None)
+    assert compiled == receive.shifted(stamps, -3) == array("q", [2, -10, (1 << 62) - 3]).tobytes()
 
 
 @pytest.mark.parametrize("path", ["compiled", "pure"])
