@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import selectors
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
+_MACOS_FILES = 10_240  # OPEN_MAX of sys/syslimits.h
 IN, OUT = 1, 4  # EPOLLIN and EPOLLOUT of linux/eventpoll.h
 
 
@@ -37,7 +39,11 @@ class _Selector:
         self._selector = selectors.DefaultSelector()
 
     def register(self, fd: int, mask: int, /) -> None:
-        self._selector.register(fd, _events(mask))
+        try:
+            self._selector.register(fd, _events(mask))
+        except KeyError:  # the number of a descriptor that was closed meanwhile: an epoll forgets those by itself
+            self._selector.unregister(fd)
+            self._selector.register(fd, _events(mask))
 
     def modify(self, fd: int, mask: int, /) -> None:
         self._selector.modify(fd, _events(mask))
@@ -91,6 +97,15 @@ def bind(processors: Iterable[int]) -> None:
     """Bind this thread to these processors, where the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, processors)
+
+
+def allow_files() -> None:
+    """Let this process open as many files as it may; macOS takes no more than 10,240 where its limit is infinite."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_MACOS_FILES, most))
 
 
 def prctl(option: int, value: int) -> None:

@@ -5,7 +5,7 @@ in the time it would sleep, sleeps exactly to the next tick or timer, reads the 
 receive stamps, and only then hands asyncio its own descriptors. The order matters: decoding first and sending last
 keeps the send lag under the tick; reading inside `select` spares asyncio a callback per event.
 
-Linux only (epoll). Where the kernel gives no stamps the clock is used, and the source is `user`.
+On Linux that is an epoll. Where the kernel gives no stamps the clock is used, and the source is `user`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import ctypes
 import select
 import selectors
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from harness.base import kernel
 from harness.load import receive
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _PROMPT_TICKS = (
 )
 _SLEPT = 50_000  # ns in the kernel, from which there was nothing to read before
 CLOCK_SET = 1_000_000  # ns between two reads of its offset: slewing (adjtimex(2): 500 ppm) stays below, a step does not
-_READABLE = select.EPOLLIN
+_READABLE = kernel.IN
 _NEVER = 1 << 62
 _timespec = struct.Struct("qq").unpack_from
 now = time.monotonic_ns
@@ -87,18 +87,19 @@ class _Keys(dict[int, selectors.SelectorKey]):
 
 
 class HotSelector(selectors.BaseSelector):
-    """asyncio's selector and the measured path's in one epoll."""
+    """asyncio's selector and the measured path's in one poller."""
 
     def __init__(self, tick_ns: int = 1_000_000, *, pure: bool = False) -> None:
         self.tick_ns = tick_ns
         self.decode_queue: collections.deque[tuple[Decodable, int, bytes | None]] = collections.deque()
+        self.stamped = True  # the kernel stamps what arrives
         self.busy = 0  # requests in flight; with none, sleep in the kernel instead of by ticks
         self.undecoded_bytes = 0  # read since the queue was last empty
         self.events = 0  # token-carrying chunks decoded
         self.reads = 0
         self.unstamped = 0
         self.late = [0] * LATE_BINS
-        self._epoll = select.epoll()
+        self._epoll = kernel.poller()
         self._keys = _Keys()
         self._hot: dict[int, Hot] = {}
         self._buffer = bytearray(65_536)
@@ -109,7 +110,8 @@ class HotSelector(selectors.BaseSelector):
         self._polled = now()  # when the sockets were last polled
         self.poller: Poller | None = None  # of the compiled path
         if receive.poller is not None and not pure:
-            self.poller = receive.poller(self._epoll.fileno(), self, self.decode_queue.append, LateRead)
+            fd = cast(select.epoll, self._epoll).fileno()
+            self.poller = receive.poller(fd, self, self.decode_queue.append, LateRead)
         self.span = 0  # ns from the previous poll to this one: all that is read now arrived within it
 
     # asyncio's side: the documented BaseSelector interface
@@ -146,10 +148,10 @@ class HotSelector(selectors.BaseSelector):
         self._hot[hot.fd] = hot
         if self.poller is not None:
             self.poller.add(hot.fd, hot)
-        self._epoll.register(hot.fd, select.EPOLLIN)
+        self._epoll.register(hot.fd, kernel.IN)
 
     def want_write(self, hot: Hot, wanted: bool) -> None:
-        self._epoll.modify(hot.fd, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+        self._epoll.modify(hot.fd, kernel.IN | (kernel.OUT if wanted else 0))
 
     def drop(self, hot: Hot) -> None:
         if self._hot.pop(hot.fd, None) is not None:
@@ -167,7 +169,13 @@ class HotSelector(selectors.BaseSelector):
         if self.poller is not None:
             return self._select_compiled(self.poller, timeout)
         t = now()
-        if self.busy or self.decode_queue:
+        if not self.stamped and (self.busy or self.decode_queue):
+            # Without the kernel's stamps a token came when it is read: so as soon as it is there, not by ticks.
+            if self.decode_queue:
+                self.decode_until(t)
+            else:
+                kernel.wait(self._epoll, timeout)
+        elif self.busy or self.decode_queue:
             wake = self._next_tick
             if timeout is not None:
                 wake = min(wake, t + int(timeout * 1e9))
@@ -180,7 +188,7 @@ class HotSelector(selectors.BaseSelector):
             if t >= self._next_tick:
                 self._next_tick = t + self.tick_ns
         elif timeout is None or timeout > 0.0:  # nothing to stamp: wait for events, or to the microsecond for a timer
-            select.select([self._epoll], [], [], timeout)
+            kernel.wait(self._epoll, timeout)
             if (woke := now()) - t > _SLEPT:
                 self._polled = woke  # until then there was nothing
         polled = self._epoll.poll(0, 8192)
@@ -202,9 +210,9 @@ class HotSelector(selectors.BaseSelector):
                     ready.append((key, _events(mask) & key.events))
                 continue
             if mask != _READABLE:  # anything else is read as well, and the read fails
-                if mask & select.EPOLLOUT:
+                if mask & kernel.OUT:
                     stream.writable()
-                if mask == select.EPOLLOUT or fd not in hot:
+                if mask == kernel.OUT or fd not in hot:
                     continue
             # From here to the end of the loop every tenth of a microsecond counts: this is done once for each token.
             try:
@@ -249,7 +257,7 @@ class HotSelector(selectors.BaseSelector):
         elif not self.busy:
             busy = False
             if timeout is None or timeout > 0.0:
-                select.select([self._epoll], [], [], timeout)
+                kernel.wait(self._epoll, timeout)
                 if (woke := now()) - t > _SLEPT:
                     polled = woke
         if not self.decode_queue:
@@ -322,13 +330,11 @@ def clock_offset() -> int:
 
 
 def _events(mask: int) -> int:
-    return (1 if mask & ~select.EPOLLOUT else 0) | (2 if mask & ~select.EPOLLIN else 0)
+    return (1 if mask & ~kernel.OUT else 0) | (2 if mask & ~kernel.IN else 0)
 
 
 def _mask(events: int) -> int:
-    return (select.EPOLLIN if events & selectors.EVENT_READ else 0) | (
-        select.EPOLLOUT if events & selectors.EVENT_WRITE else 0
-    )
+    return (kernel.IN if events & selectors.EVENT_READ else 0) | (kernel.OUT if events & selectors.EVENT_WRITE else 0)
 
 
 def new_loop(selector: selectors.BaseSelector) -> asyncio.AbstractEventLoop:
@@ -338,8 +344,7 @@ def new_loop(selector: selectors.BaseSelector) -> asyncio.AbstractEventLoop:
 
 def sharpen_timers() -> None:
     """Let this thread's sleeps end within a microsecond instead of the kernel's default 50."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1000))
+    kernel.prctl(PR_SET_TIMERSLACK, 1000)
 
 
 class Stamping:
@@ -374,6 +379,8 @@ class Stamping:
 
 def enable_stamps(sock: socket.socket) -> bool:
     """Have the kernel stamp what the socket receives; False where it cannot."""
+    if not hasattr(select, "epoll"):  # the option's number is Linux's
+        return False
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     except OSError:

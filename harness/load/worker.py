@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
-import resource
 import socket
 import sys
 
+from harness.base import kernel
 from harness.base.terminal import guard
 from harness.load import receive
 from harness.load.driver import Driver
@@ -28,12 +27,12 @@ def main(fd: int) -> None:
     sock = socket.socket(fileno=fd)
     plan = decode_plan(_first_frame(sock))
     if plan.cpus:
-        os.sched_setaffinity(0, plan.cpus)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is an open file
+        kernel.bind(plan.cpus)
+    kernel.allow_files()  # a connection is an open file
     sharpen_timers()
     stamping = Stamping()
     selector = HotSelector(plan.tick_ns)
+    selector.stamped = stamping.source == "kernel"
     gc.collect()
     gc.freeze()
     gc.disable()  # a request makes no reference cycles; collected before a level begins

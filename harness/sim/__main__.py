@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import resource
 import sys
 
 import msgspec
@@ -72,8 +71,7 @@ def _profile(arguments: argparse.Namespace) -> Profile | Reference:
 def _prepare(cpu: int | None) -> None:
     if cpu is not None:
         kernel.bind({cpu})
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    kernel.allow_files()
     gc.freeze()
     gc.disable()  # a collection would stretch a step; every answer cuts its own cycles when it ends
 

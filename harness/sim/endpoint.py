@@ -130,6 +130,7 @@ class Endpoint:
             self._listener.setblocking(False)
             self._poller.register(self._listener.fileno(), kernel.IN)
         elif not self._outages.slowdown and listens:
+            self._poller.unregister(self._listener.fileno())
             self._listener.close()
             for connection in list(self._connections.values()):
                 reset(connection.sock)
@@ -412,7 +413,8 @@ class Endpoint:
         connection.outbox.clear()
         connection.inbox.clear()
         del self._connections[fd]
-        connection.sock.close()  # which takes it out of the epoll too
+        self._poller.unregister(fd)
+        connection.sock.close()
 
     def _note(self, job: Job, *, finished: bool) -> None:
         entry = Entry(job.name, job.received, job.writes, job.tokens, finished, monotonic_ns())
