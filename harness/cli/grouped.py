@@ -64,6 +64,8 @@ def of_run(of: OfRun) -> Spec:
     settings: dict[str, Any] = {"metavar": of.metavar, "help": of.help, "multiple": of.multiple, "of_run": of}
     if flag:
         settings["is_flag"] = True
+    elif of.bare:
+        settings |= {"is_flag": False, "flag_value": of.bare}
     elif of.choices:
         settings["type"] = Choice(of.choices, of.plugins)
     elif of.kind is not bool:
@@ -94,6 +96,7 @@ class Grouped(click.Command):
         """Parse the values of all parameters into the context, as click has it."""
         if ctx.resilient_parsing or not args or {"-h", "--help"} & {*args}:
             return super().parse_args(ctx, args)
+        args = self._with_values(args)
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         known = {name for param in options for name in (*param.opts, *param.secondary_opts)}
         flags = {name for param in options if param.is_flag for name in (*param.opts, *param.secondary_opts)}
@@ -106,6 +109,15 @@ class Grouped(click.Command):
         for note in taken.notes if "--quiet" not in taken.arguments else ():
             click.echo(f"note: {note}", err=True)
         return rest
+
+    def _with_values(self, args: list[str]) -> list[str]:
+        """Return the arguments with the value of each option that may come alone, where no number follows it."""
+        ours = [(param.opts[0], param.of_run) for param in self.params if isinstance(param, Option)]
+        bare = {name: of.bare for name, of in ours if of is not None and of.bare}
+        return [
+            f"{each}={bare[each]}" if each in bare and not following.isdigit() else each
+            for each, following in zip(args, [*args[1:], ""], strict=True)
+        ]
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples before the options, which are many."""

@@ -165,7 +165,7 @@ def print_levels(folder: Path, *, verbose: bool = False) -> None:
     terminal.show(run_report.screen(summarise(run), run.manifest, verbose=verbose), talk)
 
 
-def summaries(folder: Path, wait: Callable[[], None]) -> Iterator[Summary]:
+def summaries(folder: Path, wait: Callable[[], object]) -> Iterator[Summary]:
     """Yield the summary of a run whenever a level of it has ended, until the run has."""
     from harness.analysis.summarise import summarise
     from harness.results import folder as folders

@@ -23,6 +23,8 @@ from harness.spec import options, ready
 from harness.spec.options import OPTIONS
 
 if TYPE_CHECKING:
+    from harness.cli.live_page import LivePage
+    from harness.report.live import LiveView
     from harness.run.campaign import Planner, Swept
     from harness.run.experiment import Outcome
     from harness.run.launch.consent import Agreed
@@ -145,23 +147,39 @@ def shown(arguments: Sequence[str], secrets: Sequence[str]) -> list[str]:
     return out
 
 
+def _watched(terminal: LiveView, flags: dict[str, Any], exits: contextlib.ExitStack) -> LiveView | LivePage:
+    """Return what shows a run: the terminal, and with --live a page too, whose process ends with `exits`."""
+    if flags.get("live") is None:
+        return terminal
+    from harness.cli import live_page
+
+    if flags["no_plots"]:
+        raise HarnessError("its page ends as report.html", place="--live", way_out="leave --no-plots out")
+    at = live_page.listening(options.port(flags["live"]))
+    return exits.enter_context(live_page.LivePage(terminal, at))
+
+
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
     """Measure one run, publish its result, and return its exit status."""
     from harness.report.live import LiveView
     from harness.run import experiment
 
-    with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
-        if flags["resume"] is not None:
-            outcome = experiment.resume(flags["resume"], resolved, view, _command(), agreed=agreed)
-        else:
-            share = _shard(resolved, flags)
-            outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed, share=share)
-    if outcome.manifest.shards:
-        output.publish_shard(outcome.folder, outcome.manifest.shards[0], quiet=flags["quiet"])
-        return outcome.status
-    shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
-    more = output.More(noted=view.noted)
-    output.publish(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], more=more, **shown)
+    with contextlib.ExitStack() as exits:
+        with LiveView(console(stderr=True), quiet=flags["quiet"]) as terminal:
+            view = _watched(terminal, flags, exits)
+            if flags["resume"] is not None:
+                outcome = experiment.resume(flags["resume"], resolved, view, _command(), agreed=agreed)
+            else:
+                share = _shard(resolved, flags)
+                outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed, share=share)
+        folder, plots = outcome.folder, not flags["no_plots"]
+        if outcome.manifest.shards:
+            output.publish_shard(folder, outcome.manifest.shards[0], quiet=flags["quiet"])
+            return outcome.status
+        shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
+        more = output.More(noted=terminal.noted)
+        output.publish(folder, outcome.summary, outcome.manifest, plots=plots, more=more, **shown)
+        view.over(folder / "report.html")
     if flags["open_report"]:
         output.open_in_browser(outcome.folder / "report.html")
     return outcome.status
@@ -179,15 +197,17 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
         if plots:
             output.write_plots(cell.folder, document, cell.summary)
 
-    with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
-        if flags["resume"] is not None:
-            begin = partial(campaign.resume, flags["resume"])
-        else:
-            begin = partial(campaign.run, out=flags["out"])
-        found = begin(
-            scenario=resolved, view=view, command=_command(), plan=plan or campaign.plan, agreed=agreed, report=report
-        )
-    output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
+    with contextlib.ExitStack() as exits:
+        with LiveView(console(stderr=True), quiet=flags["quiet"]) as terminal:
+            view = _watched(terminal, flags, exits)
+            if flags["resume"] is not None:
+                begin = partial(campaign.resume, flags["resume"])
+            else:
+                begin = partial(campaign.run, out=flags["out"])
+            how: dict[str, Any] = {"plan": plan or campaign.plan, "agreed": agreed, "report": report}
+            found = begin(scenario=resolved, view=view, command=_command(), **how)
+        output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
+        view.over(found.folder / "map.html")
     if flags.get("open_report"):
         output.open_in_browser(found.folder / "map.html")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -22,10 +23,25 @@ class LevelProgress(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None = None  # of the run
 
 
+class RunProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run goes at one moment, for who watches it from another process."""
+
+    folder: str = ""  # of the result
+    level: str = ""  # the running one's load
+    place: str = ""  # among the levels
+    reason: str = ""  # why it is next
+    now: LevelProgress | None = None
+    unit: str = "tok/s"  # of throughput
+    note: str = ""  # the last one
+    report: str = ""  # the file of the whole report, once the run is over
+
+
 class View(Protocol):
     """Shows the progress of the levels, and notes."""
 
     unit: str  # of throughput
+
+    def measuring(self, folder: Path) -> None: ...
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None: ...
 

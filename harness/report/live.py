@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -19,7 +20,8 @@ from harness.base.terminal import console as to_terminal
 from harness.base.units import span
 from harness.data.judgement import Gravity
 from harness.data.levels import LevelSummary
-from harness.data.progress import LevelProgress
+from harness.data.progress import LevelProgress, RunProgress
+from harness.report.document import Fact
 from harness.report.format import MISSING, half_width, ms, number, plain
 
 _BAR = 16
@@ -64,6 +66,9 @@ class LiveView:
             with contextlib.suppress(OSError):
                 self._live.stop()
             self._live = None
+
+    def measuring(self, folder: Path) -> None:
+        """Begin a run; its results are in the folder."""
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
         """Begin level `index` (from 0) of `total`, where that is known; `reason` is why it is next."""
@@ -118,6 +123,9 @@ class LiveView:
             how.append(f"  {SIGNS[mark]} {mark}", "red" if mark == Gravity.INVALID else "yellow")
         self._print(self._joined(Text(self._level, "bold"), how))
 
+    def over(self, report: Path) -> None:
+        """End, once the report is written."""
+
     def note(self, text: str) -> None:
         """Print a note that stays: before the levels, between them or while one runs."""
         if not self._quiet:
@@ -157,6 +165,23 @@ def _figures(
     if errors:
         text.append(f"  {errors:,} error{'' if errors == 1 else 's'}", "red")
     return text
+
+
+def words(run: RunProgress) -> tuple[str, list[Fact]]:
+    """Return a running run as a page shows it: where it is, and the figures of the level."""
+    now = run.now
+    if now is None:
+        idle = "The next level is chosen" if run.folder else "The server is checked"
+        return (f"Level {run.place}: {run.level} starts" if run.level else idle), []
+    elapsed = f"{now.elapsed_s:.0f} of {now.expected_s:.0f} s" if now.expected_s else f"{now.elapsed_s:.0f} s"
+    facts = [
+        Fact("Throughput", f"{number(now.output_tokens_per_s)} {run.unit}", "in the last second"),
+        Fact("In flight", _load(now.in_flight), "requests"),
+        Fact("TTFT", _ms(now.ttft_s), "median of the last requests"),
+        Fact("Errors", f"{now.errors:,}", "of this level"),
+        Fact("Time left", MISSING if now.left_s is None else f"about {span(now.left_s)}", "of the run"),
+    ]
+    return f"Level {run.place}: {run.level}, {now.phase}, {elapsed}", facts
 
 
 def _load(in_flight: float | None) -> str:

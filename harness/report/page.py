@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -25,25 +25,41 @@ if TYPE_CHECKING:
 
 _ASSETS = Path(__file__).with_name("assets")
 _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "page.js")  # Plot needs D3
-_WHAT_IF = "what_if.js"
+_WHAT_IF, _LIVE = "what_if.js", "live.js"
 # Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data: blob:"
 _FIGURES = 6  # of a coordinate on the page: a ten-thousandth of a pixel
 
 
-def render(document: doc.Document) -> str:
+class Running(NamedTuple):
+    """A run that goes on: the page asks its own server how, and comes anew when the version is another."""
+
+    version: str
+    head: str  # where it is
+    facts: Sequence[doc.Fact]
+    note: str = ""
+
+    @property
+    def html(self) -> str:
+        """Return the part of the page that shows it, which a server replaces without rendering the rest anew."""
+        return _templates().get_template("running.html.j2").render(running=self)
+
+
+def render(document: doc.Document, running: Running | None = None) -> str:
     """Return the document as a page that needs no network; with charts half a megabyte and their points."""
     from markupsafe import Markup
 
     charts = {chart.name: chart for section in document.sections for chart in section.charts if chart.series}
     what_if = next((section.what_if for section in document.sections if section.what_if), None) if charts else None
     scripts = [asset(name) for name in (*_SCRIPTS, *([_WHAT_IF] if what_if else []))] if charts else []
+    scripts += [asset(_LIVE)] if running else []
     template = _templates().get_template("page.html.j2")
     return template.render(
         document=document,
         sections=ordered(document),
         places=places(document),
-        policy=_policy(scripts),
+        policy=_policy(scripts) + ("; connect-src 'self'" if running else ""),
+        running=Markup(running.html) if running else "",
         style=Markup(asset("page.css")),
         charts=Markup(charts_json(charts)) if charts else "",
         what_if=Markup(_for_script(what_if)) if what_if else "",

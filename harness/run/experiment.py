@@ -412,6 +412,7 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
         server=endpoint.published.facts | scenarios.shown(scenario, endpoint.wire.secrets).target.server_meta,
     )
     files.write_json(folder / folders.MANIFEST, manifest)  # before any load
+    view.measuring(folder)
     try:
         ended = await load(levels, workers, session.placed, gpus, signals)
     finally:

@@ -31,6 +31,7 @@ class Option(NamedTuple):
     name: str | None = None  # of the parameter; None: that of the option
     multiple: bool = False
     also: tuple[str, ...] = ()  # other names of it
+    bare: str = ""  # the value where no number follows
     with_resume: bool = False  # allowed together with --resume, which takes everything else from the folder
 
     def fields(self, value: Any) -> dict[str, Any]:
@@ -75,6 +76,13 @@ def headers(texts: Sequence[str]) -> dict[str, str]:
             raise HarnessError("not a name and a value", place="--header", way_out=way_out)
         found[name] = value
     return found
+
+
+def port(text: str, flag: str = "--live") -> int:
+    """Return the number of a port, 0 for a free one."""
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
+        raise HarnessError(f"{text!r} is no port", place=flag, way_out="give 1 to 65535, or the option alone")
+    return int(text)
 
 
 def _facts(texts: Sequence[str]) -> dict[str, str]:
@@ -269,6 +277,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
                kind=bool, with_resume=True, also=("-v",)),
         Option("--no-plots", "No curve.png and no report.html.", kind=bool, with_resume=True),
         Option("--open", "Open report.html in the browser.", kind=bool, name="open_report", with_resume=True),
+        Option("--live", "Serve the page of the running measurement on this machine; default a free port.",
+               "[PORT]", bare="0", with_resume=True),
         Option("--resume", "Continue a run that ended early, with its own scenario.", "DIR"),
         Option("--list", "List the ready scenarios with their questions and stop.", kind=bool, name="list_ready"),
         Option("--print-scenario", "Print the resolved scenario as TOML and stop.", kind=bool, also=("--dry-run",)),

@@ -17,7 +17,7 @@ from typing import Any
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _FLAGS = ("--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
           "--disable-component-update", "--disable-sync", "--remote-debugging-pipe")  # fmt: skip
-_PATIENCE_S = 60.0  # for one answer of the browser
+_PATIENCE_S = 180.0  # until a page is as it should be
 
 
 class Tab:

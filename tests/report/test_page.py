@@ -185,7 +185,7 @@ def test_no_script_of_ours_makes_elements_of_text() -> None:
 
 def test_no_template_turns_escaping_off() -> None:
     templates = sorted(Path(page.__file__).with_name("assets").glob("*.j2"))
-    assert len(templates) == 2
+    assert len(templates) == 3
     assert not re.search(r"\|\s*safe|autoescape|Markup", "".join(path.read_text() for path in templates))
 
 

@@ -39,6 +39,8 @@ class Silent:
         self.started = 0
         self.at: dict[int, int] = {}  # a signal to send when that many levels have begun
 
+    def measuring(self, *_: Any) -> None: ...
+
     def level_started(self, *which: Any, **more: Any) -> None:
         self.started += 1
         if self.started in self.at:
