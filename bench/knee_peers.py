@@ -2,6 +2,8 @@
 
 Both read levels of a sweep and nothing else, and both can only answer near a level that was measured. Facts from the
 sources of the tools that have them (GuideLLM 0.8, AIPerf 0.13); neither gives an interval.
+
+    python -m bench.knee_peers    the table of docs/peers.md: both rules and `knee fit` on the same levels
 """
 
 from __future__ import annotations
@@ -70,3 +72,27 @@ def latency_threshold(C: Sequence[float], latency: Sequence[float], excess: floa
     """
     limit = latency[0] * (1 + excess)
     return next((float(c) for c, seconds in zip(C[1:], latency[1:], strict=True) if seconds > limit), None)
+
+
+_SEATS, _LEVELS = (12, 24, 48, 100), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def main() -> None:
+    """Print what each rule and Knee's fit answer for servers of so many seats, from the same levels without noise."""
+    import harness
+
+    print("| seats | GuideLLM's two lines | AIPerf's latency | `knee fit` |\n|--:|--:|--:|--:|")
+    for seats in _SEATS:
+        X = [min(C, seats) / (0.01 + 0.00022 * min(C, seats)) for C in _LEVELS]
+        lines, latency = (
+            two_lines(_LEVELS, X),
+            latency_threshold(_LEVELS, [C / x for C, x in zip(_LEVELS, X, strict=True)]),
+        )
+        knee = harness.fit(list(zip(_LEVELS, X, strict=True))).curve.hinge_concurrency
+        low, high = (f"{end:.3g}" if end else "?" for end in knee.ci95 or (None, None))
+        shown = ["none" if each is None else f"{each:.3g}" for each in (lines, latency)]
+        print(f"| {seats} | {shown[0]} | {shown[1]} | {knee.value:.3g} ({low}–{high}) |")
+
+
+if __name__ == "__main__":
+    main()
