@@ -90,9 +90,9 @@ def _threshold(levels: int) -> float:
 
 
 def fisher(k: int, n: int, before: int, of: int) -> float:
-    """Return the chance of k or more of n where before + k lie among n + of (Fisher's exact test, one-sided).
+    """Return the chance that k or more of the k + before changed answers fall among these n, of n + of in all.
 
-    1 where there is nothing on one of the sides.
+    Fisher's exact test, one-sided; 1 where `n` or `of` is 0.
 
     >>> round(fisher(2, 2, 0, 2), 6), round(fisher(3, 4, 1, 4), 6)  # 1/C(4, 2); (C(4, 3)·C(4, 1) + C(4, 4))/C(8, 4)
     (0.166667, 0.242857)

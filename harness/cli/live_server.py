@@ -23,7 +23,7 @@ from harness.data.progress import RunProgress
 from harness.data.summary import Summary
 from harness.report import document as doc
 from harness.report import live, page, run_report
-from harness.results import result
+from harness.results.result import Result
 
 _WATCHES_S = 3.0  # since a page last asked: somebody watches
 _LOOKS_S = 0.5  # for levels that have ended
@@ -102,7 +102,7 @@ def _handler(board: _Board) -> type[BaseHTTPRequestHandler]:
 
 def _document(folder: Path, summary: Summary) -> doc.Document:
     """Return the report on the levels so far; that the run has not ended is no news."""
-    run = result.Result.open(folder)
+    run = Result.open(folder)
     levels = msgspec.structs.replace(summary, verdicts=[v for v in summary.verdicts if v.code != "incomplete"])
     return run_report.with_records(run_report.report(levels, run.manifest), levels, run)
 

@@ -59,7 +59,7 @@ def replicas_with_factor(
     >>> replicas_with_factor(10, Tokens(700, "total"), Tokens(5000, "total"), 0.7, 1.25)
     2.5
     """
-    return _load(peak_requests_per_s, per_request, per_s) / target_utilization * redundancy
+    return _busy_replicas(peak_requests_per_s, per_request, per_s) / target_utilization * redundancy
 
 
 def replicas(
@@ -79,12 +79,13 @@ def replicas(
     >>> replicas(100, output, Tokens(6000, "output"), 0.7, Tokens(5000, "output"), spare=1)
     5
     """
-    headroom = _load(peak_requests_per_s, per_request, per_s) / target_utilization
-    survivors = _load(peak_requests_per_s, per_request, per_s_within_slo)
+    headroom = _busy_replicas(peak_requests_per_s, per_request, per_s) / target_utilization
+    survivors = _busy_replicas(peak_requests_per_s, per_request, per_s_within_slo)
     return max(rounded_up(headroom), rounded_up(survivors) + spare)
 
 
-def _load(peak_requests_per_s: float, per_request: Tokens, per_s: Tokens) -> float:
+def _busy_replicas(peak_requests_per_s: float, per_request: Tokens, per_s: Tokens) -> float:
+    """Return the replicas that a peak keeps fully busy, λ tok / X, not rounded up; X is of one replica."""
     if per_request.counts != per_s.counts:
         raise HarnessError(
             f"a request of {per_request.amount:g} {per_request.counts} tokens cannot be divided by "

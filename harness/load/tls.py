@@ -29,7 +29,11 @@ _UNKNOWN_AUTHORITY = (2, 19, 20, 21)
 
 
 def context(target: Target) -> ssl.SSLContext:
-    """Return the authorities to trust: the target's own, else the system's, else (in a bare container) Mozilla's."""
+    """Return the TLS settings of a client for a target, and HTTP/1.1; httpx sets protocols of its own over it.
+
+    It trusts the target's own authorities, else the system's, else (in a bare container) Mozilla's; with `insecure`
+    anybody.
+    """
     try:
         made = ssl.create_default_context(cafile=target.ca_file or None)
     except (OSError, ssl.SSLError) as error:

@@ -128,25 +128,32 @@ def predict(
     prefill_gpus: int,
     decode_gpus: int,
 ) -> Disaggregated:
-    """Predict two pools of replicas of `deployment`'s tp · pp GPUs each; its dp is not used."""
+    """Predict a prefill and a decode pool of these sizes, and the best split of as many GPUs.
+
+    A replica has tp · pp GPUs; dp is not used.
+    """
     if workload.output_tokens < 2:
         fact = "an answer of one token has nothing to decode"
         raise HarnessError(fact, place="--output-tokens", way_out="give at least 2")
-    each = deployment.tp * deployment.pp
+    per_replica = deployment.tp * deployment.pp
     for place, gpus in (("--prefill-gpus", prefill_gpus), ("--decode-gpus", decode_gpus)):
-        if gpus < 1 or gpus % each:
-            raise HarnessError(f"{gpus} GPUs are no whole replicas of {each}", place=place, way_out="give a multiple")
-    one = msgspec.structs.replace(deployment, dp=1, gpus=each)
+        if gpus < 1 or gpus % per_replica:
+            raise HarnessError(
+                f"{gpus} GPUs are no whole replicas of {per_replica}", place=place, way_out="give a multiple"
+            )
+    one = msgspec.structs.replace(deployment, dp=1, gpus=per_replica)
     cap = batch_cap(stops_of(model, one, workload))
     if cap == math.inf:
         raise HarnessError("nothing limits the batch", place="--max-num-seqs", way_out="give the server's")
     ends = [
-        _Pools(step_cost(model, where), workload, max(1.0, cap), prefill_gpus // each, decode_gpus // each)
+        _Pools(
+            step_cost(model, where), workload, max(1.0, cap), prefill_gpus // per_replica, decode_gpus // per_replica
+        )
         for where in (slow(model, one), one, fast(model, one))
     ]
-    mid, replicas = ends[1], (prefill_gpus + decode_gpus) // each
-    a, b = mid.prefill_rate / prefill_gpus, mid.decode_rate / decode_gpus  # of one GPU
-    split = max(range(1, replicas), key=lambda n: min(n * a, (replicas - n) * b))
+    mid, replicas = ends[1], (prefill_gpus + decode_gpus) // per_replica
+    prefills, decodes = mid.prefill_rate / prefill_gpus, mid.decode_rate / decode_gpus  # requests/s of one GPU
+    split = max(range(1, replicas), key=lambda n: min(n * prefills, (replicas - n) * decodes))
     return Disaggregated(
         model=model.name,
         gpu=deployment.gpu.key,
@@ -158,9 +165,9 @@ def predict(
         ),
         decode=Pool(gpus=decode_gpus, replicas=mid.decode, requests_per_s=Band(*(each.decode_rate for each in ends))),
         decode_batch=int(mid.cap),
-        balance=b / a,
-        best_split=(split * each, (replicas - split) * each),
-        best_requests_per_s=min(split * a, (replicas - split) * b) * each,
+        balance=decodes / prefills,
+        best_split=(split * per_replica, (replicas - split) * per_replica),
+        best_requests_per_s=min(split * prefills, (replicas - split) * decodes) * per_replica,
         levels=[_level(C, ends) for C in levels],
         notes=[*model.notes, _NOTE],
     )

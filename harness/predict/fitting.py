@@ -26,7 +26,7 @@ from harness.predict.calibration import FIGURES, FLOOR, RANGES, Calibration, Uns
 from harness.predict.deployment import Deployment
 from harness.predict.limits import caps
 from harness.predict.model import Model, weight_bytes
-from harness.predict.steady import steady_state
+from harness.predict.steady import latencies, steady_state
 from harness.predict.step import layer_overhead, step_cost
 from harness.spec.work import MeanLengths
 
@@ -163,10 +163,11 @@ def _named(measured: Mapping[float, CalibrationPoint], C: float) -> CalibrationP
 
 def _at(model: Model, deployment: Deployment, workload: MeanLengths, C: float, cap: float) -> CalibrationPoint:
     """Return what the closed form says of C users, shared evenly by the replicas."""
-    dp = deployment.dp
-    point = steady_state(step_cost(model, deployment), workload, max(1.0, C / dp), cap)
+    dp, cost = deployment.dp, step_cost(model, deployment)
+    point = steady_state(cost, workload, max(1.0, C / dp), cap)
+    ttft = latencies(point, cost, workload, "evenly").ttft
     return CalibrationPoint(
-        concurrency=C, output_tokens_per_s=min(dp, C) * point.throughput, itl_s=point.itl, ttft_s=point.ttft
+        concurrency=C, output_tokens_per_s=min(dp, C) * point.throughput, itl_s=point.itl, ttft_s=ttft
     )
 
 

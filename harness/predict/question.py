@@ -94,18 +94,19 @@ def _longest(question: Question, made: Model) -> float:
 
 def predict(question: Question) -> Prediction:
     """Return the prediction alone."""
-    return _predict(question, *setup(question))
+    return _of_setup(question, *setup(question))
 
 
-def _predict(question: Question, made: Model, where: Deployment, workload: MeanLengths) -> Prediction:
+def _of_setup(question: Question, made: Model, where: Deployment, mean: MeanLengths) -> Prediction:
+    """Return the prediction for what `setup` returned: of the mixture where there is one, else of the mean request."""
     return roofline.predict(
         made,
         where,
-        question.mixture or workload,
+        question.mixture or mean,
         question.levels,
         slo=question.slo or None,
         price=question.price,
-        notes=_notes(question, made, where, workload),
+        notes=_notes(question, made, where, mean),
     )
 
 
@@ -124,7 +125,7 @@ def _notes(question: Question, made: Model, where: Deployment, workload: MeanLen
 def answer(question: Question) -> PredictionResult:
     """Return the prediction and every table."""
     made, where, workload = setup(question)
-    prediction = _predict(question, made, where, workload)
+    prediction = _of_setup(question, made, where, workload)
     return PredictionResult(
         prediction=prediction,
         limits=limits.limits(made, where, workload, question.slo or None),

@@ -183,9 +183,10 @@ def by_limits(summary: Summary) -> list[Fact]:
     """Return the highest load that meets the limits, the limits, and which of several is missed first."""
     judged = sorted((level for level in summary.levels if level.slo), key=lambda level: level.load or 0)
     limits = list(dict.fromkeys(plain(each.limit) for each in judged[0].slo)) if judged else []
-    missed = _first_missed(judged) if len(limits) > 1 else []
+    knee, unit = slo_knee(summary)
+    missed = _missed_at(knee.missed, judged) if len(limits) > 1 else []
     return [
-        Fact("Knee", _highest_within(*slo_knee(summary))),
+        Fact("Knee", _highest_within(knee, unit)),
         *([Fact("Limits" if len(limits) > 1 else "Limit", ", ".join(limits))] if limits else []),
         *missed,
     ]
@@ -237,11 +238,11 @@ def slo_fact(summary: Summary) -> list[Fact]:
     return [Fact("SLO", "unresolved", joined(limits, beyond_limits(knee, unit)))]
 
 
-def _first_missed(judged: Sequence[LevelSummary]) -> list[Fact]:
-    """Return the limits that the first level misses which misses any, with the share of requests within each."""
+def _missed_at(load: float | None, judged: Sequence[LevelSummary]) -> list[Fact]:
+    """Return the limits that are missed at the lowest load that misses one, with the share of requests within each."""
     for level in judged:
         missed = [each for each in level.slo if each.outcome == Outcome.MISSED]
-        if missed:
+        if missed and level.load == load:
             shares = [f"{plain(each.limit)} ({percent(each.fraction)} within it)" for each in missed]
             return [Fact("Missed", f"{', '.join(shares)} at {load_of(level)}")]
     return []

@@ -40,7 +40,7 @@ def merge(paths: Iterable[str | Path]) -> Result:
     for run in runs[1:]:
         _must_be_alike(runs[0], run)
     shards = sorted((shard for run in runs for shard in _shards(run)), key=lambda shard: shard.number)
-    _must_be_there_once(runs)
+    _must_not_repeat(runs)
     levels = _levels(runs)
     samples = [sample for run in runs for sample in run.samples if _kind(sample) not in _WATCHED]
     for kind in _WATCHED:
@@ -88,7 +88,8 @@ def _must_be_alike(first: Result, other: Result) -> None:
             raise HarnessError(fact, place=str(other.path), way_out="give the shards of one run")
 
 
-def _must_be_there_once(runs: Sequence[Result]) -> None:
+def _must_not_repeat(runs: Sequence[Result]) -> None:
+    """Refuse a shard that is given twice; one that is missing is only doubted, by the rule shard_missing."""
     places: dict[int, Path] = {}
     for run in runs:
         for shard in _shards(run):

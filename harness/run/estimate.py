@@ -52,12 +52,12 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
     requests = seconds = tokens_in = 0.0
     mean, rest_s = shape.of(scenario).mean(), tasks.rest_s(scenario, rows)
-    each_s, task_s = tasks.per_second(scenario, e2e_s, rows), tasks.seconds(scenario, e2e_s, rows)
+    slot_rate, task_s = tasks.requests_per_s(scenario, e2e_s, rows), tasks.seconds(scenario, e2e_s, rows)
     ramped = [(step, mean.input_tokens) for step in _steps(scenario, e2e_s, rest_s, mean.output_tokens)]
     inputs = scenario.workload.inputs or 1
     levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
     for step, input_tokens in levels:
-        rate = min(step.rate or 0.0 if step.concurrency is None else step.concurrency * each_s, quota)
+        rate = min(step.rate or 0.0 if step.concurrency is None else step.concurrency * slot_rate, quota)
         lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None, rate)
         window = lasts.window_s or check_lengths(e2e_s + rest_s)[0]
         if step.concurrency is not None:

@@ -312,11 +312,14 @@ def lengths(scenario: Scenario, rows: str = "") -> list[tuple[int, int]]:
     return found
 
 
-def per_second(scenario: Scenario, request_s: float, rows: str = "") -> float:
-    """Return the requests per second of one slot of a closed loop whose requests take so long each, pauses included.
+def requests_per_s(scenario: Scenario, request_s: float, rows: str = "") -> float:
+    """Return the requests per second of one slot of a closed loop, its pauses included, if each takes `request_s`.
+
+    A slot runs whole tasks, whose requests may overlap. `rows` is the path of the dataset's table, without which pauses
+    of its sessions count as 0.
 
     >>> from harness.spec.scenario import Ramp
-    >>> per_second(Scenario(ramp=Ramp(think=1.5)), 0.5)
+    >>> requests_per_s(Scenario(ramp=Ramp(think=1.5)), 0.5)
     0.5
     """
     tasks = of(scenario, rows=rows)

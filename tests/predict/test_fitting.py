@@ -14,7 +14,7 @@ from harness.predict.deployment import deployment
 from harness.predict.fitting import CalibrationPoint, line_then_flat
 from harness.predict.limits import caps
 from harness.predict.model import model
-from harness.predict.steady import steady_state
+from harness.predict.steady import latencies, steady_state
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths
 
@@ -31,7 +31,12 @@ def served(which=LLAMA, there=H100, load=CHAT, levels=LEVELS, **truth):
     cost, cap = step_cost(which, real), batch_cap(caps(which, real, load))
     points = [(C, steady_state(cost, load, C, cap)) for C in levels]
     return [
-        CalibrationPoint(concurrency=C, output_tokens_per_s=each.throughput, itl_s=each.itl, ttft_s=each.ttft)
+        CalibrationPoint(
+            concurrency=C,
+            output_tokens_per_s=each.throughput,
+            itl_s=each.itl,
+            ttft_s=latencies(each, cost, load, "evenly").ttft,
+        )
         for C, each in points
     ]
 

@@ -82,7 +82,7 @@ def test_no_loader_of_transformers_decides_by_itself_whether_code_is_run() -> No
 
 
 def test_a_quota_is_one_worker_s_and_every_worker_of_an_open_loop_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(limits.kernel, "cpus", lambda: list(range(8)))
     high = {"levels": [1024]}
     assert len(limits.placement(spec(ramp=high))[1]) == 4
     assert len(limits.placement(spec(ramp=high, target={"max_rps": 4}))[1]) == 1

@@ -436,7 +436,7 @@ from harness.decide.check import decision
 from harness.run import experiment as _
 from harness.library import answers, export
 from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
-from harness.predict import question, choice, tune
+from harness.predict import question, choice, fitting
 import matplotlib.pyplot
 for line in sys.stdin:
     asked = json.loads(line)

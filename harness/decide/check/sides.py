@@ -160,7 +160,7 @@ def void(levels: Sequence[LevelSummary], fact: str = "the level is invalid") -> 
 
 
 def _no_level(lacking: CheckedRun, at: float, *, open_loop: bool) -> Quantity:
-    """Return why a run does not have the level: what it has."""
+    """Return what is missing where a run has no level at this load; the way out names the loads that it has."""
     loads = sorted(_loads(_of_ramp(lacking, open_loop=open_loop)))
     way_out = f"its levels are {', '.join(f'{load:g}' for load in loads[:40]) or 'none'}"
     if not loads and _of_ramp(lacking, open_loop=not open_loop):
