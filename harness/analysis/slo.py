@@ -364,10 +364,15 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 
 def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
     """Return the SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO."""
-    found = _boundary(by_load(levels, rates=True))
-    if found is None or found.ci95 is None or near_capacity(levels, found.value) is None:
+    judged, most = by_load(levels, rates=True), capacity(levels)
+    # More than the server completes only queues, whatever a short window shows of it.
+    over = min((rate for rate in judged if rate >= most), default=math.inf)
+    found = _boundary({rate: each for rate, each in judged.items() if rate < over})
+    if found is None or found.ci95 is None:
         return found
-    return Value(found.value, (None, found.ci95[1]))
+    low, high = found.ci95
+    ends = [end for end in (high, over) if end is not None and end < math.inf]
+    return Value(found.value, (None if near_capacity(levels, found.value) else low, min(ends, default=None)))
 
 
 class NearCapacity(msgspec.Struct, frozen=True):
@@ -385,13 +390,18 @@ def near_capacity(levels: Sequence[LevelSummary], rate: float | None) -> NearCap
     The queue of a server with a capacity of μ requests/s, of which a share ρ comes, forgets in about 1/(μ (1 - ρ)²)
     seconds (heavy traffic; Kingman 1962). A rate that is no level, or of a server that was never overloaded, is none.
     """
-    completed = [x.requests_per_s.mean for x in levels if x.rate is not None and unstable.voids(x)]
-    capacity = max((each for each in completed if each is not None), default=0.0)
+    most = capacity(levels)
     window_s = sum(x.window_s for x in levels if x.rate == rate)
-    if rate is None or not window_s or not capacity:
+    if rate is None or not window_s or math.isinf(most):
         return None
-    needed_s = queue_s(rate, capacity)
-    return NearCapacity(rate, capacity, needed_s, window_s) if window_s < QUEUE_TIMES * needed_s else None
+    needed_s = queue_s(rate, most)
+    return NearCapacity(rate, most, needed_s, window_s) if window_s < QUEUE_TIMES * needed_s else None
+
+
+def capacity(levels: Sequence[LevelSummary]) -> float:
+    """Return the most requests per second that were completed where more came; inf where that never happened."""
+    completed = [x.requests_per_s.mean for x in levels if x.rate is not None and unstable.voids(x)]
+    return max((each for each in completed if each), default=math.inf)
 
 
 def queue_s(rate: float, capacity: float) -> float:

@@ -280,9 +280,8 @@ def _unknown(name: str, ours: Ours) -> str:
     """Return the line for an option that neither the command nor a tool has, with the nearest that it takes."""
     way_out = next((row.instead for tool in tools() if (row := tool.options.get(name)) and row.instead), "")
     if not way_out:
-        known = [*ours.options]
-        if ours.measures:
-            known += [option for tool in tools() for option in tool.options]
-        near = difflib.get_close_matches(name, dict.fromkeys(known), n=1)
+        others = [option for tool in tools() for option in tool.options] if ours.measures else []
+        near = difflib.get_close_matches(name, dict.fromkeys([*ours.options, *others]), n=3)
+        near.sort(key=lambda each: (-difflib.SequenceMatcher(None, each, name).ratio(), each not in ours.options))
         way_out = f"did you mean {near[0]}?" if near else ""
     return f"{name}: no such option" + (f"; {way_out}" if way_out else "")

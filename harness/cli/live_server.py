@@ -119,11 +119,18 @@ def _levels(board: _Board) -> None:
                 board.show(_document(Path(folder), summary))
 
 
+class _Server(ThreadingHTTPServer):
+    """The server of the page."""
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing: a reader that went away in the middle of the page is no news of the run's."""
+
+
 def main(descriptor: int) -> None:
     """Serve on a socket that listens already, until the run has ended and its report was seen."""
     os.nice(19)
     board = _Board()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(board), bind_and_activate=False)
+    server = _Server(("127.0.0.1", 0), _handler(board), bind_and_activate=False)
     server.socket.close()
     server.socket = socket.socket(fileno=descriptor)
     for work in (server.serve_forever, board.follow):

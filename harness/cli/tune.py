@@ -131,7 +131,7 @@ def _measured(found: Tuning, flags: dict[str, Any], agreed: Any) -> int:
     output.show(document, made, found, as_json=flags["as_json"], quiet=flags["quiet"])
     files.write(folder / "tune.html", page.render(document))
     files.write(folder / "tune.png", png.draw(document.sections[1].charts[0]))
-    return 0
+    return 3 if any(rank.state == "untried" and not rank.why for rank in ranks) else 0
 
 
 def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, Stack]:

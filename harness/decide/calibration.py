@@ -68,8 +68,7 @@ def deployed(
     manifest = run.manifest
     if manifest.url == "sim:" and manifest.simulated is not None:
         profile = profiles.embedded(manifest.scenario.sim)
-        at_once = msgspec.structs.replace(profile.deployment, o_token=0.0, o_first=0.0)  # it takes requests in
-        return profile.model, at_once
+        return profile.model, profile.deployment
     known = manifest.machine
     if known is not None and where.gpu == served.HOST and where.host_cpus is None:
         card: Gpu | None = served.host(known)

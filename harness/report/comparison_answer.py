@@ -83,7 +83,8 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
         case "too_uncertain":
             return Fact(_ANSWER, f"too uncertain to say: {figures}", joined(_settles(pair), basis))
         case _:
-            return Fact(_ANSWER, f"not ranked: {figures} ({ends})", joined(_settles(pair), basis))
+            least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
+            return Fact(_ANSWER, f"not ranked: {figures} ({ends})", joined(least, _settles(pair), basis))
 
 
 def interval_of(of: Ratio, alpha: float = ALPHA) -> str:
@@ -101,7 +102,7 @@ def _usual(pair: Pair) -> str:
 def _settles(pair: Pair) -> str:
     """Return how many runs would show a difference of the size that was found."""
     if pair.enough_runs is None:
-        return f"more than 20 runs of each would be needed to show a difference of this size; {_AGAIN}"
+        return f"for less: more runs of each, in turn, or {_AGAIN}"
     return f"{pair.enough_runs} runs of each, in turn, would show a difference of this size"
 
 

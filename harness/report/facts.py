@@ -49,7 +49,7 @@ def details(summary: Summary) -> list[Fact]:
     """Return the details of the answer, most important first."""
     own = of_ramp(summary.levels)
     loads = [each.concurrency for each in own if each.concurrency is not None and usable(each, Purpose.ANSWER)]
-    curve = [] if summary.open_loop else unsettled(summary.curve, loads)
+    curve = [] if summary.open_loop else unsettled(summary.curve, loads, summary.load_unit)
     if not (summary.open_loop or by_curve(summary)):
         curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
     if summary.limited and (seats := own_knee(summary)).kind == "seats":
@@ -59,13 +59,13 @@ def details(summary: Summary) -> list[Fact]:
     return [*_interrupted(summary), *curve, *found, *_client(summary)]
 
 
-def unsettled(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
+def unsettled(curve: Curve | None, loads: Sequence[float], unit: str = "requests in flight") -> list[Fact]:
     """Return why the knee is provisional, and what would settle it: levels to measure, and how long that takes."""
     why = reasons(curve) if state(curve) == PROVISIONAL else ""
-    return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads)]
+    return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads, unit.removeprefix("requests "))]
 
 
-def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
+def _settle(curve: Curve | None, loads: Sequence[float], unit: str) -> list[Fact]:
     """Return the levels to measure, some of them again, for an answer that is found, and how long that takes."""
     settle = curve.settle if curve else None
     if settle is None or not settle.levels:
@@ -73,9 +73,9 @@ def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
     wanted = list(dict.fromkeys(settle.levels))
     again = [number(level) for level in wanted if level in loads]
     new = [number(level) for level in wanted if level not in loads]
-    does = f"measure {listed(new)} in flight" if new else ""
+    does = f"measure {listed(new)} {unit}" if new else ""
     if again:
-        does = f"repeat {listed(again)}" + (f" and {does}" if does else " in flight")
+        does = f"repeat {listed(again)}" + (f" and {does}" if does else f" {unit}")
     time = f", about {span(settle.seconds)}" if settle.seconds is not None else ""
     return [Fact("To settle it", f"{does}{time}")]
 

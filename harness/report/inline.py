@@ -72,8 +72,8 @@ def _short(name: str, value: str, owner: str) -> str:
         return _ASSUMED.sub("", value).replace(": ", ":").replace("; ", ";").strip(" ;")
     if name == "transform" and value.startswith("rotate(-0 "):
         return ""
-    short = re.sub(r"-?\d+\.\d+", _rounded, value)
-    return re.sub(r"\s+(?=[A-Za-z])|(?<=[A-Za-z])\s", "", short).strip() if name == "d" else short
+    short = re.sub(r"-?\d{1,9}\.\d+", _rounded, value)
+    return re.sub(r" (?=[A-Za-z])|(?<=[A-Za-z]) ", "", " ".join(short.split())) if name == "d" else short
 
 
 def _rounded(found: re.Match[str]) -> str:

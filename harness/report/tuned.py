@@ -43,7 +43,8 @@ def _answer(ranks: Sequence[Rank], per: str, at: str, command: str, seconds: flo
     best, others = ranks[0], ranks[1:]
     assert best.value is not None
     figure = f"{number(best.value.value)} {per}{_behind(best.value)} {at}"
-    facts = [Fact("Best", best.setting, figure), Fact("Start it by", command)]
+    untried = any(rank.state == "untried" and not rank.why for rank in others)
+    facts = [Fact("Best of those tried" if untried else "Best", best.setting, figure), Fact("Start it by", command)]
     open_ = [rank.setting for rank in others if rank.state == "open"]
     if open_:
         facts.append(Fact("Not shown to be worse", listed(open_)))

@@ -23,6 +23,7 @@ from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95
 from harness.base import decoding, files, secrecy
 from harness.base.errors import HarnessError
+from harness.base.units import span
 from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.levels import LevelSummary
@@ -264,6 +265,9 @@ class _Session(msgspec.Struct):
                 tried, start_s = len(tuning.ordered(self.found.settings)), time.monotonic() - began
                 unit_s = tuning.unit_s(tried, start_s, self.found.max_seconds, searched=self.found.in_flight is None)
                 self.found = msgspec.structs.replace(self.found, unit_s=unit_s)
+                least_s = tried * (start_s + unit_s)
+                if self.found.max_seconds is not None and least_s > self.found.max_seconds:
+                    self.view.note(f"one short run of each of the {tried} settings takes about {span(least_s)}")
             seconds = tuning.ROUNDS[number] * (self.found.unit_s or 0.0)
             wanted = stacked.of_stack(scenario, stack, self._ramp(scenario.ramp, seconds), name, nth)
             target = msgspec.structs.replace(wanted.target, url=up.url, model=up.model)
@@ -309,7 +313,7 @@ def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int
             "give --levels N, a load past all knees",
         )
         raise HarnessError(fact, place="--try", way_out=way_out)
-    return max(int(_BEYOND * each) + 1 for each in known)
+    return max(math.ceil(_BEYOND * each) for each in known)
 
 
 def _predicted(setting: Setting, wanted: Wanted, in_flight: int | None) -> Setting:

@@ -155,7 +155,7 @@ def served(
     `path` is a shipped name, a config.json or its folder, `name` what to call it where that is not the same.
     """
     made = model(model_config(path, place), name or short(path), dtype=dtype, kv_dtype=kv_dtype)
-    where = deployment(card, **figures)
+    where = deployment(card, **{"o_token": 0.0, "o_first": 0.0, **figures})  # it takes requests in at once
     if where.max_num_seqs < 1:
         fact = f"{where.max_num_seqs} sequences at once"
         raise HarnessError(fact, place="--max-num-seqs", way_out="give at least 1")

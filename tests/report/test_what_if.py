@@ -44,7 +44,7 @@ def test_a_page_without_a_price_has_no_sliders_and_other_media_have_none_at_all(
     assert (
         source.index(">Throughput against load<") < source.index(">What if<") < source.index(">Latency against load<")
     )
-    assert len(source.encode()) < 600_000
+    assert len(source.encode()) < 620_000, "a tenth of it draws each chart for readers without scripts"
 
 
 @pytest.mark.parametrize("name", [pytest.param("full", marks=browser)])

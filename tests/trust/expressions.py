@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 from harness.base import secrecy, terminal, units
 from harness.base.errors import HarnessError
+from harness.cli import familiar, theirs
 from harness.dialects import chunk, refusals, tokens
 from harness.load import http1, schedule
 from harness.observe import server
 from harness.predict import catalog, quantisation
-from harness.report import markdown
+from harness.report import inline, markdown
 from harness.results import levelmap
-from harness.results.readers import level, table
+from harness.results.readers import level, pieces, table
 from harness.run.launch import answers, first_requests
 from harness.spec import reuse, rules, scenario
 from harness.stacks import command
@@ -68,6 +69,17 @@ def _refusing(use: Callable[[str], Any]) -> Callable[[str], Any]:
             use(text)
 
     return call
+
+
+def _typed(text: str) -> list[bool]:
+    """Whether a value is another tool's, by each of the tools' options that say so."""
+    rows = [row for tool in familiar.tools() for row in tool.options.values()]
+    return [row.fits(text) for row in rows if row.when]
+
+
+def _of_scenarios(text: str) -> list[bool]:
+    """Whether a text is one of genai-bench's scenarios of lengths."""
+    return [re.fullmatch(pattern, text) is not None for pattern, _ in theirs._SCENARIOS]
 
 
 def _matched(pattern: str) -> bool:
@@ -165,6 +177,35 @@ TABLE = (
     Expression("base/terminal.py", r"[\t\n\r]+", terminal.clean, times("\n")),
     Expression("base/units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!")),
     Expression("base/units.py", r"[\s,]+", _refusing(units.slo), times(" ,")),
+    Expression("base/units.py", r"[0-9][0-9.]*", re.compile(r"[0-9][0-9.]*").search, times("1.", before="x")),
+    Expression("base/units.py", r"[\w.-]+", re.compile(r"[\w.-]+").fullmatch, times("a.-", after="!")),
+    # Of a command line, which its own operator typed.
+    Expression(
+        "cli/familiar.py", "-[0-9.]+|-", re.compile(r"-[0-9.]+|-").fullmatch, times("1.", before="-", after="!"),
+    ),
+    Expression("cli/familiar.py", "self.when", _typed, times("a", after="!")),
+    Expression("cli/theirs.py", "pattern", _of_scenarios, times("1", before="D(", after="!")),
+    Expression("cli/theirs.py", ":.*", lambda text: re.sub(r":.*", ": …", text), times(":a")),
+    Expression(
+        "cli/theirs.py", r"^([^:=]+)", lambda text: re.sub(r"^([^:=]+)[:=]\s*", r"\1: ", text), times(" ", before="a:"),
+    ),
+    Expression("cli/theirs.py", "([0-9.]*)(.*)", re.compile(r"([0-9.]*)(.*)").fullmatch, times("1.", after="s")),
+    Expression("cli/theirs.py", "([^:=]+)[:=]", re.compile(r"([^:=]+)[:=](.*)").fullmatch, times("a")),
+    Expression("predict/catalog.py", "([0-9]{1,9}", catalog._QUANTITY.fullmatch, times("1", after="!")),
+    Expression("predict/quantisation.py", r"\bindexers_proj", _alike[4].search, times("indexers_pro.")),
+    Expression("predict/quantisation.py", r"\battn\b", _alike[5].search, times("att.")),
+    Expression("predict/quantisation.py", r"\bffn\b", _alike[6].search, times("ff.")),
+    Expression("predict/quantisation.py", r"\.experts\.", quantisation._EXPERT.search, times(".experts.1", after="!")),
+    Expression("report/inline.py", "f\" ?(", inline._ASSUMED.search, times(" ;")),
+    Expression("report/inline.py", r"-?\d{1,9}", re.compile(r"-?\d{1,9}\.\d+").search, times("1")),
+    Expression(
+        "report/inline.py", "(.*?)([mp]", re.compile(r"(.*?)([mp][0-9a-f]{10}.*)").fullmatch, times("m012345678!"),
+    ),
+    Expression("report/inline.py", " (?=[A-Za-z])", re.compile(r" (?=[A-Za-z])|(?<=[A-Za-z]) ").search, times(" ")),
+    Expression("results/readers/pieces.py", r"(---\s", pieces._YAML.match, times("a", after="!")),
+    Expression("results/readers/pieces.py", r"^---\s*$", pieces._DOCUMENT.search, times("\n", before="---", after="x")),
+    Expression("results/readers/pieces.py", r"[\s,]*", pieces._BETWEEN.match, times(" ,")),
+    Expression("run/launch/first_requests.py", r"stream\w*", first_requests._NO_STREAM.search, times("stream ")),
     Expression(
         "workload/dataset/files.py", r'(?:[^"', files._NO_BRACKET.match, _bytes(times("\\n", before='"')),
     ),

@@ -67,7 +67,9 @@ def test_a_scenario_s_classes_are_the_mix_s() -> None:
 
 def test_a_class_and_its_table_have_the_same_fields() -> None:
     table = {field.name for field in msgspec.structs.fields(scenario.ClassSpec)}
-    assert {field.name for field in msgspec.structs.fields(Class)} == (table - {"fit"}) | {"pairs"}, "a class that has to fit is left out where it does not"
+    assert {field.name for field in msgspec.structs.fields(Class)} == (table - {"fit"}) | {"pairs"}, (
+        "a class that has to fit is left out where it does not"
+    )
 
 
 def test_one_seed_and_number_is_one_shape_in_any_order_and_on_any_worker() -> None:
