@@ -72,7 +72,7 @@ def test_moved_sliders_give_the_replicas_and_the_cost_of_a_plan(name: str, tmp_p
         at = planned.operating_point.at
         loads.add(at.load if at else None)
         if at is None:
-            assert shown["words"] == ["none", "no measured load meets the limits"]
+            assert shown["words"] == ["none", "no measured load is known to meet the limits"]
             continue
         assert planned.fleet is not None
         assert planned.costs is not None
@@ -89,7 +89,7 @@ def test_moved_sliders_give_the_replicas_and_the_cost_of_a_plan(name: str, tmp_p
         limits = ",".join(f"{each}={value * 1e3:.6g}ms" for each, value in chosen.items() if "p99" in each and value)
         slo = f" --slo {limits}" * bool(limits)
         assert shown["command"] == f"knee plan DIR{slo} --rps {chosen['rps']:g} --price {chosen['price']:g}"
-    assert {None, 16.0, 24.0}.issubset(loads)
+    assert {None, 12.0, 16.0}.issubset(loads)
     assert len(loads) >= 4
 
 

@@ -14,14 +14,16 @@ import msgspec
 
 from harness.analysis import slo
 from harness.base.errors import HarnessError
+from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.summary import Summary
 from harness.data.views import Spread
-from harness.decide.levels import percentile
+from harness.decide.levels import outcome, percentile
 from harness.decide.plan import capacity
 from harness.decide.plan.question import MONTH_H, UTILIZATION
 
+_BELOW = 1 - 1e-9  # of a value: just below it
 _STEPS = 60  # of a slider from its low end to its high end
 _ROOM = 1.3  # beyond the measured latencies, so that a limit may be met by all loads and by none
 _REPLICAS = 10.0  # whose throughput is the demand at first
@@ -36,7 +38,11 @@ class PlannedLoad(msgspec.Struct, frozen=True, kw_only=True):
     work_per_s: float
     ci95: tuple[float, float]
     latency_s: dict[str, float | None]  # by limit: of the slowest repeat; None meets no limit
-    by_largest: list[str]  # limits whose percentile is not known, so that the largest value decides
+    by_largest: list[str]  # limits whose percentile is not known, so that the largest value is shown
+    met_from_s: dict[
+        str, float | None
+    ]  # by limit: from so many seconds on it is met; None: too few requests
+    missed_below_s: dict[str, float]  # by limit: one of fewer seconds is missed
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +91,8 @@ def of_run(manifest: Manifest, summary: Summary) -> WhatIf | None:
                 ci95=each.throughput_ends,
                 latency_s={name: _slowest(same, name) for name in names},
                 by_largest=[name for name in names if any(_spread(level, name).p99 is None for level in same)],
+                met_from_s={name: _met_from(same, name) for name in names},
+                missed_below_s={name: _missed_below(same, name) for name in names},
             )
         )
     limits = [_limit(name, loads, manifest.scenario.slo) for name in names]
@@ -117,6 +125,25 @@ def _slowest(levels: Sequence[LevelSummary], name: str) -> float | None:
     found = [percentile(level, limit) for level in levels]
     known = [value for value in found if value is not None]
     return max(known) if known and len(known) == len(found) else None
+
+
+def _stored(levels: Sequence[LevelSummary], name: str) -> list[float]:
+    """Return the seconds that are stored of a figure, rising: what a limit decides changes there alone."""
+    spreads = [_spread(level, name) for level in levels]
+    found = {value for s in spreads for value in (s.p50, s.p90, s.p95, s.p99, s.max) if value is not None}
+    return sorted(found)
+
+
+def _met_from(levels: Sequence[LevelSummary], name: str) -> float | None:
+    """Return the shortest limit that the load meets, as `knee plan` decides it; None where no limit is known to be."""
+    met = (s for s in _stored(levels, name) if outcome(levels, *slo.limits({name: s})) == Outcome.MET)
+    return next(met, None)
+
+
+def _missed_below(levels: Sequence[LevelSummary], name: str) -> float:
+    """Return the seconds below which every limit is missed, as `knee plan` decides it."""
+    below = [s for s in _stored(levels, name) if outcome(levels, *slo.limits({name: s * _BELOW})) == Outcome.MISSED]
+    return max(below, default=0.0)
 
 
 def _limit(name: str, loads: Sequence[PlannedLoad], own: Mapping[str, float]) -> Control | None:

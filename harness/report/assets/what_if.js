@@ -7,7 +7,7 @@ const milliseconds = seconds => `${Number((1e3 * seconds).toPrecision(6))}ms`;
 const WORDS = {price: value => `$${value}`, rps: value => `${value}`};
 const isLimit = name => !(name in WORDS);
 
-// The load at which each replica runs: the highest that meets the limits below the lowest that misses them; without
+// The load at which each replica runs: the highest that is known to meet the limits, below the lowest that misses them; without
 // limits the lowest that has nearly all of the throughput.
 function operatingPoint(limits) {
   const loads = whatIf.loads;
@@ -15,8 +15,9 @@ function operatingPoint(limits) {
     const most = Math.max(...loads.map(each => each.work_per_s));
     return loads.find(each => each.work_per_s >= whatIf.enough * most);
   }
-  const missed = loads.findIndex(each => limits.some(([name, most]) => each.latency_s[name] == null || each.latency_s[name] > most));
-  return missed < 0 ? loads.at(-1) : loads[missed - 1];
+  const missed = loads.findIndex(each => limits.some(([name, most]) => most < each.missed_below_s[name]));
+  const below = missed < 0 ? loads : loads.slice(0, missed);
+  return below.filter(each => limits.every(([name, most]) => each.met_from_s[name] != null && most >= each.met_from_s[name])).at(-1);
 }
 
 // Whole machines; a hair above is none.
@@ -39,7 +40,7 @@ function figure(name, by_largest) {
 }
 
 function facts(plan) {
-  if (!plan) return [["Operating point", "none", "no measured load meets the limits"]];
+  if (!plan) return [["Operating point", "none", "no measured load is known to meet the limits"]];
   const {at, n, ci95} = plan, slow = Object.entries(at.latency_s).filter(([, value]) => value != null)
     .map(([name, value]) => `${figure(name, at.by_largest)} ${amount(1e3 * value)} ms`);
   return [
