@@ -52,7 +52,7 @@ def test_moved_sliders_give_the_replicas_and_the_cost_of_a_plan(name: str, tmp_p
     made = what_if.of_run(PRICED, full())
     assert made is not None
     stops = {control.name: control.stops for control in made.controls}
-    every = [(0, 45, -1), (25, -1), (5, 33), (2,)]
+    every = [(0, -1), (23, 25, 26, -1), (5, 33), (2,)]
     moves = [
         {each: index % len(stops[each]) for each, index in zip(stops, indices, strict=True)}
         for indices in itertools.product(*every)
@@ -64,7 +64,7 @@ def test_moved_sliders_give_the_replicas_and_the_cost_of_a_plan(name: str, tmp_p
     text = re.search(r'<pre id="found">(.*?)</pre>', body, re.DOTALL)
     assert text is not None
     found = json.loads(html.unescape(text[1]))
-    assert len(found) == len(moves) == 12
+    assert len(found) == len(moves) == 16
     loads = set()
     for move, shown in zip(moves, found, strict=True):
         chosen = {each: stops[each][index] for each, index in move.items()}
@@ -89,7 +89,7 @@ def test_moved_sliders_give_the_replicas_and_the_cost_of_a_plan(name: str, tmp_p
         limits = ",".join(f"{each}={value * 1e3:.6g}ms" for each, value in chosen.items() if "p99" in each and value)
         slo = f" --slo {limits}" * bool(limits)
         assert shown["command"] == f"knee plan DIR{slo} --rps {chosen['rps']:g} --price {chosen['price']:g}"
-    assert {None, 12.0, 16.0}.issubset(loads)
+    assert {None, 12.0, 16.0, 48.0}.issubset(loads)
     assert len(loads) >= 4
 
 
