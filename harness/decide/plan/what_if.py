@@ -39,9 +39,7 @@ class PlannedLoad(msgspec.Struct, frozen=True, kw_only=True):
     ci95: tuple[float, float]
     latency_s: dict[str, float | None]  # by limit: of the slowest repeat; None meets no limit
     by_largest: list[str]  # limits whose percentile is not known, so that the largest value is shown
-    met_from_s: dict[
-        str, float | None
-    ]  # by limit: from so many seconds on it is met; None: too few requests
+    met_from_s: dict[str, float | None]  # by limit: from so many seconds on it is met; None: too few requests
     missed_below_s: dict[str, float]  # by limit: one of fewer seconds is missed
 
 
