@@ -6,12 +6,16 @@ wait: then the replicas are asked for all they have. 70 % for five minutes and 5
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
+from harness.base.units import LIMITS, duration
 from harness.data.server_metrics import ENGINES, Engine, Figure, Kind
 from harness.decide.plan.capacity import MeasuredLoad
 
 LOW, CRITICAL, LOW_FOR = 0.7, 0.5, "5m"
+KV_FULL = 0.95  # of its blocks
 _GENERATED = (Figure.GENERATION_TOKENS, Figure.ENDED_GENERATION_TOKENS)
 
 
@@ -25,8 +29,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     rules: str  # a Prometheus rule file; "": the engine's names are not known
 
 
-def thresholds(at: MeasuredLoad, utilization: float, engine: str) -> Thresholds:
-    """Return the thresholds of a replica at its operating point."""
+def thresholds(at: MeasuredLoad, utilization: float, engine: str, limits: Mapping[str, float]) -> Thresholds:
+    """Return the thresholds of a replica at its operating point; `limits` are seconds by their names, like ttft_p99."""
     X = at.throughput
     found = Thresholds(
         scale_out_above=utilization * X,
@@ -36,10 +40,10 @@ def thresholds(at: MeasuredLoad, utilization: float, engine: str) -> Thresholds:
         rules="",
     )
     known = next((each for each in ENGINES if each.name == engine), None)
-    return msgspec.structs.replace(found, rules=_rules(found, known) if known else "")
+    return msgspec.structs.replace(found, rules=_rules(found, known, limits) if known else "")
 
 
-def _rules(of: Thresholds, engine: Engine) -> str:
+def _rules(of: Thresholds, engine: Engine, limits: Mapping[str, float]) -> str:
     """Return the rule file for an engine that counts its tokens and its queue; "" for another."""
     tokens, waiting = _series(engine, *_GENERATED), _series(engine, Figure.WAITING)
     if not tokens or not waiting:
@@ -65,7 +69,40 @@ def _rules(of: Thresholds, engine: Engine) -> str:
             _rule("KneeInFlightHigh", f"{in_flight} > {of.in_flight_above:.6g}", "1m", "warning",
                   "More requests are in flight on a replica than at its operating point.")
         )  # fmt: skip
+    rules += _of_limits(engine, limits)
+    kv = _series(engine, Figure.KV_USAGE)
+    if kv:
+        rules.append(
+            _rule("KneeKvCacheFull", f"max({kv}) > {KV_FULL}", LOW_FOR, "warning",
+                  "The KV cache is nearly full: requests will wait or be preempted.")
+        )  # fmt: skip
     return "groups:\n  - name: knee-plan\n    rules:\n" + "".join(rules)
+
+
+def _of_limits(engine: Engine, limits: Mapping[str, float]) -> list[str]:
+    """Return the alerts on the limits that the engine itself has a histogram of: those on the TTFT."""
+    buckets = _histogram(engine, Figure.TTFT)
+    found = []
+    for name, seconds in limits.items():
+        figure, share = LIMITS[name]
+        if buckets is None or figure != "ttft":
+            continue
+        series, scale = buckets
+        quantile = f"histogram_quantile({0.99 if share is None else share:g}, sum by (le) (rate({series}[5m])))"
+        summary = f"The limit {name}={duration(seconds)} is missed."
+        suffix = name.removeprefix("ttft").strip("_").upper()
+        found.append(_rule(f"KneeTtft{suffix}High", f"{quantile} > {seconds / scale:.6g}", LOW_FOR, "warning", summary))
+    return found
+
+
+def _histogram(engine: Engine, figure: Figure) -> tuple[str, float] | None:
+    """Return the series of a histogram's buckets with its labels, and how many seconds its unit is."""
+    for name, metrics in engine.metrics.items():
+        for metric in metrics:
+            if metric.figure is figure and metric.kind is Kind.HISTOGRAM:
+                labels = ",".join(f'{label}="{value}"' for label, value in metric.where)
+                return (f"{name}_bucket{{{labels}}}" if labels else f"{name}_bucket"), metric.scale
+    return None
 
 
 def _rule(name: str, expression: str, lasts: str, severity: str, summary: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from harness.base import units
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
 from harness.decide.plan import alerts, costs, reference, replicas
@@ -112,8 +113,15 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
         growth=[] if future.growth is None else costs.grown(peak, future.growth, future.months, count, prices, share),
         break_even=saves,
         energy=costs.energy(at, found.replicas, prices),
-        thresholds=alerts.thresholds(at, reserve.utilization, capacity.engine if capacity.counts.decodes else ""),
+        thresholds=_thresholds(capacity, at, reserve.utilization),
     )
+
+
+def _thresholds(capacity: Capacity, at: MeasuredLoad, utilization: float) -> alerts.Thresholds:
+    """Return the thresholds of a replica, with the limits that are of all requests."""
+    engine = capacity.engine if capacity.counts.decodes else ""
+    of_all = ",".join(limit for limit in capacity.slo if " " not in limit)  # those of a class have its name behind
+    return alerts.thresholds(at, utilization, engine, units.slo(of_all) if of_all else {})
 
 
 def _traffic(
