@@ -801,9 +801,11 @@ FIGURES = {
 }  # fmt: skip
 
 
-def setup_of(model="llama-3.1-8b", gpu="h100-sxm", **more):
-    """What a prediction takes for the same words: model and deployment."""
-    return question.setup(question.Question(model=model, gpu=gpu, input_tokens=1, output_tokens=1, **more))[:2]
+def setup_of(model="llama-3.1-8b", gpu="h100-sxm", figures=None, **more):
+    """What a prediction takes for the same words: model and deployment, where requests are taken in at once."""
+    figures = {"o_token": 0.0, "o_first": 0.0} | (figures or {})
+    asked = question.Question(model=model, gpu=gpu, input_tokens=1, output_tokens=1, figures=figures, **more)
+    return question.setup(asked)[:2]
 
 
 @pytest.fixture

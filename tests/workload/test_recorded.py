@@ -130,5 +130,5 @@ def test_a_slot_sends_as_many_requests_as_its_tasks_and_pauses_allow(tmp_path: P
     """Session a: 3 requests of 1 s, pauses of 0.25 and 2 s; b: one of 1 s. Four requests in 6.25 s."""
     table.write(TURNS, tmp_path / "rows")
     spec, rows = scenario(think="2s"), str(tmp_path / "rows")
-    assert tasks.per_second(spec, 1.0, rows) == pytest.approx(4 / 6.25)
+    assert tasks.requests_per_s(spec, 1.0, rows) == pytest.approx(4 / 6.25)
     assert tasks.rest_s(spec, rows) == pytest.approx(2.25 / 4)
