@@ -12,7 +12,7 @@ import ast
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -435,7 +435,7 @@ def definitions() -> str:
     """Return docs/definitions.md with the table of figures made anew."""
     before, begin, rest = DEFINITIONS.read_text().partition("<!-- made by scripts/reference -->\n")
     _, end, after = rest.partition("<!-- until here -->\n")
-    kinds = {"level": LevelSummary, "class": ClassSummary, "replica": ReplicaSummary}
+    kinds: dict[str, type[msgspec.Struct]] = {"level": LevelSummary, "class": ClassSummary, "replica": ReplicaSummary}
     figures = {name: each.about for kind in kinds.values() for name, each in declared(kind).items()}
     rows = [
         (f"`{name}`", _cell(each.what), {"1": "share", "": "–"}.get(each.unit, each.unit), ", ".join(_of(name, kinds)))
@@ -445,7 +445,7 @@ def definitions() -> str:
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def _of(figure: str, kinds: dict[str, type[msgspec.Struct]]) -> list[str]:
+def _of(figure: str, kinds: Mapping[str, type[msgspec.Struct]]) -> list[str]:
     return [word for word, kind in kinds.items() if figure in declared(kind)]
 
 

@@ -12,11 +12,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import trust_table
 
 from tests import test_packaging
+from tests.builders.browser import CHROMIUM
 from tests.trust import guard_pages, guard_surface
 
 TITLE = "Terminal, pages, supply chain"
 HEADER = ("what comes from outside", "where", "holds")
-BROWSER = "elements, and in Chromium" if guard_pages.CHROMIUM else "elements alone: no Chromium in PATH"
+BROWSER = "elements, and in Chromium" if CHROMIUM else "elements alone: no Chromium in PATH"
 PINS = {
     "packages are installed by their digests": test_packaging.test_nothing_is_installed_that_has_no_digest,
     "every pin has digests": test_packaging.test_every_pin_has_the_digests_of_its_files_and_no_other_source,
@@ -32,7 +33,7 @@ def rows() -> Iterator[trust_table.Row]:
     problems = guard_pages.misdrawn()
     yield "a formula in every field", "pictures", "; ".join(problems) or "yes"
     for name, text in guard_pages.PAYLOADS.items():
-        problems = guard_pages.misshapen(text) + (guard_pages.ran(text) if guard_pages.CHROMIUM else [])
+        problems = guard_pages.misshapen(text) + (guard_pages.ran(text) if CHROMIUM else [])
         yield f"{name} in every field", f"pages: {BROWSER}", "; ".join(problems) or "yes"
     for name, holds in PINS.items():
         try:
