@@ -11,3 +11,15 @@
 - What the server sends at once is one lump: ICL is between lumps, ITL has no percentiles, TPOT leaves the first lump
   out.
 """
+
+from __future__ import annotations
+
+import os
+
+# OpenBLAS starts a thread for each processor when numpy is loaded. A fit's matrices are too small for them, and while
+# they wait for work they take processor time from the load generator. Processes that are started later do not get this.
+if "OPENBLAS_NUM_THREADS" not in os.environ:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import numpy as numpy
+
+    del os.environ["OPENBLAS_NUM_THREADS"]

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from harness.sim.profile import Profile
 
 _LATER = (  # in small parts: an interrupt waits for the one that is being imported
-    "numpy.linalg", "numpy.random", "harness.predict.roofline", "harness.analysis.table", "harness.analysis.curve",
-    "harness.analysis.summarise", "harness.run.resume", "harness.run.estimate",
+    "harness.analysis", "numpy.linalg", "numpy.random", "harness.predict.roofline", "harness.analysis.table",
+    "harness.analysis.curve", "harness.analysis.summarise", "harness.run.resume", "harness.run.estimate",
     "harness.run.levels", "harness.run.manifest",
 )  # fmt: skip
 _PROMPTS = 1 << 32  # numbers of one session; the next one goes on behind them, so that no prompt is sent twice
