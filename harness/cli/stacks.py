@@ -18,10 +18,11 @@ from harness.cli.run import laid_over, measure_map, must_stand_alone, options_wi
 from harness.spec import options, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.spec.recipe import Campaign, Claim, Stack, StackSpec
     from harness.spec.scenario import Scenario
+    from harness.stacks.command import Command
 
 _EXAMPLES = """\b
 Examples:
@@ -90,7 +91,7 @@ def run(scenario: str | None, **flags: Any) -> None:
     from harness.run import stacked
     from harness.run.launch import consent
     from harness.spec import scenario as scenarios
-    from harness.stacks.command import to_agree
+    from harness.stacks.command import text
 
     flags |= OF_RUN
     resumed = flags["resume"]
@@ -103,16 +104,12 @@ def run(scenario: str | None, **flags: Any) -> None:
     commands = stacked.printed(resolved, chosen, composed=composed)
     if flags["print_only"]:
         for _, command in commands:
-            print(shlex.join([*(f"{name}={value}" for name, value in command.env.items()), *command.words]))
+            print(text(command))
         return
     consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, scenario or "")
     unknown = {each.spec.name: each.recipe.version for each in chosen if each.own or resumed is not None}
-    made = [to_agree(name, command, unknown[name]) for name, command in commands if name in unknown]
-    shown = [line for lines in made for line in lines]
-    if shown and not flags["yes"]:
-        fact = "these commands come from a file and would be run"
-        place = resumed or ", ".join(unknown)
-        asyncio.run(consent.ask(shown, place, fact=fact, way_out="add --yes", question="Run them?"))
+    if unknown and not flags["yes"]:
+        must_be_agreed([each for each in commands if each[0] in unknown], unknown, resumed or ", ".join(unknown))
     output.secrets[:] = scenarios.secrets(resolved, os.environ)
     agreed = consent.Agreed(yes=flags["yes"], trust_remote_code=flags["trust_remote_code"])
     found = measure_map(resolved, agreed, flags, plan)
@@ -122,6 +119,16 @@ def run(scenario: str | None, **flags: Any) -> None:
         words = ["knee", "compare", *folders, *(["--vary", vary] if vary else [])]
         print(f"Compare them: {shlex.join(words)}", file=sys.stderr)
     sys.exit(found.status)
+
+
+def must_be_agreed(commands: Sequence[tuple[str, Command]], versions: Mapping[str, Sequence[str]], place: str) -> None:
+    """Ask before commands of a file are run, with those that print a version; HarnessError where that is refused."""
+    from harness.run.launch import consent
+    from harness.stacks.command import to_agree
+
+    shown = [line for name, command in commands for line in to_agree(name, command, versions[name])]
+    fact = "these commands come from a file and would be run"
+    asyncio.run(consent.ask(shown, place, fact=fact, way_out="add --yes", question="Run them?"))
 
 
 def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], list[Claim]]:

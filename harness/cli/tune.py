@@ -13,7 +13,7 @@ from harness.base.errors import HarnessError
 from harness.cli import output
 from harness.cli.grouped import Grouped, of_run, option, under
 from harness.cli.run import must_stand_alone, options_without, typed_variables
-from harness.cli.stacks import NOT_OF_STACKS, OF_RUN, campaign_of
+from harness.cli.stacks import NOT_OF_STACKS, OF_RUN, campaign_of, must_be_agreed
 from harness.spec import options
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
     flags |= OF_RUN
     if flags["resume"] is not None:
         must_stand_alone()
-        found = tuned.interrupted(flags["resume"])
-        of, stack = tuned.scenario_of(found), found.stack
+        found, of = tuned.interrupted(flags["resume"])
+        stack = found.stack
     else:
         of, stack = _resolved(scenario or "", flags)
         wanted = tuned.Wanted(
@@ -77,26 +77,15 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
         )
         found = tuned.begun(wanted, shlex.join(["knee", *sys.argv[1:]]))
     consent.must_be_allowed(of, {*typed_variables(flags), *flags["allow_env"]}, os.environ, scenario or "")
-    _agree(found, of, foreign=stack.own or flags["resume"] is not None, yes=flags["yes"])
+    if (stack.own or flags["resume"] is not None) and not flags["yes"]:
+        tried = [(each.name, tuned.command_of(found, of, each.name)) for each in found.settings if not each.left_out]
+        must_be_agreed(tried, {each: stack.recipe.version for each, _ in tried}, stack.spec.recipe)
     output.secrets[:] = scenarios.secrets(of, os.environ)
     agreed = consent.Agreed(yes=flags["yes"], trust_remote_code=flags["trust_remote_code"])
-    sys.exit(_measured(found, flags, agreed))
+    sys.exit(_measured(found, of, flags, agreed))
 
 
-def _agree(found: Tuning, of: Scenario, *, foreign: bool, yes: bool) -> None:
-    """Ask before commands of a file are run; a recipe that comes with Knee needs no consent."""
-    import asyncio
-
-    from harness.run import tuned
-    from harness.run.launch import consent
-
-    if foreign and not yes:
-        shown = [tuned.command_of(found, each.name) for each in found.settings if not each.left_out]
-        fact, place = "these commands come from a file and would be run", found.stack.spec.recipe
-        asyncio.run(consent.ask(shown, place, fact=fact, way_out="add --yes", question="Run them?"))
-
-
-def _measured(found: Tuning, flags: dict[str, Any], agreed: Any) -> int:
+def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Any) -> int:
     """Measure, write the files for people and print the result; return the exit status."""
     from harness.base import files
     from harness.base.terminal import console
@@ -105,12 +94,13 @@ def _measured(found: Tuning, flags: dict[str, Any], agreed: Any) -> int:
     from harness.report import tuned as reports
     from harness.report.live import LiveView
     from harness.run import tuned
+    from harness.stacks import command
 
     with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
             folder, found = tuned.resume(flags["resume"], view, agreed=agreed)
         else:
-            folder, found = tuned.run(found, flags["out"], view, agreed=agreed)
+            folder, found = tuned.run(found, of, flags["out"], view, agreed=agreed)
     if not found.complete:
         print(f"to go on: knee tune --resume {shlex.quote(str(folder))}", file=sys.stderr)
         return 130
@@ -122,8 +112,9 @@ def _measured(found: Tuning, flags: dict[str, Any], agreed: Any) -> int:
         title=f"{found.stack.recipe.title}: {len(found.settings)} settings",
         per=found.per,
         at=at,
-        command=tuned.command_of(found, ranks[0].setting),
+        command=command.text(tuned.command_of(found, of, ranks[0].setting), hidden=True),
         seconds=sum(trial.seconds for trial in found.trials),
+        simulated=found.simulated,
     )
     files.must_be_files(folder, tuned.FOR_PEOPLE)
     files.write(folder / "tune.md", markdown.render(document))
@@ -131,7 +122,7 @@ def _measured(found: Tuning, flags: dict[str, Any], agreed: Any) -> int:
     output.show(document, made, found, as_json=flags["as_json"], quiet=flags["quiet"])
     files.write(folder / "tune.html", page.render(document))
     files.write(folder / "tune.png", png.draw(document.sections[1].charts[0]))
-    return 3 if any(rank.state == "untried" and not rank.why for rank in ranks) else 0
+    return 3 if any(rank.state == "untried" for rank in ranks) else 0
 
 
 def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, Stack]:

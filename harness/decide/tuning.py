@@ -20,6 +20,8 @@ from harness.base.errors import HarnessError
 from harness.data.views import Value
 
 Goal = Literal["plateau", "slo", "cost"]
+# Of a setting: open ones are not shown to be worse than the best, untried ones are those that the time did not allow.
+State = Literal["best", "open", "worse", "failed", "left out", "untried"]
 ROUNDS = (1, 2, 6)  # units of time that a setting is measured for, by round
 KEPT = (0.5, 3)  # after the first round this share of the settings, after the second so many
 BETWEEN = 0.015  # relative σ between two starts of one server: on live servers repeats differ by 1 to 2 %
@@ -68,15 +70,15 @@ class Estimate(NamedTuple):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting in the result. `state` is best, open (not shown to be worse), worse, failed or untried."""
+    """A setting in the result."""
 
     setting: str
-    state: str
+    state: State
     value: Value | None = None  # in the goal's unit
     of_best: Value | None = None  # as a share of the best, with its interval
     predicted: float | None = None
     trials: int = 0
-    why: str = ""  # it failed or was not tried
+    why: str = ""  # it failed or was left out
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -220,13 +222,14 @@ def _rank(
     trials: Sequence[Trial],
 ) -> Rank:
     name, own = setting.name, [trial for trial in trials if trial.setting == setting.name]
-    rank = Rank(setting=name, state="untried", predicted=setting.predicted, trials=len(own), why=setting.left_out)
+    untried: State = "left out" if setting.left_out else "untried"
+    rank = Rank(setting=name, state=untried, predicted=setting.predicted, trials=len(own), why=setting.left_out)
     if name not in known or winner is None:
         refused = _refused(setting, settings, trials)
         failed = next((trial.error for trial in own if trial.error), f"the server refuses {refused}" if refused else "")
         return msgspec.structs.replace(rank, state="failed", why=failed) if failed else rank
     mine, best = known[name], known[winner]
-    state = "best" if name == winner else "worse" if _worse(mine, best) else "open"
+    state: State = "best" if name == winner else "worse" if _worse(mine, best) else "open"
     return msgspec.structs.replace(rank, state=state, value=mine.value, of_best=_over(mine, best))
 
 

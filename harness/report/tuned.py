@@ -8,42 +8,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.data.views import Value
-from harness.decide.tuning import Effect, Rank
+from harness.decide.tuning import Effect, Rank, State
 from harness.report.chart import Chart, Datum, Scale, Series, Tone
-from harness.report.document import Column, Document, Fact, Section
+from harness.report.document import SIMULATED, Column, Document, Fact, Section
 from harness.report.format import MISSING, confidence, interval, listed, number
 
-_STATES = {
+_STATES: dict[State, str] = {
     "best": "best",
     "open": "not shown to be worse",
     "worse": "worse",
     "failed": "failed",
+    "left out": "left out",
     "untried": "not tried",
 }
 
 
 def report(
-    ranks: Sequence[Rank], effects: Sequence[Effect], *, title: str, per: str, at: str, command: str, seconds: float
+    ranks: Sequence[Rank],
+    effects: Sequence[Effect],
+    *,
+    title: str,
+    per: str,
+    at: str,
+    command: str,
+    seconds: float,
+    simulated: bool = False,
 ) -> Document:
     """Return the result of a comparison of settings, in the unit `per` and at the load or limits `at`."""
+    words = SIMULATED if simulated else ""
     best = ranks[0]
     sections = [
         Section(facts=_answer(ranks, per, at, command, seconds), answer=True),
-        Section("Settings", charts=[_chart(ranks, per, title)], picture="tune.png", columns=_table(ranks, per)),
+        Section("Settings", charts=[_chart(ranks, per, title, words)], picture="tune.png", columns=_table(ranks, per)),
     ]
     if effects:
         sections.append(
             Section("One value changed", columns=_gains(effects), note=f"Gain of the best ({best.setting}).")
         )
     first, *_ = sections[0].facts
-    return Document(title=title, answer=first.text, sections=sections)
+    return Document(title=title, answer=first.text, simulated=words, sections=sections)
 
 
 def _answer(ranks: Sequence[Rank], per: str, at: str, command: str, seconds: float) -> list[Fact]:
     best, others = ranks[0], ranks[1:]
     assert best.value is not None
     figure = f"{number(best.value.value)} {per}{_behind(best.value)} {at}"
-    untried = any(rank.state == "untried" and not rank.why for rank in others)
+    untried = sum(rank.state == "untried" for rank in others)
     facts = [Fact("Best of those tried" if untried else "Best", best.setting, figure), Fact("Start it by", command)]
     open_ = [rank.setting for rank in others if rank.state == "open"]
     if open_:
@@ -53,15 +63,9 @@ def _answer(ranks: Sequence[Rank], per: str, at: str, command: str, seconds: flo
         nearest = max(worse, key=lambda rank: (rank.of_best.value or 0.0) if rank.of_best else 0.0)
         facts.append(Fact("Best of the worse", nearest.setting, f"{_share(nearest.of_best)} of the best"))
     facts += [Fact("Failed", rank.setting, rank.why) for rank in others if rank.state == "failed"]
-    left = sum(rank.state == "untried" for rank in others)
-    if left:
-        facts.append(
-            Fact(
-                "Not tried",
-                f"{left} of {len(ranks)}",
-                next(r.why or "the time was over" for r in others if r.state == "untried"),
-            )
-        )
+    facts += [Fact("Left out", rank.setting, rank.why) for rank in others if rank.state == "left out"]
+    if untried:
+        facts.append(Fact("Not tried", f"{untried} of {len(ranks)}", "the time was over"))
     facts.append(
         Fact("Measured", f"{sum(rank.trials for rank in ranks)} runs", f"{seconds / 60:.3g} min with the starts")
     )
@@ -102,7 +106,7 @@ def _gains(effects: Sequence[Effect]) -> list[Column]:
     ]
 
 
-def _chart(ranks: Sequence[Rank], per: str, title: str) -> Chart:
+def _chart(ranks: Sequence[Rank], per: str, title: str, simulated: str) -> Chart:
     """Return each setting's figure with its interval, the best first."""
     shown = [rank for rank in ranks if rank.value is not None]
     places = list(enumerate(shown, 1))
@@ -119,6 +123,7 @@ def _chart(ranks: Sequence[Rank], per: str, title: str) -> Chart:
     return Chart(
         name="settings",
         title=title,
+        simulated=simulated,
         x=Scale(
             label="setting, by its place in the table",
             ends=(0.5, len(shown) + 0.5),

@@ -11,6 +11,7 @@ import msgspec
 from harness.analysis.level import Facts, summarise_level
 from harness.base.errors import HarnessError
 from harness.base.secrecy import HIDDEN
+from harness.data import manifest as manifests
 from harness.data.manifest import Manifest
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
@@ -40,7 +41,17 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
     if not manifest.sessions:
         raise HarnessError("nothing was measured in it", place=place, way_out="start a new run")
     result.must_go_on(Path(place), manifest)
-    stored = manifest.scenario.target.headers
+    return rebuilt(manifest.scenario, manifest.scenario_digest, headers, place=place, file=MANIFEST)
+
+
+def rebuilt(
+    written: manifests.Scenario, digest: str | None, headers: Mapping[str, str], *, place: str, file: str
+) -> Scenario:
+    """Return the scenario that a file of the folder `place` has without its secrets; `headers` supply those.
+
+    HarnessError where one is missing, or the scenario is not the one that has this digest.
+    """
+    stored = written.target.headers
     hidden = [name for name, value in stored.items() if value == HIDDEN]
     for name in headers:
         if name not in hidden:
@@ -50,11 +61,11 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
             raise HarnessError(
                 f"the value of its header '{name}' is not stored", place=place, way_out=f"add --header '{name}: …'"
             )
-    tree = msgspec.to_builtins(manifest.scenario)
+    tree = msgspec.to_builtins(written)
     tree["target"]["headers"] = {**stored, **headers}
-    scenario = reading.read(tree, place=f"{place}/{MANIFEST}")
-    if scenarios.digest(scenario) != manifest.scenario_digest:
-        fact = "the scenario in its manifest is not the one that it was begun with"
+    scenario = reading.read(tree, place=f"{place}/{file}")
+    if scenarios.digest(scenario) != digest:
+        fact = f"the scenario in its {file.removesuffix('.json')} is not the one that it was begun with"
         raise HarnessError(fact, place=place, way_out="undo the change, or start a new run")
     return scenario
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import shlex
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -39,13 +38,14 @@ from harness.run import experiment, prediction, stacked
 from harness.run.ending import Signals
 from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
-from harness.spec import reading
+from harness.run.resume import rebuilt
 from harness.spec import scenario as scenarios
 from harness.spec.recipe import Stack
 from harness.spec.scenario import Ramp, Scenario
 from harness.spec.work import means
 from harness.stacks import command as commands
 from harness.stacks import endpoint
+from harness.stacks.command import Command
 from harness.stacks.server import RefusedError
 from harness.workload import shape
 
@@ -68,13 +68,13 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     scenario: manifests.Scenario
     scenario_digest: str
     stack: Stack
-    tries: list[str]
     goal: Goal
     in_flight: int | None = None  # at which plateaus are compared; None: each run has its own load
     max_seconds: float | None = None
     unit_s: float | None = None  # seconds of a round's unit; None: no server has started yet
     settings: list[Setting]
     trials: list[Trial] = []
+    simulated: bool = False  # the simulated endpoint answered
     complete: bool = False
 
     @property
@@ -121,7 +121,6 @@ def begun(wanted: Wanted, command: str) -> Tuning:
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
         stack=commands.stored(wanted.stack),
-        tries=wanted.tries,
         goal=wanted.goal,
         in_flight=in_flight,
         max_seconds=scenario.ramp.max_seconds,
@@ -129,28 +128,34 @@ def begun(wanted: Wanted, command: str) -> Tuning:
     )
 
 
-def run(found: Tuning, out: str | None, view: View, *, agreed: Agreed = Agreed()) -> tuple[Path, Tuning]:
-    """Measure what the comparison asks for; return its folder and what was found."""
+def run(
+    found: Tuning, scenario: Scenario, out: str | None, view: View, *, agreed: Agreed = Agreed()
+) -> tuple[Path, Tuning]:
+    """Measure what the comparison asks for; return its folder and what was found.
+
+    The scenario is the one that it was begun with: what `found` has of it lacks the secrets.
+    """
     name, created = f"tune-{found.stack.spec.name}", datetime.fromisoformat(found.created)
     with folders.new(out, name, created, _has_trials, (folders.MANIFEST, FILE)) as folder:
-        files.remove(folder, (folders.MANIFEST,))  # which only claimed the folder
-        return folder, _Session(folder, view, agreed, found).measure()
+        files.remove(folder, (folders.MANIFEST,))  # it claimed the folder, and a comparison has tune.json in its place
+        return folder, _Session(folder, view, agreed, scenario, found).measure()
 
 
 def resume(path: str, view: View, *, agreed: Agreed = Agreed()) -> tuple[Path, Tuning]:
     """Continue a comparison that was interrupted."""
     folder = Path(path)
     with folders.claimed(folder):
-        return folder, _Session(folder, view, agreed, interrupted(path)).measure()
+        found, scenario = interrupted(path)
+        return folder, _Session(folder, view, agreed, scenario, found).measure()
 
 
-def interrupted(path: str) -> Tuning:
-    """Return the comparison in a folder, which is to go on; HarnessError where it cannot."""
+def interrupted(path: str) -> tuple[Tuning, Scenario]:
+    """Return the comparison in a folder, which is to go on, and its scenario; HarnessError where it cannot."""
     found = read(Path(path))
     if found.complete:
         raise HarnessError("this comparison is complete", place=path, way_out=f"see {FOR_PEOPLE[0]} in it")
     commands.must_be_whole(found.stack, path)
-    return found
+    return found, rebuilt(found.scenario, found.scenario_digest, {}, place=path, file=FILE)
 
 
 def read(folder: Path) -> Tuning:
@@ -163,21 +168,10 @@ def read(folder: Path) -> Tuning:
     return found
 
 
-def scenario_of(found: Tuning) -> Scenario:
-    """Return the scenario that a comparison was begun with."""
-    scenario = reading.read(msgspec.to_builtins(found.scenario), place=FILE)
-    if scenarios.digest(scenario) != found.scenario_digest:
-        fact = "the scenario in it is not the one that it was begun with"
-        raise HarnessError(fact, place=FILE, way_out="undo the change, or start a new comparison")
-    return scenario
-
-
-def command_of(found: Tuning, setting: str) -> str:
+def command_of(found: Tuning, scenario: Scenario, setting: str) -> Command:
     """Return the command that starts the server with a setting, on port 8000."""
-    scenario = scenario_of(found)
     stack = with_setting(found.stack, next(each for each in found.settings if each.name == setting), scenario)
-    made = endpoint.command(stack, stacked.model(stack, scenario), 8000, composed=False)
-    return shlex.join([*(f"{name}={value}" for name, value in made.env.items()), *commands.shown(made.words)])
+    return endpoint.command(stack, stacked.model(stack, scenario), 8000, composed=False)
 
 
 def _has_trials(folder: Path) -> bool:
@@ -190,6 +184,7 @@ class _Session(msgspec.Struct):
     folder: Path
     view: View
     agreed: Agreed
+    scenario: Scenario
     found: Tuning
 
     def measure(self) -> Tuning:
@@ -234,10 +229,11 @@ class _Session(msgspec.Struct):
             status = outcome.status
             if status >= 128:
                 return status
+            self.found = msgspec.structs.replace(self.found, simulated=outcome.summary.simulated)
             value, se = figure(outcome.summary, self.found, outcome.manifest.scenario.hardware.gpus)
             trial = msgspec.structs.replace(trial, value=value, se=se)
         except HarnessError as error:
-            hidden = scenarios.secrets(scenario_of(self.found), os.environ)
+            hidden = scenarios.secrets(self.scenario, os.environ)
             reason = secrecy.redact(" ".join(str(error).split()), hidden)
             self.view.note(f"{setting.name} could not be measured: {reason}")
             trial = msgspec.structs.replace(trial, error=reason, refused=isinstance(error, RefusedError))
@@ -257,7 +253,7 @@ class _Session(msgspec.Struct):
 
     def _measured(self, setting: Setting, number: int, name: str, nth: int, began: float) -> Outcome:
         """Start the server with a setting and measure it."""
-        scenario = scenario_of(self.found)
+        scenario = self.scenario
         stack = with_setting(self.found.stack, setting, scenario)
         cpus, of = scenario.hardware.host_cpus or (), stacked.model(stack, scenario)
         with endpoint.running(stack, of, scenario.target.api, self.view.note, cpus=cpus) as up:

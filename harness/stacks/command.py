@@ -179,15 +179,24 @@ def secrets(command: Command) -> tuple[str, ...]:
     return (*hidden, *(value for name, value in command.env.items() if seen_env[name] != value))
 
 
+def text(command: Command, *, hidden: bool = False) -> str:
+    """Return the command as a shell takes it; `hidden`: without the values of flags and variables that name secrets.
+
+    >>> text(Command(words=["serve", "--token=abc"], env={"X": "1"}), hidden=True)
+    "X=1 serve '--token=(not stored)'"
+    """
+    words, env = (shown(command.words), secrecy.shown(command.env)) if hidden else (command.words, command.env)
+    return shlex.join([*(f"{name}={value}" for name, value in env.items()), *words])
+
+
 def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
     """Return everything that would be run for a stack, as lines that are short enough to be shown whole.
 
     >>> to_agree("a", Command(words=["serve", "m"], env={"X": "1"}), ["serve", "--version"])
     ['a: X=1 serve m', 'a: serve --version']
     """
-    env = [f"{name}={value}" for name, value in command.env.items()]
-    whole = [shlex.join([*env, *command.words]), *([shlex.join(version)] if version else [])]
-    pieces = [text[start : start + _LINE] for text in whole for start in range(0, len(text), _LINE)]
+    whole = [text(command), *([shlex.join(version)] if version else [])]
+    pieces = [line[start : start + _LINE] for line in whole for start in range(0, len(line), _LINE)]
     return [f"{name}: {piece}" for piece in pieces]
 
 

@@ -18,6 +18,7 @@ from harness.spec import reading
 from harness.spec.recipe import Stack, StackSpec
 from harness.spec.scenario import Scenario
 from harness.stacks import shipped
+from tests.trust.guard_consent import Terminal
 
 KNEE = [sys.executable, "-m", "harness", "tune", "--stack", "sim", "--model", "m", "--workers", "1"]
 SHORT = ["--input-tokens", "32", "--output-tokens", "16", "--quiet"]
@@ -92,6 +93,26 @@ def test_the_prediction_orders_the_settings_and_leaves_out_what_does_not_fit() -
     assert [bool(each.left_out) for each in huge.settings] == [True, False]
 
 
+def test_a_fresh_comparison_sends_the_headers_and_its_file_lacks_them(tmp_path: Path) -> None:
+    of = scenario(target={"model": "m", "headers": {"authorization": "Bearer abc"}})
+    wanted = tuned.Wanted(scenario=of, stack=stack("vllm"), goal="plateau", tries=["max-num-seqs=4"])
+    found = tuned.begun(wanted, "knee tune")
+    (tmp_path / tuned.FILE).write_bytes(msgspec.json.encode(found))
+    assert "abc" not in (tmp_path / tuned.FILE).read_text()
+    with pytest.raises(HarnessError, match="the value of its header 'authorization' is not stored"):
+        tuned.interrupted(str(tmp_path))
+
+
+def test_a_recipe_of_one_s_own_is_shown_with_the_command_that_prints_its_version(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('title = "Mine"\ncommand = ["./serve", "{port}"]\nversion = ["./serve", "--version"]\n')
+    asked = Terminal(tmp_path, *KNEE[3:4], "--stack", str(recipe), "--model", "m", "--try", "a=1,2", "--levels", "4")
+    assert asked.until(b"Run them?")
+    asked.answer(b"n\n")
+    assert asked.process.wait(20) == 1
+    assert b"a=2: ./serve --version" in asked.said
+
+
 @pytest.mark.slow
 def test_the_best_setting_is_found_and_one_that_breaks_the_server_costs_one_start(tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -105,6 +126,7 @@ def test_the_best_setting_is_found_and_one_that_breaks_the_server_costs_one_star
     assert {rank.state for rank in ranks if "nosuch" in rank.setting} == {"failed"}
     assert sum("nosuch" in trial.setting for trial in found.trials) == 1
     assert "--max-num-seqs 8" in (out / "tune.md").read_text()
+    assert "SIMULATED" in (out / "tune.md").read_text()
     assert (out / "tune.png").stat().st_size > 1000
     again = subprocess.run([*KNEE[:4], "--resume", str(out)], capture_output=True, text=True, check=False)
     assert "this comparison is complete" in again.stderr
