@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 from packaging.requirements import Requirement
 
-PINS = [Path(__file__).parent / f"constraints{name}.txt" for name in ("", "-dev", "-tools")]
+PINS = [Path(__file__).parent / f"constraints{name}.txt" for name in ("", "-dev", "-tools", "-docs")]
 SERVICE = "https://api.osv.dev"
 
 

@@ -127,10 +127,11 @@ def test_the_base_pins_stand_alone() -> None:
 
 def test_the_tools_are_those_that_scripts_pin_names() -> None:
     assert pins(list(script("pin").WANTED)).items() <= constraints("-tools").items()
+    assert pins(list(script("pin").SITE)).items() <= constraints("-docs").items()
 
 
 def test_every_pin_has_the_digests_of_its_files_and_no_other_source() -> None:
-    digests = pinned("", "-dev", "-tools")
+    digests = pinned("", "-dev", "-tools", "-docs")
     assert len(digests) >= 100
     assert [pin for pin, found in digests.items() if not found] == []
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for found in digests.values() for digest in found)
@@ -139,7 +140,15 @@ def test_every_pin_has_the_digests_of_its_files_and_no_other_source() -> None:
 
 def test_nothing_is_installed_that_has_no_digest() -> None:
     """Every pip of the scripts asks for digests, or installs what was just built, without anything below it."""
-    files = ["scripts/_env", "scripts/trust", "scripts/pin", "scripts/sbom", ".ci/run", "docker/Dockerfile"]
+    files = [
+        "scripts/_env",
+        "scripts/trust",
+        "scripts/pin",
+        "scripts/sbom",
+        "scripts/docs",
+        ".ci/run",
+        "docker/Dockerfile",
+    ]
     commands = [
         line
         for name in files

@@ -20,7 +20,7 @@ def audited(answer: Callable[[Request], None], capsys: pytest.CaptureFixture[str
     return status, capsys.readouterr().out
 
 
-EVERYTHING = {*constraints().items(), *constraints("-tools").items()}
+EVERYTHING = {*constraints().items(), *constraints("-tools").items(), *constraints("-docs").items()}
 
 
 def test_every_pin_is_asked_for_and_none_is_vulnerable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,8 @@ def test_help_is_found_by_a_relative_path_as_well(bare: Bare) -> None:
         ("scripts/live/vllm", ["--no-such"]),
         ("scripts/live/vllm", ["--short", "--size", "large"]),
         ("scripts/sbom", ["--no-such"]),
-        ("scripts/sbom", ["one", "two"]),
+        ("scripts/sbom", ["one", "two", "three"]),
+        ("scripts/docs", ["--no-such"]),
         ("scripts/schema", ["--no-such"]),
     ],
 )
