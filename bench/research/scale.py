@@ -3,7 +3,7 @@
 Every figure is processor time, bytes or memory, so that other work on the machine moves it little; the error of a clock
 alone is of the wall clock. Figures a token and a request come from loads that differ in the length of answers or
 prompts, by solving for both. What is measured and what it comes to are apart: `scale_paper` derives the tables from the
-recorded ceilings, and docs/scale.md has them as they are printed.
+recorded ceilings, and bench/research/scale.md has them as they are printed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import summary_speed  # its folder is a line above
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDED, PAGE = ROOT / "bench/research/scale.json", ROOT / "docs" / "scale.md"
+RECORDED, PAGE = ROOT / "bench/research/scale.json", ROOT / "bench/research/scale.md"
 PARENT = "bench/research/scale_parent.py"
 BEGIN, END = "<!-- bench/research/scale --recorded -->", "<!-- end of it -->"
 RATES = (1e6, 10e6)
@@ -294,7 +294,7 @@ def ceilings_table(found: Measured) -> str:
 
 
 def text(found: Measured, rates: Sequence[float] = RATES, price: float | None = None) -> str:
-    """Everything that docs/scale.md has of it."""
+    """Everything that bench/research/scale.md has of it."""
     node = scale_paper.Node() if price is None else scale_paper.Node(usd_processor_hour=price)
     loads = [scale_paper.Load(tokens_per_s=each) for each in rates]
     needs = [scale_paper.need(found.ceilings, load, node) for load in loads]

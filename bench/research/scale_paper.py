@@ -84,7 +84,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float = 32 * 2**30
     network_bytes_s: float = 10e9 / 8
     disk_bytes_s: float = 125e6
-    usd_processor_hour: float = 0.0425  # 0.68 USD an hour for 16; docs/scale.md has the source
+    usd_processor_hour: float = 0.0425  # 0.68 USD an hour for 16; scale.md has the source
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):

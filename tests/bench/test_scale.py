@@ -1,4 +1,4 @@
-"""What 1 M tok/s takes is worked out from the recorded ceilings, and the docs have what is printed."""
+"""What 1 M tok/s takes is worked out from the recorded ceilings, and the page has what is printed."""
 
 from __future__ import annotations
 
