@@ -69,31 +69,20 @@ def page() -> str:
         [
             "# Reference",
             "",
-            "Written by `scripts/reference` from the code. [guide.md](guide.md) is where to begin,",
+            "Every key of a scenario file with its option, and every verdict with its remedy, as `scripts/reference`",
+            "reads them from the code. [guide.md](guide.md) is where to begin,",
             "[definitions.md](definitions.md) says what every word, file and field means.",
             "",
             "- [Scenario](#scenario): every key of a TOML file, with its option",
             "- [Options of other tools](#options-of-other-tools)",
             "- [Verdicts](#verdicts): cause and remedy of each",
-            "- [Exit statuses](#exit-statuses)",
-            "- [Metrics](#metrics)",
+            "- [Exit statuses](definitions.md#exit-statuses), "
+            "[fields of `summary.json`](definitions.md#summaryjson), "
+            "[metrics read from servers](server-metrics.md)",
             "",
             *_scenario(),
             *_familiar(),
             *_verdicts(),
-            *_copied("Exit statuses"),
-            "## Metrics",
-            "",
-            "| what | where |",
-            "|---|---|",
-            "| TTFT, ITL, TPOT, E2E and the other times | [definitions](definitions.md#times-of-a-request) |",
-            "| every field of `summary.json` | [definitions](definitions.md#summaryjson), as a schema "
-            "[summary.schema.json](summary.schema.json) |",
-            "| every column of `requests.parquet` | [definitions](definitions.md#columns-of-requestsparquet) |",
-            "| what is read from vLLM, SGLang, TGI, llama.cpp, Triton and exporters | "
-            "[server-metrics.md](server-metrics.md) |",
-            "| formulas and statistical rules | [method.md](method.md) |",
-            "",
         ]
     )
 
@@ -223,9 +212,7 @@ def comparability() -> str:
     lines = [
         "# Comparability",
         "",
-        "Written by `scripts/reference` from `harness/cli/tools.toml`.",
-        "",
-        "Drop the name of the tool from its command line, and give the rest to `knee run`:",
+        "`knee run` takes the command lines of eleven other load generators, without the tool's name:",
         "",
         "```sh",
         "vllm bench serve --backend vllm --port 8000 --dataset-name random --num-prompts 100 --max-concurrency 8",
@@ -235,7 +222,7 @@ def comparability() -> str:
         "Knee prints the line in its own words, and what it leaves out with the reason. It names all that it cannot",
         "take at once, with what to type. Where a name is Knee's too, its value decides, or the rest of the line.",
         "`knee export DIR --to vllm` writes a result in vLLM's format. `knee compare` and `knee fit` read other tools'",
-        "results.",
+        "results. `scripts/reference` writes this page from `harness/cli/tools.toml`.",
         "",
         "## Knee",
         "",
@@ -258,7 +245,9 @@ def comparability() -> str:
 def _tool(tool: familiar.Tool) -> list[str]:
     rows: dict[str, list[str]] = {}
     for name, row in tool.options.items():
-        rows.setdefault(_here(row), []).append(f"`{name}`")
+        if not row.left:
+            rows.setdefault(_here(row), []).append(f"`{name}`")
+    same = [here for here, names in rows.items() if names == [here]]
     return [
         f"## {tool.name}",
         "",
@@ -274,20 +263,30 @@ def _tool(tool: familiar.Tool) -> list[str]:
                 ("to expect", tool.expect),
             ],
         ),
-        *_table(("its options", "here"), ((", ".join(names), _cell(here)) for here, names in rows.items())),
+        *_table(
+            ("its options", "here"),
+            ((", ".join(names), _cell(here)) for here, names in rows.items() if here not in same),
+        ),
+        *_alone("Taken under the same names", same),
+        *_alone(
+            "Left out, with the reason when one is given", [f"`{n}`" for n, row in tool.options.items() if row.left]
+        ),
     ]
+
+
+def _alone(words: str, names: list[str]) -> list[str]:
+    return [f"{words}: {', '.join(names)}.", ""] if names else []
 
 
 def _here(row: familiar.Row) -> str:
     """Return what an option of another tool is here."""
     if row.instead:
         return f"refused: {row.instead}"
-    if row.left:
-        return f"left out: {row.left}"
     if row.about:
         return f"`{row.is_}`: {row.about}"
     if row.values:
-        return "; ".join(f"{theirs}: `{ours}`" if ours else theirs for theirs, ours in row.values.items())
+        given = {ours: [name for name, same in row.values.items() if same == ours] for ours in row.values.values()}
+        return "; ".join(", ".join(names) + (f": `{ours}`" if ours else "") for ours, names in given.items())
     if row.body:
         return "`--extra-body`"
     return f"`{row.is_}`" if row.is_ else _PARTS[row.part] if row.part else _READ[row.read.split()[0]]
@@ -298,10 +297,14 @@ def _here(row: familiar.Row) -> str:
 
 def _verdicts() -> list[str]:
     advice = _advice()
-    rows = [
-        (f"`{code}`", severity, _cell(says), _cell("; or ".join(advice[code.removesuffix("_…")])) or "–")
-        for code, severity, says in _causes()
-    ]
+    rows = []
+    first: dict[str, str] = {}  # advice → the code that gives it first
+    for code, severity, says in _causes():
+        remedy = _cell("; or ".join(advice[code.removesuffix("_…")])) or "–"
+        same = first.setdefault(remedy, code)
+        rows.append(
+            (f"`{code}`", severity, _cell(says), remedy if same == code or len(remedy) < 80 else f"as `{same}`")
+        )
     return [
         "## Verdicts",
         "",
@@ -423,12 +426,6 @@ def _returned(function: ast.FunctionDef, i: int, functions: dict[str, ast.Functi
 
 
 # ---- the rest -----------------------------------------------------------------------------------------------
-
-
-def _copied(heading: str) -> list[str]:
-    """Return a section of definitions.md, so that the reference is whole."""
-    body = DEFINITIONS.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return [f"## {heading}", *body.rstrip().splitlines(), ""]
 
 
 def definitions() -> str:
