@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from harness.data.prediction import Prediction, SteppedLevel
+    from harness.decide.choice import Demand
     from harness.predict.question import PredictionResult, Question
     from harness.report.document import Document
     from harness.spec.scenario import Scenario
@@ -29,7 +30,7 @@ _EXAMPLES = """\b
 Examples:
   knee predict --model llama-3.1-8b --gpu h100-sxm --input-tokens 1k --output-tokens 200
   knee predict --model meta-llama/Llama-3.1-70B-Instruct --gpu "NVIDIA H100 80GB HBM3" --tp 4 --dtype fp8
-  knee predict --model qwen3-32b --gpu all --slo ttft_p99=2s,itl=50ms --rank cost"""
+  knee predict --model qwen3-32b --gpu all --rps 5 --slo ttft_p99=2s,itl=50ms"""
 _ELSEWHERE = "give a place to write to by --plot"
 
 
@@ -53,7 +54,15 @@ _ELSEWHERE = "give a place to write to by --plot"
         help="Limits, like ttft_p99=2s,itl=50ms: of p99; _p50, _p75 and tpot of the mean.",
     ),
     option("--price", type=float, metavar="USD", help="Per GPU and hour."),
-    option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost."),
+    option("--rps", metavar="R", help="Requests per second at the peak: which card serves them, in how many replicas."),
+    option("--spare", type=click.IntRange(0, 1000), metavar="K", help="Replicas of --rps that may be down; default 1."),
+    option("--utilization", metavar="SHARE", help="Of a replica's best load, at most, with --rps; default 70%."),
+    option(
+        "--rank",
+        type=click.Choice(["cost", "speed", "latency", "power"]),
+        default="cost",
+        help="Order of --gpu all; default cost.",
+    ),
     option("--prefill-gpus", type=int, metavar="N", help="GPUs that only prefill; with --decode-gpus."),
     option("--decode-gpus", type=int, metavar="N", help="GPUs that only decode; each pool in replicas of --tp."),
     option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction."),
@@ -85,6 +94,7 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     from harness.predict import catalog
 
     deployed.check_arrivals(flags)
+    flags["demand"] = _demand(flags)
     resolved = deployed.scenario_of(scenario, flags)
     for name, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         flags[name] = flags[name] or getattr(resolved.hardware, name)
@@ -96,7 +106,7 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
     if flags["prefill_gpus"] is not None or flags["decode_gpus"] is not None:
         _disaggregated(resolved, flags)
-    elif flags["gpu"].lower() == "all" or ("," in flags["gpu"] and "=" not in flags["gpu"]):
+    elif flags["demand"] or flags["gpu"].lower() == "all" or ("," in flags["gpu"] and "=" not in flags["gpu"]):
         _choose(resolved, flags)
     else:
         _one(resolved, flags)
@@ -246,21 +256,15 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     """Rank cards: all of the catalog, or those named by --gpu."""
     import msgspec
 
-    from harness.predict import catalog, choice, question
-    from harness.report import prediction
+    from harness.decide import choice
+    from harness.predict import catalog, question
+    from harness.report import choice as chosen
     from harness.report.document import Document, Section
 
-    for flag in ("tp", "gpus"):
-        if flags[flag] is not None:
-            raise HarnessError(
-                "several cards are tried in every size",
-                place=f"--{flag}",
-                way_out="leave it out, or name one card by --gpu",
-            )
-    for flag in ("plot", "calibration", "simulate"):
-        if flags[flag]:
-            raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
-    keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
+    _check_several(flags)
+    demand: Demand | None = flags["demand"]
+    apart = [flags["gpu"]] if "=" in flags["gpu"] else flags["gpu"].split(",")
+    keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in apart if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
     first = deployed.question_of(resolved, flags, cards[0], several=True)
     figures = dict(first.figures)
@@ -277,6 +281,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         workload,
         slo=first.slo,
         rank=flags["rank"],
+        demand=demand,
         prices=None if price is None else {card.key: price for card in cards},
         measured=rates,
         **figures,
@@ -285,20 +290,64 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         output.print_json(msgspec.json.encode(found).decode())
     else:
         judged = msgspec.structs.replace(first, slo=choice.with_usual(first.slo, workload))
-        head = Section(lines=[_heading(judged, made.name, workload, every=not keys)])
-        shown = found if keys else choice.best_sizes(found)
+        best = choice.best_sizes(found)
+        lines = [_heading(judged, made.name, workload, demand, every=not keys)]
+        rate = None if demand is None else demand.requests_per_s
+        if sentence := chosen.pick(best, flags["rank"], workload.output_tokens, rate):
+            card = next(each for each in cards if each.key == best[0].gpu)
+            alone = flags["rank"] == "latency" and demand is None
+            lines += [
+                sentence,
+                *chosen.gains(None if alone else choice.gains(made, card, best[0], workload, **figures)),
+            ]
+        shown = found if keys else best
         whole = not console(stderr=False).is_terminal
-        _show(Document(sections=[head, *prediction.choice_sections(shown, flags["rank"], whole=whole)]))
+        _show(Document(sections=[Section(lines=lines), *chosen.sections(shown, flags["rank"], whole=whole)]))
 
 
-def _heading(question: Question, name: str, workload: MeanLengths, *, every: bool) -> str:
+def _check_several(flags: Mapping[str, Any]) -> None:
+    """Refuse what is of one card in one size."""
+    way_out = "leave it out, or name one card by --gpu" if flags["rps"] is None else "leave it out"
+    for flag in ("tp", "gpus"):
+        if flags[flag] is not None:
+            raise HarnessError("several cards are tried in every size", place=f"--{flag}", way_out=way_out)
+    for flag in ("plot", "calibration", "simulate"):
+        if flags[flag]:
+            raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
+
+
+def _demand(flags: Mapping[str, Any]) -> Demand | None:
+    """Return what cards are to serve and with what reserve; None where no rate is asked."""
+    given = {name: flags[name] for name in ("spare", "utilization") if flags[name] is not None}
+    if flags["rps"] is None:
+        for name in given:
+            raise HarnessError("it has no effect without --rps", place=f"--{name}", way_out="add --rps")
+        return None
+    rate, *more = units.rates(flags["rps"], "--rps")
+    if more:
+        raise HarnessError("several rates", place="--rps", way_out="give that of the peak")
+    if "utilization" in given:
+        given["utilization"] = units.share(given["utilization"], "--utilization")
+        if not 0.01 <= given["utilization"] <= 1:
+            raise HarnessError("it is not between 1% and 100%", place="--utilization", way_out="write it like 70%")
+    from harness.decide import choice
+
+    return choice.Demand(requests_per_s=rate, **given)
+
+
+def _heading(question: Question, name: str, workload: MeanLengths, demand: Demand | None, *, every: bool) -> str:
     """Return the line above the table of cards: model, workload and limits."""
     limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in question.slo.items())
     tokens = f"{workload.input_tokens:g} tokens in"
     if workload.output_tokens:
         tokens += f", {workload.output_tokens:g} out"
     sizes = ", in its best size (--json has all)" if every else ""
-    return f"{name}, {tokens}" + (f", {limits}" if limits else "") + f"; each card at its best load{sizes}"
+    load = "at its best load"
+    if demand is not None:
+        down = f"with {demand.spare} that may be down" if demand.spare else "none of which may be down"
+        used = f"at {demand.utilization:.0%} of the best load"
+        load = f"in replicas for {demand.requests_per_s:g} a second, {down}, {used}"
+    return f"{name}, {tokens}" + (f", {limits}" if limits else "") + f"; each card {load}{sizes}"
 
 
 def _plot(found: PredictionResult, where: str) -> None:

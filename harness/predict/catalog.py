@@ -41,16 +41,19 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     certainty: str = ""  # high | medium | low
     source: str = ""
     vendor: str = "NVIDIA"
+    watts: float | None = None  # as rated (TDP)
     usd_per_hour: tuple[float, float] | None = None  # what renting one costs, from cheap to dear; of whole cards only
 
 
 def gpu(key: str, place: str = "--gpu") -> Gpu:
-    """Return the GPU of that key, in any case, or of its driver's name; behind a colon a MIG slice of it.
+    """Return the GPU of that key, in any case, or of its driver's name; behind a colon or MIG a slice of it.
 
     What has figures in place of a name is a card that the table lacks.
 
     >>> gpu("H100-SXM").key, gpu("NVIDIA H100 80GB HBM3").bandwidth
     ('h100-sxm', 3350000000000.0)
+    >>> gpu("NVIDIA H100 80GB HBM3 MIG 3g.40gb") == gpu("h100-sxm:3g.40gb")  # as nvidia-smi calls a slice
+    True
     >>> gpu("h100-sxm:3g.40gb").bandwidth  # four of eight memory slices
     1675000000000.0
     """
@@ -59,7 +62,7 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     if maker := next((each for each in _MEASURABLE if each in key.lower()), None):
         way_out = "measure it: leave --gpu out"
         raise HarnessError(f"what {maker.title()} serves is not predicted", place=place, way_out=way_out)
-    whole, colon, slice_ = key.lower().partition(":")
+    whole, colon, slice_ = key.lower().replace(" mig ", ":").removesuffix("+me").partition(":")
     known, whole = _gpus(), key_of(whole) or whole
     if whole not in known:
         several = [each for each in known if each.startswith(f"{whole}-")]  # b200 is b200-sxm, and no gb200
@@ -95,7 +98,7 @@ def _described(text: str, place: str) -> Gpu:
     }
     return Gpu(
         key="described", memory_bytes=found["memory"], bandwidth=found["bandwidth"], flops=peaks,
-        link=found.get("link"), certainty="low", source="as it was described", vendor="described",
+        link=found.get("link"), certainty="low", source="as it was described", vendor="a described card",
     )  # fmt: skip
 
 
@@ -149,29 +152,37 @@ def doubts(gpu: Gpu) -> list[str]:
     return out
 
 
-_SLICED = ("a100", "h100", "h20-", "h200", "gh200", "b200", "gb200", "b300", "gb300")  # cards with seven MIG slices
 _MIG = re.compile(r"([1-7])g\.([0-9]{1,4})gb")
-_EIGHTHS = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}  # memory slices that so many compute slices come with
+_SEVENTHS: dict[int, tuple[int, ...]] = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}
+_QUARTERS: dict[int, tuple[int, ...]] = {1: (1,), 2: (2,), 4: (4,)}
+# By how a card's key begins: parts of its SMs, of its memory, and how many of these come with so many of those.
+_SLICED = {
+    **dict.fromkeys(("a100", "h100", "h20-", "h200", "gh200", "b200", "gb200", "b300", "gb300"), (7, 8, _SEVENTHS)),
+    **dict.fromkeys(("a30", "rtx-pro-6000"), (4, 4, _QUARTERS)),
+}
 
 
 def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
-    """Return a MIG slice: g of seven parts of the SMs, and of eight of memory and bandwidth; no link to others."""
-    if not gpu.key.startswith(_SLICED):
+    """Return a MIG slice: its parts of the SMs, and of memory and bandwidth; no link to others."""
+    sliced = next((parts for begin, parts in _SLICED.items() if gpu.key.startswith(begin)), None)
+    if sliced is None:
         raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"give --gpu {gpu.key}")
+    parts, memories, shapes = sliced
     label = float(_rows()[gpu.key]["mem_gb"])  # slices share the label
     match = _MIG.fullmatch(text)
-    compute, eighths = (int(match[1]), round(8 * int(match[2]) / label)) if match else (0, 0)
-    if eighths not in _EIGHTHS.get(compute, ()):
-        some = ", ".join(f"{gpu.key}:{g}g.{int(label * each[0] / 8 + 0.5)}gb" for g, each in _EIGHTHS.items())
+    compute, memory = (int(match[1]), round(memories * int(match[2]) / label)) if match else (0, 0)
+    if memory not in shapes.get(compute, ()):
+        some = ", ".join(f"{gpu.key}:{g}g.{int(label * each[0] / memories + 0.5)}gb" for g, each in shapes.items())
         raise HarnessError(f"{gpu.key} has no slice {text!r}", place=place, way_out=f"known: {some}")
     return msgspec.structs.replace(
         gpu,
         key=f"{gpu.key}:{text}",
-        memory_bytes=gpu.memory_bytes * eighths / 8,
-        bandwidth=gpu.bandwidth * eighths / 8,
-        flops={dtype: peak * compute / 7 for dtype, peak in gpu.flops.items()},
+        memory_bytes=gpu.memory_bytes * memory / memories,
+        bandwidth=gpu.bandwidth * memory / memories,
+        flops={dtype: peak * compute / parts for dtype, peak in gpu.flops.items()},
         link=None,
         bridged=None,
+        watts=None,
         usd_per_hour=None,
     )
 
@@ -185,7 +196,11 @@ def key_of(name: str) -> str | None:
     >>> key_of("NVIDIA H100 80GB HBM3"), key_of("NVIDIA H200"), key_of("NVIDIA A100-SXM4-40GB MIG 1g.5gb")
     ('h100-sxm', 'h200-sxm', None)
     """
-    return _nvml_names().get(name.lower().removeprefix("nvidia "))
+    return _nvml_names().get(_without_maker(name))
+
+
+def _without_maker(name: str) -> str:
+    return name.lower().removeprefix("nvidia ").removeprefix("amd ")
 
 
 def driver_names(key: str) -> list[str]:
@@ -217,7 +232,7 @@ def driver_figures(key: str) -> dict[str, float | None]:
 
 @cache
 def _nvml_names() -> dict[str, str]:
-    return {name.lower(): key for key, row in _rows().items() for name in row["nvml_names"].split("|") if name}
+    return {_without_maker(name): key for key, row in _rows().items() for name in row["nvml_names"].split("|") if name}
 
 
 @cache
@@ -246,6 +261,7 @@ def _gpu(key: str, row: dict[str, str]) -> Gpu:
         certainty=row["certainty"],
         source=row["source"],
         vendor=row["vendor"],
+        watts=float(row["tdp_w"]) if row["tdp_w"] else None,
         usd_per_hour=(float(row["usd_hr_low"]), float(row["usd_hr_high"])) if row["usd_hr_low"] else None,
     )
 

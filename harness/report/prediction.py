@@ -18,13 +18,11 @@ from harness.report.format import MISSING, ms, number, percent, plain, slo_met
 if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase
     from harness.predict.calibration import Calibration
-    from harness.predict.choice import Choice
     from harness.predict.disaggregated import Disaggregated
     from harness.predict.limits import ThroughputLimit
     from harness.predict.question import PredictionResult
 
 _OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
-_GUESSED = "Cards whose MBU, MFU and overheads are a guess stand last."
 _ALIKE = 0.01
 _SHARES = ("mbu", "mfu_prefill", "mfu_decode")
 PARAMETERS = {
@@ -249,81 +247,6 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
         Column("meas./sheet", [_ratio(each.measured_over_predicted) for each in sheet]),
         Column("meas./calibrated", [_ratio(each.measured_over_predicted) for each in own]),
     ])  # fmt: skip
-
-
-def choice_sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> list[Section]:
-    """Return every card that fits, the best first, and the others with the reason why not.
-
-    Where not `whole`, as many columns as fit on a terminal.
-    """
-    fit = [each for each in choices if not each.why_not]
-    out = [each for each in choices if each.why_not]
-    most = "tokens" if _decodes(fit) else "requests"
-    by = {"cost": "the cheapest tokens first", "speed": f"the most {most} first"}[rank] + ", by the slow end"
-    reasons = [
-        Column("GPU", [_cards(each) for each in out], words=True),
-        Column("why not", [plain(each.why_not) for each in out], words=True),
-    ]
-    doubts = _doubts(fit)
-    guessed = any(each.constants == "guess" and not each.measured for each in fit)
-    return [
-        *(
-            [Section(f"Cards that serve it, {by}", columns=_choices(fit, whole=whole), note=_GUESSED * guessed)]
-            if fit
-            else []
-        ),
-        *([Section("Cards that do not", columns=reasons)] if out else []),
-        *([Section("Doubts about cards marked ?", lines=doubts)] if doubts else []),
-    ]
-
-
-def _doubts(choices: Sequence[Choice]) -> list[str]:
-    """Return each doubt once, with its cards and without its source, which one card's prediction has."""
-    cards: dict[str, dict[str, None]] = {}
-    for each in choices:
-        for doubt in each.doubts:
-            about, _, what = plain(doubt).partition(": ")
-            cards.setdefault(what.partition(" (")[0], {})[about] = None
-    return [f"{what}: {', '.join(about)}" for what, about in cards.items()]
-
-
-def _cards(choice: Choice) -> str:
-    return f"{choice.tp} × {choice.gpu}"
-
-
-def _decodes(choices: Sequence[Choice]) -> bool:
-    return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
-
-
-def _choices(choices: Sequence[Choice], *, whole: bool) -> list[Column]:
-    def spare(order: int) -> int:
-        return 0 if whole else order
-
-    def money(value: float | None) -> str:
-        return MISSING if value is None else f"{value:,.2f}"
-
-    bands = [each.output_tokens_per_s for each in choices]
-    columns = [
-        Column("GPU", [_cards(each) for each in choices], words=True),
-        Column("$/1M" if _decodes(choices) else "$/1M in", [number(each.usd_per_million) for each in choices]),
-        Column("at most", [number(each.usd_per_million_slow) for each in choices]),
-        Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
-        Column("at least", [number(band.low) if band and band.low else MISSING for band in bands], spare=spare(3)),
-        Column("req/s", [number(each.requests_per_s) for each in choices]),
-        Column("at C", [number(each.concurrency) for each in choices]),
-        Column("ITL ms", [ms(each.itl_s) for each in choices]),
-        Column("TTFT ms", [ms(each.ttft_s) for each in choices]),
-        Column("$/h", [money(each.usd_per_hour) for each in choices]),
-        Column("bound by", [limit_name(each.binding_cap or MISSING) for each in choices], words=True, spare=spare(2)),
-        Column(
-            "constants",
-            ["measured" if each.measured else each.constants for each in choices],
-            words=True,
-            spare=spare(1),
-        ),
-        Column("", ["?" if each.doubts and not each.measured else "" for each in choices], words=True),
-    ]
-    return shown(columns, empty=(MISSING, ""))
 
 
 def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:

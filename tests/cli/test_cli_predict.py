@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -285,6 +286,26 @@ def test_what_the_server_does_reaches_the_machine(
 
 
 # ---- which GPU ------------------------------------------------------------------------------------------
+
+
+def test_a_demand_is_answered_by_a_card_with_its_reason_and_the_runner_up() -> None:
+    got = knee("--model", "llama-3.1-8b", "--gpu", "all", "--rps", "1", *CHAT[4:])
+    pick = next(line for line in got.output.splitlines() if line.startswith("Pick "))
+    assert re.search(
+        r"Pick 1 × \S+ in \d replicas for 1 request/s: \$[\d,]+ a month, the cheapest of \d+ cards; ", pick
+    )
+    assert re.search(r"Next is \d × \S+: \$[\d,]+ a month, ", got.output)
+    assert "$/month" in got.output
+    one = knee("--model", "llama-3.1-8b", "--gpu", "bandwidth=936GB/s,memory=24GiB,fp16=71T", "--rps", "2", "--json")
+    (described,) = json.loads(one.output)
+    assert described["fleet"]["replicas"] > 1
+    for options, said in (
+        (("--rps", "0"), "--rps"), (("--rps", "1", "--utilization", "2"), "--utilization"),
+        (("--rps", "1", "--tp", "2"), "--tp"), (("--rps", "1,2"), "--rps"), (("--spare", "1"), "--spare"),
+    ):  # fmt: skip
+        refused = knee("--model", "llama-3.1-8b", "--gpu", "l4", *options)
+        assert refused.exit_code == 1
+        assert said in refused.output
 
 
 def test_every_card_is_ranked_and_misfits_say_why() -> None:

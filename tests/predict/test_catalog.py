@@ -306,3 +306,17 @@ def test_chips_without_the_memory_of_a_gpu_are_measured_and_not_predicted(name):
 )
 def test_a_card_is_known_by_its_drivers_name(name, key):
     assert gpu(name).key == key
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "share"),
+    [
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "a100-40-sxm", 1 / 8),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "h100-sxm", 1 / 8),
+        ("NVIDIA A30 MIG 2g.12gb", "a30", 1 / 2),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 1g.24gb", "rtx-pro-6000-srv", 1 / 4),
+        ("Instinct MI300X", "mi300x", 1.0),
+    ],
+)
+def test_cards_and_slices_are_known_by_what_their_drivers_print(name, key, share):
+    assert gpu(name).bandwidth == gpu(key).bandwidth * share

@@ -13,13 +13,14 @@ from rich.console import Console
 from harness.data.prediction import Band, Calibrated, PredictedLevel, SteppedLevel
 from harness.data.summary import Summary
 from harness.data.views import Spread
-from harness.predict import catalog, choice, question
+from harness.decide import choice
+from harness.predict import catalog, question
 from harness.predict.question import PredictionResult, Question, answer
 from harness.report import charts, level_table, markdown, png, prediction, roofs, run_report, terminal
+from harness.report.choice import sections
 from harness.report.document import Column, Document
 from harness.report.prediction import (
     calibrated_columns,
-    choice_sections,
     level_columns,
     limit_columns,
     stepped_columns,
@@ -212,10 +213,10 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
     made, _, workload = question.setup(CHAT)
     keys = ("h100-sxm", "mi300x", "gaudi3")
     cards = [catalog.gpu(key) for key in keys if key in {card.key for card in catalog.gpus()}]
-    found = choice_sections(choice.choose(made, cards, workload, slo={"itl": 1e-4}), "cost")
+    found = sections(choice.choose(made, cards, workload, slo={"itl": 1e-4}), "cost")
     assert [section.title for section in found] == ["Cards that do not"]
     assert set(cells(found[0].columns, "why not")) == {"misses the SLO even with one user"}
-    good = choice_sections(choice.choose(made, cards, workload), "cost")
+    good = sections(choice.choose(made, cards, workload), "cost")
     assert good[0].title == "Cards that serve it, the cheapest tokens first, by the slow end"
     notes = good[-1].lines
     assert any("fitted on NVIDIA cards" in note for note in notes)
@@ -225,7 +226,7 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
 def test_the_table_of_cards_fits_on_80_columns_with_their_whole_names() -> None:
     made, _, workload = question.setup(CHAT)
     cards = [catalog.gpu(key) for key in ("h100-sxm", "rtx-pro-6000-srv")]
-    found = choice_sections(choice.choose(made, cards, workload, slo={"itl": 0.05}), "cost", whole=False)
+    found = sections(choice.choose(made, cards, workload, slo={"itl": 0.05}), "cost", whole=False)
     console = Console(file=io.StringIO(), width=80, force_terminal=True, no_color=True)
     terminal.show(Document(sections=found[:1]), console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

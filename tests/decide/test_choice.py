@@ -2,8 +2,9 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
+from harness.decide.choice import Demand, best_sizes, choose, gains, with_usual
+from harness.decide.cost import rounded_up
 from harness.predict.catalog import gpu, gpus, model_config
-from harness.predict.choice import best_sizes, choose, with_usual
 from harness.predict.deployment import deployment
 from harness.predict.limits import caps
 from harness.predict.model import model
@@ -153,6 +154,55 @@ def test_other_makers_cards_say_that_their_constants_are_a_guess():
         assert "were fitted on NVIDIA cards" in found[key][0]
     assert found["h100-sxm"] == []
     assert "medium certainty" in found["b200-sxm"][0]
+
+
+def test_a_demand_is_ranked_by_the_month_of_its_replicas_with_a_spare():
+    found = choose(LLAMA, [gpu("h100-sxm"), gpu("l4")], CHAT, demand=Demand(requests_per_s=1.0))
+    best = best_sizes(found)
+    assert best[0].gpu == "l4"  # of which a token costs more, and three of which cost less than two H100
+    for each in best:
+        fleet, most = each.fleet, each.requests_per_s_slow
+        assert fleet.replicas == max(rounded_up(1 / most / 0.7), rounded_up(1 / most) + 1)
+        assert fleet.usd_per_month == pytest.approx(each.usd_per_hour * fleet.replicas * 720)
+        assert fleet.utilization == pytest.approx(1 / most / fleet.replicas)
+    tokens = {each.gpu: each.usd_per_million_slow for each in best}
+    assert tokens["h100-sxm"] < tokens["l4"]
+    (alone, *_) = choose(LLAMA, [gpu("h100-sxm")], CHAT, demand=Demand(requests_per_s=1.0, spare=0))
+    assert alone.fleet.replicas == 1
+
+
+def test_replicas_serve_their_share_of_a_demand_with_as_few_users_as_it_keeps_in_flight():
+    (one, *_) = choose(LLAMA, [gpu("h100-sxm")], CHAT, demand=Demand(requests_per_s=30.0))
+    fleet, where = one.fleet, deployment(gpu("h100-sxm"), tp=one.tp)
+    below, there = predict(LLAMA, where, CHAT, [fleet.concurrency - 1, fleet.concurrency]).levels
+    share = 30 / fleet.replicas
+    assert below.requests_per_s.mid < share <= there.requests_per_s.mid
+    assert (fleet.itl_s, fleet.ttft_s) == (there.itl_s, there.ttft_s)
+    assert fleet.itl_s < one.itl_s  # far below its best load
+
+
+def test_the_least_power_and_the_shortest_answer_are_orders_too():
+    cards = [gpu("h100-sxm"), gpu("l4"), gpu("b200-sxm")]
+    watts = [each.fleet.watts for each in choose(LLAMA, cards, CHAT, rank="power", demand=Demand(requests_per_s=20))]
+    assert watts == sorted(watts)
+    kwh = choose(LLAMA, cards, CHAT, rank="power")
+    assert [each.kwh_per_million for each in kwh] == sorted(each.kwh_per_million for each in kwh)
+    assert kwh[0].kwh_per_million == pytest.approx(kwh[0].watts / kwh[0].output_tokens_per_s.low / 3600 * 1e3)
+    alone = choose(LLAMA, cards, CHAT, rank="latency")
+    assert {each.concurrency for each in alone} == {1}
+    answers = [each.ttft_s + 199 * each.itl_s for each in alone]
+    assert answers == sorted(answers)
+
+
+def test_gains_are_of_a_batch_without_limits_and_of_prompts_alone():
+    card = gpu("h100-sxm")
+    one = next(each for each in choose(LLAMA, [card], CHAT, slo=SLO) if each.tp == 1)
+    free = next(each for each in choose(LLAMA, [card], CHAT) if each.tp == 1)
+    offline, prompts = gains(LLAMA, card, one, CHAT)
+    assert offline == pytest.approx(free.output_tokens_per_s.mid / one.output_tokens_per_s.mid)
+    assert offline > 1
+    assert prompts > offline  # a prompt's tokens share every weight that is read
+    assert gains(LLAMA, card, free, CHAT)[0] == 1
 
 
 def test_an_unknown_order_names_the_nearest():

@@ -1,0 +1,171 @@
+"""Which card, as a document: the pick in a sentence, every card that serves, and those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.report.document import Column, Section, shown
+from harness.report.format import MISSING, ms, number, percent, plain
+from harness.report.prediction import limit_name
+
+if TYPE_CHECKING:
+    from harness.decide.choice import Choice
+
+_GUESSED = "Cards whose MBU, MFU and overheads are a guess come last."
+_CLOSE = 0.01  # of what two cards are ranked by: as good as the same
+
+
+def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float | None) -> str:
+    """Return the first choice in a sentence, why it is first, and the card that comes next; "" where none is ranked.
+
+    `choices` are the best sizes in their order, G the tokens of an answer, and the rate that of a demand.
+    """
+    from harness.decide.choice import guessed, ranked_by
+
+    ranked = [(each, figure) for each in choices if not each.why_not and (figure := ranked_by(each, rank, G))]
+    if not ranked or ranked[0][0] is not choices[0]:
+        return ""
+    (first, least), *others = ranked
+    peers = [each for each in others if guessed(each[0]) == guessed(first)]
+    best = {"cost": "cheapest", "speed": "fastest", "latency": "shortest", "power": "least"}[rank]
+    why = f", the {best} of {len(peers) + 1} cards" if peers else ""
+    cap = f"; {limit_name(first.binding_cap)} ends its batch" if first.binding_cap and rank in ("cost", "speed") else ""
+    said = f"Pick {_cards(first)}{_of(first, requests_per_s)}: {_figure(first, rank, least)}{why}{cap}"
+    if peers:
+        after, figure = peers[0]
+        more = abs(figure / least - 1)
+        by = "the same" if more < _CLOSE else f"{percent(more)} {'less' if rank == 'speed' else 'more'}"
+        said += f". Next is {_cards(after)}: {_figure(after, rank, figure)}, {by}"
+    lower = next((each for each in others if guessed(each[0]) and each[1] < least), None)
+    if lower and not guessed(first):
+        better = _figure(lower[0], rank, lower[1])
+        said += f". {_cards(lower[0])} might be better at {better}, but its constants are a guess"
+    return said + "."
+
+
+def gains(found: tuple[float, float] | None) -> list[str]:
+    """Return what else the pick could do, in a line; [] where that is not known."""
+    if found is None:
+        return []
+    offline, prompts = found
+    batch = f"Offline, without limits, it does × {offline:.2g} as many tokens/s. " if offline > 1 + _CLOSE else ""
+    return [f"{batch}Prompts alone, as of embeddings, are × {prompts:.2g} as many tokens/s as it decodes."]
+
+
+def _of(choice: Choice, rate: float | None) -> str:
+    if choice.fleet is None or rate is None:
+        return ""
+    n, many = choice.fleet.replicas, "replicas" if choice.fleet.replicas > 1 else "replica"
+    return f" in {n} {many} for {number(rate)} {'request' if rate == 1 else 'requests'}/s"
+
+
+def _figure(choice: Choice, rank: str, figure: float) -> str:
+    """Return what a choice is ranked by, with its unit."""
+    tokens = "output tokens" if _decodes([choice]) else "input tokens"
+    if rank == "cost":
+        return f"${figure:,.0f} a month" if choice.fleet else f"${number(figure)} per 1M {tokens}"
+    if rank == "power":
+        return f"{number(figure)} W as rated" if choice.fleet else f"{number(figure)} kWh per 1M {tokens}"
+    return f"{ms(figure)} ms a request" if rank == "latency" else f"{number(-figure)} requests/s"
+
+
+def sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> list[Section]:
+    """Return every card that fits, the best first, and the others with the reason why not.
+
+    Where not `whole`, as many columns as fit on a terminal.
+    """
+    from harness.decide.choice import guessed
+
+    fit = [each for each in choices if not each.why_not]
+    out = [each for each in choices if each.why_not]
+    most = "tokens" if _decodes(fit) else "requests"
+    demand = any(each.fleet for each in fit)
+    by = {
+        "cost": "the cheapest first, by the slow end" if demand else "the cheapest tokens first, by the slow end",
+        "speed": f"the most {most} first, by the slow end",
+        "power": "the fewest watts first, by the slow end",
+        "latency": "the shortest answers first" if demand else "the shortest answers first, one user in flight",
+    }
+    reasons = [
+        Column("GPU", [_cards(each) for each in out], words=True),
+        Column("why not", [plain(each.why_not) for each in out], words=True),
+    ]
+    columns = _fleets(fit) if demand else _choices(fit, rank, whole=whole)
+    doubts = _doubts(fit)
+    serve = Section(f"Cards that serve it, {by[rank]}", columns=columns, note=_GUESSED * any(map(guessed, fit)))
+    return [
+        *([serve] if fit else []),
+        *([Section("Cards that do not", columns=reasons)] if out else []),
+        *([Section("Doubts about cards marked ?", lines=doubts)] if doubts else []),
+    ]
+
+
+def _doubts(choices: Sequence[Choice]) -> list[str]:
+    """Return each doubt once, with its cards and without its source, which one card's prediction has."""
+    cards: dict[str, dict[str, None]] = {}
+    for each in choices:
+        for doubt in each.doubts:
+            about, _, what = plain(doubt).partition(": ")
+            cards.setdefault(what.partition(" (")[0], {})[about] = None
+    return [f"{what}: {', '.join(about)}" for what, about in cards.items()]
+
+
+def _cards(choice: Choice) -> str:
+    return f"{choice.tp} × {choice.gpu}"
+
+
+def _decodes(choices: Sequence[Choice]) -> bool:
+    return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
+
+
+def _money(value: float | None, digits: int = 2) -> str:
+    return MISSING if value is None else f"{value:,.{digits}f}"
+
+
+def _known(choices: Sequence[Choice], spare: int = 0) -> list[Column]:
+    known = ["measured" if each.measured else each.constants for each in choices]
+    doubted = ["?" if each.doubts and not each.measured else "" for each in choices]
+    return [Column("constants", known, words=True, spare=spare), Column("", doubted, words=True)]
+
+
+def _choices(choices: Sequence[Choice], rank: str, *, whole: bool) -> list[Column]:
+    def spare(order: int) -> int:
+        return 0 if whole else order
+
+    bands, per = [each.output_tokens_per_s for each in choices], "1M" if _decodes(choices) else "1M in"
+    kwh = [number(each.kwh_per_million) for each in choices]
+    columns = [
+        Column("GPU", [_cards(each) for each in choices], words=True),
+        Column(f"$/{per}", [number(each.usd_per_million) for each in choices]),
+        Column("at most", [number(each.usd_per_million_slow) for each in choices]),
+        *([Column(f"kWh/{per}", kwh)] if rank == "power" else []),
+        Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
+        Column("at least", [number(band.low) if band and band.low else MISSING for band in bands], spare=spare(3)),
+        Column("req/s", [number(each.requests_per_s) for each in choices]),
+        Column("at C", [number(each.concurrency) for each in choices]),
+        Column("ITL ms", [ms(each.itl_s) for each in choices]),
+        Column("TTFT ms", [ms(each.ttft_s) for each in choices]),
+        Column("$/h", [_money(each.usd_per_hour) for each in choices]),
+        Column("bound by", [limit_name(each.binding_cap or MISSING) for each in choices], words=True, spare=spare(2)),
+        *_known(choices, spare(1)),
+    ]
+    return shown(columns, empty=(MISSING, ""))
+
+
+def _fleets(choices: Sequence[Choice]) -> list[Column]:
+    """Return what each card costs and gives for the demand."""
+    rows = [(each, each.fleet) for each in choices if each.fleet]
+    fleets = [fleet for _, fleet in rows]
+    columns = [
+        Column("GPU", [_cards(each) for each, _ in rows], words=True),
+        Column("replicas", [number(each.replicas) for each in fleets]),
+        Column("used", [percent(each.utilization) for each in fleets]),
+        Column("$/month", [_money(each.usd_per_month, 0) for each in fleets]),
+        Column("W", [number(each.watts) for each in fleets]),
+        Column("at C", [number(each.concurrency) for each in fleets]),
+        Column("ITL ms", [ms(each.itl_s) for each in fleets]),
+        Column("TTFT ms", [ms(each.ttft_s) for each in fleets]),
+        *_known([each for each, _ in rows], spare=1),
+    ]
+    return shown(columns, empty=(MISSING, ""))
