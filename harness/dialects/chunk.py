@@ -14,10 +14,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from harness.dialects.unlisted import UNREADABLE, texts
+from harness.dialects.unlisted import MOST, UNREADABLE, texts
 
-_MOST = 2**31 - 1
-Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]  # a usage outside this is left out
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]  # a usage outside this is left out
 ABSENT = msgspec.Raw()
 _MOST_LEFT_OUT = 8  # values of one event that are left out
 _AT = re.compile(r" - at `\$([^`]+)`$")
@@ -105,7 +104,7 @@ def output_tokens(usage: Usage, reasoning: int) -> int | None:
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     if prompt is None or completion is None or usage.total_tokens != prompt + completion + reasoning:
         return completion
-    return min(completion + reasoning, _MOST)
+    return min(completion + reasoning, MOST)
 
 
 def cached_tokens(timings: msgspec.Raw) -> int | None:
@@ -139,8 +138,8 @@ def call_text(call: msgspec.Raw) -> str:
 def usage_of(prompt: int | None, completion: int | None, cached: int | None = None) -> Usage:
     """Return the usage from an API that names its counts otherwise, or in parts; None where it gives none."""
     return Usage(
-        None if prompt is None else min(prompt, _MOST),
-        None if completion is None else min(completion, _MOST),
+        None if prompt is None else min(prompt, MOST),
+        None if completion is None else min(completion, MOST),
         None if cached is None else PromptDetails(cached),
     )
 

@@ -43,7 +43,7 @@ from harness.dialects.chunk import (
 from harness.dialects.document import JSON
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.dialects.tokens import Shown, TokenPlacer
-from harness.dialects.unlisted import UNREADABLE, look
+from harness.dialects.unlisted import UNREADABLE, counts, look
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
@@ -113,7 +113,8 @@ class StreamDecoder(Shown):
 
     __slots__ = (
         "_answer", "_aside", "_cached_tokens", "_done", "_events", "_final", "_finishes", "_input_tokens", "_is_usual",
-        "_keeps_text", "_kept", "_merged", "_opening", "_read", "_silent", "_watches", "_words", "came_whole", "media",
+        "_keeps_text", "_kept", "_merged", "_opening", "_other_usage", "_read", "_silent", "_watches", "_words",
+        "came_whole", "media",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +141,7 @@ class StreamDecoder(Shown):
         self._done: int | None = None  # chunks before the first [DONE]
         self._final = 0  # chunks before the last usage that brought no token and does not run
         self._silent = True  # no event but the end mark has come
+        self._other_usage = b""  # the last event that ends or shows nothing, and may count in names of its own
         self._words = self._aside = ""  # of an error in place of an answer; of what is no JSON object
         self._merged = 0
         self._input_tokens: int | None = None
@@ -208,7 +210,7 @@ class StreamDecoder(Shown):
             return 0
         count = None
         if (usage := chunk.usage) is not None:
-            if usage.prompt_tokens or self._input_tokens is None:  # a later 0 is a placeholder
+            if usage.prompt_tokens or self._input_tokens is None:  # a later 0 is a placeholder, of both
                 self._input_tokens = usage.prompt_tokens
             count = usage.completion_tokens
             if usage.prompt_tokens_details is not None:
@@ -217,7 +219,7 @@ class StreamDecoder(Shown):
                 self._reasoning_tokens = reasoning = usage.completion_tokens_details.reasoning_tokens
                 if reasoning:
                     count = output_tokens(usage, reasoning)
-            if count is not None:
+            if count or self._output_tokens is None:
                 self._output_tokens = count
         if chunk.timings is not ABSENT and self._cached_tokens is None:
             self._cached_tokens = cached_tokens(chunk.timings)
@@ -243,6 +245,8 @@ class StreamDecoder(Shown):
         else:
             text = answer = finish = ""
 
+        if count is None and (finish or not text) and b"oken" in event:
+            self._other_usage = event
         if not text:
             if count is not None and (self._counted is None or not choices):
                 self._final, self._usage = len(self._arrivals), usage
@@ -309,6 +313,8 @@ class StreamDecoder(Shown):
             self._unlisted.append(len(self._arrivals))
             self._field = self._field or found.field
         self._words = self._words or found.words[:_LONGEST_WORDS]
+        if not (found.text or self._arrivals or self._finish_reason or b'"role"' in event):
+            self._aside = event[:_LONGEST_WORDS].decode("utf-8", "replace")
         return found.text, found.role and not found.text
 
     def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
@@ -374,6 +380,11 @@ class StreamDecoder(Shown):
             self._judge_end(ended)
         if self._done is not None and len(self._arrivals) > self._done:
             self._fail("malformed_event", "tokens after [DONE]")
+        if self._input_tokens is self._output_tokens is None and (found := counts(self._other_usage)) is not None:
+            self._input_tokens, self._output_tokens, name = found
+            self._note(f"other_usage:{name}")
+        if isinstance(self._events, EventParser) and self._events.unparted:
+            self._note("unparted")
         token_source = self._settle(stamp_ns, streamed=self.media != JSON)
         if not self._arrivals:
             self._fail("empty_response", self._instead(f"no token came, finish_reason {self._finish_reason or 'none'}"))

@@ -3,12 +3,13 @@
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
 event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a
 field `error:` as llama-server writes it, comes out as `error: ` and its text, which no JSON begins with, so that the
-common event needs no further check.
+common event needs no further check. Beyond it, as clients that read line by line take such streams: a data line with a
+whole JSON object is an event though no blank line follows, and lines without any field are a proxy's words, which come
+out as they are.
 
 Memory is bounded: one unfinished event a stream, at most `LONGEST` of it, and all the unfinished events of a process
 at most `TOGETHER`. Beyond that the stream is cut off: `TOO_LONG` is the last that comes out.
 A piece is a read, far shorter than the longest event.
-Left out: a byte order mark before the first event.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from typing import ClassVar
 
 import msgspec
 
+from harness.dialects.unlisted import UNREADABLE
+
 EVENTS = "text/event-stream"
 NDJSON = "application/x-ndjson"
 LONGEST = 4 << 20  # bytes of one event
 TOGETHER = 256 << 20  # bytes of all; else 256 streams that never end a line take a GiB
 TOO_LONG = b"\ran event longer than can be kept"  # no server can send it: a CR ends a line
+_BOM = b"\xef\xbb\xbf"
+_FIELDS = (b"data", b"event", b"error", b"id", b"retry", b"")  # the last: a comment
 _WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts for TOGETHER
 
 
 class EventParser:
     """Parses one stream; `feed` returns the data of every event that the bytes complete."""
 
-    __slots__ = ("_counted", "_cr", "_cut_off", "_tail")
+    __slots__ = ("_counted", "_cr", "_cut_off", "_early", "_tail", "unparted")
 
     media: ClassVar[str] = EVENTS
     buffered: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
@@ -37,6 +42,8 @@ class EventParser:
         self._tail = bytearray()  # the event that is not finished, with LF line ends
         self._cr = False  # the last byte was a CR: an LF after it ends no second line
         self._cut_off = False
+        self._early = False  # the last event came out by its line alone: is a blank one to follow?
+        self.unparted = False  # events are not parted by blank lines
         self._counted = 0  # this stream's share of `buffered`
 
     def feed(self, piece: bytes) -> list[bytes]:
@@ -51,6 +58,8 @@ class EventParser:
                 piece = piece[1:]
             self._cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._early:
+            self._early, self.unparted = False, self.unparted or not piece.startswith(b"\n")
         if self._tail or not piece.endswith(b"\n\n"):
             piece = self._whole(piece)
         out = []
@@ -59,8 +68,8 @@ class EventParser:
                 out.append(block[6:])
             elif block:
                 data = _data(block)
-                if data is not None:
-                    out.append(data)
+                self.unparted = self.unparted or len(data) > 1
+                out += data
         if self._cut_off:
             out.append(TOO_LONG)
         return out
@@ -74,7 +83,7 @@ class EventParser:
 
         What is fed again is one piece with the read after it, so `most` is far less than the longest event.
         """
-        if self._cr or self._cut_off or len(self._tail) > most:
+        if self._cr or self._cut_off or self._early or self.unparted or len(self._tail) > most:
             return None
         tail = bytes(self._tail)
         self._tail.clear()
@@ -94,6 +103,9 @@ class EventParser:
                 whole = self._short(whole)
         else:
             tail += piece
+            if piece.endswith(b"\n") and _is_object(bytes(tail.partition(b"\n")[0])):
+                whole, self._early = bytes(tail), True
+                self._tail = tail = bytearray()
         if self._counted or len(tail) > _WORTH_COUNTING:
             self._count(len(tail))
         if self._cut_off:
@@ -130,12 +142,25 @@ def event(data: object, name: str = "") -> bytes:
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-def _data(block: bytes) -> bytes | None:
-    """Return the data of one event, from all of its lines; None if it has none."""
-    data, name, error = [], b"", None
-    for line in block.split(b"\n"):
+def _is_object(line: bytes) -> bool:
+    """Return whether a line has data that is a whole JSON object."""
+    data = line.removeprefix(b"data:").strip()
+    if not (line.startswith(b"data:") and data.startswith(b"{") and data.endswith(b"}")):
+        return False
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def _data(block: bytes) -> list[bytes]:
+    """Return the data of one event, from all of its lines; of each line where no blank ones part the events."""
+    data, name, error, fields = [], b"", None, False
+    for line in block.removeprefix(_BOM).split(b"\n"):
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
+        fields = fields or field in _FIELDS
         if field == b"data":
             data.append(value)
         elif field == b"event":
@@ -145,8 +170,12 @@ def _data(block: bytes) -> bytes | None:
     if error is None and name == b"error":
         error = b"\n".join(data)
     if error is not None:
-        return b"error: " + error
-    return b"\n".join(data) if data else None
+        return [b"error: " + error]
+    if not fields:
+        return [block]
+    if len(data) > 1 and _is_object(b"data:" + data[0]):
+        return data
+    return [b"\n".join(data)] if data else []
 
 
 class LineParser(EventParser):

@@ -5,10 +5,12 @@ It is looked at where the fields that are known showed nothing, so it costs noth
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import msgspec
 
+MOST = 2**31 - 1  # tokens: a count above it is none
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deep
 # Strings that no model wrote: names, kinds, encrypted or repeated forms of the text.
 _NO_TEXT = frozenset((
@@ -19,6 +21,9 @@ _NO_TEXT = frozenset((
 _LABELS = frozenset(("name", "channel", "recipient", "author", "provider", "phase"))  # of a delta as a whole
 _WORDS = ("error", "errors", "detail", "message", "msg", "error_message", "error_msg")
 _LONGEST_NAME = 40  # characters of a name that are kept: it is the server's
+# What other APIs call the tokens of a prompt and of an answer, as do gateways in front of them.
+_PROMPT = re.compile("(prompt|input)_?tokens?(_?count)?", re.I)
+_ANSWER = re.compile("(completion|output|candidates|generated)_?tokens?(_?count)?", re.I)
 
 
 class Look(NamedTuple):
@@ -56,6 +61,33 @@ def look(event: bytes) -> Look:
         return Look(printable(field), text, "role" in delta, choice.get("index") or 0)
     except (*UNREADABLE, AttributeError, LookupError, TypeError):  # of another form
         return Look()
+
+
+def counts(event: bytes) -> tuple[int | None, int, str] | None:
+    """Return (tokens of the prompt, of the answer, where they stand) from an event, by any names; None: it has none.
+
+    >>> counts(b'{"x_groq": {"usage": {"inputTokens": 7, "outputTokens": 16}}}')
+    (7, 16, 'usage')
+    """
+    try:
+        pending: list[tuple[str, Any]] = [("event", msgspec.json.decode(event))]
+    except UNREADABLE:
+        return None
+    while pending:
+        name, each = pending.pop()
+        if isinstance(each, list):
+            pending += [(name, inner) for inner in each]
+        elif isinstance(each, dict):
+            prompt, answer = (_count(each, names) for names in (_PROMPT, _ANSWER))
+            if answer is not None:
+                return prompt, answer, printable(name)
+            pending += each.items()
+    return None
+
+
+def _count(found: dict[str, Any], names: re.Pattern[str]) -> int | None:
+    values = (value for name, value in found.items() if names.fullmatch(name))
+    return next((each for each in values if type(each) is int and 0 < each < MOST), None)
 
 
 def printable(name: str) -> str:

@@ -266,6 +266,8 @@ _WORDS = {
     "left_out": "an odd value was left out of the answer: {}",
     "content_type": "the content type is {}; the first bytes showed how to read the answer",
     "data_twice": "events have `data:` twice",
+    "other_usage": "tokens are counted under other names than the API's ({}), and are taken from there",
+    "unparted": "no blank lines part the events; each line of data counts as one",
     "uncounted": "the server's total has {} tokens more than it counts for prompt and answer: they are in no figure",
 }
 _DETAILS = {"think": "<think>"}

@@ -121,7 +121,7 @@ static int take_event(Stream *s, const char *at, const char *end, int64_t stamp)
     a->reasoned |= reasoning > 0;
     if (e.usage) {
         if (e.prompt_tokens > 0 || a->input_tokens < 0) a->input_tokens = e.prompt_tokens;
-        if (e.completion_tokens >= 0) a->output_tokens = e.completion_tokens;
+        if (e.completion_tokens > 0 || a->output_tokens < 0) a->output_tokens = e.completion_tokens;
     }
     int64_t tokens = 1, count = e.usage ? e.completion_tokens : -1;
     if (a->counted >= 0) {

@@ -32,10 +32,43 @@ def data_twice(call: Call) -> None:
     call.end()
 
 
+def lines_alone(call: Call) -> None:
+    """No blank line parts the events."""
+    call.head()
+    call.tokens(lambda _: delta(content=" tok")[:-1])
+    call.write(delta("length", usage=usage(7, OUT))[:-1] + b"data: [DONE]\n")
+    call.end()
+
+
+def line_by_line(call: Call) -> None:
+    """The blank line behind an event is a piece of its own."""
+
+    def line(_: int) -> bytes:
+        call.write(delta(content=" tok")[:-1])
+        return b"\n"
+
+    call.head()
+    call.tokens(line)
+    call.last()
+    call.end()
+
+
+def marked(call: Call) -> None:
+    """A byte order mark begins the stream."""
+    call.head()
+    call.write(b"\xef\xbb\xbf")
+    call.tokens()
+    call.last()
+    call.end()
+
+
 @every_transport
 @pytest.mark.parametrize(
     ("answer", "noted"),
     [
+        (lines_alone, ["unparted"]),
+        (line_by_line, []),
+        (marked, []),
         (named("application/json"), ["content_type:application/json"]),
         (named(None), ["content_type:none"]),
         (named("text/html; charset=utf-8"), ["content_type:text/html"]),
@@ -47,6 +80,8 @@ def test_a_stream_is_measured_whatever_it_is_called(answer: Answer, noted: list[
     (exchange,) = exchanges(answer, transport=transport)
     assert (exchange.error, [*exchange.noted, *exchange.decoded.noted]) == ("", noted), exchange.message
     assert (len(exchange.decoded.arrivals), exchange.decoded.output_tokens) == (OUT, OUT)
+    arrivals = exchange.decoded.arrivals
+    assert len(set(arrivals)) > OUT // 2, "each token as it comes, not all with the end"
 
 
 def document(body: object, kind: str = "application/json") -> Answer:
@@ -78,6 +113,13 @@ ERRORS = {
         held(event({"object": "error", "message": "the cache is full", "code": 503}), b"data: [DONE]\n\n"),
         "stream_error", "the cache is full",
     ),
+    "words behind a token": (
+        held(delta(content="a"), b"upstream connect error\n\n"), "truncated", "finish_reason: upstream connect error"
+    ),
+    "an error behind a token, in no event": (
+        held(delta(content="a"), json.dumps(QUOTA).encode() + b"\n"), "stream_error", "the quota is used up",
+    ),
+    "events of an unknown form": (held(event({"base": {"code": 1002, "text": "too fast"}})), "truncated", "too fast"),
     "an event in words": (held(b"data: Internal Server Error\n\n"), "truncated", "Internal Server Error"),
     "nothing but the end": (held(b"data: [DONE]\n\n"), "empty_response", "the stream held no event but [DONE]"),
     "nothing": (held(), "truncated", "the stream held no event"),

@@ -202,6 +202,45 @@ def test_a_count_of_the_prompt_is_not_replaced_by_a_placeholder() -> None:
     assert (other.input_tokens, other.cached_tokens) == (68, 8)
 
 
+COUNTED: dict[str, tuple[dict[str, Any], str]] = {
+    "Anthropic's names": ({"usage": {"input_tokens": 7, "output_tokens": 16, "total_tokens": 23}}, "usage"),
+    "names of Java": ({"usage": {"inputTokens": 7, "outputTokens": 16}}, "usage"),
+    "Gemini's": ({"usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 16}}, "usageMetadata"),
+    "a field of the gateway": ({"x_gateway": {"usage": usage(7, 16) | {"queue_time": 0.1}}}, "usage"),
+}
+
+
+@pytest.mark.parametrize("with_the_end", [True, False])
+@pytest.mark.parametrize("kind", COUNTED)
+def test_counts_are_found_under_other_names(kind: str, with_the_end: bool) -> None:
+    fields, place = COUNTED[kind]
+    ends = [event(msgspec.json.decode(FINISH[6:]) | fields)]
+    if not with_the_end:
+        ends = [FINISH, event(fields)]
+    found = decoded(*[delta(content="abcd")] * 8, *ends, DONE)
+    assert (found.error, found.noted) == ("", (f"other_usage:{place}",))
+    assert (found.input_tokens, found.output_tokens, list(found.tokens)) == (7, 16, [2] * 8)
+
+
+def test_counts_inside_a_choice_are_found() -> None:
+    finish = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length", "usage": usage(7, 16)}]})
+    found = decoded(*[ANSWER] * 16, finish, DONE)
+    assert (found.input_tokens, found.output_tokens, found.noted) == (7, 16, ("other_usage:usage",))
+
+
+def test_other_names_count_for_nothing_where_the_api_s_own_are_given() -> None:
+    odd = event(msgspec.json.decode(FINISH[6:]) | {"x_gateway": {"input_tokens": 99, "output_tokens": 99}})
+    for counted in ((odd, total(16)), (delta(role="assistant", usage=usage(7, 0)), odd, total(16))):
+        found = decoded(*[ANSWER] * 16, *counted, DONE)
+        assert (found.input_tokens, found.output_tokens, found.noted) == (7, 16, ())
+
+
+def test_a_last_count_of_nothing_is_a_placeholder() -> None:
+    start = delta(role="assistant", content="", usage=usage(7, 0))
+    found = decoded(start, *[ANSWER] * 16, delta("length", usage=usage(7, 16)), total(0), DONE)
+    assert (found.output_tokens, sum(found.tokens)) == (16, 16)
+
+
 # Answers without a token
 
 EMPTY = {
