@@ -88,8 +88,10 @@ def page() -> str:
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    heads = list(heads)
-    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    """Return the lines of a table, without columns that say nothing."""
+    columns = [column for column in zip(heads, *rows, strict=True) if {*column[1:]} != {"–"}]
+    heads, *rows = zip(*columns, strict=True)
+    return [f"| {' | '.join(heads)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 # ---- scenario -----------------------------------------------------------------------------------------------
