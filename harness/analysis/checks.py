@@ -85,12 +85,13 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     source = "half of the server's busy time"
     if share is None and at.server:
         share, source = at.server.prefill_time_fraction, "half of a request's time"
-    alone = next((s for s in levels if s.in_flight is not None and s.in_flight <= _ALONE), None)
+    streamed = (s for s in levels if s.itl_s.mean is not None)
+    alone = next((s for s in streamed if s.in_flight is not None and s.in_flight <= _ALONE), None)
     if share is None and alone is not None and alone.ttft_s.mean is not None and alone.e2e_s.mean:
         share, figure, at = alone.ttft_s.mean / alone.e2e_s.mean, "ttft_over_e2e", alone
         source = "half of a request's time"
     if share is None:
-        why = "the server publishes no times, and no level has one request in flight: add level 1"
+        why = "the server publishes no times, and no level has one request in flight whose answer streams: add level 1"
         return Check(name="phases", outcome=NOT_MEASURED, message=why)
     far = share > PREFILL_MOST
     return Check(

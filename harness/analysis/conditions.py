@@ -21,6 +21,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: float | None = None  # a request, as requested
     template_tokens: float = 0.0  # of these, that every prompt begins with
     output_tokens: float | None = None  # a request, as requested
+    streams: bool = True  # whether answers are to come piece by piece
     expected_hit_rate: float = 0.0  # share of the prompt tokens that a prefix cache is to serve, as requested
     images: int = 0  # in each request
     image_bytes: int = 0  # of these together

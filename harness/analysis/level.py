@@ -81,6 +81,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
             class_limits={
                 each.name: tuple(slo.limits(each.slo, scenario.slo_confidence)) for each in scenario.class_ or ()
             },
+            streams=scenario.target.streams,
             images=workload.images or 0,
             image_bytes=workload.image_bytes or 0,
             tasks=scenario.has_tasks,

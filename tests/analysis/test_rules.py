@@ -232,7 +232,36 @@ def test_chunks_of_several_tokens_are_a_note() -> None:
 
 @pytest.mark.parametrize(("unplaced", "doubted"), [(10, False), (11, True), (-11, True)])
 def test_unplaced_tokens_are_a_doubt_above_one_percent_of_usage(unplaced: int, doubted: bool) -> None:
-    assert (one(figures.unplaced_tokens, with_(unplaced_tokens=unplaced), usage_tokens=1000.0) is not None) is doubted
+    s = with_(unplaced_tokens=unplaced, requests=8, errors=0)
+    assert (one(figures.unplaced_tokens, s, usage_tokens=1000.0) is not None) is doubted
+
+
+@pytest.mark.parametrize(("unplaced", "doubted"), [(38, False), (39, True), (-2, True)])
+def test_an_end_of_text_that_is_counted_with_each_answer_has_no_arrival(unplaced: int, doubted: bool) -> None:
+    s = with_(unplaced_tokens=unplaced, requests=40, errors=2)
+    assert (one(figures.unplaced_tokens, s, usage_tokens=38.0) is not None) is doubted
+
+
+@pytest.mark.parametrize(
+    ("at_once", "a_chunk", "length", "streams", "doubted"),
+    [
+        (16.0, 1.0, 16.0, True, True),
+        (4.0, 4.0, 16.0, True, True),
+        (None, 16.0, 16.0, True, True),
+        (8.0, 1.0, 16.0, True, False),
+        (None, None, 16.0, True, False),
+        (None, 2.0, 2.0, True, False),
+        (None, 16.0, 16.0, False, False),
+    ],
+)
+def test_answers_that_come_whole_though_they_were_to_stream_are_a_doubt(
+    at_once: float | None, a_chunk: float | None, length: float, streams: bool, doubted: bool
+) -> None:
+    s = with_(tokens_per_chunk=a_chunk, output_tokens_mean=length)
+    found = one(figures.whole_answers, s, events_at_once=at_once, conditions=Conditions(streams=streams))
+    assert (found is not None) is doubted
+    if doubted:
+        expect(found, "whole_answers", "doubt", "TTFT is the time of a whole answer")
 
 
 @pytest.mark.parametrize(("requested", "off"), [(9, False), (10, False), (10.1, True), (8.1, True), (None, False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def test_a_curve_needs_requests_in_flight() -> None:
         (b'{"benchmarks": [{"metrics": {"time_to_first_token_ms": 1}}, 7]}', "no output tokens per second"),
         (b"[" * 100_000, "nested too deep"),
         (b'{"a": "\\ud800"}', "half a character"),
-        (b"\xff\xfe", "not text in UTF-8"),
+        (b"\xff", "not text in UTF-8"),
         (b"Metric,avg\nTime to First Token (ms)\n", "no output tokens per second"),
     ],
 )
@@ -297,3 +298,67 @@ def test_of_lines_of_which_one_names_no_model_the_others_do() -> None:
 )
 def test_commas_are_left_out_of_a_number_where_they_separate_thousands(cell: str, value: float | None) -> None:
     assert number({"a": cell}, "a") == value
+
+
+# ---- the same levels in other spellings ----------------------------------------------------------------------------
+
+LEVELS = [json.loads((DATA / "vllm.json").read_text()) | {"max_concurrency": n, "request_rate": "inf"} for n in (1, 2)]
+LEVELS = [level | {"output_throughput": 1234.5 * level["max_concurrency"]} for level in LEVELS]
+LINES = "\n".join(map(json.dumps, LEVELS))
+
+
+def as_table(separator: str, spell: Callable[[Any], str]) -> str:
+    rows = [[spell(each) for each in level.values()] for level in LEVELS]
+    return "\n".join(separator.join(cells) for cells in [LEVELS[0], *rows]) + "\n"
+
+
+def german(cell: Any) -> str:
+    """A number as a spreadsheet writes it where commas are decimal points."""
+    if not isinstance(cell, int | float) or isinstance(cell, bool):
+        return str(cell or "")
+    return f"{cell:,}".translate(str.maketrans(",.", ".,"))
+
+
+SPELLINGS: dict[str, bytes] = {
+    "a mark of the encoding, line ends of Windows": ("\ufeff" + LINES.replace("\n", "\r\n")).encode(),
+    "the encoding of Windows' shell": LINES.encode("utf-16"),
+    "appended twice": f"{LINES}\n{LINES}".encode(),
+    "line ends of an old Mac": as_table(",", lambda cell: str(cell or "")).replace("\n", "\r").encode(),
+    "a table that names its separator": ("sep=;\n" + as_table(";", lambda cell: str(cell or ""))).encode(),
+    "decimal commas, points for thousands": as_table(";", german).encode(),
+    "decimal commas, blanks for thousands": as_table("\t", lambda cell: german(cell).replace(".", "\u202f")).encode(),
+}
+
+
+@pytest.mark.parametrize("kind", SPELLINGS)
+def test_levels_are_the_same_however_they_are_spelt(kind: str) -> None:
+    found, plain = readers.of_bytes(SPELLINGS[kind], "x"), readers.of_bytes(LINES.encode(), "x")
+    assert [level.output_tokens_per_s for level in found.levels] == [1234.5, 2469.0]
+    assert found.levels == plain.levels
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"),
+    [
+        ("ms", 1e-3), ("milliseconds", 1e-3), ("us", 1e-6), ("microseconds", 1e-6), ("ns", 1e-9), ("nanosecond", 1e-9),
+        ("sec", 1.0), ("Seconds", 1.0),
+    ],
+)  # fmt: skip
+def test_a_time_has_the_unit_that_the_file_names(unit: str, seconds: float) -> None:
+    document = json.loads((DATA / "aiperf.json").read_text())
+    document["time_to_first_token"] = {"unit": unit, "avg": 0.25 / seconds}
+    (level,) = readers.of_bytes(json.dumps(document).encode(), "x").levels
+    assert level.ttft_s.mean == pytest.approx(0.25)
+
+
+def test_a_level_without_throughput_is_named() -> None:
+    nothing = LEVELS[0] | {"max_concurrency": 8, "output_throughput": None}
+    found = readers.of_bytes(json.dumps([*LEVELS, nothing]).encode(), "x")
+    assert found.lacks[-1] == "no output tokens per second at 8 in flight: not counted"
+
+
+def test_a_run_of_aiperf_that_was_cancelled_says_so() -> None:
+    document = json.loads((DATA / "aiperf.json").read_text())
+    for cancelled in (False, True):
+        found = readers.of_bytes(json.dumps(document | {"was_cancelled": cancelled}).encode(), "x")
+        assert ("its run was cancelled" in found.lacks) is cancelled

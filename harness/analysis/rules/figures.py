@@ -20,6 +20,7 @@ _REQUEST_TIMES = 20  # that a window needs for an interval
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
 CACHED = 0.01  # of the input tokens of random prompts, from which on they were not new to the server
 LUMPED = 0.05  # of the events, above which the server counts as sending several at a time
+WHOLE = 4.0  # tokens of an answer, from which on one that comes at once did not stream
 LATE_END = 0.10  # of the time of a request, that an answer may take to end after its last token
 STAMPS_OFF = 0.05  # of a latency, by which the clock's stamps may be late
 PERCENTILES = (50, 90, 95, 99)
@@ -166,9 +167,9 @@ def fit_error_assumed(level: Measured) -> Finding | None:
 
 @rule(Measured, DOUBT, brief="tokens that were counted were not seen to arrive{}")
 def unplaced_tokens(level: Measured) -> Finding | None:
-    """More than 1 % of the tokens that the server counted have no arrival."""
+    """More than 1 % of the tokens that the server counted have no arrival; the end of each answer needs none."""
     missing, usage = level.s.unplaced_tokens, level.usage_tokens
-    if not usage or abs(missing) <= 0.01 * usage:
+    if not usage or -0.01 * usage <= missing <= max(0.01 * usage, level.s.requests - level.s.errors):
         return None
     return Finding(
         f"{missing} of {usage:.0f} tokens that the server counted were not seen to arrive ({missing / usage:.1%})",
@@ -259,6 +260,21 @@ def server_lumps(level: Measured) -> Finding | None:
         f"the server sends {level.events_at_once:.3g} events at a time: ITL percentiles are left out, ICL is the time "
         "between such bundles, throughput stands",
         "a proxy that buffers, speculation or steps of several tokens do this; look at the proxy first",
+    )
+
+
+@rule(Measured, DOUBT, brief="answers come whole{}: TTFT is the time of a whole answer")
+def whole_answers(level: Measured) -> Finding | None:
+    """Answers were to stream, and nearly all tokens of one come at once."""
+    s = level.s
+    at_once, length = (level.events_at_once or 1.0) * (s.tokens_per_chunk or 1.0), s.output_tokens_mean or 0.0
+    if not level.conditions.streams or length < WHOLE or at_once < 0.9 * length:
+        return None
+    return Finding(
+        f"{at_once:.3g} of an answer's {length:.3g} tokens come at once: TTFT is the time of a whole answer, and "
+        "nothing tells its phases apart; throughput and E2E stand",
+        "let the proxy before the server pass events on as they come (nginx: proxy_buffering off), or ask for whole "
+        "answers: --no-stream",
     )
 
 

@@ -115,7 +115,7 @@ def _is_same(one: ForeignLevel, other: ForeignLevel) -> bool:
 
 def _of_bytes(data: bytes, place: str, readers: Sequence[Reader], named: str) -> ForeignResult:
     with decoding.reading(place, _WHAT, _way_out()):
-        text = data.decode().removeprefix("\ufeff")
+        text = pieces.text_of(data)
         if text.lstrip()[:1] in ("{", "["):
             found = _of_documents(pieces.of_json(text, _MOST_LEVELS), place, readers)
         elif pieces.is_yaml(text):
@@ -171,6 +171,7 @@ def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, Fo
 
 def _of_documents(found: Sequence[Any], place: str, readers: Sequence[Reader]) -> ForeignResult | None:
     """Return the levels of all documents or rows; None where no reader recognises them."""
+    found = [each for i, each in enumerate(found) if each not in found[:i]]  # a file that was appended to twice
     reader = next((each for each in readers if not each.rows and all(map(each.matches, found))), None)
     return _joined([reader.read(piece) for piece in found], place) if reader and found else None
 
@@ -201,7 +202,7 @@ def _of_csv(text: str, place: str, readers: Sequence[Reader], *, tables: bool) -
         if found is not None:
             return found.read(pieces.rows(text, separator, _MOST_LEVELS))
         if tables and table.is_exported(head):
-            return table.exported(pieces.rows(text, separator, _MOST_LEVELS), separator, place)
+            return table.exported(pieces.rows(text, separator, _MOST_LEVELS), place)
         of_rows = _of_documents(pieces.by_name(head), place, readers) if head else None
         if of_rows is not None:
             return of_rows
@@ -218,10 +219,12 @@ def _judged(found: ForeignResult) -> ForeignResult:
 
     A reader itself says which levels had fewer requests in flight.
     """
+    nothing = [each for each in found.levels if not (each.output_tokens_per_s or _fails(each))]
     failing, low = [each for each in found.levels if _fails(each)], [e for e in found.levels if not e.in_flight_ok]
     levels = [msgspec.structs.replace(each, valid=False) if _fails(each) else each for each in found.levels]
     words = [
         *([f"more than {FAILED:.0%} of the requests failed at {_loads(failing)}: not counted"] if failing else []),
+        *([f"no output tokens per second at {_loads(nothing)}: not counted"] if nothing else []),
         *([f"fewer requests were in flight than asked for at {_loads(low)}"] if low else []),
     ]
     return msgspec.structs.replace(found, levels=levels, lacks=(*found.lacks, *words))

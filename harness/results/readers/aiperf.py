@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from harness.results.readers.level import MS, Latencies, Reader, at, positive, text
+from harness.results.readers.level import LACKS, Latencies, Reader, at, positive, text
 
 _FORERUNNER = "genai-perf"
 
@@ -37,8 +37,9 @@ def _facts(found: Any) -> dict[str, Any]:
     models = at(found, "input_config", "endpoint", "model_names")
     models = models or at(found, "input_config", "model_names")
     named = isinstance(models, list) and models and isinstance(models[0], str)
+    cut = {"lacks": (*LACKS, "its run was cancelled")} if at(found, "was_cancelled") is True else {}
     source = {"source": _FORERUNNER} if at(found, "input_config", "perf_analyzer") is not None else {}
-    return {"model": models[0][:200] if named else None, **source}
+    return {"model": models[0][:200] if named else None, **source, **cut}
 
 
 def _matches_rows(rows: Sequence[Sequence[str]]) -> bool:
@@ -77,7 +78,6 @@ JSON = Reader(
     latencies=Latencies(
         names={"mean": ("avg",)},
         unit_at="{name}.unit",
-        units={"ms": MS, "s": 1.0, "sec": 1.0, "us": 1e-6, "ns": 1e-9},
     ),
     more=_load,
     facts=_facts,

@@ -19,10 +19,15 @@ from harness.data.views import Estimate
 WHOLE_RUN = "throughput is over the whole run, its beginning and end included"
 NO_ERROR = "no error of its own: one figure a level"
 NO_SERVER = "it names no GPU, precision or server setting"
+LACKS = (WHOLE_RUN, NO_ERROR, NO_SERVER)
 SHARED = ("source", "simulated", "model", "engine", "gpu", "gpus", "precision")  # facts that all levels have alike
 KNEE = "knee"  # the tool of Knee's own exports
 IN_FLIGHT_LOW = "in_flight_low"  # the code of the rule, which is above this room
-MS = 1e-3
+# Seconds of a unit of time, by its names without a plural's s; "s/token" is seconds as well.
+_UNITS = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "us": 1e-6, "µs": 1e-6,
+    "usec": 1e-6, "microsecond": 1e-6, "ns": 1e-9, "nsec": 1e-9, "nanosecond": 1e-9,
+}  # fmt: skip
 _MOST = 1e15  # of any figure
 _LONGEST = 200  # characters of a name
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")  # commas that are no decimal points
@@ -93,13 +98,12 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     at: str = "{name}.{statistic}"  # of a statistic
     names: Mapping[str, tuple[str, ...]] = {}  # of the statistics that have other names than ours, the likeliest first
     unit_at: str = ""  # where a word says the unit; "": the latency's name ends in `_ms`, or it is seconds
-    units: Mapping[str, float] = {}  # seconds of each word
 
     def read(self, tree: Any, name: str) -> Latency:
         """Return the latency that has this name in the file."""
-        unit: float | None = MS if name.endswith("_ms") else 1.0
+        unit: float | None = _UNITS["ms"] if name.endswith("_ms") else 1.0
         if self.unit_at:
-            unit = self.units.get(text(tree, *self.unit_at.format(name=name).split(".")) or "")
+            unit = _seconds(text(tree, *self.unit_at.format(name=name).split(".")) or "")
         if unit is None:
             return Latency()
         found: dict[str, float | None] = {}
@@ -108,6 +112,16 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
             values = (number(tree, *path, unit=unit) for path in paths)
             found[ours] = next((value for value in values if value is not None), None)
         return Latency(**found)
+
+
+def _seconds(unit: str) -> float | None:
+    """Return the seconds of a unit of time; None where it is none.
+
+    >>> _seconds("ms/token"), _seconds("Nanoseconds"), _seconds("tokens/s")
+    (0.001, 1e-09, None)
+    """
+    name = unit.partition("/")[0].strip().lower()
+    return _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
 
 
 def level(tree: Any, names: Mapping[str, str], latencies: Latencies, **known: Any) -> ForeignLevel:
@@ -139,7 +153,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     levels: Callable[[Any], Sequence[Any]] = lambda found: [found]  # each the tree of one load
     more: Callable[[Any], dict[str, Any]] = lambda _: {}  # figures of a level found in other ways, as its load
     facts: Callable[[Any], dict[str, Any]] = lambda _: {}  # of the whole: the model and others in SHARED
-    lacks: tuple[str, ...] = (WHOLE_RUN, NO_ERROR, NO_SERVER)  # what no file of the tool supports
+    lacks: tuple[str, ...] = LACKS  # what no file of the tool supports
     rows: bool = False
 
     def read(self, found: Any) -> ForeignResult:

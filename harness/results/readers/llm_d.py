@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.results.readers.level import (
     KNEE,
-    MS,
     NO_ERROR,
     WHOLE_RUN,
     Latencies,
@@ -134,7 +133,6 @@ READERS = (
         latencies=Latencies(
             at="done.latency.{name}.{statistic}",
             unit_at="done.latency.{name}.units",
-            units={"s": 1.0, "s/token": 1.0, "ms": MS, "ms/token": MS},
         ),
         more=_more,
         facts=_facts,

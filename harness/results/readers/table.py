@@ -45,7 +45,6 @@ _NUMBERS = "write numbers like 1234.5"
 _NO = ("", "false", "falsch", "faux", "falso", "onwaar", "0")
 _NEEDED = (LOAD, "rate", RATE, ERROR)
 _OWN = (*_NEEDED, f"{RATE}_low", "verdicts", "simulated")
-_DECIMAL = re.compile(r"-?\d+,\d+(E[+-]?\d+)?", re.IGNORECASE)
 _FIGURES = {
     "output_tokens_per_s": "output_tokens_per_s",
     "requests_per_s": "requests_per_s",
@@ -178,13 +177,13 @@ def is_exported(rows: Sequence[Sequence[str]]) -> bool:
     return bool(rows) and set(_OWN) <= set(rows[0]) <= set(LEVELS)
 
 
-def exported(rows: Sequence[Sequence[str]], separator: str, place: str) -> ForeignResult:
+def exported(rows: Sequence[Sequence[str]], place: str) -> ForeignResult:
     """Return the levels of an exported table; HarnessError where a cell may be another number than it seems.
 
     Where the columns are not separated by commas, these are decimal points: so a spreadsheet saves the table.
     """
     found = [
-        _checked(dict(zip(rows[0], row, strict=False)), separator, f"{place}, line {line}")
+        _checked(dict(zip(rows[0], row, strict=False)), f"{place}, line {line}")
         for line, row in enumerate(rows[1:], 2)
         if row
     ]
@@ -196,10 +195,8 @@ def exported(rows: Sequence[Sequence[str]], separator: str, place: str) -> Forei
     )
 
 
-def _checked(row: dict[str, str], separator: str, place: str) -> dict[str, str]:
-    """Return the row with decimal points."""
-    if separator != ",":
-        row = {name: cell.replace(",", ".") if _DECIMAL.fullmatch(cell.strip()) else cell for name, cell in row.items()}
+def _checked(row: dict[str, str], place: str) -> dict[str, str]:
+    """Return the row, whose numbers are such."""
     for name, cell in row.items():
         unread = name in _NEEDED and cell.strip() and number(row, name) is None
         if unread or ("," in cell and name != "verdicts"):
