@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from harness.base import secrecy, terminal, units
 from harness.base.errors import HarnessError
 from harness.cli import familiar, theirs
-from harness.dialects import chunk, refusals, tokens
+from harness.dialects import chunk, refusals, tokens, unlisted
 from harness.load import http1, schedule
 from harness.observe import server
 from harness.predict import catalog, quantisation
@@ -155,9 +155,6 @@ TABLE = (
         "results/readers/level.py", r"\d{1,3}(,\d{3})+", level._THOUSANDS.fullmatch,
         times(",123", before="1", after="!"),
     ),
-    Expression(
-        "results/readers/table.py", r"-?\d+,\d+(E", table._DECIMAL.fullmatch, times("1", after="!"),
-    ),
     Expression("results/readers/table.py", r"[1-9]\d{0,2}\.", table._THOUSANDS.fullmatch, times("1", before="12.")),
     Expression("spec/reuse.py", "([1-9][0-9]{0,3})x", reuse._IMAGE_SIZE.fullmatch, times("1")),
     Expression("spec/reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1")),
@@ -205,6 +202,15 @@ TABLE = (
     Expression("results/readers/pieces.py", r"(---\s", pieces._YAML.match, times("a", after="!")),
     Expression("results/readers/pieces.py", r"^---\s*$", pieces._DOCUMENT.search, times("\n", before="---", after="x")),
     Expression("results/readers/pieces.py", r"[\s,]*", pieces._BETWEEN.match, times(" ,")),
+    Expression("results/readers/pieces.py", r"-?[1-9]", pieces._EITHER.fullmatch, times("1", before="1,", after="!")),
+    Expression("results/readers/pieces.py", r"\A\s*sep", pieces._SEPARATOR.match, times("\n", after="sep=")),
+    Expression(
+        "results/readers/pieces.py", 'rf"{_WHOLE},', pieces._DECIMAL.fullmatch, times(".111", before="1", after="!"),
+    ),
+    Expression("results/readers/pieces.py", "_WHOLE", pieces._INTEGER.fullmatch, times(".111", before="1", after="!")),
+    Expression("results/readers/pieces.py", "_GROUP", pieces._with_point, times("'111", before="1", after=",5")),
+    Expression("dialects/unlisted.py", "(prompt|input)", unlisted._PROMPT.fullmatch, times("token", before="prompt_")),
+    Expression("dialects/unlisted.py", "(completion|", unlisted._ANSWER.fullmatch, times("token", before="output_")),
     Expression("run/launch/first_requests.py", r"stream\w*", first_requests._NO_STREAM.search, times("stream ")),
     Expression(
         "workload/dataset/files.py", r'(?:[^"', files._NO_BRACKET.match, _bytes(times("\\n", before='"')),
