@@ -244,3 +244,26 @@ def _part(config: Config, listed: Any, field: str) -> Mapping[str, Any]:
     if not isinstance(part, Mapping):
         raise config.refused("block_configs", f"a layer without {field}")
     return part
+
+
+def indices(config: Config, field: str) -> list[int]:
+    """Return a list of whole numbers; empty where there is none."""
+    found = config.get(field) or []
+    if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
+        raise config.refused(field, str(found))
+    return found
+
+
+_KINDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+
+
+def pattern(config: Config) -> str:
+    """Return the layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
+    listed = config.get("layers_block_type")  # newer configs have words instead
+    if isinstance(listed, list):
+        letters = "".join(_KINDS.get(str(each), "?") for each in listed)
+    else:
+        letters = str(config.get("hybrid_override_pattern", ""))
+    if not letters or set(letters) - set("M*E-"):
+        raise config.refused("hybrid_override_pattern", letters or "none")
+    return letters

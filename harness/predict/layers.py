@@ -1,19 +1,19 @@
-"""What the layers of a model are, from the fields of its config.json: which attention, how far back, which MLP.
+"""How the layers of a model mix tokens, from the fields of its config.json: which attention, and how far back.
 
-A layer mixes tokens (attention, or a state of constant size for all of the past) and then works on
-each token alone (a dense MLP, or the few of many experts that its router picks). How a field is read is in
-predict.families. Norms, biases, convolutions and the towers of other senses are left out.
+A layer mixes tokens (attention, or a state of constant size for all of the past) and then works on each token alone
+(predict.mlps). How a field is read is in predict.families. Norms, biases, convolutions and the towers of other senses
+are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
-from harness.predict.families import Config, blocks, heads, mapping, whole
+from harness.predict.families import Config, blocks, heads, indices, pattern
+from harness.predict.mlps import DENSE, EXPERTS, dense, experts, works
 
-_EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
 _CHOOSING, _REUSING = "chooses", "reuses"  # attention to chosen tokens, by the layer's own choice or an earlier one's
 _CHOSEN_RATIO = 4  # tokens in one, up to which an indexer chooses among them
@@ -73,17 +73,6 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         return tokens * self.kept_of_token(kv_bits)
 
 
-class Experts(msgspec.Struct, frozen=True, kw_only=True):
-    """Some layers with a mixture of experts; parameters of one layer."""
-
-    layers: int
-    count: int  # E
-    per_token: int  # k
-    each: int  # parameters of one expert, 3 h f_e
-    shared: int  # of the experts that every token passes
-    router: int  # h E
-
-
 # ---- layers that mix tokens -----------------------------------------------------------------------------
 
 
@@ -112,17 +101,17 @@ def _built(config: Config, sort: str, layers: int) -> tuple[Attention, ...]:
 def _sorts(config: Config) -> list[str]:
     """Return how each layer mixes tokens, in order; "" where it does not."""
     if config.kind == "nemotron_h":
-        return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in _pattern(config)]
+        return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in pattern(config)]
     L = config.figure("num_hidden_layers")
     if searched := blocks(config):
         return [_FULL if each.kv_heads else "" for each in searched]
     if "indexer_types" in config.family.reads:
         return _choices(config, L)
-    if ratios := _indices(config, "compress_ratios"):  # those after the last layer are of one that drafts tokens
+    if ratios := indices(config, "compress_ratios"):  # those after the last layer are of one that drafts tokens
         return [f"{_COMPRESSED}{each}" if each else _WINDOW for each in ratios[:L]]
-    if choosing := _indices(config, "sparse_attention_freq"):
+    if choosing := indices(config, "sparse_attention_freq"):
         return [_CHOOSING if each else _FULL for each in choosing]
-    if linear := _indices(config, "kda_layers"):  # they count from 1
+    if linear := indices(config, "kda_layers"):  # they count from 1
         return [_LINEAR if i + 1 in linear else _FULL for i in range(L)]
     types = config.get("layer_types")
     if types and not isinstance(types, list):
@@ -142,9 +131,9 @@ def _sorts(config: Config) -> list[str]:
     between = config.maybe("global_attn_every_n_layers")
     if between:
         return [_FULL if i % between == 0 else _WINDOW for i in range(L)]
-    pattern = config.maybe("sliding_window_pattern") or config.family.pattern
-    if pattern:
-        return [_FULL if (i + 1) % pattern == 0 else _WINDOW for i in range(L)]
+    one_in = config.maybe("sliding_window_pattern") or config.family.pattern
+    if one_in:
+        return [_FULL if (i + 1) % one_in == 0 else _WINDOW for i in range(L)]
     # a Qwen2 has windows only above these
     first = (config.maybe("max_window_layers") or 0) if config.get("use_sliding_window") else 0
     return [_WINDOW if i >= first else _FULL for i in range(L)]
@@ -186,8 +175,7 @@ def _attending(config: Config, layers: int, window: int | None, sort: str) -> At
     index, indexing = None, {}
     if sort == _CHOOSING:  # blocks of tokens, by small keys of 16 bits
         window = config.figure("index_topk_blocks") * config.figure("index_block_size")
-        lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
-        index = Index(kept=2 * size, attend=2 * lookups * size)
+        lookups, size, index = _lookups(config, 2.0)
         indexing = {"indexer.q_proj": h * lookups * size, "indexer.k_proj": h * size}
     return Attention(
         layers=layers,
@@ -209,6 +197,12 @@ def _attending(config: Config, layers: int, window: int | None, sort: str) -> At
     )
 
 
+def _lookups(config: Config, width: float = 1 + 1 / 32, ratio: int = 1) -> tuple[int, int, Index]:
+    """Return the heads of an indexer, their size, and itself: `width` bytes a value, or 8 bits and a scale for 128."""
+    lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
+    return lookups, size, Index(kept=int(width * size) / ratio, attend=2 * lookups * size / ratio)
+
+
 def _latent(config: Config, layers: int, sort: str) -> Attention:
     """Return MLA layers: of a token one small vector is kept, which all heads share, so no rank can keep less of it."""
     h, n_q = config.figure("hidden_size"), config.figure("num_attention_heads")
@@ -223,8 +217,7 @@ def _latent(config: Config, layers: int, sort: str) -> Attention:
     if config.get("mla_use_output_gate"):
         more = {"g_proj": h * n_q * value}
     if sort == _CHOOSING:
-        lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
-        index = Index(kept=size + size // 32, attend=2 * lookups * size)  # a 32-bit scale for 128
+        lookups, size, index = _lookups(config)
         more |= {
             "indexer.wq_b": config.figure("q_lora_rank") * lookups * size,
             "indexer.wk": h * size,
@@ -280,8 +273,7 @@ def _compressed(config: Config, layers: int, ratio: int) -> tuple[Attention, ...
     compressing = {"compressor.wkv": overlap * h * d, "compressor.wgate": overlap * h * d}
     index = None
     if chooses:
-        lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
-        index = Index(kept=(size + size // 32) / ratio, attend=2 * lookups * size / ratio)
+        lookups, size, index = _lookups(config, ratio=ratio)
         compressing |= {
             "indexer.wq_b": q_rank * lookups * size,
             "indexer.weights_proj": h * lookups,
@@ -332,141 +324,27 @@ def _linear(config: Config, layers: int) -> Attention:
     return Attention(layers=layers, matrices=matrices, state=state * bits / 8 + mixed * (kernel - 1) * 2)
 
 
-_KINDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
-
-
-def _pattern(config: Config) -> str:
-    """Return the layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
-    listed = config.get("layers_block_type")  # newer configs have words instead
-    if isinstance(listed, list):
-        pattern = "".join(_KINDS.get(str(each), "?") for each in listed)
-    else:
-        pattern = str(config.get("hybrid_override_pattern", ""))
-    if not pattern or set(pattern) - set("M*E-"):
-        raise config.refused("hybrid_override_pattern", pattern or "none")
-    return pattern
-
-
-# ---- layers that work on each token alone ---------------------------------------------------------------
-
-
-def dense(config: Config, sparse: int) -> int:
-    """Return the parameters of all dense MLPs together, where `sparse` layers have experts instead."""
-    kind = config.family
-    if searched := blocks(config):
-        return kind.matrices * config.figure("hidden_size") * sum(each.width for each in searched)
-    if config.kind == "nemotron_h":
-        layers = _pattern(config).count("-")
-    else:
-        layers = config.figure("num_hidden_layers") - sparse
-    if not layers:
-        return 0
-    field = kind.dense_width if config.get(kind.dense_width) else "intermediate_size"
-    return layers * kind.matrices * config.figure("hidden_size") * config.figure(field) + _pooler(config)
-
-
-def _pooler(config: Config) -> int:
-    """Return the parameters of the layer that makes one vector of all tokens, where a model has one (NV-Embed).
-
-    Heads as wide as `cross_dim_head` look at learnt vectors, then a gated MLP four times as wide (modeling_nvembed.py).
-    """
-    fields = mapping(config.get("latent_attention_config"))
-    if not fields:
-        return 0
-    names = ("num_cross_heads", "cross_dim_head", "latent_dim", "num_latents_value")
-    heads, width, latent, learnt = (whole(fields.get(each), each, config.name) for each in names)
-    return 4 * heads * width * latent + 3 * 4 * latent * latent + learnt * latent
-
-
-def experts(config: Config) -> Experts | None:
-    """Return the layers with experts; None where there are none."""
-    field = next((each for each in _EXPERT_COUNTS if config.get(each)), None)
-    if field is None:
-        return None
-    kind, E, h = config.family, config.figure(field), config.figure("hidden_size")
-    layers = sum(_sparse(config))
-    if not layers:
-        return None
-    width = config.figure(kind.expert_width)
-    shared = config.maybe("shared_expert_intermediate_size") or config.maybe("moe_shared_expert_intermediate_size")
-    if shared is None:
-        copies = 1 if config.kind == "llama4_text" else config.maybe("n_shared_experts") or 0
-        shared = copies * width
-    if config.kind == "gemma4_text":  # its layers have a dense MLP as well, which every token passes
-        shared = config.figure("intermediate_size")
-    chosen = "top_k_experts" if config.get("top_k_experts") else "num_experts_per_tok"
-    per_token = config.figure(chosen)
-    if per_token > E:
-        raise config.refused(chosen, f"{per_token} of {E} experts")
-    latent = config.maybe("moe_latent_size")  # experts work on a smaller vector, made and undone by two matrices
-    return Experts(
-        layers=layers,
-        count=E,
-        per_token=per_token,
-        each=kind.matrices * (latent or h) * width,
-        shared=kind.matrices * h * shared + 2 * h * (latent or 0),
-        router=h * E,
-    )
-
-
-def _sparse(config: Config) -> Sequence[bool]:
-    """Return whether each layer has experts, in order."""
-    if config.kind == "nemotron_h":
-        return [kind == "E" for kind in _pattern(config)]
-    L = config.figure("num_hidden_layers")
-    if config.kind == "llama4_text":
-        step = config.maybe("interleave_moe_layer_step") or 1
-        chosen = _indices(config, "moe_layers") or range(step - 1, L, step)
-        return [i in chosen for i in range(L)]
-    if isinstance(listed := config.get("mlp_layer_types"), list) and len(listed) == L:
-        return [each != "dense" for each in listed]
-    if isinstance(config.get("moe_layer_freq"), list):
-        listed = _indices(config, "moe_layer_freq")  # a flag a layer
-        if len(listed) != L:
-            raise config.refused("moe_layer_freq", f"{len(listed)} of them for {L} layers")
-        return [bool(each) for each in listed]
-    every, first = config.maybe("moe_layer_freq") or 1, config.maybe("first_k_dense_replace") or 0
-    step, only = config.maybe("decoder_sparse_step") or 1, _indices(config, "mlp_only_layers")
-    return [i >= first and i % every == 0 and (i + 1) % step == 0 and i not in only for i in range(L)]
-
-
-def _indices(config: Config, field: str) -> list[int]:
-    """Return a list of whole numbers; empty where there is none."""
-    found = config.get(field) or []
-    if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
-        raise config.refused(field, str(found))
-    return found
-
-
 def modules(config: Config) -> Iterator[tuple[str, str, int]]:
     """Yield every matrix as (part, dotted name, parameters); the experts of a layer are one."""
-    mixing = {}
-    for sort, alike in _alike(config).items():
-        mixing[sort] = [pair for each in alike for pair in each.matrices.items()]
-    mixture, sorts, sparse = experts(config), _sorts(config), _sparse(config)
-    has_experts = mixture is not None
-    mlp = dense(config, sum(sparse) if has_experts else 0)
-    hybrid = config.kind == "nemotron_h"
+    mixing = {
+        sort: [pair for each in alike for pair in each.matrices.items()] for sort, alike in _alike(config).items()
+    }
+    mixture, working, hybrid = experts(config), works(config), config.kind == "nemotron_h"
+    mlp = dense(config) // max(1, working.count(DENSE))
     work = "mixer" if hybrid else "mlp"
-    names_of = (f"{work}.gate", f"{work}.experts", f"{work}.shared_expert")
+    router, experts_name, shared = f"{work}.gate", f"{work}.experts", f"{work}.shared_expert"
     if config.kind == "gemma4_text":
-        names_of = ("router", "experts", "mlp")
-    plain = [i for i in range(len(sorts)) if not (has_experts and sparse[i])]
-    if hybrid:
-        plain = [i for i, kind in enumerate(_pattern(config)) if kind == "-"]
-    if searched := blocks(config):
-        plain = [i for i, each in enumerate(searched) if each.width]
-    for i, sort in enumerate(sorts):
+        router, experts_name, shared = "router", "experts", "mlp"
+    for i, (sort, alone) in enumerate(zip(_sorts(config), working, strict=True)):
         delta = sort == _LINEAR and not config.get("kda_layers")  # Kimi's are named as attention
         inside = "mixer" if hybrid else "linear_attn" if delta else "self_attn"
         for matrix, count in mixing[sort] if sort else ():
             yield "attention", f"layers.{i}.{inside}.{matrix}", count
-        if i in plain:
+        if alone == DENSE:
             names = ("gate_proj", "up_proj", "down_proj")[-config.family.matrices :]
             for matrix in names:
-                yield "dense", f"layers.{i}.{work}.{matrix}", mlp // len(plain) // len(names)
-        if mixture is not None and sparse[i]:
-            router, experts_name, shared = names_of
+                yield "dense", f"layers.{i}.{work}.{matrix}", mlp // len(names)
+        if mixture is not None and alone == EXPERTS:
             yield "router", f"layers.{i}.{router}", mixture.router
             yield "experts", f"layers.{i}.{experts_name}", mixture.count * mixture.each
             if mixture.shared:

@@ -1,7 +1,7 @@
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.predict import layers
+from harness.predict import layers, mlps
 from harness.predict.catalog import model_config, models
 from harness.predict.families import Config
 
@@ -15,7 +15,7 @@ def reach(**figures):
 
 
 def sparse(config, **figures):
-    found = layers.experts(Config({**config, **figures}, "toy"))
+    found = mlps.experts(Config({**config, **figures}, "toy"))
     return found.layers if found else 0
 
 
@@ -59,7 +59,7 @@ def test_chosen_tokens_are_understood_in_one_family_alone():
 def test_layers_that_are_not_understood_are_refused_by_their_field(figures, field):
     config = {**LLAMA, **figures}
     with pytest.raises(HarnessError, match=f"{field} of 'toy'"):
-        (layers.attention(Config(config, "toy")), layers.experts(Config(config, "toy")))
+        (layers.attention(Config(config, "toy")), mlps.experts(Config(config, "toy")))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_which_layers_have_experts_follows_from_the_familys_own_fields():
 
 def test_shared_experts_are_of_the_width_that_their_family_says():
     def shared(name):
-        return layers.experts(Config(model_config(name), name)).shared
+        return mlps.experts(Config(model_config(name), name)).shared
 
     assert shared("deepseek-v2-lite") == 2 * 3 * 2048 * 1408
     assert shared("qwen3-next-80b-a3b") == 3 * 2048 * 512
@@ -137,7 +137,7 @@ def test_latent_attention_counts_its_small_matrices():
 @pytest.mark.parametrize("name", models())
 def test_the_named_matrices_of_a_model_are_all_of_its_body(name):
     config = model_config(name)
-    mixture = layers.experts(Config(config, name))
+    mixture = mlps.experts(Config(config, name))
     body = sum(each.layers * each.parameters for each in layers.attention(Config(config, name)))
     body += layers.dense(Config(config, name), mixture.layers if mixture else 0)
     if mixture:
