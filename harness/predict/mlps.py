@@ -23,7 +23,6 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     router: int  # h E
 
 
-
 def works(config: Config) -> list[str]:
     """Return how each layer works on a token alone, in order: by experts, by a dense MLP, or "" where it does not."""
     if config.kind == "nemotron_h":

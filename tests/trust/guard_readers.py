@@ -431,12 +431,12 @@ from harness import cli
 from harness.results import frames
 from harness.cli import calibrate, check, plan, predict, report, run
 from harness.analysis import summarise
-from harness.decide import calibration, listing
+from harness.decide import calibration, choice, listing
 from harness.decide.check import decision
 from harness.run import experiment as _
 from harness.library import answers, export
 from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
-from harness.predict import question, choice, fitting
+from harness.predict import question, fitting
 import matplotlib.pyplot
 for line in sys.stdin:
     asked = json.loads(line)
