@@ -139,7 +139,7 @@ def test_the_named_matrices_of_a_model_are_all_of_its_body(name):
     config = model_config(name)
     mixture = mlps.experts(Config(config, name))
     body = sum(each.layers * each.parameters for each in layers.attention(Config(config, name)))
-    body += layers.dense(Config(config, name), mixture.layers if mixture else 0)
+    body += mlps.dense(Config(config, name))
     if mixture:
         body += mixture.layers * (mixture.count * mixture.each + mixture.shared + mixture.router)
     assert sum(count for part, _, count in layers.modules(Config(config, name)) if part != "head") == body
