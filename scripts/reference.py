@@ -436,16 +436,16 @@ def definitions() -> str:
     _, end, after = rest.partition("<!-- until here -->\n")
     kinds: dict[str, type[msgspec.Struct]] = {"level": LevelSummary, "class": ClassSummary, "replica": ReplicaSummary}
     figures = {name: each.about for kind in kinds.values() for name, each in declared(kind).items()}
-    rows = [
-        (f"`{name}`", _cell(each.what), {"1": "share", "": "–"}.get(each.unit, each.unit), ", ".join(_of(name, kinds)))
-        for name, each in sorted(figures.items(), key=lambda row: row[1].group)
-    ]
-    table = "\n".join(_table(("figure", "what", "unit", "of"), rows))
+    of: dict[str, list[tuple[str, str, str]]] = {}
+    for name, each in sorted(figures.items(), key=lambda row: row[1].group):
+        unit = {"1": "share", "": "–"}.get(each.unit, each.unit)
+        of.setdefault(_of(name, kinds), []).append((f"`{name}`", _cell(each.what), unit))
+    table = "\n".join("\n".join(_table((f"of {words}", "what", "unit"), rows)) for words, rows in of.items())
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def _of(figure: str, kinds: Mapping[str, type[msgspec.Struct]]) -> list[str]:
-    return [word for word, kind in kinds.items() if figure in declared(kind)]
+def _of(figure: str, kinds: Mapping[str, type[msgspec.Struct]]) -> str:
+    return ", ".join(word for word, kind in kinds.items() if figure in declared(kind))
 
 
 def _cell(text: str) -> str:
