@@ -193,7 +193,7 @@ class StreamDecoder(Shown):
         if self._lengths.typecode == "H":
             self._lengths.frombytes(lengths)
         else:
-            self._lengths.extend(array("H", lengths))
+            self._lengths.extend(array("H", lengths).tolist())  # an array takes only those of its own kind
         if counts is not None or self._tokens is not None:
             if self._tokens is None:
                 self._tokens = array("i", [1]) * len(self._arrivals)

@@ -439,8 +439,9 @@ def _summarised(session: _Session, manifest: Manifest, ended: Ended) -> Outcome:
         session.view.note(f"what was measured is in {folder}{lacking}")
         raise ended.failure
     summary = summarise(_finish(folder, manifest))
-    # A share of a run has no answer that could be missed.
-    missed = 0 if session.shard else exit_status(summary, slo_fail=session.scenario.ramp.slo_fail)
+    # A share of a run has no answer that could be missed, but may lack levels.
+    slo_fail = session.scenario.ramp.slo_fail
+    missed = 3 * (ended.why is RunEnd.SHORT) if session.shard else exit_status(summary, slo_fail=slo_fail)
     return Outcome(folder, summary, manifest, missed if signals.number is None else 128 + signals.number)
 
 

@@ -48,6 +48,7 @@ from harness.workload.source import first_row
 _FEW_REQUESTS = 8  # a slot, below which a level with a given number of them has no warm-up
 _UNKNOWN_SPREAD = 10.0  # times the mean that a request of a dataset may take
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
+_DEAD = {LevelNote.REFUSED, LevelNote.STALLED, LevelNote.COOLDOWN_STALLED}  # of a level that nobody answered to its end
 _BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
 _NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
 _QUEUE_S, _QUEUE_REQUESTS = 10.0, 3.0  # seconds and request times that the queue of a higher rate has to end
@@ -227,16 +228,29 @@ class Levels:
         return await reach.answers_again(self._endpoint.servers, wait_s)
 
     async def _on_timetable(self, workers: Workers, repeat: int) -> None:
-        """Run one repeat of a shard's levels, each at its time; a share of a level decides nothing."""
-        load = self._scenario.load
+        """Run one repeat of a shard's levels, each at its time; a share of a level decides nothing.
+
+        Where nobody answers any more the next level still begins at its time: the others' do too.
+        """
+        load, dead = self._scenario.load, False
         for at in load.loads:
             step = decision.measure_rate(at, Reason.FIXED, Role.FIXED)
             if not load.is_open:
                 step = decision.measure(int(at), Reason.FIXED, Role.FIXED)
             level = self._level(step, repeat)
             level = msgspec.structs.replace(level, begin_s=pace.moments(self._scenario, level.index).begin_s)
-            await self._run_level(workers, level)
-        self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if load.is_open else "levels"), repeat))
+            finished = await self._run_level(workers, level)
+            dead = finished is not None and not _DEAD.isdisjoint(finished.notes)
+            if dead and not self.missing:
+                what = "requests per second" if load.is_open else "in flight"
+                self.missing = f"{at:g} {what}: nobody answered to its end"
+        end = decision.end(End.ALL_MEASURED, loads="rates" if load.is_open else "levels")
+        if dead:
+            end = decision.end(End.DEAD, since_s=self._last_answer_s)
+            self.missing = end.cause
+        if self.missing:
+            self._view.note(f"not measured: {self.missing}")
+        self.steps.append(end_step(end, repeat))
 
     async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
         """Return the next level, or the end: the ramp's, or the budget's."""
@@ -358,7 +372,8 @@ class Levels:
                 workers.rest(drop=True)
                 resting = True
             if timing.phase is Phase.FINISHED:
-                self._last_answer_s = timing.answered_s
+                if timing.answered_s > level.begin_s:
+                    self._last_answer_s = timing.answered_s
                 if not {LevelNote.STALLED, LevelNote.REFUSED} & {*timing.level.notes}:
                     load = level.concurrency or level.rate or 1.0
                     longest = max(timing.longest_silence_s, live.wait_s)

@@ -312,10 +312,14 @@ class LevelTiming:
                 self._note(LevelNote.NOT_SETTLED)
             self.phase, self.since_s = Phase.COOLDOWN, moments.window_end_s
             self.expected_s = moments.end_s - moments.window_end_s
+            if (dead := self._dead_note(now)) is not None:
+                self._note(dead)
             self.level = msgspec.structs.replace(self.level, window_end_s=moments.window_end_s)
             return True
         if self.phase is Phase.COOLDOWN and now.time_s >= moments.end_s:
-            if now.oldest_sent_s is not None and now.oldest_sent_s < moments.window_end_s:
+            if self._is_dead(now):
+                self._note(LevelNote.COOLDOWN_STALLED)
+            elif now.oldest_sent_s is not None and now.oldest_sent_s < moments.window_end_s:
                 self._note(LevelNote.COOLDOWN_TIMETABLE)
             self.phase = Phase.FINISHED
             self.level = msgspec.structs.replace(self.level, end_s=moments.end_s)

@@ -138,3 +138,24 @@ def test_the_job_gives_every_pod_a_shard_of_its_own() -> None:
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert re.search(rf"--shard 8/{spec.completions} --out /results/shard-8", said)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_the_shards_of_a_server_that_dies_are_not_complete_nor_is_their_run(tmp_path: Path) -> None:
+    load = ["--levels", "3,6"]
+    for ahead_s in (15, 60, 240):
+        start_s, folder = int(time.time()) + ahead_s, tmp_path / str(ahead_s)
+        folder.mkdir()
+        with running(profile(max_num_seqs=16, speed=1.0)) as url:
+            processes = [knee_run(url, folder, load, number, start_s) for number in range(1, OF + 1)]
+            time.sleep(max(0.0, start_s + 2.0 - time.time()))  # inside the first level
+        ended = [(process.communicate(), process.returncode) for process in processes]
+        if not any("is past by" in errors for (_, errors), _ in ended):
+            break
+    for (_, said), status in ended:
+        assert status == 3, said
+        assert "nobody has answered since" in said
+    run = shards.merge(folder / str(number) for number in range(1, OF + 1))
+    assert not run.complete
+    assert {note for level in run.levels for note in level.notes} & {"refused", "stalled"}

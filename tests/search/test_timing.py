@@ -87,6 +87,23 @@ def test_what_a_level_of_a_shard_lacked_at_its_moments_is_noted() -> None:
     assert late.level.notes == (LevelNote.NOT_SETTLED,), "its first report came when its window had begun"
 
 
+@pytest.mark.parametrize(
+    ("change", "dead"),
+    [
+        ({"refused": 2}, (LevelNote.REFUSED, LevelNote.COOLDOWN_STALLED)),
+        ({"tokens": 100}, (LevelNote.STALLED, LevelNote.COOLDOWN_STALLED)),
+        ({"failing": True}, ()),
+    ],
+)
+def test_a_level_of_a_shard_that_nobody_answers_to_its_end_says_so(
+    change: dict[str, Any], dead: tuple[str, ...]
+) -> None:
+    timing = on_timetable()
+    course(timing, change=lambda known: msgspec.structs.replace(known, **change) if known.time_s > 2.0 else known)
+    assert timing.level.notes[-2:] == dead
+    assert timing.level.window == (5.0, 10.0), "the others' windows are there as well"
+
+
 def test_a_trend_through_a_window_of_a_shard_is_noted() -> None:
     timing = on_timetable()
     course(timing, change=lambda known: msgspec.structs.replace(known, tokens=int(10 * known.time_s**2)))

@@ -97,6 +97,19 @@ def test_an_api_without_reasons_ends_with_its_body_alone() -> None:
     assert (end(ended=True), end(ended=False)) == ("", "truncated")
 
 
+@both
+def test_one_chunk_of_any_length_does_not_change_how_the_others_are_read(transport: str) -> None:
+    def long(call: Call) -> None:
+        call.head()
+        call.tokens(lambda i: delta(content="x" * 70_000 if i == 2 else " tok"), 4 * OUT)
+        call.last(count=4 * OUT)
+        call.end()
+
+    (exchange,) = exchanges(long, transport=transport)
+    assert (exchange.error, len(exchange.decoded.arrivals)) == ("", 4 * OUT), exchange.message
+    assert list(exchange.decoded.tokens) == [1] * 4 * OUT
+
+
 def test_the_end_of_a_body_may_come_late() -> None:
     def late(call: Call) -> None:
         call.head()
