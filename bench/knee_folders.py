@@ -24,7 +24,7 @@ from harness.results.result import Result, read_summary
 RESULTS = Path(__file__).parents[1] / "results"
 CLOSE, FAR, EXCEPT = 0.07, 0.15, 1  # relative: within the first in all but so many, within the second in all
 CLAIMED = 22 / 24  # of the folders that two levels passed
-# Folders by the limit of their server: docs/live-servers.md, docs/live-vllm.md, docs/stacks.md, docs/fleets.md,
+# Folders by the limit of their server: docs/live-servers.md, docs/stacks.md, docs/fleets.md,
 # results/README.md, and live.json, gpu.json or `slots` of the manifest where the folder has them.
 LIMITS = {
     16: ["live-vllm", "live-litellm", "live-nginx-buffered"]

@@ -228,13 +228,11 @@ def comparability() -> str:
         "",
         "## Knee",
         "",
-        "| | |",
-        "|---|---|",
-        "| window | a steady part of each level, after its warm-up and before the load goes down |",
-        "| throughput | output tokens that arrive in the window ÷ its length |",
-        "| TTFT | last moment before the request is written, on an open connection, to the first chunk with a token |",
-        "| gaps | mean ITL: by tokens; ITL percentiles only where chunks have one token; `icl_s`: gaps between chunks; "
-        "`tpot_s`: one a request |",
+        "- **window**: a steady part of each level, after its warm-up and before the load goes down",
+        "- **throughput**: output tokens that arrive in the window ÷ its length",
+        "- **TTFT**: last moment before the request is written, on an open connection, to the first chunk with a token",
+        "- **gaps**: mean ITL: by tokens; ITL percentiles only where chunks have one token; `icl_s`: gaps between "
+        "chunks; `tpot_s`: one a request",
         "",
         "[definitions.md](definitions.md) has them in full.",
         "",
@@ -255,16 +253,18 @@ def _tool(tool: familiar.Tool) -> list[str]:
         "",
         f"Version {tool.version} ([its documentation]({tool.docs})).",
         "",
-        *_table(
-            ("", ""),
-            [
+        *(
+            f"- **{name}**: {_cell(text)}"
+            for name, text in (
                 ("window", tool.window),
                 ("throughput", tool.throughput),
                 ("TTFT", tool.ttft),
                 ("gaps", tool.gaps),
                 ("to expect", tool.expect),
-            ],
+            )
+            if text != "–"
         ),
+        "",
         *_table(
             ("its options", "here"),
             ((", ".join(names), _cell(here)) for here, names in rows.items() if here not in same),
