@@ -1,9 +1,13 @@
-"""The prediction against 1,003 published levels of 226 curves, by group: kind of model, vendor of the card, engine.
+"""The prediction against 1,003 published levels of 228 curves, by group: kind of model, vendor of the card, engine.
 
 Constants of `harness.predict` were set on this file, so the first table flatters. The second one does not: models and
 cards go in five parts, and each part is judged with constants that were set on the other four. What is searched there
 stands in `_START`, and besides what a first token waits for in each engine; what other sources gave (MBU, MFU of
 Hopper cards, overheads of dense models) stays.
+
+What InferenceX launched its servers with (precision of the KV cache, max_num_seqs, memory, waiting for more prompts) is
+from its scripts at that time (SemiAnalysisAI/InferenceX, benchmarks/). Its DeepSeek R1 on TensorRT-LLM had attention in
+data parallel at more than 64 users, or 32 of long prompts.
 
 The file has rows that were published under two names: the same setup and the same figures to the last digit. Each
 counts once.
@@ -12,7 +16,9 @@ counts once.
 from __future__ import annotations
 
 import csv
+import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +56,7 @@ class Curve(NamedTuple):
     where: Deployment
     lengths: MeanLengths
     levels: list[dict[str, str]]
+    held: float = 0.0  # steps for which its launch script has the engine wait for more prompts
 
 
 class Level(NamedTuple):
@@ -114,13 +121,15 @@ def _curve(name: str, rows: list[dict[str, str]]) -> Curve:
         model_config(first["model"]), first["model"],
         dtype=first["dtype"] or "auto", kv_dtype=first["kv_dtype"] or "auto",
     )  # fmt: skip
-    figures: dict[str, Any] = {"max_num_seqs": int(first["max_num_seqs"])}
-    figures |= {name: int(first[name]) for name in ("tp", "dp", "ep") if int(first[name]) > 1}
+    figures: dict[str, Any] = {name: int(first[name]) for name in ("tp", "dp", "ep") if int(first[name]) > 1}
     if "0.95" in first["extra"]:  # --gpu-memory-utilization
         figures["gpu_memory_utilization"] = 0.95
     engine = ENGINES[first["engine"].split()[0].lower()]
     figures["engine"] = engine.lower().replace("tensorrt-llm", "trtllm")
     where = deployment(gpu(first["gpu"]), **figures)
+    held = float(first["extra"].partition("batch_wait_timeout_iters ")[2] or 0)
+    if held:
+        where = msgspec.structs.replace(where, o_first=FRONT_ENDS[where.engine].steps + held)
     return Curve(
         id=name,
         group=f"{kind(made)}, {where.gpu.vendor}, {engine}",
@@ -129,6 +138,7 @@ def _curve(name: str, rows: list[dict[str, str]]) -> Curve:
         where=where,
         lengths=MeanLengths(float(first["isl"]), float(first["osl"])),
         levels=rows,
+        held=held,
     )
 
 
@@ -137,14 +147,17 @@ def levels(found: Iterable[Curve], constants: Mapping[str, float] | None = None)
     out = []
     for curve in found:
         where = curve.where if constants is None else _with(curve, constants)
-        loads = [int(float(row["c"])) for row in curve.levels]
-        try:
-            predicted = predict(curve.model, where, curve.lengths, loads).levels
-        except HarnessError as error:
-            raise HarnessError(error.fact, place=curve.id, way_out=error.way_out) from None
-        for row, load, level in zip(curve.levels, loads, predicted, strict=True):
-            ttft, itl = (float(row[name]) / 1e3 if row[name] else None for name in ("ttft_ms", "itl_ms"))
-            out.append(Level(curve, load, float(row["out_tok_s"]), ttft, itl, level))
+        for limit, rows in itertools.groupby(curve.levels, lambda row: int(row["max_num_seqs"])):  # some have the load
+            same = list(rows)
+            loads = [int(float(row["c"])) for row in same]
+            try:
+                own = msgspec.structs.replace(where, max_num_seqs=limit)
+                predicted = predict(curve.model, own, curve.lengths, loads).levels
+            except HarnessError as error:
+                raise HarnessError(error.fact, place=curve.id, way_out=error.way_out) from None
+            for row, load, level in zip(same, loads, predicted, strict=True):
+                ttft, itl = (float(row[name]) / 1e3 if row[name] else None for name in ("ttft_ms", "itl_ms"))
+                out.append(Level(curve, load, float(row["out_tok_s"]), ttft, itl, level))
     return out
 
 
@@ -181,7 +194,7 @@ def cross_validated(found: Sequence[Curve]) -> list[Level]:
 
 def _waiting(curve: Curve, steps: float, together: float) -> Curve:
     """Return the curve with what a first token waits for in the place of the engine's."""
-    return curve._replace(where=msgspec.structs.replace(curve.where, o_first=steps, together=together))
+    return curve._replace(where=msgspec.structs.replace(curve.where, o_first=curve.held + steps, together=together))
 
 
 def _waits(training: Sequence[Curve], constants: Mapping[str, float]) -> dict[str, tuple[float, float]]:
@@ -250,6 +263,21 @@ def table(found: Sequence[Level]) -> str:
             f"×{error(itl):.2f} | ×{error(ttft):.2f} | {_share(inside)} |"
         )
     return "\n".join(lines)
+
+
+def own(level: Level) -> tuple[float, float, float | None]:
+    """Return Knee's tok/s, mean TTFT and ITL of a level."""
+    return level.predicted.output_tokens_per_s.mid, level.predicted.ttft_s, level.predicted.itl_s
+
+
+def medians(found: Iterable[tuple[Level, Sequence[float | None]]]) -> str:
+    """Return the median absolute errors of predicted tok/s, TTFT and ITL, as a sentence."""
+    errors: dict[str, list[float]] = {"tok/s": [], "mean TTFT": [], "ITL": []}
+    for level, predicted in found:
+        measured = (level.measured, level.ttft_s, level.itl_s)
+        for each, got, of in zip(errors.values(), measured, predicted, strict=True):
+            each += [abs(of / got - 1)] if got and of else []
+    return ", ".join(f"{name} {statistics.median(each):.1%}" for name, each in errors.items())
 
 
 def _share(which: Sequence[bool]) -> str:

@@ -120,10 +120,15 @@ def main() -> None:
     if options.what == "groups":
         published = predict_groups.curves()
         judged = (predict_groups.cross_validated if options.cross_validate else predict_groups.levels)(published)
-        print(predict_groups.table(judged) + "\n\n" + predict_groups.counted())
+        medians = predict_groups.medians((level, predict_groups.own(level)) for level in judged)
+        print(predict_groups.table(judged), f"Median absolute error: {medians}", predict_groups.counted(), sep="\n\n")
         if options.beside:
             answers = predict_beside.beside(judged, options.beside)
             print("\n" + predict_beside.table(judged, answers))
+            theirs = predict_groups.medians(
+                (each, answer) for each, answer in zip(judged, answers, strict=True) if answer
+            )
+            print(f"\nMedian absolute error of aiconfigurator: {theirs}")
             if options.record:
                 predict_beside.record(judged, answers, Path(options.record))
         if options.plot:

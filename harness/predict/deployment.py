@@ -34,7 +34,8 @@ SAMPLER, LEAN_SAMPLER = 38.5, 6.0
 _GRAPHS = 0.7 * _GIB  # CUDA graphs, where there are experts; same source: 0.39 and 1.03, dense models none
 _TILE = 256  # columns: expert weights in mxfp4 are padded to whole tiles (same source: gpt-oss takes 1.067 of its own)
 # Times slower and faster within which about four in five published levels lie, by the kind of model.
-_SPREAD = {"dense": (1.15, 1.22), "experts": (1.22, 1.3), "latent attention": (1.35, 1.35)}
+_SPREAD = {"dense": (1.15, 1.22), "experts": (1.22, 1.3), "latent attention": (1.22, 1.25)}
+_RELEASES = {("latent attention", "trtllm"): (1.35, 1.48)}  # of which two lie 40 % apart at the same load
 _UNTESTED = 1.6  # times slower still where the constants are a guess: other vendors, older cards, this machine's cores
 MEMORY = 1.25 * 2**30  # bytes that a GPU has less or more for KV than estimated, docs/predict.md
 _LARGEST = 64  # GPUs of one replica that a way out proposes
@@ -46,13 +47,14 @@ class FrontEnd(NamedTuple):
     steps: float  # where the prompt is computed without CUDA graphs
     together: float  # share of the batch whose prompts it waits for half of
     graphed: int = 0  # prompt tokens that CUDA graphs hold
+    reserves: bool = False  # a request begins once its whole answer fits into the KV cache
 
 
 # Set on published curves, docs/predict.md, Waiting times.
 FRONT_ENDS = {
     "vllm": FrontEnd(6.0, 0.12, graphed=512),  # its largest one (config/compilation.py, max_cudagraph_capture_size)
-    "trtllm": FrontEnd(11.0, 0.15),
-    "sglang": FrontEnd(9.0, 0.7),
+    "trtllm": FrontEnd(11.0, 0.12, reserves=True),  # its CapacitySchedulerPolicy, GUARANTEED_NO_EVICT by default
+    "sglang": FrontEnd(8.0, 0.7),
 }
 
 
@@ -115,6 +117,7 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
         figures["dp"] = gpu_count // one
     figures.setdefault("gpus", one * figures.get("dp", 1))
     figures.setdefault("max_num_seqs", usual_sequences(gpu))
+    figures.setdefault("reserve", FRONT_ENDS[figures.get("engine", "vllm")].reserves)
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
     found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
     _check_shares(found)
@@ -335,7 +338,8 @@ def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
     untested cards are those of others, so their slow end lies lower. Besides, a GPU has MEMORY bytes less or more
     for KV than its memory says; the slow end has a sampler that no rank shares, the fast one a lean one.
     """
-    slower, faster = _SPREAD[kind(model)]
+    sort = kind(model)
+    slower, faster = _RELEASES.get((sort, deployment.engine), _SPREAD[sort])
     return slower * (_UNTESTED if constants(deployment.gpu) == "guess" else 1.0), faster
 
 

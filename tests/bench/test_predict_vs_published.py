@@ -59,18 +59,18 @@ def test_a_single_stream_is_predicted_within_its_band_on_the_cards_the_constants
 def test_groups_of_published_levels_are_met_within_these_factors():
     found = predict_groups.levels(predict_groups.curves())
     assert len(found) == 1003  # 30 of the file's 1,033 stand twice
-    assert predict_groups.error([level.ratio for level in found]) == pytest.approx(1.15, abs=0.005)
+    assert predict_groups.error([level.ratio for level in found]) == pytest.approx(1.14, abs=0.005)
     inside = [level.within for level in found]
     assert 0.75 < sum(inside) / len(inside) < 0.9
     ttft = [level.ttft_s / level.predicted.ttft_s for level in found if level.ttft_s]
-    assert predict_groups.error(ttft) < 1.65
+    assert predict_groups.error(ttft) < 1.45
     assert len(predict_groups.table(found).splitlines()) == 2 + 7 + 1  # groups of 20 levels or more, and all
     for group in {level.curve.group for level in found}:
         mine = [level for level in found if level.curve.group == group]
         assert len(mine) < 20 or predict_groups.error([level.ratio for level in mine]) < 1.3
         first = [level.ttft_s / level.predicted.ttft_s for level in mine if level.ttft_s]
         assert len(mine) < 20 or predict_groups.error(first) < 1.9
-        assert len(mine) < 20 or sum(level.within for level in mine) / len(mine) >= 0.75
+        assert len(mine) < 20 or 0.75 <= sum(level.within for level in mine) / len(mine) <= 0.92
 
 
 def test_another_predictor_is_judged_on_the_levels_that_both_can_predict(tmp_path):
@@ -121,7 +121,7 @@ def test_knee_is_ahead_of_aiconfigurator_on_all_common_levels_by_its_recorded_an
     )
     everywhere = predict_beside.table(found, answers).splitlines()[-1]
     levels, ours, theirs, our_ttft, their_ttft = (float(cell.strip(" ×")) for cell in everywhere.split("|")[2:7])
-    assert levels == 963
+    assert levels == 961  # of 228 curves; two levels had their attention in data parallel
     assert ours < theirs
     assert our_ttft < their_ttft
 

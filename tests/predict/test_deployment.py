@@ -277,3 +277,13 @@ def test_a_card_without_a_link_serves_replicas_only():
     with pytest.raises(HarnessError, match="has no link to others; give --dp"):
         check(LLAMA, deployment(alone, tp=2))
     check(LLAMA, deployment(alone, dp=2))
+
+
+def test_an_engine_that_never_evicts_begins_a_request_when_its_whole_answer_fits():
+    model_, chat = model(model_config("llama-3.1-70b"), dtype="fp8", kv_dtype="fp8"), MeanLengths(922, 7373)
+    evicts, keeps = (deployment(gpu("b200-sxm"), engine=engine) for engine in ("vllm", "trtllm"))
+    assert (evicts.reserve, keeps.reserve) == (False, True)
+    begun, whole = (caps(model_, where, chat)["kv_memory"] for where in (evicts, keeps))
+    assert whole / begun == pytest.approx((922 + 7373 / 2) / (922 + 7373), rel=0.02)
+    assert whole < 128  # where its published curve has a queue of two minutes
+    assert deployment(gpu("b200-sxm"), engine="trtllm", reserve=False).reserve is False
