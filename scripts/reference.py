@@ -102,19 +102,19 @@ def _scenario() -> list[str]:
         "## Scenario",
         "",
         "`knee run FILE.toml` reads it, `--print-scenario` prints it. If both are given, an option wins over its key.",
-        'Times are seconds or texts like `"500ms"`. Counts may be `"1.5k"`. A dash: no default, or no option.',
+        'Times are seconds or texts like `"500ms"`. Counts may be `"1.5k"`.',
         "",
         '`name = "run"` names the result folder. `[slo]` holds limits by name, like `ttft_p99 = "2s"` (`--slo`).',
         "",
     ]
     for name, kind, what in TABLES:
         rows = list(_keys(name, kind))
-        lines += [f"### `[{name}]`", "", what, "", *_table(("key", "option", "default", "meaning"), rows)]
+        lines += [f"### `[{name}]`", "", what, "", *_table(("key", "option", "meaning"), rows)]
     return lines
 
 
-def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, str]]:
-    """(key, option, default, meaning) of each field that a file may have."""
+def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
+    """(key, option, meaning with the default) of each field that a file may have."""
     comments = dict(_comments(kind))
     for field in msgspec.structs.fields(kind):
         if (table, field.encode_name) in _WRITTEN:
@@ -124,7 +124,9 @@ def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, st
         if issubclass(_inner(field.type), msgspec.Struct):
             meaning = meaning or "a table, below"
         flag = f"`{option.names.partition('/')[0]}`" if option else "–"
-        yield f"`{field.encode_name}`", flag, _default(field), _cell(meaning or "–")
+        if (value := _default(field)) != "–" and "default" not in meaning:
+            meaning = f"{meaning.removesuffix('.')}; default {value}."
+        yield f"`{field.encode_name}`", flag, _cell(meaning or "–")
 
 
 def _option(table: str, key: str) -> Option | None:
