@@ -96,6 +96,14 @@ def share(text: str, place: str = "") -> float:
     return value / 100 if percent else value
 
 
+def portion(text: str, place: str = "") -> float:
+    """Return a share from 1 % to all."""
+    value = share(text, place)
+    if not 0.01 <= value <= 1:
+        raise HarnessError(f"{text[:40]!r} is not between 1% and 100%", place=place, way_out="write it like 70%")
+    return value
+
+
 def count(text: str | float, place: str = "") -> int:
     """Return a whole count.
 

@@ -140,7 +140,7 @@ def _demand(flags: Mapping[str, Any]) -> Demand:
 def _reserve(flags: Mapping[str, Any]) -> Reserve:
     from harness.decide.plan.question import UTILIZATION, Reserve
 
-    utilization, headroom = _share(flags, "utilization"), _read(flags, "headroom", units.share)
+    utilization, headroom = _read(flags, "utilization", units.portion), _read(flags, "headroom", units.share)
     if utilization is not None and headroom is not None:
         raise HarnessError("--utilization says the same", place="--headroom", way_out="give one of them")
     if headroom is not None and headroom > _MOST_HEADROOM:
@@ -151,7 +151,7 @@ def _reserve(flags: Mapping[str, Any]) -> Reserve:
     redundancy = _above(flags, "redundancy")
     if redundancy is not None and redundancy < 1:
         raise HarnessError("a redundancy factor is 1 or more", place="--redundancy", way_out="write it like 1.25")
-    available = [_share(flags, name) for name in ("availability", "replica_availability")]
+    available = [_read(flags, name, units.portion) for name in ("availability", "replica_availability")]
     if 1.0 in available:
         raise HarnessError("nothing is up all the time", place="--availability", way_out="write it like 99.9%")
     return Reserve(
@@ -223,16 +223,6 @@ def _above(flags: Mapping[str, Any], name: str, read: Callable[[str, str], float
     value = _read(flags, name, read)
     if value is not None and not value > units.BEYOND**-1:
         raise HarnessError(f"{flags[name][:40]!r} is not above 0", place=flag_of(name), way_out="give more")
-    return value
-
-
-def _share(flags: Mapping[str, Any], name: str) -> float | None:
-    """Return a share above 0, 1 at most."""
-    value = _read(flags, name, units.share)
-    if value is not None and not 0.01 <= value <= 1:
-        raise HarnessError(
-            f"{flags[name][:40]!r} is not between 1% and 100%", place=flag_of(name), way_out="write it like 70%"
-        )
     return value
 
 

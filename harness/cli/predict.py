@@ -190,7 +190,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
     for flag in ("prefill_gpus", "decode_gpus"):
         if flags[flag] is None:
             raise HarnessError("two pools need both sizes", place=flag_of(flag), way_out="add it")
-    unused = ("simulate", "measured", "calibration", "plot", "rate", "slo", "price", "gpus", "dp", "ep")
+    unused = ("simulate", "measured", "calibration", "plot", "rate", "slo", "price", "gpus", "dp", "ep", "rps")
     for flag in unused:
         if flags[flag]:
             raise HarnessError(_ALONE, place=f"--{flag}", way_out="leave it out")
@@ -327,9 +327,7 @@ def _demand(flags: Mapping[str, Any]) -> Demand | None:
     if more:
         raise HarnessError("several rates", place="--rps", way_out="give that of the peak")
     if "utilization" in given:
-        given["utilization"] = units.share(given["utilization"], "--utilization")
-        if not 0.01 <= given["utilization"] <= 1:
-            raise HarnessError("it is not between 1% and 100%", place="--utilization", way_out="write it like 70%")
+        given["utilization"] = units.portion(given["utilization"], "--utilization")
     from harness.decide import choice
 
     return choice.Demand(requests_per_s=rate, **given)

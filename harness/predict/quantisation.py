@@ -101,7 +101,10 @@ def quantisation(
     listed = list(modules) if kept or any(targets is not None for _, targets in rules) else []
     scheme = _shared(rules, kept, listed, name) if listed else rules[0][0]
     if _asks_another(wanted, scheme):
-        return _another(_BY_DTYPE[wanted], latent=bool(config.get("kv_lora_rank")))
+        # As published 4-bit checkpoints of models that come in fp8 have it: those with latent attention keep it in 16
+        # bits (the hf_quant_config.json of nvidia/DeepSeek-R1-FP4, the config.json of moonshotai/Kimi-K2-Thinking).
+        kept_whole = dict.fromkeys(("attention", "shared", "dense"), 0.0) if config.get("kv_lora_rank") else {}
+        return msgspec.structs.replace(_BY_DTYPE[wanted], **kept_whole)
     if wanted in _BY_DTYPE and wanted != scheme.method and _BY_DTYPE[wanted].compute != scheme.compute:
         way_out = "leave --dtype out, or give the config of the 16-bit checkpoint"
         raise HarnessError(f"{name!r} is stored as {scheme.method}, not as {wanted}", place="--dtype", way_out=way_out)
@@ -119,15 +122,6 @@ def another_checkpoint(config: Mapping[str, Any], name: str, dtype: str) -> list
     if not stored or not _asks_another(wanted, scheme := _rules(stored, name)[-1][0]):
         return []
     return [f"{name} is stored in {scheme.method}: this is the prediction of another checkpoint of it, in {wanted}"]
-
-
-def _another(scheme: Quantisation, *, latent: bool) -> Quantisation:
-    """Return the scheme as published 4-bit checkpoints of models that come in fp8 have it.
-
-    Those with latent attention keep it in 16 bits (the hf_quant_config.json of nvidia/DeepSeek-R1-FP4, the config.json
-    of moonshotai/Kimi-K2-Thinking); others convert every linear layer.
-    """
-    return msgspec.structs.replace(scheme, attention=0.0, shared=0.0, dense=0.0) if latent else scheme
 
 
 def _normal(dtype: str) -> str:

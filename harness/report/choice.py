@@ -119,10 +119,6 @@ def _decodes(choices: Sequence[Choice]) -> bool:
     return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
 
 
-def _money(value: float | None, digits: int = 2) -> str:
-    return MISSING if value is None else f"{value:,.{digits}f}"
-
-
 def _known(choices: Sequence[Choice], spare: int = 0) -> list[Column]:
     known = ["measured" if each.measured else each.constants for each in choices]
     doubted = ["?" if each.doubts and not each.measured else "" for each in choices]
@@ -146,7 +142,7 @@ def _choices(choices: Sequence[Choice], rank: str, *, whole: bool) -> list[Colum
         Column("at C", [number(each.concurrency) for each in choices]),
         Column("ITL ms", [ms(each.itl_s) for each in choices]),
         Column("TTFT ms", [ms(each.ttft_s) for each in choices]),
-        Column("$/h", [_money(each.usd_per_hour) for each in choices]),
+        Column("$/h", [MISSING if each.usd_per_hour is None else f"{each.usd_per_hour:,.2f}" for each in choices]),
         Column("bound by", [limit_name(each.binding_cap or MISSING) for each in choices], words=True, spare=spare(2)),
         *_known(choices, spare(1)),
     ]
@@ -161,7 +157,7 @@ def _fleets(choices: Sequence[Choice]) -> list[Column]:
         Column("GPU", [_cards(each) for each, _ in rows], words=True),
         Column("replicas", [number(each.replicas) for each in fleets]),
         Column("used", [percent(each.utilization) for each in fleets]),
-        Column("$/month", [_money(each.usd_per_month, 0) for each in fleets]),
+        Column("$/month", [number(each.usd_per_month) for each in fleets]),
         Column("W", [number(each.watts) for each in fleets]),
         Column("at C", [number(each.concurrency) for each in fleets]),
         Column("ITL ms", [ms(each.itl_s) for each in fleets]),

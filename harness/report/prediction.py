@@ -274,22 +274,21 @@ def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
 
     on = ", ".join(f"{each:g}" for each in found.fitted_on)
+    why = {each: f"kept: {found.kept.get(each, 'part of a layer’s')}" for each in PARAMETERS}
+    how = ["fitted" if each in found.fitted else why[each] for each in PARAMETERS]
+    unseen = list(dict.fromkeys(row.concurrency for row in found.errors_unseen))
     parameters = [
         Column("", list(PARAMETERS.values()), words=True),
         Column("data sheet", [figure(each, assumed[each]) for each in PARAMETERS]),
         Column("calibrated", [figure(each, getattr(found, each)) for each in PARAMETERS]),
-        Column("", [_how(found, each) for each in PARAMETERS], words=True),
+        Column("", how, words=True),
     ]
     sections = [
         Section(f"{found.model} on {found.gpu}, calibrated on C = {on}", columns=parameters),
         *_errors(found),
-        Section("Notes", lines=[plain(note) for note in (*found.notes, *doubts(found, _unseen(found)))]),
+        Section("Notes", lines=[plain(note) for note in (*found.notes, *doubts(found, unseen))]),
     ]
     return Document(sections=sections)
-
-
-def _unseen(found: Calibration) -> list[float]:
-    return list(dict.fromkeys(row.concurrency for row in found.errors_unseen))
 
 
 def _errors(found: Calibration) -> list[Section]:
@@ -317,10 +316,6 @@ def _errors(found: Calibration) -> list[Section]:
         Section("Root mean square error at the other levels", columns=overall),
         Section("Error of the predicted output tok/s by level", columns=by_level),
     ]
-
-
-def _how(found: Calibration, parameter: str) -> str:
-    return "fitted" if parameter in found.fitted else f"kept: {found.kept.get(parameter, 'part of a layer’s')}"
 
 
 def _signed(error: float | None) -> str:
