@@ -3,7 +3,7 @@
 The run stores the engine's own names in telemetry, and everything that reads a result finds their meaning here, so that
 a table that knows more reads an old result better. A metric is a counter, a gauge or a histogram; of several engines
 behind one page (data parallelism) counters, histograms and some gauges are added, other gauges averaged. Deprecated
-twins of a name are left out: both on one page would count twice. docs/server-metrics.md has the tables for people.
+twins of a name are left out: both on one page would count twice. docs/server-metrics.md has them for people.
 """
 
 from __future__ import annotations
