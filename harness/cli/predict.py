@@ -15,7 +15,7 @@ from harness.cli import deployed, output
 from harness.cli.grouped import Grouped, flag_of, option, under
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from harness.data.prediction import Prediction, SteppedLevel
     from harness.decide.choice import Demand
@@ -191,9 +191,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
         if flags[flag] is None:
             raise HarnessError("two pools need both sizes", place=flag_of(flag), way_out="add it")
     unused = ("simulate", "measured", "calibration", "plot", "rate", "slo", "price", "gpus", "dp", "ep", "rps")
-    for flag in unused:
-        if flags[flag]:
-            raise HarnessError(_ALONE, place=f"--{flag}", way_out="leave it out")
+    _leave_out(flags, unused, _ALONE)
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         raise HarnessError(_ALONE, place="--gpu", way_out="name one card")
     question = deployed.question_of(resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True)
@@ -261,7 +259,9 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     from harness.report import choice as chosen
     from harness.report.document import Document, Section
 
-    _check_several(flags)
+    one = ", or name one card by --gpu" if flags["rps"] is None else ""
+    _leave_out(flags, ("tp", "gpus"), "several cards are tried in every size", f"leave it out{one}")
+    _leave_out(flags, ("plot", "calibration", "simulate"), "it is for one card", "leave it out, or name one by --gpu")
     demand: Demand | None = flags["demand"]
     apart = [flags["gpu"]] if "=" in flags["gpu"] else flags["gpu"].split(",")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in apart if key.strip()]
@@ -305,15 +305,10 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         _show(Document(sections=[Section(lines=lines), *chosen.sections(shown, flags["rank"], whole=whole)]))
 
 
-def _check_several(flags: Mapping[str, Any]) -> None:
-    """Refuse what is of one card in one size."""
-    way_out = "leave it out, or name one card by --gpu" if flags["rps"] is None else "leave it out"
-    for flag in ("tp", "gpus"):
-        if flags[flag] is not None:
-            raise HarnessError("several cards are tried in every size", place=f"--{flag}", way_out=way_out)
-    for flag in ("plot", "calibration", "simulate"):
-        if flags[flag]:
-            raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
+def _leave_out(flags: Mapping[str, Any], names: Iterable[str], fact: str, way_out: str = "leave it out") -> None:
+    for name in names:
+        if flags[name]:
+            raise HarnessError(fact, place=f"--{name}", way_out=way_out)
 
 
 def _demand(flags: Mapping[str, Any]) -> Demand | None:

@@ -31,14 +31,16 @@ def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float |
     best = {"cost": "cheapest", "speed": "fastest", "latency": "shortest", "power": "least"}[rank]
     why = f", the {best} of {len(peers) + 1} cards" if peers else ""
     cap = f"; {limit_name(first.binding_cap)} ends its batch" if first.binding_cap and rank in ("cost", "speed") else ""
-    said = f"Pick {_cards(first)}{_of(first, requests_per_s)}: {_figure(first, rank, least)}{why}{cap}"
+    demand = f" for {number(requests_per_s)} request{'s' * (requests_per_s != 1)}/s" if requests_per_s else ""
+    fleet = f" in {first.fleet.replicas} replica{'s' * (first.fleet.replicas > 1)}{demand}" if first.fleet else ""
+    said = f"Pick {_cards(first)}{fleet}: {_figure(first, rank, least)}{why}{cap}"
     if peers:
         after, figure = peers[0]
         more = abs(figure / least - 1)
         by = "the same" if more < _CLOSE else f"{percent(more)} {'less' if rank == 'speed' else 'more'}"
         said += f". Next is {_cards(after)}: {_figure(after, rank, figure)}, {by}"
     lower = next((each for each in others if guessed(each[0]) and each[1] < least), None)
-    if lower and not guessed(first):
+    if lower:
         better = _figure(lower[0], rank, lower[1])
         said += f". {_cards(lower[0])} might be better at {better}, but its constants are a guess"
     return said + "."
@@ -51,13 +53,6 @@ def gains(found: tuple[float, float] | None) -> list[str]:
     offline, prompts = found
     batch = f"Offline, without limits, it does × {offline:.2g} as many tokens/s. " if offline > 1 + _CLOSE else ""
     return [f"{batch}Prompts alone, as of embeddings, are × {prompts:.2g} as many tokens/s as it decodes."]
-
-
-def _of(choice: Choice, rate: float | None) -> str:
-    if choice.fleet is None or rate is None:
-        return ""
-    n, many = choice.fleet.replicas, "replicas" if choice.fleet.replicas > 1 else "replica"
-    return f" in {n} {many} for {number(rate)} {'request' if rate == 1 else 'requests'}/s"
 
 
 def _figure(choice: Choice, rank: str, figure: float) -> str:
