@@ -263,7 +263,7 @@ def server_lumps(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, DOUBT, brief="answers come whole{}: TTFT is the time of a whole answer")
+@rule(Measured, DOUBT, brief="answers come whole{}: TTFT is the time of an answer")
 def whole_answers(level: Measured) -> Finding | None:
     """Answers were to stream, and nearly all tokens of one come at once."""
     s = level.s
