@@ -83,6 +83,7 @@ def level_summary(
         median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
         usage_tokens=requests.usage_tokens,
         hung=int(np.count_nonzero(requests.silent)) or level.hung,
+        hung_at=_only_place(table, requests.silent),
         silence_s=window.silence(table, start, end),
     )
     return msgspec.structs.replace(measured.s, verdicts=sorted(findings(measured), key=rank))
@@ -381,6 +382,12 @@ def _without_decoding(s: LevelSummary, of: Counted) -> LevelSummary:
         documents_per_s=work if unit is Unit.DOCUMENTS else documents,
         from_send=from_send,
     )
+
+
+def _only_place(table: Table, rows: Bools) -> str:
+    """Return the replica that all marked requests went to; "" where there is one server, or they went to several."""
+    places = {table.url[row] for row in np.flatnonzero(rows)}
+    return places.pop() if len(places) == 1 and len(set(table.url)) > 1 else ""
 
 
 def _events_at_once(table: Table, rows: Bools) -> float | None:

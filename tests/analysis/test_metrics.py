@@ -90,6 +90,14 @@ def test_a_slot_whose_request_hung_is_neither_in_flight_nor_without_a_word() -> 
     assert level_summary(Table.of([*work, cut]), left).in_flight == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize(("others", "place"), [("http://b", ", all at http://a"), ("http://a", "")])
+def test_requests_that_hang_at_one_of_several_replicas_are_said_to_be_there(others: str, place: str) -> None:
+    work = [msgspec.structs.replace(each, url=others) for slot in range(3) for each in steady(1, 30.0)]
+    hung = request(0.5, [], done=40.0, error="client_deadline", url="http://a")
+    (said,) = [each for each in level([*work, hung], 5.0, 25.0, 4).verdicts if each.code == "hung"]
+    assert said.message.startswith(f"1 request hung{place}: in flight")
+
+
 def test_answers_that_end_long_after_their_last_token_have_a_note() -> None:
     late = [request(float(i), [i + 0.1, i + 0.5], done=i + 1.0) for i in range(10)]
     found = level(late, 0.0, 10.0)

@@ -40,6 +40,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int = 0  # between chunks
     median_lag_s: float | None = None
     hung: int = 0  # requests in flight that got nothing
+    hung_at: str = ""  # the replica that all of them went to; "": there is one server, or they went to several
     silence_s: float | None = None  # without a token, though answers streamed
     usage_tokens: float = 0.0  # output tokens of the requests whose usage the server counted
 
@@ -264,11 +265,15 @@ def stalled(level: Measured) -> Finding | None:
     if LevelNote.REFUSED in level.notes:
         message = "the server was gone: connections were refused, which ended the level"
     elif LevelNote.STALLED in level.notes:
-        waiting = f"{level.s.in_flight or 0:.0f} requests were waiting"
-        message = f"no token arrived for so long that the level was ended; {waiting}"
+        waiting = f"{level.hung or level.s.in_flight or 0:.0f} requests were waiting"
+        message = f"no token arrived for so long that the level was ended; {waiting}{_all_at(level)}"
     else:
         return None
     return Finding(message, "see the server's log; measure again once it answers")
+
+
+def _all_at(level: Measured) -> str:
+    return f", all at {level.hung_at}" if level.hung_at else ""
 
 
 @rule(Measured, DOUBT, brief="requests hung{}: their slots did no work")
@@ -279,8 +284,8 @@ def hung(level: Measured) -> Finding | None:
     if not level.hung:
         return None
     return Finding(
-        f"{level.hung} {'request' if level.hung == 1 else 'requests'} hung: in flight much longer than any that "
-        "succeeded, while the others went on; the figures are those of the others",
+        f"{level.hung} {'request' if level.hung == 1 else 'requests'} hung{_all_at(level)}: in flight much longer than "
+        "any that succeeded; the figures are those of the others",
         "see the server's log for requests that never end; --request-timeout gives them up earlier",
     )
 
