@@ -312,6 +312,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     server: dict[str, Fact] = {}  # what it published, and what the operator stated of it
     cache_config: dict[str, str] = {}  # vLLM's, as published
     model_listed: bool = True  # the server's list of models had it, or there was none
+    models_after: list[str] | UnsetType = UNSET  # what a server listed after the load, where that was not the model
     dropped_fields: list[str] = []  # those that the server refused, and those that were to be omitted
     simulated: Simulated | None = None
     gpu: str | None = None

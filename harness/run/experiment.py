@@ -38,7 +38,7 @@ from harness.results import result, spool
 from harness.results.result import Result
 from harness.run import requests
 from harness.run.ending import DaemonExecutor, Ended, RunEnd, Signals, load
-from harness.run.launch import checks, consent, limits, reach
+from harness.run.launch import checks, consent, limits, published, reach
 from harness.run.launch.consent import Agreed
 from harness.run.launch.endpoint import Address, Endpoint, address, probe_lengths
 from harness.spec import scenario as scenarios
@@ -420,6 +420,8 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
         records.close()
     if ended.why is RunEnd.SIGNAL:
         view.note(f"interrupted: writing the results; a second interrupt leaves that to `knee report {folder}`")
+    elif after := await published.listed_after(endpoint):
+        manifest = msgspec.structs.replace(manifest, models_after=after)
     transport = scenario.target.transport
     manifest = describing.ended(manifest, levels, workers, session.placed, ended, transport=transport)
     with signals.finishing():

@@ -108,6 +108,18 @@ def cache_warm(run: Recorded) -> Finding | None:
     return Finding(audit.sentence, "leave --seed out, empty the cache with --reset-cache, or ask for these hits")
 
 
+@rule(Recorded, INVALID)
+def model_replaced(run: Recorded) -> Finding | None:
+    """A server listed another model after the load than before it."""
+    after = run.manifest.models_after
+    if not after:
+        return None
+    return Finding(
+        f"after the load a server listed {few(after)}, not '{run.manifest.model}': it was started with another model",
+        "measure again; the levels before that are of the first model",
+    )
+
+
 @rule(Recorded, DOUBT)
 def shard_missing(run: Recorded) -> Finding | None:
     """Not all machines' shares of a run are here ([scale.md](scale.md))."""

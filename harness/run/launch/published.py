@@ -38,6 +38,7 @@ _MOST_NAMES = 10  # models of a list that are shown
 _LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models
 _LONGEST_FACT = 200  # characters of a version
 _LONGEST_NAME = 512  # characters of a model's name
+_AFTER_S = 2.0  # for the list of models after the load
 _FACTS_S = 10.0  # for a page that need not be there
 _MOST = 2**31  # a limit of tokens or slots beyond this is none
 _ELSEWHERE = ("/metrics", "/prometheus/metrics")  # trtllm-serve has statistics in JSON at the first
@@ -86,6 +87,20 @@ async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, a
     codec = msgspec.structs.replace(endpoint.wire.codec, model=wanted)
     wire = msgspec.structs.replace(endpoint.wire, codec=codec)
     return msgspec.structs.replace(endpoint, model=model, wire=wire, published=Published(facts=facts))
+
+
+async def listed_after(endpoint: Endpoint) -> list[str]:
+    """Return what a server lists now in place of the model that its list had before the load; empty: it has it still.
+
+    A server that does not answer, or has no list, says nothing.
+    """
+    for each in endpoint.replicas or (endpoint,):
+        async with client(each.wire.target, connect_s=_AFTER_S) as api:
+            answer = await page(api, each.address.path(each.address.root + "/models"), _AFTER_S)
+        served = [entry["id"] for entry in (entries(answer) if answer else ()) if is_name(entry.get("id"))]
+        if endpoint.model.name in each.model.models and served and endpoint.model.name not in served:
+            return served[:_MOST_NAMES]
+    return []
 
 
 def lacks(model: Model, where: Address) -> HarnessError:

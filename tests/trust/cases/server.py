@@ -79,8 +79,8 @@ Answer = Callable[[Call], object]
 
 
 @contextlib.contextmanager
-def endpoint(answer: Answer, *, models: bool = True) -> Iterator[str]:
-    """An endpoint that answers so; its address."""
+def endpoint(answer: Answer, *, models: bool = True, model: Callable[[], str] = lambda: "toy") -> Iterator[str]:
+    """An endpoint that answers so, and lists the model that it has by then; its address."""
     calls = 0
 
     def script(request: Request) -> None:
@@ -89,7 +89,7 @@ def endpoint(answer: Answer, *, models: bool = True) -> Iterator[str]:
             calls += 1
             answer(Call(request, calls - 1))
         elif models and request.path.endswith("/models"):
-            request.answer(200, b'{"object": "list", "data": [{"id": "toy", "object": "model"}]}')
+            request.answer(200, json.dumps({"object": "list", "data": [{"id": model(), "object": "model"}]}).encode())
         else:
             request.answer(404, b'{"detail": "Not Found"}')
 

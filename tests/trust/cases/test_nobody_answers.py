@@ -20,8 +20,10 @@ from tests.trust.cases.server import Call, endpoint
 pytestmark = pytest.mark.slow
 
 
-def run(out: Path, answer: Callable[[Call], object], **options: Any) -> Summary:
-    with endpoint(answer) as url:
+def run(
+    out: Path, answer: Callable[[Call], object], model: Callable[[], str] = lambda: "toy", **options: Any
+) -> Summary:
+    with endpoint(answer, model=model) as url:
         usual: dict[str, Any] = {"input_tokens": 32, "output_tokens": 8, "workers": 1}
         return harness.run(url, out=out, **usual | options).summary
 
@@ -112,6 +114,23 @@ def test_a_server_that_hangs_ends_the_search_with_since_when(tmp_path: Path) -> 
     assert exit_status(found) == 3
     assert any(step.reason.startswith("stopped: ") for step in found.ramp)
     assert "stalled" in {code for level in found.levels for code in codes(level)}
+
+
+@pytest.mark.parametrize(("after", "replaced"), [("other", True), ("toy", False)])
+def test_a_server_that_lists_another_model_after_the_load_is_an_invalid_run(
+    tmp_path: Path, after: str, replaced: bool
+) -> None:
+    loaded: list[Call] = []
+
+    def good(call: Call) -> None:
+        if not call.is_check:
+            loaded.append(call)
+        call.good()
+
+    found = run(tmp_path / "run", good, lambda: after if loaded else "toy", levels=[1], level_seconds=1)
+    said = [each for each in found.verdicts if each.code == "model_replaced"]
+    assert bool(said) is replaced
+    assert exit_status(found) == (3 if replaced else 0)
 
 
 def test_a_prompt_that_takes_long_and_answers_that_come_whole_are_no_silence(tmp_path: Path) -> None:
