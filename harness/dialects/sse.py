@@ -3,9 +3,9 @@
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
 event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a
 field `error:` as llama-server writes it, comes out as `error: ` and its text, which no JSON begins with, so that the
-common event needs no further check. Beyond it, as clients that read line by line take such streams: a data line with a
-whole JSON object is an event though no blank line follows, and lines without any field are a proxy's words, which come
-out as they are.
+common event needs no further check. Beyond it, as clients that read line by line take such streams: where a second
+data line follows one with a whole JSON object each line is an event, from then on as it comes, and lines without any
+field are a proxy's words, which come out as they are.
 
 Memory is bounded: one unfinished event a stream, at most `LONGEST` of it, and all the unfinished events of a process
 at most `TOGETHER`. Beyond that the stream is cut off: `TOO_LONG` is the last that comes out.
@@ -33,7 +33,7 @@ _WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts for TO
 class EventParser:
     """Parses one stream; `feed` returns the data of every event that the bytes complete."""
 
-    __slots__ = ("_counted", "_cr", "_cut_off", "_early", "_tail", "unparted")
+    __slots__ = ("_counted", "_cr", "_cut_off", "_tail", "unparted")
 
     media: ClassVar[str] = EVENTS
     buffered: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
@@ -42,7 +42,6 @@ class EventParser:
         self._tail = bytearray()  # the event that is not finished, with LF line ends
         self._cr = False  # the last byte was a CR: an LF after it ends no second line
         self._cut_off = False
-        self._early = False  # the last event came out by its line alone: is a blank one to follow?
         self.unparted = False  # events are not parted by blank lines
         self._counted = 0  # this stream's share of `buffered`
 
@@ -58,8 +57,6 @@ class EventParser:
                 piece = piece[1:]
             self._cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if self._early:
-            self._early, self.unparted = False, self.unparted or not piece.startswith(b"\n")
         if self._tail or not piece.endswith(b"\n\n"):
             piece = self._whole(piece)
         out = []
@@ -83,7 +80,7 @@ class EventParser:
 
         What is fed again is one piece with the read after it, so `most` is far less than the longest event.
         """
-        if self._cr or self._cut_off or self._early or self.unparted or len(self._tail) > most:
+        if self._cr or self._cut_off or self.unparted or len(self._tail) > most:
             return None
         tail = bytes(self._tail)
         self._tail.clear()
@@ -103,9 +100,11 @@ class EventParser:
                 whole = self._short(whole)
         else:
             tail += piece
-            if piece.endswith(b"\n") and _is_object(bytes(tail.partition(b"\n")[0])):
-                whole, self._early = bytes(tail), True
-                self._tail = tail = bytearray()
+        begun = tail.find(b"\ndata:", max(0, len(tail) - len(piece) - 6)) >= 0  # with these bytes
+        if self.unparted or (begun and _is_object(bytes(tail.partition(b"\n")[0]))):
+            self.unparted, cut = True, tail.rfind(b"\n") + 1
+            whole += bytes(tail[:cut])
+            self._tail = tail = tail[cut:]
         if self._counted or len(tail) > _WORTH_COUNTING:
             self._count(len(tail))
         if self._cut_off:
