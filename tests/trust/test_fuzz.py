@@ -202,7 +202,7 @@ def test_single_bytes_of_a_long_line_cost_the_same_each() -> None:
     stream = EventParser()
     for _ in range(300_000):
         stream.feed(b"x")
-    assert stream.end() == []
+    assert stream.end() == [b"x" * 300_000], "a line without a field comes out as it is"
 
 
 # The script.
