@@ -67,8 +67,8 @@ def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> Clien
 
 def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float:
     """Return how late the clock's stamps were on average, of the latest worker; seconds, 0 for the kernel's."""
-    delays = (s for s in samples if s.metric.endswith("/read_delay_mean_s"))
-    return max((s.value for s in delays if window[0] <= s.time_s <= window[1]), default=0.0)
+    inside = (s for s in samples if window[0] <= s.time_s <= window[1])
+    return max((s.value for s in inside if s.metric.endswith("/read_delay_mean_s")), default=0.0)
 
 
 def pauses(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, float]:
