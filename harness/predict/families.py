@@ -251,7 +251,7 @@ def indices(config: Config, field: str) -> list[int]:
     found = config.get(field) or []
     if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
         raise config.refused(field, str(found))
-    return found
+    return [int(each) for each in found]  # a flag, as true, is 1
 
 
 _KINDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}

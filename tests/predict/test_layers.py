@@ -111,6 +111,7 @@ def test_which_layers_have_experts_follows_from_the_familys_own_fields():
     assert sparse(deepseek) == 58
     assert sparse(deepseek, moe_layer_freq=2) == 29  # 4, 6, … 60
     assert sparse(deepseek, moe_layer_freq=[0] * 60 + [1]) == 1
+    assert sparse(deepseek, moe_layer_freq=[False] * 60 + [True]) == 1
     assert sparse(model_config("llama-4-maverick")) == 24
     assert sparse(model_config("nemotron-3-nano-30b-a3b")) == 23
     assert sparse(LLAMA) == sparse(LLAMA, num_experts=0) == 0
