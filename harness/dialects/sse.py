@@ -156,7 +156,8 @@ def _is_object(line: bytes) -> bool:
 def _data(block: bytes) -> list[bytes]:
     """Return the data of one event, from all of its lines; of each line where no blank ones part the events."""
     data, name, error, fields = [], b"", None, False
-    for line in block.removeprefix(_BOM).split(b"\n"):
+    block = block.removeprefix(_BOM).strip(b"\n")  # blank lines too many are of no event, wherever the stream is cut
+    for line in block.split(b"\n") if block else ():
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         fields = fields or field in _FIELDS
@@ -171,7 +172,7 @@ def _data(block: bytes) -> list[bytes]:
     if error is not None:
         return [b"error: " + error]
     if not fields:
-        return [block]
+        return [block] if block else []
     if len(data) > 1 and _is_object(b"data:" + data[0]):
         return data
     return [b"\n".join(data)] if data else []

@@ -62,3 +62,10 @@ def test_an_event_comes_with_the_byte_that_completes_it_whatever_its_line_ends()
         stream = EventParser()
         assert stream.feed(data[:-1]) == []
         assert stream.feed(data[-1:]) == [b"x"]
+
+
+def test_a_blank_line_too_many_changes_no_words_wherever_the_stream_is_cut() -> None:
+    stream = b"da\n\n\nta: words\n\ndata: 1\n\n\n"
+    for at in range(1, len(stream)):
+        parser = EventParser()
+        assert parser.feed(stream[:at]) + parser.feed(stream[at:]) == [b"da", b"ta: words", b"1"], at
