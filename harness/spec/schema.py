@@ -5,6 +5,7 @@ What fields may be together is left to `rules`: `knee run FILE --print-scenario`
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import msgspec
@@ -24,6 +25,9 @@ def schema() -> dict[str, Any]:
     """Return the schema, as plain data."""
     found = msgspec.json.schema(Scenario)
     tables: dict[str, Any] = found["$defs"]
+    for each in tables.values():
+        if "description" in each:  # a docstring: Python before 3.13 leaves its indentation
+            each["description"] = inspect.cleandoc(each["description"])
     for table, key in (*reading.SECONDS, *reading.COUNTS, *reading.SIZES, ("ramp", "max_ttft")):
         _may_be_text(_table(tables, table)["properties"][key])
     for name, keys in _OF_TABLES.items():
