@@ -130,7 +130,7 @@ class Posterior(msgspec.Struct, frozen=True, eq=False):
         edges = np.append(self.log_S - self.width / 2, self.log_S[-1] + self.width[-1] / 2)
         by_corner = self.weights.sum((2, 3))
         mass = np.zeros(len(edges))
-        for w in sorted(set(self.forms[:, 1].tolist())):
+        for w in np.unique(self.forms[:, 1]):
             sd = np.sqrt((_CORNER[0] * w) ** 2 + _CORNER[1] ** 2 + self.width**2 / 12)
             mass += _normal((edges[:, None] - self.log_S + _BEFORE * w) / sd) @ by_corner[:, self.forms[:, 1] == w].sum(
                 1
@@ -343,7 +343,7 @@ def draw(posterior: Posterior, N: Floats, count: int, rng: np.random.Generator) 
 
 def grid(*loads: Floats) -> Floats:
     """Return these loads in order, those that only rounding tells apart once; a chord between them has no slope."""
-    return np.exp(sorted(set(np.round(np.log(np.concatenate(loads)), 9).tolist())))
+    return np.exp(np.unique(np.round(np.log(np.concatenate(loads)), 9)))
 
 
 def _cells(posterior: Posterior, count: int, rng: np.random.Generator) -> tuple[Ints, ...]:

@@ -227,7 +227,7 @@ def between(values: Floats, errors: Floats, group: Ints) -> float:
     counts = np.bincount(group)
     known = ((counts > 1) & ~np.isnan(np.bincount(group, errors)))[group]
     values, errors, group = values[known], errors[known], group[known]
-    n, freedom, variance = len(counts), len(values) - np.count_nonzero(np.bincount(group)), 0.0
+    n, freedom, variance = len(counts), len(values) - len(np.unique(group)), 0.0
     for _ in range(_NEWTON):
         w = 1 / (errors**2 + variance)
         total = np.bincount(group, w, n)
