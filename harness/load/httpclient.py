@@ -195,7 +195,7 @@ class HttpxTransport:
             raise
         finally:
             exchange.done_ns = exchange.done_ns or now()
-            exchange.take(exchange.done_ns, None)
+            self._selector.events += exchange.take(exchange.done_ns, None)
 
     async def _send_request(self, exchange: Exchange, request: httpx.Request) -> None:
         request.extensions["trace"] = _Moments(exchange)

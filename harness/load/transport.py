@@ -20,6 +20,7 @@ from harness.base.errors import ProtocolError
 from harness.data.record import ABANDONED
 from harness.dialects import decoder, refusals
 from harness.dialects.dialect import Decoder
+from harness.dialects.document import JSON
 from harness.dialects.sse import EVENTS
 from harness.dialects.unlisted import UNREADABLE, error_words, printable
 from harness.load.http1 import ResponseParser, decompressed, is_readable, media_type
@@ -118,8 +119,7 @@ class Exchange:
     def take(self, stamp: int, piece: bytes | None) -> int:
         """Decode one body piece, None at the end; returns the token-carrying chunks in it."""
         if piece is None:
-            self._end(stamp)
-            return 0
+            return self._end(stamp)
         carried = self._decode(stamp, piece) if self.response.streams else self._take_start(stamp, piece)
         if (stream := self.stream) is not None and stream.decoded() and self.response.streams:
             stream.resume(self._usual())
@@ -137,8 +137,8 @@ class Exchange:
             self.connection.await_end(self)
         return carried
 
-    def _end(self, stamp: int) -> None:
-        """Judge the response, of which no more comes."""
+    def _end(self, stamp: int) -> int:
+        """Judge the response, of which no more comes; return 1 if its tokens are in one document, read only now."""
         if (stream := self.stream) is not None:
             self.stream = None
             received, late, begun = stream.end()
@@ -160,6 +160,7 @@ class Exchange:
             self.error = self.message = ""
             self.noted.append(cut)
         self.complete = True
+        return len(decoded.arrivals) if self._decoder.media == JSON else 0
 
     def _usual(self) -> decoder.Usual | None:
         """Return how the usual events of the rest may be decoded elsewhere; None: they may not."""

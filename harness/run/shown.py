@@ -12,6 +12,7 @@ from harness.search.level import Phase
 from harness.search.timing import LevelTiming
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
+from harness.workload import shape
 
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
 
@@ -24,7 +25,12 @@ class Shown:
         self._warned: set[int] = set()  # levels in which it was noted that the client limits
         self._silence_noted_s = 0.0  # how long without a token was last noted
         prompts, unit, texts = endpoint.prompts, facts.unit, facts.inputs
-        amounts = {Unit.INPUT_TOKENS: texts * (prompts.tokens or prompts.count or 1), Unit.DOCUMENTS: texts}
+        answer = 1 if scenario.target.streams else shape.of(scenario).mean().output_tokens or 1
+        amounts = {
+            Unit.OUTPUT_TOKENS: answer,
+            Unit.INPUT_TOKENS: texts * (prompts.tokens or prompts.count or 1),
+            Unit.DOCUMENTS: texts,
+        }
         self._amount = amounts.get(unit, 1)  # of work in one event
         if not unit.decodes:
             view.unit = unit.per_s

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.dialects import DIALECTS
 from harness.dialects.decoder import StreamDecoder
 from harness.load import sockets
 from harness.load.loop import HotSelector, Stamping, new_loop
@@ -104,6 +105,26 @@ def test_every_dialect_s_stream_becomes_two_stamped_tokens(name: str, wire: str)
     assert (exchange.error, exchange.decoded.output_tokens, len(exchange.decoded.arrivals)) == ("", 2, 2)
     assert exchange.sent_ns < exchange.decoded.arrivals[0] <= exchange.decoded.arrivals[1] <= exchange.done_ns
     assert exchange.complete
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        ("chat", b'{"choices": [{"message": {"content": "a b"}, "finish_reason": "stop"}]}'),
+        ("completions", b'{"choices": [{"text": "a b", "finish_reason": "stop"}]}'),
+    ],
+)
+def test_an_answer_that_does_not_stream_is_heard_of_when_it_is_over(api: str, body: bytes) -> None:
+    """A level of them whose chunks were never counted was ended as one that nobody answers."""
+    whole = DIALECTS[api].whole
+    assert whole is not None
+    exchange = Exchange("0", whole())
+    exchange.response.take_head(200, {"content-type": "application/json"})
+    assert [exchange.take(1, body[:9]), exchange.take(2, body[9:]), exchange.take(3, None)] == [0, 0, 1]
+    assert exchange.error == ""
+    failed = Exchange("1", whole())
+    failed.response.take_head(503, {})
+    assert [failed.take(1, b"busy"), failed.take(2, None)] == [0, 0]
 
 
 @every_wire
