@@ -26,3 +26,9 @@ def test_each_kind_has_one_note_with_its_details_and_how_many_answers_had_it() -
 def test_a_code_of_a_later_version_is_shown_as_it_is() -> None:
     row = msgspec.structs.replace(request(0.0, [0.5]), noted="new:thing")
     assert read.findings(Answered(LEVEL, [row]))[0].message == "new thing (1 of 1 answers)"
+
+
+def test_an_answer_that_was_read_in_spite_of_two_things_of_a_kind_is_one_answer() -> None:
+    row = msgspec.structs.replace(request(0.1, [0.5]), noted="left_out:usage.prompt_tokens,left_out:usage.total_tokens")
+    (found,) = read.findings(Answered(LEVEL, [row]))
+    assert found.message.endswith("usage.prompt_tokens, usage.total_tokens (1 of 1 answers)")

@@ -280,9 +280,10 @@ def read(level: Answered) -> Iterator[Finding]:
     details: dict[str, dict[str, None]] = defaultdict(dict)
     own = level.own
     for record in own:
-        for noted in filter(None, record.noted.split(",")):
-            kind, _, detail = noted.partition(":")
+        noted = [each.partition(":") for each in record.noted.split(",") if each]
+        for kind in {kind for kind, _, _ in noted}:
             counts[kind] += 1
+        for kind, _, detail in noted:
             details[kind][detail or _DETAILS.get(kind, "")] = None
     for kind, count in sorted(counts.items()):
         yield Finding(f"{_words(kind, list(details[kind])[:_FEW])} ({count} of {len(own)} answers)", kind=kind)
