@@ -45,7 +45,6 @@ from harness.spec.scenario import Ramp, Scenario
 from harness.spec.work import means
 from harness.stacks import command as commands
 from harness.stacks import endpoint
-from harness.stacks.command import Command
 from harness.stacks.server import RefusedError
 from harness.workload import shape
 
@@ -168,7 +167,7 @@ def read(folder: Path) -> Tuning:
     return found
 
 
-def command_of(found: Tuning, scenario: Scenario, setting: str) -> Command:
+def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Command:
     """Return the command that starts the server with a setting, on port 8000."""
     stack = with_setting(found.stack, next(each for each in found.settings if each.name == setting), scenario)
     return endpoint.command(stack, stacked.model(stack, scenario), 8000, composed=False)

@@ -272,7 +272,7 @@ def whole_answers(level: Measured) -> Finding | None:
         return None
     return Finding(
         f"{at_once:.3g} of an answer's {length:.3g} tokens come at once: TTFT is the time of a whole answer, and "
-        "nothing tells its phases apart; throughput and E2E stand",
+        "prefill and decode cannot be told apart; throughput and E2E are right",
         "let the proxy before the server pass events on as they come (nginx: proxy_buffering off), or ask for whole "
         "answers: --no-stream",
     )
