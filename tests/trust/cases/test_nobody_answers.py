@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -133,7 +134,7 @@ def test_a_server_that_lists_another_model_after_the_load_is_an_invalid_run(
     assert exit_status(found) == (3 if replaced else 0)
 
 
-def test_a_prompt_that_takes_long_and_answers_that_come_whole_are_no_silence(tmp_path: Path) -> None:
+def test_a_prompt_that_takes_long_is_no_silence(tmp_path: Path) -> None:
     def slow(call: Call) -> None:
         time.sleep(6.0)
         call.good()
@@ -141,3 +142,17 @@ def test_a_prompt_that_takes_long_and_answers_that_come_whole_are_no_silence(tmp
     found = run(tmp_path / "run", slow, levels=[1, 4], level_seconds=7)
     assert not {"stalled", "silence", "hung"} & {code for level in found.levels for code in codes(level)}
     assert found.complete
+
+
+def test_answers_that_come_whole_are_no_silence(tmp_path: Path) -> None:
+    def whole(call: Call) -> None:
+        time.sleep(0.0 if call.is_check else 6.0)
+        message = {"role": "assistant", "content": "a b c d e f g h"}
+        usage = {"prompt_tokens": 32, "completion_tokens": 8, "total_tokens": 40}
+        body = {"choices": [{"index": 0, "message": message, "finish_reason": "length"}], "usage": usage}
+        call.request.answer(200, json.dumps(body).encode())
+
+    found = run(tmp_path / "run", whole, levels=[1, 4], level_seconds=14, stream=False)
+    assert not {"stalled", "silence", "hung"} & {code for level in found.levels for code in codes(level)}
+    assert found.complete
+    assert [level.errors for level in found.levels] == [0, 0]
