@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from harness.analysis import (
     answer,
@@ -36,7 +36,7 @@ from harness.data import server_metrics
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.prediction import Prediction
+from harness.data.prediction import Agents, Prediction, crossing
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
 from harness.data.server_metrics import Figure
@@ -107,6 +107,7 @@ def summarise(run: Result) -> Summary:
         curve=fitted,
         knees=knees,
         prediction=prediction,
+        agents=_held(run.manifest.agents, of_ramp),
         cost=cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         ramp=_ramp(run),
@@ -205,6 +206,18 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
             each = [float(np.interp(x, C, seconds)) * max(1.0, x / C[-1]) for x in fitted.settle.levels]
             fitted = msgspec.structs.replace(fitted, settle=msgspec.structs.replace(fitted.settle, seconds=sum(each)))
     return fitted
+
+
+def _held(predicted: Agents | UnsetType, levels: Sequence[LevelSummary]) -> Agents | UnsetType:
+    """Return the prediction with how many agents the cache held."""
+    if not predicted or not predicted.kept_input_fraction:
+        return predicted
+    shares = [
+        (float(level.concurrency), level.cached_input_fraction)
+        for level in levels
+        if level.concurrency and level.cached_input_fraction is not None and usable(level, Purpose.ANSWER)
+    ]
+    return msgspec.structs.replace(predicted, measured_holds=crossing(shares, predicted.needed))
 
 
 def _ramp(run: Result) -> list[RampStep]:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from harness.data.machines import Amount, Card, Client, Count, Host, Machine, Natural
-from harness.data.prediction import Prediction
+from harness.data.prediction import Agents, Prediction
 from harness.data.record import FORMAT, check_format
 from harness.data.summary import RampStep
 from harness.spec import classes, recipe, scenario, shard
@@ -324,6 +324,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     gpu_facts: list[Card] | None = None  # where the GPUs are on this machine
     machine: Machine | None = None  # where its cores serve
     prediction: Prediction | None = None  # made before any load
+    agents: Agents | UnsetType = UNSET  # predicted before any load, where requests belong together
     roof: Roof | None = None
     stack: StackStart | UnsetType = UNSET  # where `knee stacks run` started the server
     quality: UnloadedAnswers | UnsetType = UNSET  # where the scenario has canaries

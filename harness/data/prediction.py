@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from harness.data.views import Spread
+
+HELD = 0.9  # of the hits of a cache that keeps all: with less, it no longer holds the agents
 
 
 class Band(msgspec.Struct, frozen=True):
@@ -150,6 +153,50 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     scaling_efficiency: float | None = None  # throughput of n GPUs over n times that of one
     notes: list[str] = []
     gap: Gap | None = None  # where the measurement leaves it
+
+
+class AgentLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """So many agents, sessions or tasks at once, as the step machine serves them."""
+
+    concurrency: int
+    cached_input_fraction: float  # of the prompt tokens, from the prefix cache
+    output_tokens_per_s: float
+    requests_per_s: float
+    ttft_s: float  # mean
+    ttft_by_turn_s: list[float | None]  # of all first, second, … requests; the last: and all later
+
+
+class Agents(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prefix cache serves agents, and how many of them it holds."""
+
+    kv_tokens: int  # of all replicas
+    block_size: int  # tokens of a block as it was worked out: the server's own, or several of them
+    kept_input_fraction: float | None  # of the prompt tokens, by a cache that keeps all; None: no reuse is asked
+    holds: int | None  # the most agents with 90 % of those hits; None: not passed by the levels
+    levels: list[AgentLevel]
+    measured_holds: float | None = None  # the same by the levels of the run, interpolated; None: not passed
+
+    @property
+    def needed(self) -> float:
+        """Return the share of the prompt tokens from which on the cache holds all agents."""
+        return HELD * (self.kept_input_fraction or 0.0)
+
+
+def crossing(shares: Sequence[tuple[float, float]], needed: float) -> float | None:
+    """Return the load up to which (load, share) is as needed, between two of them by a straight line over log load.
+
+    None where all are, or the lowest is not.
+
+    >>> crossing([(1, 0.9), (4, 0.9), (16, 0.3)], 0.6)
+    8.0
+    """
+    ordered = sorted(shares)
+    for (low, more), (high, less) in pairwise(ordered):
+        if less < needed <= more:
+            return float(low * (high / low) ** ((more - needed) / (more - less)))
+        if more < needed:
+            break
+    return None
 
 
 class Achieved(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from harness.data.judgement import CurveState, Verdict
 from harness.data.levels import AnswerQuality, LevelSummary
-from harness.data.prediction import Prediction
+from harness.data.prediction import Agents, Prediction
 from harness.data.record import FORMAT, Level
 from harness.data.roles import Role
 from harness.data.views import Ends, Spread, Value
@@ -256,6 +256,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
     node_losses: list[NodeLoss] | UnsetType = UNSET  # not in the file where no replica was lost
     unloaded_quality: AnswerQuality | UnsetType = UNSET  # of the canaries before the load; not in the file without any
+    agents: Agents | UnsetType = UNSET  # predicted and measured hits; not in the file without a prediction of them
     counted: str | UnsetType = UNSET  # agents, where a level counts them; else not in the file
 
     @property

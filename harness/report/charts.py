@@ -124,6 +124,38 @@ def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxy
     )
 
 
+def hits(summary: Summary, expected: float | None) -> Chart:
+    """Return the share of the prompt tokens that the cache served against load, measured and predicted.
+
+    `expected` is what a cache that keeps all serves. No points where no reuse is asked, or where nothing counts it.
+    """
+    points = [
+        Datum(x, 100 * share, hover=(f"{load_of(level)}: {percent(share)} of the prompt tokens cached",))
+        for x, _, level in measured(summary)
+        if (share := level.cached_input_fraction) is not None
+    ]
+    series = [Series(name="measured", tone="measured", points=points, line="solid", marker="dot")]
+    guides = []
+    if summary.agents:
+        predicted = [Datum(each.concurrency, 100 * each.cached_input_fraction) for each in summary.agents.levels]
+        line = Series(name="predicted", tone="predicted", points=predicted, line="dashed", marker="square")
+        series.insert(0, line)
+        if (holds := summary.agents.holds) is not None:
+            label = f"the cache holds {holds:,}, predicted"
+            guides.append(Guide(at=float(holds), tone="cap", line="dotted", label=label))
+    if expected:
+        label = f"a cache that keeps all: {percent(expected)}"
+        guides.append(Guide(at=100 * expected, axis="y", tone="cap", line="dashed", label=label))
+    return Chart(
+        name="hits",
+        title="Prompt tokens from the prefix cache",
+        x=load_axis(summary, octaves=0.8),
+        y=Scale(label="%", ends=(0, 106)),
+        series=series if expected and points else [],
+        guides=guides,
+    )
+
+
 # How a quantile's line and points differ from the others' where colours do not.
 _QUANTILES: dict[str, tuple[Stroke, Marker]] = {
     "mean": ("dotted", "ring"),

@@ -65,6 +65,7 @@ def report(
     unit = unit_of(summary)
     slo = manifest.scenario.slo
     latencies = [charts.latency(summary, name, slo) for name in charts.latencies(unit)]
+    hits = charts.hits(summary, manifest.workload.expected_hit_rate or None)
     tradeoff = [charts.frontier(summary)] if unit.decodes else []
     alt = f"{unit.capitalize()} per second against {summary.load_unit}"
     knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
@@ -75,6 +76,7 @@ def report(
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("What if", what_if=what_if.of_run(manifest, summary)),
         doc.Section("Latency against load", charts=latencies),
+        doc.Section("The prefix cache against load", charts=[hits] if hits.series else []),
         doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
         doc.Section("By class and by replica", charts=breakdown.by_part(summary)),
         level_table.by_load(summary, LEVELS),

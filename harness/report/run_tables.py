@@ -167,6 +167,8 @@ def _first_uses(summary: Summary) -> doc.Section:
 def _sessions(summary: Summary) -> doc.Section:
     """Return a row for each level; times in seconds."""
     rows = [_At(level, level.sessions) for level in summary.levels if level.sessions]
+    levels = summary.agents.levels if summary.agents else []
+    predicted = {each.concurrency: each.cached_input_fraction for each in levels}
     heads: dict[str, Callable[[_At[SessionSummary]], str]] = {
         **_load(summary),
         "sessions\nin flight": lambda x: number(x.of.in_flight),
@@ -180,6 +182,7 @@ def _sessions(summary: Summary) -> doc.Section:
         "latency s\np99": lambda x: number(x.of.latency_s.p99),
         "last token\ns p50": lambda x: number(x.of.last_token_s.p50),
         "cached": lambda x: percent(x.of.cached_fraction.mean) if x.of.cached_fraction else MISSING,
+        "cached,\npredicted": lambda x: percent(predicted.get(x.level.concurrency or 0)),
         "cached, turn by turn": lambda x: " ".join(percent(each) for each in x.of.cached_by_turn or ()) or MISSING,
     }
     return _table("Sessions", rows, heads)

@@ -14,7 +14,7 @@ from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.machines import Client, ClientCalibration
 from harness.data.manifest import Manifest, Sampling, Session, Simulated, Workload
-from harness.data.prediction import Prediction
+from harness.data.prediction import Agents, Prediction
 from harness.load.messages import Codec
 from harness.load.workers import Workers
 from harness.observe import host
@@ -22,10 +22,11 @@ from harness.observe.gpu import Gpus
 from harness.predict import roofline, served
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
-from harness.run import calibrate, prediction
+from harness.run import agents, calibrate, prediction
 from harness.run.ending import Ended, RunEnd, receive_path, timestamp_source
 from harness.run.launch import published
 from harness.run.launch.endpoint import Endpoint, probe_lengths
+from harness.run.launch.endpoint import source as sourced
 from harness.run.levels import Levels
 from harness.run.prediction import predict
 from harness.sim.profile import Profile
@@ -35,6 +36,7 @@ from harness.spec.shard import Shard
 from harness.spec.work import Unit
 from harness.workload import hit_rate, image, shape
 from harness.workload.request import Request
+from harness.workload.tasks import Tasks
 
 _BLOCK = 16  # tokens of a block of a prefix cache, where the server does not publish it: vLLM's on GPUs
 
@@ -62,9 +64,13 @@ async def first(
         note(text)
     of_card = None if profile else served.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
     deployed = (profile.model, profile.deployment) if profile else of_card
-    simulated = _simulated(scenario, endpoint, profile)
+    simulated, workload = _simulated(scenario, endpoint, profile), _workload(scenario, endpoint)
+    held = await _agents(scenario, endpoint, profile, deployed, workload.expected_hit_rate or None)
+    if held is not None:
+        notes.append(agents.sentence(held, scenario.counted))
+        note(notes[-1])
     made, unpredicted = await _predicted(scenario, endpoint, deployed, simulated=simulated is not None)
-    notes += unpredicted
+    notes += unpredicted if held is None else []
     shown, spec = scenarios.shown(scenario, endpoint.wire.secrets), scenario.hardware
     card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
     return Manifest(
@@ -74,7 +80,7 @@ async def first(
         harness_version=__version__,
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
-        workload=_workload(scenario, endpoint),
+        workload=workload,
         url="sim:" if profile else endpoint.address.place,
         urls=[each.address.place for each in endpoint.replicas] or UNSET,
         model=endpoint.model.name,
@@ -94,6 +100,7 @@ async def first(
         gpu_facts=cards,
         machine=found.machine,
         prediction=made,
+        agents=held or UNSET,
         roof=roofline.data_sheet_roof(*deployed) if deployed else None,
         quality=endpoint.alone.canaries or UNSET,
         cache=endpoint.alone.cache or UNSET,
@@ -114,10 +121,35 @@ async def _predicted(
     return await asyncio.to_thread(predict, scenario, endpoint, *deployed, simulated=simulated), []
 
 
+async def _agents(
+    scenario: Scenario,
+    endpoint: Endpoint,
+    profile: Profile | None,
+    deployed: tuple[Model, Deployment] | None,
+    kept: float | None,
+) -> Agents | None:
+    """Return what a prefix cache is to serve sessions and tasks; None where that cannot be known."""
+    caching = endpoint.published.cache_config.get("enable_prefix_caching") != "False"
+    if profile is not None:
+        caching = profile.deployment.prefix_caching
+    if deployed is None or not caching or not scenario.has_tasks or scenario.load.is_open:
+        return None
+    made, where = deployed
+    where = msgspec.structs.replace(where, block_size=_block(endpoint))
+    source, levels = sourced(scenario, endpoint.prompts), prediction.levels(scenario)
+    template = max(0, endpoint.prompts.added_tokens)
+    assert isinstance(source, Tasks)
+    return await asyncio.to_thread(agents.predict, made, where, source, levels, kept, template=template)
+
+
+def _block(endpoint: Endpoint) -> int:
+    """Return the tokens of a block of the server's prefix cache."""
+    published = endpoint.published.cache_config.get("block_size", "")
+    return (int(published) if published.isdecimal() and len(published) < 7 else 0) or _BLOCK
+
+
 def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:
-    mean, published = shape.of(scenario).mean(), endpoint.published.cache_config.get("block_size", "")
-    block = int(published) if published.isdecimal() and 0 < len(published) < 7 else 0
-    prompts = endpoint.prompts
+    mean, prompts = shape.of(scenario).mean(), endpoint.prompts
     template = max(0, prompts.added_tokens)
     return Workload(
         input_tokens=mean.input_tokens,
@@ -129,7 +161,7 @@ def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:
         tokens_per_word=prompts.tokens_per_word,
         probe_lengths=probe_lengths(scenario, endpoint),
         expected_hit_rate=hit_rate.expected(
-            scenario, block=block or _BLOCK, template_tokens=template, rows=prompts.rows
+            scenario, block=_block(endpoint), template_tokens=template, rows=prompts.rows
         ),
         images=scenario.workload.images,
         image_bytes=image.request_bytes(scenario.workload) or UNSET,

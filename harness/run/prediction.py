@@ -44,15 +44,15 @@ def predict(
     scenario: Scenario, endpoint: Endpoint, of: model.Model, where: deployment.Deployment, *, simulated: bool
 ) -> Prediction:
     """Predict the levels that the run may reach, from the data sheet; a second time from --calibration."""
-    levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
+    asked = levels(scenario)
     lengths, cached = _as_counted(scenario, endpoint.prompts), where.prefix_hit or shape.cached_share(scenario)
     where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
-    notes = claims.notes(of, where, means(lengths), levels)
-    made = roofline.predict(of, where, lengths, levels, simulated=simulated, slo=slo, price=price, notes=notes)
+    notes = claims.notes(of, where, means(lengths), asked)
+    made = roofline.predict(of, where, lengths, asked, simulated=simulated, slo=slo, price=price, notes=notes)
     if path is None:
         return made
-    both = calibrated(of, where, lengths, levels, calibration(path), slo=slo, price=price)
+    both = calibrated(of, where, lengths, asked, calibration(path), slo=slo, price=price)
     return msgspec.structs.replace(made, calibrated=both)
 
 
@@ -67,9 +67,11 @@ def _as_counted(scenario: Scenario, prompts: Prompts) -> MeanLengths | Mixture:
     return [(max(P, fewest), G) for P, G in lengths]
 
 
-def _doubling(highest: int) -> list[int]:
-    """Return 1, 2, 4, … up to the highest level."""
-    out = [1]
+def levels(scenario: Scenario) -> Sequence[int]:
+    """Return the levels that a run may reach: those that it has, or 1, 2, 4, … up to the highest."""
+    if scenario.ramp.levels:
+        return scenario.ramp.levels
+    out, highest = [1], scenario.ramp.max_concurrency
     while out[-1] < highest:
         out.append(min(2 * out[-1], highest))
     return out

@@ -127,7 +127,12 @@ def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
     >>> embedded(Sim(replicas=2)).deployment.gpus
     2
     """
-    own: dict[str, Any] = {"block_size": sim.block_size, "scheduling_policy": sim.scheduling_policy, "dp": sim.replicas}
+    own: dict[str, Any] = {
+        "block_size": sim.block_size,
+        "kv_tokens": sim.kv_tokens,
+        "scheduling_policy": sim.scheduling_policy,
+        "dp": sim.replicas,
+    }
     made = profile(
         sim.profile,
         max_num_seqs=sim.max_num_seqs,

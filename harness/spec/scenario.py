@@ -170,6 +170,7 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     # UNSET, not a value: so the digest of a scenario without them stays what it was before there were any.
     prefix_caching: bool | UnsetType = UNSET  # else as engines do: on where prompts begin alike
     block_size: Natural | UnsetType = UNSET  # tokens of a KV block; else 16
+    kv_tokens: Natural | UnsetType = UNSET  # tokens of a GPU's KV cache; else as many as it has memory for
     scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # which request goes first; else by arrival
     reasoning_tokens: NotNegative | UnsetType = UNSET  # before an answer
     replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one

@@ -17,6 +17,7 @@ from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 from harness.workload.dataset import Row
 from harness.workload.rows import Recorded, Rows, prompt_tokens
+from harness.workload.task import Node, Task
 from harness.workload.text import Prefixes, Vocabulary, prefixes
 
 _SAMPLE = 100_000_000  # prompt tokens that represent all
@@ -46,6 +47,69 @@ def hashes(tokens: Sequence[Hashable], block: int) -> list[int]:
     for at in range(0, len(tokens) - block + 1, block):
         found.append(hash((found[-1] if found else 0, *tokens[at : at + block])))
     return found
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """A request as a prefix cache sees it: its prompt's tokens, and hashes of whole blocks, of the answer too."""
+
+    tokens: int
+    hashes: list[int]
+    tail: tuple[Hashable, ...] = ()  # what of the last block is there
+    filled: int = 0  # tokens of that
+
+
+class Prompts:
+    """The prompts of a task, as the cache of a server sees them that answers with as many tokens as are asked for.
+
+    A text is known by its name: equal ones are equal texts from their first token on, as `Rows` and `Tasks` make them.
+    """
+
+    def __init__(self, source: tasks.Tasks, task: Task, *, block: int, template: int = 0) -> None:
+        self._source, self._task, self._block, self._template = source, task, block, template
+        self._known: dict[int, Prompt] = {}
+
+    def of(self, place: int) -> Prompt:
+        """Return the prompt of a node of the task, whose first parent's was asked for before."""
+        if (found := self._known.get(place)) is not None:
+            return found
+        node, number = self._task.nodes[place], self._task.number
+        row = None if self._source.recorded is None else self._source.recorded.of_turn(number, place)
+        prompt = Prompt(0, [])
+        if node.parents and not node.fresh:
+            prompt = self.of(node.parents[0])
+            prompt = msgspec.structs.replace(prompt, tokens=len(prompt.hashes) * self._block + prompt.filled)
+            others = sum(self._task.nodes[parent].output_tokens for parent in node.parents[1:])
+            prompt = self._with(prompt, (number, place, "results"), others)
+        else:
+            prompt = self._with(prompt, "template", self._template)
+            if (system := self._source.system) is not None and (index := system.index(number)) is not None:
+                prompt = self._with(prompt, ("prefix", index), system.tokens)
+        left = _own_tokens(node, row, self._template)
+        for each in (row.hashes or ()) if row is not None else ():
+            taken = min(row.block, left) if row is not None else 0
+            prompt, left = self._with(prompt, (row and row.scope, each), taken), left - taken
+        again = row is not None and row.prompt is not None  # a dataset's texts come again, words do not
+        prompt = self._with(prompt, (row.place if again and row is not None else number, place), left)
+        whole = self._with(prompt, (number, place, "answer"), node.output_tokens)
+        self._known[place] = found = msgspec.structs.replace(whole, tokens=prompt.tokens)
+        return found
+
+    def _with(self, prompt: Prompt, name: Hashable, tokens: int) -> Prompt:
+        """Return a prompt with so many tokens of a text behind it."""
+        if tokens < 1:
+            return prompt
+        found, tail, at, filled = prompt.hashes.copy(), prompt.tail, 0, prompt.filled
+        while filled + tokens - at >= self._block:
+            found.append(hash((found[-1] if found else 0, *tail, name, at)))
+            at, filled, tail = at + self._block - filled, 0, ()
+        if at < tokens:
+            tail, filled = (*tail, name, at, tokens), filled + tokens - at
+        return Prompt(prompt.tokens + tokens, found, tail, filled)
+
+
+def _own_tokens(node: Node, row: Row | None, template: int) -> int:
+    """Return the tokens of a node's own words; a recorded prompt's length has the template in it."""
+    return max(1, node.input_tokens - template) if row is not None and row.prompt is None else node.input_tokens
 
 
 class _Known:
@@ -120,9 +184,9 @@ def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known:
         parents, shared = node.parents, first
         if parents and not node.fresh:
             shared = wholes[parents[0]] + sum(task.nodes[parent].output_tokens for parent in parents)
-        wholes.append(shared + node.input_tokens)
-        depths.append(1 + max((depths[parent] for parent in parents), default=-1))
         row = None if source.recorded is None else source.recorded.of_turn(number, place)
+        wholes.append(shared + _own_tokens(node, row, template))
+        depths.append(1 + max((depths[parent] for parent in parents), default=-1))
         # Only the first parent's prompt and answer were sent as they are: other parents' answers are new behind them.
         if parents and not node.fresh:
             shared = wholes[parents[0]] + task.nodes[parents[0]].output_tokens

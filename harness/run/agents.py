@@ -1,0 +1,243 @@
+"""Agents at a server, before any load: what its prefix cache serves them, and how many of them it holds.
+
+Sessions and tasks run on the step machine of predict.batching, on a clock that jumps from step to step: each slot has
+one task after the other, whose requests wait for each other and for their tools. The cache is the machine's: blocks of
+what was sent and answered, of which those used longest ago go first. An agent that waits for its tool has its blocks in
+it as long as the others leave room, and where they do not, its next prompt is computed anew.
+
+Left out: replicas that agents change between (each has its share of them here), answers of other lengths than asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import msgspec
+
+from harness.base.errors import HarnessError
+from harness.data.prediction import HELD, AgentLevel, Agents
+from harness.predict.batching import StepMachine
+from harness.predict.deployment import Deployment
+from harness.predict.model import Model
+from harness.predict.sequence import SimulatedRequest
+from harness.workload.hit_rate import Prompts
+from harness.workload.task import Progress, Task
+from harness.workload.tasks import Tasks
+
+TURNS = 8  # from the last of which on all count together
+_COLD = 2  # requests of each agent before those that count: its first finds nothing
+_EACH, _FEWEST = 8, 400  # requests that count, of each agent and of all
+_LAST = 0.5  # of the hits that are kept, below which no higher level is of interest
+_BLOCKS = 256  # of a mean prompt: the server's own, or so many of them as one
+_MOST = 4096  # agents
+
+
+class Served(NamedTuple):
+    """A request and what came of it; seconds and tokens."""
+
+    task: int
+    node: int
+    sent_s: float
+    first_s: float
+    done_s: float
+    prompt: int
+    cached: int
+    output: int
+
+
+class _Request(NamedTuple):
+    slot: int
+    node: int
+    due_s: float
+    tokens: int
+
+
+class _Agents:
+    """The tasks that run, one in a slot, and their requests."""
+
+    def __init__(self, source: Tasks, agents: int, *, block: int, template: int, early: random.Random | None) -> None:
+        self.due: list[tuple[float, int]] = []  # when each reaches the server, and which
+        self.requests: dict[int, _Request] = {}
+        self._source, self._block, self._template, self._early = source, block, template, early
+        self._numbers, self._ids = itertools.count(), itertools.count()
+        self._running: dict[int, tuple[Task, Progress, Prompts]] = {}
+        for slot in range(agents):
+            self.begin(slot, 0.0)
+        self._early = None
+
+    def begin(self, slot: int, at_s: float) -> None:
+        """Begin the next task in a slot; the first one anywhere within it, where agents are not to begin together."""
+        task = self._source.task(next(self._numbers))
+        progress = Progress(task, at_s)
+        self._running[slot] = task, progress, Prompts(self._source, task, block=self._block, template=self._template)
+        skipped = self._early.randrange(len(task.nodes)) if self._early is not None else 0
+        while skipped and (ready := progress.ready(math.inf)):
+            for node, due_s in ready:
+                if node < skipped:
+                    progress.ended(node, at_s, "")
+                else:
+                    self._send(slot, node, due_s)
+        self.release(slot)
+
+    def release(self, slot: int) -> None:
+        """Send what of a slot's task may be sent; each when its tool is done."""
+        for node, due_s in self._running[slot][1].ready(math.inf):
+            self._send(slot, node, due_s)
+
+    def _send(self, slot: int, node: int, due_s: float) -> None:
+        number = next(self._ids)
+        self.requests[number] = _Request(slot, node, due_s, self._running[slot][0].nodes[node].output_tokens)
+        heapq.heappush(self.due, (due_s, number))
+
+    def simulated(self, number: int) -> SimulatedRequest:
+        """Return a request as the machine takes it."""
+        request = self.requests[number]
+        prompt = self._running[request.slot][2].of(request.node)
+        return SimulatedRequest(number, prompt.tokens, request.tokens, hashes=prompt.hashes)
+
+    def ended(self, number: int, now_s: float) -> tuple[int, int]:
+        """Account for an answer: what waited for it may be sent, or the next task begins. Its task and node."""
+        request = self.requests.pop(number)
+        task, progress, _ = self._running[request.slot]
+        progress.ended(request.node, now_s, "")
+        if progress.over:
+            self.begin(request.slot, now_s)
+        else:
+            self.release(request.slot)
+        return task.number, request.node
+
+
+def served(
+    machine: StepMachine,
+    source: Tasks,
+    agents: int,
+    *,
+    template: int = 0,
+    early: random.Random | None = None,
+) -> Iterator[Served]:
+    """Yield the requests of so many agents as they are answered, without end; HarnessError where one does not fit.
+
+    Their tasks come in order. `early` lets each agent's first one begin anywhere within it, as it is later on.
+    """
+    running = _Agents(source, agents, block=machine.block_size, template=template, early=early)
+    now, due, api = 0.0, running.due, machine.cost.api
+    sent: dict[int, SimulatedRequest] = {}
+    first: dict[int, tuple[float, float, int]] = {}  # when, how much later it is seen, tokens from the cache
+    while due or sent:
+        while due and due[0][0] + api <= now:
+            number = heapq.heappop(due)[1]
+            sent[number] = request = running.simulated(number)
+            if not machine.fits(request):
+                room = machine.num_blocks * machine.block_size
+                fact = f"a request of {request.prompt_tokens + request.output_tokens:,} tokens does not fit into "
+                raise HarnessError(f"{fact}a KV cache of {room:,}", way_out="send shorter ones")
+            machine.submit(request)
+        ahead = due[0][0] + api if due else math.inf
+        stride = machine.stride(ahead - now)
+        if stride is None:
+            now = max(now, ahead)
+            continue
+        now += stride.duration
+        for number in stride.started:
+            first[number] = now, machine.taking_in(sent[number]), machine.cached_tokens(number) or 0
+        for number in stride.finished:
+            request, (first_s, later_s, cached) = sent.pop(number), first.pop(number)
+            due_s = running.requests[number].due_s
+            task, node = running.ended(number, now + later_s)
+            tokens = request.prompt_tokens, cached, request.output_tokens
+            yield Served(task, node, due_s, first_s + later_s, now + later_s, *tokens)
+
+
+def predict(
+    model: Model,
+    where: Deployment,
+    source: Tasks,
+    levels: Sequence[int],
+    kept: float | None,
+    *,
+    template: int = 0,
+) -> Agents:
+    """Return what so many agents at once are served, and how many of them the cache holds.
+
+    `kept` is the share of the prompt tokens that a cache which keeps all serves; None: no reuse is asked, and the
+    cache holds any number.
+    """
+    lengths = [each for number in range(20) for each in source.input_tokens(source.task(number))]
+    mean = sum(lengths) / len(lengths)
+    times = max(1, round(mean / _BLOCKS / where.block_size))
+    block = where.block_size * times
+    where = msgspec.structs.replace(where, block_size=block, prefix_caching=True, prefix_hit=0.0)
+
+    def level(agents: int) -> AgentLevel:
+        machine = StepMachine(model, where, mean)
+        each = math.ceil(agents / where.dp)
+        found = served(machine, source, each, template=template, early=random.Random(f"{source.seed}:agents"))
+        counted = itertools.islice(found, _COLD * each, _COLD * each + max(_FEWEST, _EACH * each))
+        return _level(agents, list(counted), where.dp)
+
+    found: dict[int, AgentLevel] = {}
+    for agents in levels:
+        if agents > _MOST or (kept and any(each.cached_input_fraction < _LAST * kept for each in found.values())):
+            break
+        found[agents] = level(agents)
+    holds = _held(found, level, HELD * kept) if kept else None
+    machine = StepMachine(model, where, mean)
+    return Agents(
+        kv_tokens=machine.num_blocks * machine.block_size * where.dp,
+        block_size=block,
+        kept_input_fraction=kept,
+        holds=holds,
+        levels=[found[agents] for agents in sorted(found)],
+    )
+
+
+def _held(found: dict[int, AgentLevel], level: Callable[[int], AgentLevel], needed: float) -> int | None:
+    """Return the most agents whose hits are as needed, between the levels found; None where all of them are, or none.
+
+    What is measured between is added to them.
+    """
+    high = min((n for n, each in found.items() if each.cached_input_fraction < needed), default=None)
+    low = max((n for n in found if high is None or n < high), default=None)
+    if high is None or low is None:
+        return None
+    while high - low > max(1, 0.02 * low):
+        middle = (low + high) // 2
+        found[middle] = level(middle)
+        low, high = (middle, high) if found[middle].cached_input_fraction >= needed else (low, middle)
+    return low
+
+
+def _level(agents: int, found: Sequence[Served], replicas: int) -> AgentLevel:
+    """Return what requests in a row come to, of one of the replicas."""
+    seconds = found[-1].done_s - found[0].done_s
+    turns: list[list[Served]] = [[] for _ in range(TURNS)]
+    for each in found:
+        turns[min(each.node, TURNS - 1)].append(each)
+    return AgentLevel(
+        concurrency=agents,
+        cached_input_fraction=sum(each.cached for each in found) / sum(each.prompt for each in found),
+        output_tokens_per_s=replicas * sum(each.output for each in found[1:]) / seconds,
+        requests_per_s=replicas * (len(found) - 1) / seconds,
+        ttft_s=fmean(each.first_s - each.sent_s for each in found),
+        ttft_by_turn_s=[fmean(each.first_s - each.sent_s for each in turn) if turn else None for turn in turns],
+    )
+
+
+def sentence(found: Agents, counted: str) -> str:
+    """Say what is predicted, before the load: `counted` are agents or sessions."""
+    cache, (*_, last) = f"prediction: the KV cache of {found.kv_tokens:,} tokens", found.levels
+    best = max(found.levels, key=lambda each: each.output_tokens_per_s)
+    most = f"at most {best.output_tokens_per_s:,.0f} output tok/s, at {best.concurrency:,} {counted}"
+    share = f"{last.cached_input_fraction:.0%} of the prompt tokens come from it at {last.concurrency:,} {counted}"
+    if found.kept_input_fraction is None:
+        return f"prediction: {most}"
+    if found.holds is not None:
+        return f"{cache} holds about {found.holds:,} {counted}; {share}; {most}"
+    held = last.cached_input_fraction >= found.needed
+    return f"{cache} {'holds all' if held else 'holds none'}: {share}; {most}"
