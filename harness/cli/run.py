@@ -331,7 +331,7 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
     if flags["burstiness"] is not None and flags["arrivals"] is not None:
         fact = "--arrivals says how requests come, and so does this"
         raise HarnessError(fact, place="--burstiness", way_out="leave one of them out")
-    for name in ("skip_broken", "fields"):
+    for name in ("skip_broken", "skip_longer", "fields"):
         if flags[name] and flags["dataset"] is None:
             raise HarnessError("no dataset to read", place=f"--{name.replace('_', '-')}", way_out="give --dataset FILE")
     tables: dict[str, Any] = {}

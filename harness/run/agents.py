@@ -51,106 +51,87 @@ class Served(NamedTuple):
     output: int
 
 
-class _Request(NamedTuple):
-    slot: int
-    node: int
-    due_s: float
-    tokens: int
+class _Slots:
+    """Slots with one task after the other, and the requests of these that are on their way to the server."""
 
-
-class _Agents:
-    """The tasks that run, one in a slot, and their requests."""
-
-    def __init__(self, source: Tasks, agents: int, *, block: int, template: int, early: random.Random | None) -> None:
-        self.due: list[tuple[float, int]] = []  # when each reaches the server, and which
-        self.requests: dict[int, _Request] = {}
-        self._source, self._block, self._template, self._early = source, block, template, early
-        self._numbers, self._ids = itertools.count(), itertools.count()
+    def __init__(self, source: Tasks, block: int, template: int) -> None:
+        self.due: list[tuple[float, int, int, int]] = []  # a heap: when, in which order, of which slot, which node
+        self._source, self._block, self._template = source, block, template
+        self._numbers, self._order = itertools.count(), itertools.count()
         self._running: dict[int, tuple[Task, Progress, Prompts]] = {}
-        for slot in range(agents):
-            self.begin(slot, 0.0)
-        self._early = None
 
-    def begin(self, slot: int, at_s: float) -> None:
-        """Begin the next task in a slot; the first one anywhere within it, where agents are not to begin together."""
+    def begin(self, slot: int, at_s: float, early: random.Random | None = None) -> None:
+        """Begin the next task in a slot; with `early` anywhere within it."""
         task = self._source.task(next(self._numbers))
         progress = Progress(task, at_s)
         self._running[slot] = task, progress, Prompts(self._source, task, block=self._block, template=self._template)
-        skipped = self._early.randrange(len(task.nodes)) if self._early is not None else 0
-        while skipped and (ready := progress.ready(math.inf)):
-            for node, due_s in ready:
-                if node < skipped:
-                    progress.ended(node, at_s, "")
-                else:
-                    self._send(slot, node, due_s)
-        self.release(slot)
+        skipped = early.randrange(len(task.nodes)) if early is not None else 0
+        self._send(slot)
+        while skipped and (before := [each for each in self.due if each[2] == slot and each[3] < skipped]):
+            self.due = [each for each in self.due if each not in before]
+            for _, _, _, node in before:
+                progress.ended(node, at_s, "")
+            self._send(slot)
+        heapq.heapify(self.due)
 
-    def release(self, slot: int) -> None:
+    def _send(self, slot: int) -> None:
         """Send what of a slot's task may be sent; each when its tool is done."""
         for node, due_s in self._running[slot][1].ready(math.inf):
-            self._send(slot, node, due_s)
+            heapq.heappush(self.due, (due_s, next(self._order), slot, node))
 
-    def _send(self, slot: int, node: int, due_s: float) -> None:
-        number = next(self._ids)
-        self.requests[number] = _Request(slot, node, due_s, self._running[slot][0].nodes[node].output_tokens)
-        heapq.heappush(self.due, (due_s, number))
-
-    def simulated(self, number: int) -> SimulatedRequest:
+    def request(self, number: int, slot: int, node: int) -> SimulatedRequest:
         """Return a request as the machine takes it."""
-        request = self.requests[number]
-        prompt = self._running[request.slot][2].of(request.node)
-        return SimulatedRequest(number, prompt.tokens, request.tokens, hashes=prompt.hashes)
+        task, _, prompts = self._running[slot]
+        prompt = prompts.of(node)
+        return SimulatedRequest(number, prompt.tokens, task.nodes[node].output_tokens, hashes=prompt.hashes)
 
-    def ended(self, number: int, now_s: float) -> tuple[int, int]:
-        """Account for an answer: what waited for it may be sent, or the next task begins. Its task and node."""
-        request = self.requests.pop(number)
-        task, progress, _ = self._running[request.slot]
-        progress.ended(request.node, now_s, "")
+    def ended(self, slot: int, node: int, at_s: float) -> int:
+        """Account for an answer: what waited for it may be sent, or the next task begins. Return its task."""
+        task, progress, _ = self._running[slot]
+        progress.ended(node, at_s, "")
         if progress.over:
-            self.begin(request.slot, now_s)
+            self.begin(slot, at_s)
         else:
-            self.release(request.slot)
-        return task.number, request.node
+            self._send(slot)
+        return task.number
 
 
 def served(
-    machine: StepMachine,
-    source: Tasks,
-    agents: int,
-    *,
-    template: int = 0,
-    early: random.Random | None = None,
+    machine: StepMachine, source: Tasks, agents: int, *, template: int = 0, early: random.Random | None = None
 ) -> Iterator[Served]:
     """Yield the requests of so many agents as they are answered, without end; HarnessError where one does not fit.
 
     Their tasks come in order. `early` lets each agent's first one begin anywhere within it, as it is later on.
     """
-    running = _Agents(source, agents, block=machine.block_size, template=template, early=early)
-    now, due, api = 0.0, running.due, machine.cost.api
-    sent: dict[int, SimulatedRequest] = {}
+    slots, now, api = _Slots(source, machine.block_size, template), 0.0, machine.cost.api
+    for slot in range(agents):
+        slots.begin(slot, 0.0, early)
+    sent: dict[int, tuple[SimulatedRequest, int, int, float]] = {}
     first: dict[int, tuple[float, float, int]] = {}  # when, how much later it is seen, tokens from the cache
-    while due or sent:
-        while due and due[0][0] + api <= now:
-            number = heapq.heappop(due)[1]
-            sent[number] = request = running.simulated(number)
+    while slots.due or sent:
+        while slots.due and slots.due[0][0] + api <= now:
+            due_s, number, slot, node = heapq.heappop(slots.due)
+            request = slots.request(number, slot, node)
+            sent[number] = request, slot, node, due_s
             if not machine.fits(request):
-                room = machine.num_blocks * machine.block_size
                 fact = f"a request of {request.prompt_tokens + request.output_tokens:,} tokens does not fit into "
-                raise HarnessError(f"{fact}a KV cache of {room:,}", way_out="send shorter ones")
+                fact += f"a KV cache of {machine.num_blocks * machine.block_size:,}"
+                raise HarnessError(fact, place="--dataset", way_out="send shorter ones")
             machine.submit(request)
-        ahead = due[0][0] + api if due else math.inf
+        ahead = slots.due[0][0] + api if slots.due else math.inf
         stride = machine.stride(ahead - now)
         if stride is None:
             now = max(now, ahead)
             continue
         now += stride.duration
         for number in stride.started:
-            first[number] = now, machine.taking_in(sent[number]), machine.cached_tokens(number) or 0
+            first[number] = now, machine.taking_in(sent[number][0]), machine.cached_tokens(number) or 0
         for number in stride.finished:
-            request, (first_s, later_s, cached) = sent.pop(number), first.pop(number)
-            due_s = running.requests[number].due_s
-            task, node = running.ended(number, now + later_s)
-            tokens = request.prompt_tokens, cached, request.output_tokens
+            (request, slot, node, due_s), (first_s, later_s, cached) = sent.pop(number), first.pop(number)
+            task, tokens = (
+                slots.ended(slot, node, now + later_s),
+                (request.prompt_tokens, cached, request.output_tokens),
+            )
             yield Served(task, node, due_s, first_s + later_s, now + later_s, *tokens)
 
 

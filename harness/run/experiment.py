@@ -263,6 +263,8 @@ async def _checked(session: _Session, servers: Sequence[Address], ips: Mapping[s
         endpoint = await checks.check(scenario, session.urls, how)
     finally:
         over.set()
+    if note := requests.must_fit(scenario, session.rows, endpoint.model.max_context):
+        view.note(note)
     used = endpoint.prompts.used if session.shard is None else shard.FIRST_REQUEST
     prompts = msgspec.structs.replace(endpoint.prompts, rows=session.rows, used=used)
     return msgspec.structs.replace(endpoint, prompts=prompts)

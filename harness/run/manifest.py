@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET
 
+from harness.base.errors import HarnessError
 from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.machines import Client, ClientCalibration
@@ -139,7 +141,9 @@ async def _agents(
     source, levels = sourced(scenario, endpoint.prompts), prediction.levels(scenario)
     template = max(0, endpoint.prompts.added_tokens)
     assert isinstance(source, Tasks)
-    return await asyncio.to_thread(agents.predict, made, where, source, levels, kept, template=template)
+    with contextlib.suppress(HarnessError):  # what does not fit is refused by the server, if it does not fit there
+        return await asyncio.to_thread(agents.predict, made, where, source, levels, kept, template=template)
+    return None
 
 
 def _block(endpoint: Endpoint) -> int:

@@ -67,12 +67,12 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
 def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str], None]) -> tuple[DatasetSpec, Table]:
     """Return the dataset with what it holds, and its table."""
     skipped, prompts, answers = Skipped() if spec.skip_broken else None, 0.0, 0.0
-    usual = parse(scenario.workload.output_tokens).mean()
+    usual, cut, left_out = parse(scenario.workload.output_tokens).mean(), set[str](), 0  # sessions; rows
     notes: Counter[str] = Counter()  # what is left out, by how many rows
     images = DIALECTS[scenario.target.api].images
 
     def counted(rows: Iterator[Row]) -> Iterator[Row]:
-        nonlocal prompts, answers
+        nonlocal prompts, answers, left_out
         session, before = "", 0.0  # of the row before; tokens of its session so far
         latest = -math.inf
         for row in rows:
@@ -87,12 +87,18 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
             prompt = prompt_tokens(own) + (before if row.input_tokens is None else 0.0)
             answer = answer_tokens(row) or usual
             session, before = row.session, prompt + answer
+            if spec.skip_longer and (prompt + answer > spec.skip_longer or (row.session and row.session in cut)):
+                cut.add(row.session)
+                left_out += 1
+                continue
             prompts, answers = prompts + prompt, answers + answer
             yield row
 
     dataset = open_dataset(Path(spec.path), spec.format, spec.fields)
     table = tables.write(counted(dataset.rows(skipped)), path)
     parts = [f"{each} ({count:,} of {len(table):,} rows)" for each, count in notes.items() if count]
+    if left_out:
+        parts.append(f"{left_out:,} requests longer than {spec.skip_longer:,} tokens, or behind one, are left out")
     if dataset.unread:
         parts.append(f"no reader knows the fields {few(dataset.unread)}: rename what is to be sent, or leave it out")
     if parts:
@@ -108,6 +114,26 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
         output_tokens=answers / len(table),
     )
     return found, table
+
+
+def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:
+    """Return a note on the requests of a dataset that are longer than a server's context; "" where none is known to be.
+
+    HarnessError where they are more than one in a hundred, or of sessions, which they would end.
+    """
+    spec = scenario.workload.dataset
+    if not spec or not rows or longest is None:
+        return ""
+    table = Table(Path(rows))
+    usual = round(parse(scenario.workload.output_tokens).mean())
+    pairs = zip(table.input_tokens, table.output_tokens, strict=True)
+    longer = sum(prompt + (usual if answer < 0 else answer) > longest for prompt, answer in pairs if prompt >= 0)
+    if not longer:
+        return ""
+    fact = f"{longer:,} of {len(table):,} requests are longer than the {longest:,} tokens that the server takes"
+    if spec.sessions or longer > 0.01 * len(table):
+        raise HarnessError(fact, place=spec.path, way_out=f"leave them out with --skip-longer {longest}")
+    return f"{spec.path}: {fact}: it will refuse them"
 
 
 def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str) -> DatasetSpec:

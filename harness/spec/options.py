@@ -197,6 +197,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
                "WHAT=NAME,…", sets=("workload.dataset",), read=_columns),
         Option("--skip-broken", "Leave out what of the dataset cannot be read, and count it.",
                kind=bool, sets=("workload.dataset",), read=lambda _: {"skip_broken": True}),
+        Option("--skip-longer", "Leave out requests of the dataset of more tokens, and what follows on them.",
+               "N", sets=("workload.dataset",), read=lambda text: {"skip_longer": units.count(text, "--skip-longer")}),
         Option("--canaries", "Check that answers under load are those of an unloaded server.",
                kind=bool, sets=("quality",), read=lambda _: {}),
         Option("--questions", "Canaries from a file, as JSON lines, with their right answers.",

@@ -233,6 +233,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     format: str | None = None  # of the file; None: recognised by its contents
     fields: dict[str, str] = {}  # names of its columns by what they mean, like prompt = "question"; no format then
     skip_broken: bool = False  # leave broken rows out, and count them
+    skip_longer: Annotated[int, above_0("give a number of tokens")] | None = None  # of prompt and answer: left out
     sessions: bool = False  # a session's rows are sent one after the other; else each row by itself
     history: Literal["live", "scripted"] = "live"  # of a session: the server's own answers, or the recorded ones
     think: Pause = 0.0  # of a session, before a row whose file says no pause

@@ -18,7 +18,7 @@ from harness.data.prediction import crossing
 from harness.data.record import Record
 from harness.predict.batching import StepMachine
 from harness.results.result import Result
-from harness.run import agents
+from harness.run import agents, requests
 from harness.sim import profile as profiles
 from harness.spec.reading import build
 from harness.spec.scenario import Scenario
@@ -130,6 +130,38 @@ def test_a_cache_that_evicts_serves_what_the_machine_says_and_the_run_says_so_be
     (line,) = [each for each in said.splitlines() if each.startswith("prediction: ")]
     assert "18,000 tokens" in line
     assert "at 10 sessions" in line
+
+
+@pytest.mark.slow
+def test_requests_beyond_the_context_are_counted_before_the_load_and_left_out_only_when_asked(tmp_path: Path) -> None:
+    """Of six sessions each has a last request of 9 blocks or a little less, and one of 200,000 tokens behind it."""
+    long = {"t": 1, "api_time": 1, "type": "s", "in": 200_000, "out": 5, "hash_ids": []}
+    path = file(tmp_path, "x.jsonl", json_lines([each | {"requests": [*each["requests"], long]} for each in trace()]))
+    tree = {"workload": {"seed": 1, "dataset": {"path": str(path), "sessions": True}}, "ramp": {"levels": [1]}}
+    command = [sys.executable, "-m", "harness", "run", "x.toml", "--url", "sim:", "--out", "out", "--no-plots"]
+    (tmp_path / "x.toml").write_text(toml(tree))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "6 of 36 requests are longer than the 131,072 tokens that the server takes" in done.stderr
+    assert "leave them out with --skip-longer 131072" in done.stderr
+    assert not (tmp_path / "out").exists()
+    notes: list[str] = []
+    tree["workload"]["dataset"]["skip_longer"] = 131_072
+    with requests.read(build(tree, place=""), notes.append) as (found, rows):
+        assert requests.must_fit(found, rows, 131_072) == ""
+        assert found.workload.dataset
+        assert found.workload.dataset.requests == 30
+    assert "6 requests longer than 131,072 tokens, or behind one, are left out" in notes[0]
+
+
+def test_one_request_in_a_hundred_may_be_beyond_the_context(tmp_path: Path) -> None:
+    rows = [{"input_tokens": 100, "output_tokens": 20}] * 199 + [{"input_tokens": 900, "output_tokens": 101}]
+    path = file(tmp_path, "x.jsonl", json_lines(rows))
+    with requests.read(build({"workload": {"dataset": {"path": str(path)}}}, place=""), print) as (found, table_path):
+        assert requests.must_fit(found, table_path, 1001) == ""
+        assert "1 of 200 requests are longer than the 1,000 tokens" in requests.must_fit(found, table_path, 1000)
+        with pytest.raises(HarnessError, match="200 of 200"):
+            requests.must_fit(found, table_path, 119)
 
 
 # ---- without sockets -------------------------------------------------------------------------------------------------
