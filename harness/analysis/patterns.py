@@ -26,10 +26,10 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import classes, replicas
+from harness.analysis import classes, metrics, replicas
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Ints, Table, follows
-from harness.data.levels import Interference, SessionSummary
+from harness.data.levels import CACHED, Interference, SessionSummary
 from harness.data.record import Level
 from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
 from harness.spec.choices import LOST
@@ -73,29 +73,37 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
     usage = table.ok & ~np.isnan(table.cached_tokens) & (table.input_tokens > 0)
     prompts, hits = (np.where(usage, each, 0.0) for each in (table.input_tokens, table.cached_tokens))
     of_sessions = np.bincount(of, hits, n) / np.maximum(np.bincount(of, prompts, n), 1.0)
+    ttft = metrics.ttft(table.began if level.rate is None else table.scheduled, table.first)
+    first = table.ok & ~np.isnan(ttft)
+    place, known = np.minimum(table.turn, TURNS - 1), usage & first
     inside = np.minimum(np.where(np.isfinite(done), done, end), end) - np.maximum(began, start)
+    in_flight = float(np.maximum(inside, 0.0).sum()) / (end - start)
+    tokens = table.output_tokens[table.ok & (table.done >= start) & (table.done < end)].sum() / (end - start)
+    shares = hits / np.maximum(prompts, 1.0)
     return SessionSummary(
         sessions=int(counted.sum()),
         completed=int((counted & whole).sum()),
         failed=int((counted & (count(table.failed) > 0)).sum()),
-        in_flight=float(np.maximum(inside, 0.0).sum()) / (end - start),
+        in_flight=in_flight,
         sessions_per_s=float(ended.sum()) / (end - start),
         requests_mean=float(sent[counted & whole].mean()) if (counted & whole).any() else None,
         latency_s=spread((done - began)[counted & whole]),
         last_token_s=spread((last - began)[counted & whole]),
         cached_fraction=spread(of_sessions[counted & whole]) if usage.any() else UNSET,
-        cached_by_turn=_by_turn(table.turn[usage], hits[usage], prompts[usage]) if usage.any() else UNSET,
+        cached_by_turn=_over(place[usage], hits[usage], prompts[usage]) if usage.any() else UNSET,
+        ttft_by_turn_s=_over(place[first], ttft[first]) if first.any() else UNSET,
+        ttft_by_cached_s=_over(np.digitize(shares[known], CACHED), ttft[known]) if known.any() else UNSET,
+        tokens_per_minute=60 * float(tokens) / in_flight if in_flight else None,
     )
 
 
-def _by_turn(turn: Ints, hits: Floats, prompts: Floats) -> list[float | None]:
-    """Return the share of the prompt tokens that was cached, by turn; all from the last one on together.
+def _over(place: Ints, parts: Floats, wholes: Floats | None = None) -> list[float | None]:
+    """Return the sum of the parts at each place over that of their wholes, of 1 each without any: the mean.
 
-    >>> _by_turn(np.array([0, 1, 1]), np.array([0.0, 60.0, 30.0]), np.array([100.0, 100.0, 100.0]))
-    [0.0, 0.45]
+    >>> _over(np.array([0, 2, 2]), np.array([0.0, 60.0, 30.0]), np.array([100.0, 100.0, 100.0]))
+    [0.0, None, 0.45]
     """
-    place = np.minimum(turn, TURNS - 1)
-    found, whole = np.bincount(place, hits), np.bincount(place, prompts)
+    found, whole = np.bincount(place, parts), np.bincount(place, wholes)
     return [float(part / all_) if all_ else None for part, all_ in zip(found, whole, strict=True)]
 
 

@@ -59,6 +59,9 @@ class ReplicaSummary(Figures, frozen=True, kw_only=True):
     server: ServerView | None
 
 
+CACHED = (0.5, 0.9, 0.99)  # shares of a prompt between which TTFTs are told apart
+
+
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions, or tasks of an agent, that began in a level's window; their pauses are part of their times."""
 
@@ -72,6 +75,9 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     last_token_s: Spread  # to the last token
     cached_fraction: Spread | UnsetType = UNSET  # of a session's prompt tokens; not in the file where none is counted
     cached_by_turn: list[float | None] | UnsetType = UNSET  # of all first, second, … prompts; the last: and all later
+    ttft_by_turn_s: list[float | None] | UnsetType = UNSET  # means, in the same order; not there where nothing streams
+    ttft_by_cached_s: list[float | None] | UnsetType = UNSET  # means of prompts below CACHED, each, and above
+    tokens_per_minute: float | None = None  # output tokens that one session gets, its pauses included
 
 
 class AnswerQuality(msgspec.Struct, frozen=True, kw_only=True):

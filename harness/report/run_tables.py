@@ -12,6 +12,7 @@ from harness.analysis.checks import DOUBT, PASS, SECONDS
 from harness.base.units import duration
 from harness.data.figures import Figures, Of
 from harness.data.levels import (
+    CACHED,
     AnswerQuality,
     ClassSummary,
     Interference,
@@ -33,6 +34,7 @@ _INTERFERENCE = (
 )
 _RECOVERY = "from the end of a spike until no request waits 1.5 times as long for its first token as before it"
 _FIRST_USE = "first use: the run's first request to it; resident: the later ones at that level"
+_BY_CACHED = f"TTFT ms, prompts cached below {', '.join(f'{each:.0%}' for each in CACHED)}, above"
 _KS = "asked / realised, in tokens; KS: largest distance between the two cumulative distributions"
 _CANARIES = (
     "agreement: answers with the words of the first one, unloaded; part after: words that the others begin with alike; "
@@ -178,14 +180,27 @@ def _sessions(summary: Summary) -> doc.Section:
         "failed": lambda x: number(x.of.failed),
         "requests\neach": lambda x: number(x.of.requests_mean),
         "sessions/s": lambda x: number(x.of.sessions_per_s),
+        "an hour": lambda x: number(3600 * x.of.sessions_per_s),
+        "$ each": lambda x: _usd_each(summary, x.of),
+        "tok/min\neach": lambda x: number(x.of.tokens_per_minute),
         "latency s\np50": lambda x: number(x.of.latency_s.p50),
         "latency s\np99": lambda x: number(x.of.latency_s.p99),
         "last token\ns p50": lambda x: number(x.of.last_token_s.p50),
         "cached": lambda x: percent(x.of.cached_fraction.mean) if x.of.cached_fraction else MISSING,
         "cached,\npredicted": lambda x: percent(predicted.get(x.level.concurrency or 0)),
         "cached, turn by turn": lambda x: " ".join(percent(each) for each in x.of.cached_by_turn or ()) or MISSING,
+        "TTFT ms, turn by turn": lambda x: " ".join(ms(each) for each in x.of.ttft_by_turn_s or ()) or MISSING,
+        _BY_CACHED: lambda x: " ".join(ms(each) for each in x.of.ttft_by_cached_s or ()) or MISSING,
     }
     return _table("Sessions", rows, heads)
+
+
+def _usd_each(summary: Summary, of: SessionSummary) -> str:
+    """Return what the GPUs cost in the time of a session."""
+    cost = summary.cost
+    if cost is None or not cost.usd_per_gpu_hour or not of.sessions_per_s:
+        return MISSING
+    return number(cost.usd_per_gpu_hour * (cost.gpus or 1) / 3600 / of.sessions_per_s)
 
 
 def _lengths(summary: Summary) -> doc.Section:

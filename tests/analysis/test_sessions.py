@@ -74,3 +74,23 @@ def test_in_open_loop_a_session_begins_when_it_was_due() -> None:
 def test_requests_without_a_session_or_of_another_level_make_none() -> None:
     records = [request(1.0, [2.0]), request(1.0, [2.0], session_id="x", level=1)]
     assert patterns.sessions(Table.of(records), WINDOW) is None
+
+
+def test_times_to_the_first_token_are_told_by_turn_and_by_what_was_cached() -> None:
+    """Two sessions of two turns: TTFTs of 1 s with nothing cached, then .2 s and .4 s with 60 and 95 of 100 tokens.
+
+    Each turn has 10 tokens of answer; in 10 s the two sessions are there for 2 × 4 s: 40 tokens in 8 s are 300/min.
+    """
+    records = [
+        request(
+            sent, [sent + ttft, done - 0.1], tokens=[5, 5], done=done, session_id=name, turn=turn,
+            input_tokens=100, cached_tokens=cached,
+        )
+        for name, cached_later, later in (("a", 60, 0.2), ("b", 95, 0.4))
+        for sent, ttft, done, turn, cached in ((1.0, 1.0, 3.0, 0, 0), (4.0, later, 5.0, 1, cached_later))
+    ]  # fmt: skip
+    found = patterns.sessions(Table.of(records), WINDOW)
+    assert found is not None
+    assert found.ttft_by_turn_s == pytest.approx([1.0, 0.3])
+    assert found.ttft_by_cached_s == pytest.approx([1.0, 0.2, 0.4])
+    assert found.tokens_per_minute == pytest.approx(300)

@@ -74,6 +74,7 @@ def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
     assert cells(sessions) == {
         "C": ["8"], "sessions in flight": ["7.90"], "requests in flight": ["5.50"], "sessions": ["20"],
         "completed": ["18"], "failed": ["1"], "requests each": ["4"], "sessions/s": ["0.600"],
+        "an hour": ["2,160"], "$ each": ["0.000926"],
         "latency s p50": ["12"], "last token s p50": ["11.5"],
     }  # fmt: skip
 
