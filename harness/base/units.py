@@ -23,10 +23,11 @@ MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest con
 
 # That an SLO may limit (docs/definitions.md, Times of a request).
 FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")
+_NAMED = {figure: figure for figure in FIGURES} | {"turn": "e2e"}  # an agent's turn is a request
 PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
 LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figure, and the share that has to meet it
-    **{figure: (figure, None) for figure in FIGURES},
-    **{f"{figure}_p{q}": (figure, round(float(q) / 100, 4)) for figure in FIGURES for q in PERCENTILES},
+    **{name: (figure, None) for name, figure in _NAMED.items()},
+    **{f"{name}_p{q}": (figure, round(float(q) / 100, 4)) for name, figure in _NAMED.items() for q in PERCENTILES},
 }
 
 _ELSEWHERE = {  # names of limits in vLLM and AIPerf, whose inter-token latency is one figure a request

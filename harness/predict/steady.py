@@ -20,8 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.base.errors import HarnessError, nearest
-from harness.base.units import FIGURES
+from harness.base.units import LIMITS, known_limit
 from harness.predict.rules import mixed_step, requests_per_s
 from harness.predict.step import StepCost, decode_time, pass_time, prefill_compute, prefill_time, taking_in, work_of
 from harness.spec.work import MeanLengths
@@ -167,10 +166,8 @@ def slo_figure(name: str) -> str:
     >>> slo_figure("ttft_p99")
     'ttft'
     """
-    figure = name.split("_p", 1)[0]
-    if figure not in FIGURES:
-        raise HarnessError(f"unknown limit {name!r}", place="--slo", way_out=nearest(figure, FIGURES))
-    return figure
+    known_limit(name, "--slo")
+    return LIMITS[name][0]
 
 
 def meets(found: Latencies, slo: Mapping[str, float]) -> bool:

@@ -438,3 +438,14 @@ def test_limits_are_read_in_order_with_their_figure_and_share() -> None:
     assert not slo.limits({"itl": 1.0})[0].of_gaps
     with pytest.raises(HarnessError, match="did you mean 'ttft'"):
         slo.limits({"tfft": 1.0})
+
+
+def test_a_turn_of_an_agent_is_a_request() -> None:
+    """100 requests of 20 ms: none within 15 ms, all within 25 ms, as by `e2e`."""
+    assert [(limit.name, limit.figure, limit.needed) for limit in slo.limits({"turn_p95": 5.0, "turn": 9.0})] == [
+        ("turn_p95", "e2e", 0.95),
+        ("turn", "e2e", 0.99),
+    ]
+    records = loop(100)
+    assert judge(records, "turn_p95", 0.015).met == judge(records, "e2e_p95", 0.015).met == 0
+    assert judge(records, "turn_p95", 0.025).met == 100

@@ -278,7 +278,7 @@ def test_an_slo_that_nothing_meets_allows_nobody_and_one_that_all_meet_binds_now
 
 
 def test_an_unknown_limit_names_the_nearest():
-    with pytest.raises(HarnessError, match=r"unknown limit 'ttff_p99'; did you mean 'ttf(a?)t'"):
+    with pytest.raises(HarnessError, match=r"unknown limit 'ttff_p99'; did you mean 'ttft_p99'\?"):
         caps(LLAMA, H100, CHAT, {"ttff_p99": 1.0})
 
 
