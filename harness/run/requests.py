@@ -29,7 +29,7 @@ from harness.spec.shard import FIRST_REQUEST, Shard
 from harness.workload import canaries, probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times, trace_rate
-from harness.workload.dataset import Row
+from harness.workload.dataset import Row, hub
 from harness.workload.dataset import table as tables
 from harness.workload.dataset.dataset import Skipped, open_dataset
 from harness.workload.dataset.table import Table
@@ -94,7 +94,11 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
             prompts, answers = prompts + prompt, answers + answer
             yield row
 
-    dataset = open_dataset(Path(spec.path), spec.format, spec.fields)
+    if named := hub.named(spec.path, spec.revision):
+        licence = f", licence {named.licence}" if named.licence else ""
+        note(f"{spec.path}: {named.path.name} of revision {named.revision[:12]}{licence}")
+        spec = msgspec.structs.replace(spec, revision=named.revision, licence=named.licence)
+    dataset = open_dataset(named.path if named else Path(spec.path), spec.format, spec.fields)
     table = tables.write(counted(dataset.rows(skipped)), path)
     parts = [f"{each} ({count:,} of {len(table):,} rows)" for each, count in notes.items() if count]
     if left_out:

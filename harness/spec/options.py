@@ -110,7 +110,7 @@ def _facts(texts: Sequence[str]) -> dict[str, str]:
 def _dataset(text: str) -> dict[str, Any]:
     """Return the file of a dataset, with its format where that is in front of it: plain:FILE."""
     name, colon, path = text.partition(":")
-    named = bool(name and colon) and os.path.exists(path) and not os.path.exists(text)
+    named = bool(name and colon) and not text.startswith("hf:") and os.path.exists(path) and not os.path.exists(text)
     return {"path": path, "format": name} if named else {"path": text}
 
 
@@ -191,7 +191,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("--prefix-tokens", "What prompts begin with alike, before their own tokens; NxK: one of K such texts.",
                "N[xK]", sets=("workload.prefix",), read=_prefix),
         workload("--dataset",
-                 "Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format.",
+                 "Requests or lengths from a file, a trace or a result folder; FORMAT:FILE names its format. "
+                 "hf:ORG/NAME[:SPLIT], sharegpt: from Hugging Face's hub or its cache.",
                  "FILE", read=_dataset, with_resume=True),
         Option("--fields", "Names of the dataset's columns, like prompt=question,system=system_prompt.",
                "WHAT=NAME,…", sets=("workload.dataset",), read=_columns),

@@ -229,7 +229,7 @@ def image_size(text: str, place: str) -> tuple[int, int]:
 class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Requests from a file, in its order, and again from the first. What is below the line a run fills in."""
 
-    path: str  # a file of one of the formats of `workload.dataset`, or a result folder
+    path: str  # a file of one of the formats of `workload.dataset`, a result folder, or a name like hf:org/name
     format: str | None = None  # of the file; None: recognised by its contents
     fields: dict[str, str] = {}  # names of its columns by what they mean, like prompt = "question"; no format then
     skip_broken: bool = False  # leave broken rows out, and count them
@@ -242,6 +242,8 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skipped: int = 0
     input_tokens: float | None = None  # mean of its prompts
     output_tokens: float | None = None  # mean of its answers
+    revision: str | None = None  # of a data set with a name
+    licence: str | None = None  # of it, as its card names it
     agents: bool = False  # its sessions say which request waits for which
 
 
