@@ -31,11 +31,11 @@ from harness.workload.task import Progress, Task
 from harness.workload.tasks import Tasks
 
 TURNS = 8  # from the last of which on all count together
-_COLD = 2  # requests of each agent before those that count: its first finds nothing
-_EACH, _FEWEST = 8, 400  # requests that count, of each agent and of all
+_EACH, _FEWEST = 4, 400  # requests that count, of each agent and of all; one of each before them, which finds nothing
+_CLOSE = 0.05  # of the number that the cache holds, to which it is found
 _LAST = 0.5  # of the hits that are kept, below which no higher level is of interest
 _BLOCKS = 256  # of a mean prompt: the server's own, or so many of them as one
-_MOST = 4096  # agents
+MOST = 256  # agents: the time before the load is short
 
 
 class Served(NamedTuple):
@@ -159,12 +159,12 @@ def predict(
         machine = StepMachine(model, where, mean)
         each = math.ceil(agents / where.dp)
         found = served(machine, source, each, template=template, early=random.Random(f"{source.seed}:agents"))
-        counted = itertools.islice(found, _COLD * each, _COLD * each + max(_FEWEST, _EACH * each))
+        counted = itertools.islice(found, each, each + max(_FEWEST, _EACH * each))
         return _level(agents, list(counted), where.dp)
 
     found: dict[int, AgentLevel] = {}
     for agents in levels:
-        if agents > _MOST or (kept and any(each.cached_input_fraction < _LAST * kept for each in found.values())):
+        if kept and any(each.cached_input_fraction < _LAST * kept for each in found.values()):
             break
         found[agents] = level(agents)
     holds = _held(found, level, HELD * kept) if kept else None
@@ -187,7 +187,7 @@ def _held(found: dict[int, AgentLevel], level: Callable[[int], AgentLevel], need
     low = max((n for n in found if high is None or n < high), default=None)
     if high is None or low is None:
         return None
-    while high - low > max(1, 0.02 * low):
+    while high - low > max(1, _CLOSE * low):
         middle = (low + high) // 2
         found[middle] = level(middle)
         low, high = (middle, high) if found[middle].cached_input_fraction >= needed else (low, middle)

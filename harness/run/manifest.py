@@ -134,12 +134,11 @@ async def _agents(
     caching = endpoint.published.cache_config.get("enable_prefix_caching") != "False"
     if profile is not None:
         caching = profile.deployment.prefix_caching
-    if deployed is None or not caching or not scenario.has_tasks or scenario.load.is_open:
+    levels = [each for each in prediction.levels(scenario) if each <= agents.MOST]
+    if deployed is None or not caching or not scenario.has_tasks or scenario.load.is_open or not levels:
         return None
-    made, where = deployed
+    source, template, (made, where) = sourced(scenario, endpoint.prompts), endpoint.prompts.added_tokens, deployed
     where = msgspec.structs.replace(where, block_size=_block(endpoint))
-    source, levels = sourced(scenario, endpoint.prompts), prediction.levels(scenario)
-    template = max(0, endpoint.prompts.added_tokens)
     assert isinstance(source, Tasks)
     with contextlib.suppress(HarnessError):  # what does not fit is refused by the server, if it does not fit there
         return await asyncio.to_thread(agents.predict, made, where, source, levels, kept, template=template)

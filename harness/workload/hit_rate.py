@@ -25,16 +25,15 @@ _MOST = 100_000  # requests
 
 
 class Hit(msgspec.Struct, frozen=True, gc=False):
-    """One request: the tokens of its prompt, and those that a cache serves; which of its session it is."""
+    """One request: the tokens of its prompt, and those that a cache serves."""
 
     prompt: int
     cached: int
-    turn: int = 0
 
 
-def _hit(prompt: int, shared: int, block: int, turn: int = 0) -> Hit:
+def _hit(prompt: int, shared: int, block: int) -> Hit:
     """Return the hit of a prompt whose beginning is known; whole blocks are served, and never the last token."""
-    return Hit(prompt, max(0, min(shared, prompt - 1)) // block * block, turn)
+    return Hit(prompt, max(0, min(shared, prompt - 1)) // block * block)
 
 
 def hashes(tokens: Sequence[Hashable], block: int) -> list[int]:
@@ -178,7 +177,7 @@ def _first(system: Prefixes | None, number: int) -> int:
 
 def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known: _Known) -> Iterator[Hit]:
     """Yield the hits of a task's requests: what its first parent sent, and the answers, or the blocks of its row."""
-    task, wholes, depths = source.task(number), list[int](), list[int]()
+    task, wholes = source.task(number), list[int]()
     first = template + _first(source.system, number)
     for place, node in enumerate(task.nodes):
         parents, shared = node.parents, first
@@ -186,10 +185,9 @@ def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known:
             shared = wholes[parents[0]] + sum(task.nodes[parent].output_tokens for parent in parents)
         row = None if source.recorded is None else source.recorded.of_turn(number, place)
         wholes.append(shared + _own_tokens(node, row, template))
-        depths.append(1 + max((depths[parent] for parent in parents), default=-1))
         # Only the first parent's prompt and answer were sent as they are: other parents' answers are new behind them.
         if parents and not node.fresh:
             shared = wholes[parents[0]] + task.nodes[parents[0]].output_tokens
         if row is not None and row.hashes is not None:
             shared = template + known.shared(row)
-        yield _hit(wholes[-1], shared, block, depths[-1])
+        yield _hit(wholes[-1], shared, block)
