@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import predict_beside
 import predict_groups
 import predict_open_loop
+import predict_pools
 
 from harness.predict import rules
 from harness.predict.catalog import gpu, model_config
@@ -108,7 +109,7 @@ def error(ratios: Sequence[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["levels", "groups", "open"], default="levels")
+    parser.add_argument("what", nargs="?", choices=["levels", "groups", "open", "pools"], default="levels")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
     parser.add_argument("--cross-validate", action="store_true", help="judge each part by constants set on the others")
     parser.add_argument(
@@ -134,8 +135,8 @@ def main() -> None:
         if options.plot:
             predict_groups.picture(judged, Path(options.plot))
         return
-    if options.what == "open":
-        print(predict_open_loop.table(predict_open_loop.stages()))
+    if options.what in ("open", "pools"):
+        print(predict_pools.table() if options.what == "pools" else predict_open_loop.table(predict_open_loop.stages()))
         return
     found = rows()
     if options.json:

@@ -65,6 +65,7 @@ _ELSEWHERE = "give a place to write to by --plot"
     ),
     option("--prefill-gpus", type=int, metavar="N", help="GPUs that only prefill; with --decode-gpus."),
     option("--decode-gpus", type=int, metavar="N", help="GPUs that only decode; each pool in replicas of --tp."),
+    option("--prefill-tp", type=click.IntRange(1), metavar="N", help="GPUs of a prefill replica; default as --tp."),
     option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction."),
     option("--measured", metavar="DIR", multiple=True, help="Result folder that replaces the prediction of its card."),
     option("--peak-flops", type=float, metavar="FLOP/s", help="Peak that you assume for the card, to be checked."),
@@ -104,7 +105,7 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
             raise click.UsageError(f"no {flag}; name a model and a card, or --gpu all: `knee predict --list gpus`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
-    if flags["prefill_gpus"] is not None or flags["decode_gpus"] is not None:
+    if any(flags[name] is not None for name in ("prefill_gpus", "decode_gpus", "prefill_tp")):
         _disaggregated(resolved, flags)
     elif flags["demand"] or flags["gpu"].lower() == "all" or ("," in flags["gpu"] and "=" not in flags["gpu"]):
         _choose(resolved, flags)
@@ -176,9 +177,6 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
         _show(predicting.report(found, with_claims=flags["claims"]))
 
 
-_ALONE = "of two pools there is only the closed form of one kind of card"
-
-
 def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
     """Predict prefill and decode on GPUs of their own."""
     import msgspec
@@ -190,14 +188,33 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
     for flag in ("prefill_gpus", "decode_gpus"):
         if flags[flag] is None:
             raise HarnessError("two pools need both sizes", place=flag_of(flag), way_out="add it")
-    unused = ("simulate", "measured", "calibration", "plot", "rate", "slo", "price", "gpus", "dp", "ep", "rps")
-    _leave_out(flags, unused, _ALONE)
-    if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
-        raise HarnessError(_ALONE, place="--gpu", way_out="name one card")
+    unused = (
+        "simulate",
+        "measured",
+        "calibration",
+        "plot",
+        "rate",
+        "price",
+        "gpus",
+        "dp",
+        "ep",
+        "spare",
+        "utilization",
+    )
+    alone = "of two pools there is only the closed form of one kind of card"
+    _leave_out(flags, unused, alone)
+    if flags["gpu"].lower() == "all" or ("," in flags["gpu"] and "=" not in flags["gpu"]):
+        raise HarnessError(alone, place="--gpu", way_out="name one card")
     question = deployed.question_of(resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True)
-    made, where, mean = questions.setup(question)
-    pools = {name: flags[name] for name in ("prefill_gpus", "decode_gpus")}
-    found = disaggregated.predict(made, where, mean, question.levels, **pools)
+    tp = {} if flags["prefill_tp"] is None else {"tp": flags["prefill_tp"]}
+    made, decode, mean = questions.setup(question)
+    _, prefill, _ = questions.setup(msgspec.structs.replace(question, figures={**question.figures, **tp}))
+    demand: Demand | None = flags["demand"]
+    found = disaggregated.predict(
+        made, prefill, decode, mean, question.levels, prefill_gpus=flags["prefill_gpus"],
+        decode_gpus=flags["decode_gpus"], slo=question.slo,
+        rate=None if demand is None else demand.requests_per_s,
+    )  # fmt: skip
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found).decode())
     else:

@@ -200,6 +200,11 @@ def divisors(model: Model) -> list[int]:
     return [n for n in whole if n_kv % n == 0 or n % n_kv == 0]
 
 
+def in_a_node(gpu: Gpu) -> int:
+    """Return the GPUs that the link of the table joins."""
+    return 72 if gpu.key.startswith(("gb200", "gb300")) else 8  # racks of NVL72, and boards
+
+
 # ---- memory ---------------------------------------------------------------------------------------------
 
 

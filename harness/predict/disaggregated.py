@@ -1,8 +1,9 @@
-"""Prefill and decode on GPUs of their own: what each pool can take, what they reach together, and which ratio balances.
+"""Prefill and decode on GPUs of their own: what each pool takes, what they reach within limits, and the best split.
 
 A prefill replica computes one prompt after the other; a decode replica has the rest of the answers in its batch, and no
-prompt ever interrupts them. A request goes through both, so the slower pool sets the rate. Left out: the time that the
-KV cache takes from one to the other, which no data sheet says, and queues that chance makes before a pool is full.
+prompt ever interrupts them. Between them a request's KV goes over the links. A request goes through all of it, so the
+slowest sets the rate. How many prompts meet is that of `predict.steady`, so that pools and replicas that do both are
+judged alike. Left out: queues that chance makes before a pool is full.
 
 Letters as in predict.roofline; λ requests/s.
 """
@@ -10,20 +11,23 @@ Letters as in predict.roofline; λ requests/s.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.prediction import Band, batch_cap
-from harness.predict.deployment import Deployment, fast, slow
+from harness.data.prediction import Band, PredictedLevel, batch_cap
+from harness.predict.deployment import Deployment, fast, in_a_node, kv_per_gpu, slow
 from harness.predict.limits import stops_of
 from harness.predict.model import Model
-from harness.predict.steady import tokens_a_step
-from harness.predict.step import StepCost, decode_time, prefill_time, step_cost
+from harness.predict.roofline import predict as of_both
+from harness.predict.steady import Latencies, meets, met, tokens_a_step
+from harness.predict.step import StepCost, decode_time, prefill_time, step_cost, taking_in
 from harness.spec.work import MeanLengths
 
-_NOTE = "the time that the KV cache takes from one pool to the other is left out"
+_NIC = 50e9  # bytes/s in one direction beyond a node: 400 Gb/s for each GPU, NVIDIA DGX H100 and H200 data sheets
+_CLOSE = 1e-6  # relative, of a rate that is searched
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,42 +45,70 @@ class DisaggregatedLevel(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: Band
     requests_per_s: Band
     ttft_s: float
+    ttft_p99_s: float
     itl_s: float
-    bound_by: str  # prefill | decode | users
+    bound_by: str  # prefill | decode | link | users
+    meets_slo: bool | None = None  # at the slow end; None without limits
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """How the GPUs are shared out, and the most that they serve within the limits; 0 of prefill: all do both."""
+
+    prefill_gpus: int
+    decode_gpus: int
+    requests_per_s_slow: float = 0.0  # at the most, at the slow end; 0: the limits are missed by one request
+    concurrency: int | None = None  # at the rate that is asked, else at the most, as are those below; None: not served
+    output_tokens_per_s: float | None = None
+    itl_s: float | None = None
+    ttft_s: float | None = None
+    ttft_p99_s: float | None = None
 
 
 class Disaggregated(msgspec.Struct, frozen=True, kw_only=True):
-    """The prediction of two pools."""
+    """The prediction of two pools, of other splits of as many GPUs, and of as many that do both."""
 
     model: str
     gpu: str
-    tp: int
+    tp: int  # of a decode replica
+    prefill_tp: int
     input_tokens: float
     output_tokens: float
+    slo: Mapping[str, float]
+    rate: float | None  # requests/s that are asked
     prefill: Pool
     decode: Pool
     decode_batch: int  # requests of one decode replica, at most
-    balance: float  # prefill GPUs for each decode GPU at which both pools are full
-    best_split: tuple[int, int]  # of as many GPUs: prefill and decode
-    best_requests_per_s: float
+    transfer_s: float  # of one prompt's KV from one pool to the other
+    transfer_bytes: float
+    transfer_by: str  # NVLink or its like inside a node, else a network
+    asked: Share
+    best: Share  # the split with the shortest answers at the rate, else with the most requests/s at the slow end
+    together: Share
+    enough: tuple[int, int] | None  # the fewest GPUs of prefill and decode that serve the rate
     levels: list[DisaggregatedLevel]
     notes: list[str]
 
 
 class _Pools(msgspec.Struct, frozen=True):
-    """One end of the band: the cost of a step, its batch, and the replicas of each phase."""
+    """One end of the band: the cost of a step in each pool, the batch of a decode replica, and the replicas."""
 
+    prompts: StepCost
     cost: StepCost
     workload: MeanLengths
     cap: float
+    transfer_s: float
     prefill: int
     decode: int
 
     @property
     def prompt_s(self) -> float:
         """Return a pass of one prompt, from its launch on."""
+        return self.prompts.step + self.prompts.request + self._prefill_s + self.prompts.api
+
+    @property
+    def _prefill_s(self) -> float:
         P = self.workload.input_tokens
-        return self.cost.step + self.cost.request + prefill_time(self.cost, P, self.cost.cached * P) + self.cost.api
+        return prefill_time(self.prompts, P, self.prompts.cached * P)
 
     def step_s(self, B: float) -> float:
         """Return the time of a step of decode with a batch of B."""
@@ -84,105 +116,244 @@ class _Pools(msgspec.Struct, frozen=True):
 
     def steps(self) -> float:
         """Return the steps that an answer takes after its first token."""
-        G = self.workload.output_tokens
-        return (G - 1) / tokens_a_step(self.cost, self.workload)
+        return (self.workload.output_tokens - 1) / tokens_a_step(self.cost, self.workload)
 
-    @property
-    def prefill_rate(self) -> float:
-        return self.prefill / self.prompt_s
-
-    @property
-    def decode_rate(self) -> float:
-        return self.decode * self.cap / (self.steps() * self.step_s(self.cap))
+    def most(self) -> dict[str, float]:
+        """Return the most requests/s that each part of the way takes."""
+        link = min(self.prefill, self.decode) / self.transfer_s if self.transfer_s else math.inf
+        decode = self.decode * self.cap / (self.steps() * self.step_s(self.cap))
+        return {"prefill": self.prefill / self.prompt_s, "decode": decode, "link": link}
 
     def batch(self, rate: float) -> float:
         """Return the batch of a decode replica at a rate of all: B = λ (G-1)/gain · t_dec(B)/replicas, or what fits."""
-        low, high = 0.0, self.cap
-        while high - low > 1e-9 * high:
-            B = (low + high) / 2
-            needed = rate * self.steps() * self.step_s(max(1.0, B)) / self.decode
-            low, high = (B, high) if needed > B else (low, B)
-        return high
+        per_step = rate * self.steps() / self.decode
+        return _least(lambda B: per_step * self.step_s(max(1.0, B)) <= B, 0.0, self.cap)
 
-    def at(self, C: float) -> tuple[float, float, float]:
-        """Return λ, TTFT and ITL with C in flight: C = λ prompt_s + decode · B(λ), or a pool is full and they queue."""
-        most = min(self.prefill_rate, self.decode_rate)
+    def inside(self, rate: float) -> float:
+        """Return the requests in both pools and between them at a rate that no part is full at."""
+        return rate * (self.prompt_s + self.transfer_s) + self.decode * self.batch(rate)
 
-        def inside(rate: float) -> float:
-            return rate * self.prompt_s + self.decode * self.batch(rate)
+    def rate(self, C: float) -> float:
+        """Return λ with C in flight: inside(λ) = C, or a part is full and the rest wait."""
+        most = min(self.most().values())
+        return most if self.inside(most) <= C else _least(lambda rate: self.inside(rate) >= C, 0.0, most)
 
-        low, high = 0.0, most
-        while inside(most) > C and high - low > 1e-9 * high:
-            rate = (low + high) / 2
-            low, high = (rate, high) if inside(rate) < C else (low, rate)
-        itl = self.step_s(max(1.0, self.batch(high))) * self.steps() / (self.workload.output_tokens - 1)
-        return high, C / high - (self.workload.output_tokens - 1) * itl, itl
+    def latencies(self, rate: float, C: float) -> Latencies:
+        """Return the latencies at a rate with C in flight, by the usual share of a batch that meets."""
+        P, more = self.workload.input_tokens, self.workload.output_tokens - 1
+        B = self.batch(rate)
+        itl = self.step_s(max(1.0, B)) * self.steps() / more
+        others = max(0.0, self.decode * B / self.prefill - 1) * self._prefill_s
+        alone = decode_time(self.prompts, 1, self.workload.context)
+        mean, last = met(self.prompts, "usual")
+        first = C / rate - more * itl + taking_in(self.prompts, P, self.prompts.cached * P, alone)
+        ttft, p99 = first + mean * others, first + last * others
+        return Latencies(ttft, p99, itl, itl, ttft + more * itl, p99 + more * itl)
+
+    def within(self, slo: Mapping[str, float]) -> float:
+        """Return the most requests/s that keep the limits; 0 where one request alone misses them."""
+        most = min(self.most().values())
+
+        def kept(rate: float) -> bool:
+            return meets(self.latencies(rate, max(1.0, self.inside(rate))), slo)
+
+        if not slo or kept(most):
+            return most
+        alone = self.rate(1.0)
+        return _least(lambda rate: not kept(rate), alone, most) if kept(alone) else 0.0
+
+
+def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the least value from which on something holds, between one where it does not and one where it does."""
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of every split: three ends of the band, the limits, and the rate."""
+
+    model: Model
+    prefill: Deployment
+    decode: Deployment
+    workload: MeanLengths
+    ends: Sequence[_Pools]
+    slo: Mapping[str, float]
+    rate: float | None
+
+    def of(self, prefill: int, decode: int) -> list[_Pools]:
+        """Return the ends with so many replicas."""
+        return [msgspec.structs.replace(end, prefill=prefill, decode=decode) for end in self.ends]
 
 
 def predict(
     model: Model,
-    deployment: Deployment,
+    prefill: Deployment,
+    decode: Deployment,
     workload: MeanLengths,
     levels: Sequence[int],
     *,
     prefill_gpus: int,
     decode_gpus: int,
+    slo: Mapping[str, float] | None = None,
+    rate: float | None = None,
 ) -> Disaggregated:
-    """Predict a prefill and a decode pool of these sizes, and the best split of as many GPUs.
+    """Predict a prefill and a decode pool of these sizes, the best split of as many GPUs, and as many that do both.
 
-    A replica has tp · pp GPUs; dp is not used.
+    The deployments are those of one replica of each, of tp · pp GPUs; dp is not used. `slo` limits are seconds.
     """
     if workload.output_tokens < 2:
         fact = "an answer of one token has nothing to decode"
         raise HarnessError(fact, place="--output-tokens", way_out="give at least 2")
-    per_replica = deployment.tp * deployment.pp
-    for place, gpus in (("--prefill-gpus", prefill_gpus), ("--decode-gpus", decode_gpus)):
-        if gpus < 1 or gpus % per_replica:
-            raise HarnessError(
-                f"{gpus} GPUs are no whole replicas of {per_replica}", place=place, way_out="give a multiple"
-            )
-    one = msgspec.structs.replace(deployment, dp=1, gpus=per_replica)
-    cap = batch_cap(stops_of(model, one, workload))
+    each = (prefill.tp * prefill.pp, decode.tp * decode.pp)
+    for place, gpus, n in (("--prefill-gpus", prefill_gpus, each[0]), ("--decode-gpus", decode_gpus, each[1])):
+        if gpus < 1 or gpus % n:
+            raise HarnessError(f"{gpus} GPUs are no whole replicas of {n}", place=place, way_out="give a multiple")
+    counts = (prefill_gpus // each[0], decode_gpus // each[1])
+    prefill = msgspec.structs.replace(prefill, dp=1, gpus=each[0])
+    decode = msgspec.structs.replace(decode, dp=1, gpus=each[1])
+    size, seconds, by = _transfer(model, prefill, decode, workload, prefill_gpus + decode_gpus)
+    ends = _ends(model, prefill, decode, workload, seconds, counts)
+    asked = _Asked(model=model, prefill=prefill, decode=decode, workload=workload, ends=ends, slo=slo or {}, rate=rate)
+    total, mid = prefill_gpus + decode_gpus, ends[1]
+    splits = {
+        (n, (total - n * each[0]) // each[1]) for n in range(1, total // each[0] + 1) if total - n * each[0] >= each[1]
+    }
+    shares = {split: _share(asked, *split) for split in sorted(splits | {counts})}
+    rates = {name: Band(*(end.most()[name] for end in ends)) for name in ("prefill", "decode")}
+    return Disaggregated(
+        model=model.name, gpu=decode.gpu.key, tp=decode.tp, prefill_tp=prefill.tp,
+        input_tokens=workload.input_tokens, output_tokens=workload.output_tokens, slo=asked.slo, rate=rate,
+        prefill=Pool(gpus=prefill_gpus, replicas=counts[0], requests_per_s=rates["prefill"]),
+        decode=Pool(gpus=decode_gpus, replicas=counts[1], requests_per_s=rates["decode"]),
+        decode_batch=int(mid.cap), transfer_s=seconds, transfer_bytes=size, transfer_by=by,
+        asked=shares[counts],
+        best=min(shares.values(), key=lambda share: _order(share, rate, workload.output_tokens)),
+        together=_together(asked, total // each[1]),
+        enough=None if rate is None else _enough(asked, rate),
+        levels=[_level(C, ends, asked.slo) for C in levels],
+        notes=list(model.notes),
+    )  # fmt: skip
+
+
+def _ends(
+    model: Model,
+    prefill: Deployment,
+    decode: Deployment,
+    workload: MeanLengths,
+    transfer_s: float,
+    counts: tuple[int, int],
+) -> list[_Pools]:
+    """Return both pools at the slow end, in the middle, and at the fast end."""
+    cap = batch_cap(stops_of(model, decode, workload))
     if cap == math.inf:
         raise HarnessError("nothing limits the batch", place="--max-num-seqs", way_out="give the server's")
-    ends = [
-        _Pools(
-            step_cost(model, where), workload, max(1.0, cap), prefill_gpus // per_replica, decode_gpus // per_replica
-        )
-        for where in (slow(model, one), one, fast(model, one))
+    stops_of(model, prefill, workload)  # which refuses what does not fit there
+    costs = [
+        [step_cost(model, end(model, where)) for end in (slow, lambda _, middle: middle, fast)]
+        for where in (prefill, decode)
     ]
-    mid, replicas = ends[1], (prefill_gpus + decode_gpus) // per_replica
-    prefills, decodes = mid.prefill_rate / prefill_gpus, mid.decode_rate / decode_gpus  # requests/s of one GPU
-    split = max(range(1, replicas), key=lambda n: min(n * prefills, (replicas - n) * decodes))
-    return Disaggregated(
-        model=model.name,
-        gpu=deployment.gpu.key,
-        tp=deployment.tp,
-        input_tokens=workload.input_tokens,
-        output_tokens=workload.output_tokens,
-        prefill=Pool(
-            gpus=prefill_gpus, replicas=mid.prefill, requests_per_s=Band(*(each.prefill_rate for each in ends))
-        ),
-        decode=Pool(gpus=decode_gpus, replicas=mid.decode, requests_per_s=Band(*(each.decode_rate for each in ends))),
-        decode_batch=int(mid.cap),
-        balance=decodes / prefills,
-        best_split=(split * per_replica, (replicas - split) * per_replica),
-        best_requests_per_s=min(split * prefills, (replicas - split) * decodes) * per_replica,
-        levels=[_level(C, ends) for C in levels],
-        notes=[*model.notes, _NOTE],
-    )
+    return [_Pools(a, b, workload, max(1.0, cap), transfer_s, *counts) for a, b in zip(*costs, strict=True)]
 
 
-def _level(C: int, ends: Sequence[_Pools]) -> DisaggregatedLevel:
-    G = ends[1].workload.output_tokens
-    rates = [end.at(C)[0] for end in ends]
-    rate, ttft, itl = ends[1].at(C)
-    full = min((ends[1].prefill_rate, "prefill"), (ends[1].decode_rate, "decode"))
+def _transfer(
+    model: Model, prefill: Deployment, decode: Deployment, workload: MeanLengths, gpus: int
+) -> tuple[float, float, str]:
+    """Return the bytes of a prompt's KV as all ranks of a decode replica keep it, its seconds, and over what it goes.
+
+    The GPUs of the smaller replica send or receive at once. Inside a node that is at the share of the link that
+    collectives reach.
+    """
+    ranks = decode.tp * decode.pp
+    size = ranks * kv_per_gpu(model, decode, workload.input_tokens)
+    near = decode.gpu.link is not None and gpus <= in_a_node(decode.gpu)
+    link = (decode.gpu.link or 0) if near else _NIC
+    rate = link * decode.link_share * min(ranks, prefill.tp * prefill.pp)
+    by = f"links of {link / 1e9:.3g} GB/s inside a node" if near else "400 Gb/s a GPU, as between DGX H100s"
+    return size, size / rate, by
+
+
+def _level(C: int, ends: Sequence[_Pools], slo: Mapping[str, float]) -> DisaggregatedLevel:
+    G, rates = ends[1].workload.output_tokens, [end.rate(C) for end in ends]
+    found = ends[1].latencies(rates[1], C)
+    full, most = min(ends[1].most().items(), key=lambda each: each[1])
     return DisaggregatedLevel(
         concurrency=C,
         output_tokens_per_s=Band(*(each * G for each in rates)),
         requests_per_s=Band(*rates),
-        ttft_s=ttft,
-        itl_s=itl,
-        bound_by=full[1] if math.isclose(rate, full[0], rel_tol=1e-6) else "users",
+        ttft_s=found.ttft,
+        ttft_p99_s=found.ttft_p99,
+        itl_s=found.itl,
+        bound_by=full if math.isclose(rates[1], most, rel_tol=10 * _CLOSE) else "users",
+        meets_slo=meets(ends[0].latencies(rates[0], C), slo) if slo else None,
     )
+
+
+def _share(asked: _Asked, prefill: int, decode: int) -> Share:
+    """Return what a split into so many replicas serves."""
+    ends = asked.of(prefill, decode)
+    share = Share(
+        prefill_gpus=prefill * asked.prefill.gpus,
+        decode_gpus=decode * asked.decode.gpus,
+        requests_per_s_slow=ends[0].within(asked.slo),
+    )
+    most = share.requests_per_s_slow
+    if not most or (asked.rate or 0.0) > most:
+        return share
+    C = max(1, math.floor(ends[0].inside(asked.rate or most)))
+    return _at(share, _level(C, ends, {}))
+
+
+def _at(share: Share, level: DisaggregatedLevel | PredictedLevel) -> Share:
+    """Return a share of the GPUs with the figures of a level that it serves."""
+    last = level.ttft_p99_s
+    return msgspec.structs.replace(
+        share, concurrency=level.concurrency, output_tokens_per_s=level.output_tokens_per_s.mid,
+        itl_s=level.itl_s, ttft_s=level.ttft_s, ttft_p99_s=last.mid if isinstance(last, Band) else last or None,
+    )  # fmt: skip
+
+
+def _order(share: Share, rate: float | None, G: float) -> tuple[bool, float]:
+    """Return what the best split has least of: the time of an answer at a rate that it serves, else lack of rate."""
+    if rate is None or share.ttft_s is None:
+        return True, -share.requests_per_s_slow
+    return False, share.ttft_s + (G - 1) * (share.itl_s or 0.0)
+
+
+def _together(asked: _Asked, replicas: int) -> Share:
+    """Return what as many GPUs serve whose replicas prefill and decode, by the prediction in closed form."""
+    where = msgspec.structs.replace(asked.decode, dp=replicas, gpus=replicas * asked.decode.gpus)
+    share = Share(prefill_gpus=0, decode_gpus=where.gpus)
+
+    def at(C: int) -> PredictedLevel:
+        return of_both(asked.model, where, asked.workload, [C], slo=asked.slo).levels[0]
+
+    caps = of_both(asked.model, where, asked.workload, [1], slo=asked.slo).caps
+    within = caps.get("slo", math.inf)
+    most = int(min(batch_cap(caps), math.inf if within is None else within))
+    if not most:
+        return share
+    C, share = most, msgspec.structs.replace(share, requests_per_s_slow=_slow(at(most)))
+    if asked.rate is not None:
+        C = 1 + bisect_left(range(1, most + 1), asked.rate, key=lambda C: _slow(at(C)))
+    return _at(share, at(C)) if most >= C else share
+
+
+def _slow(level: PredictedLevel) -> float:
+    return level.requests_per_s.low if level.requests_per_s else 0.0
+
+
+def _enough(asked: _Asked, rate: float) -> tuple[int, int] | None:
+    """Return the fewest GPUs of each pool that serve a rate within the limits at the slow end; None where none do."""
+    one = asked.of(1, 1)[0]
+    alone = one.most()
+    n, m = (max(1, math.ceil(rate / alone[name] - _CLOSE)) for name in ("prefill", "decode"))
+    for _ in range(1000):
+        end = asked.of(n, m)[0]
+        if end.within(asked.slo) >= rate * (1 - _CLOSE):
+            return n * asked.prefill.gpus, m * asked.decode.gpus
+        more = (asked.of(each, other)[0].within(asked.slo) for each, other in ((n + 1, m), (n, m + 1)))
+        by_prefill, by_decode = more
+        n, m = (n + 1, m) if by_prefill > by_decode else (n, m + 1)
+    return None

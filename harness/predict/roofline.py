@@ -25,7 +25,17 @@ from harness.data.manifest import Roof, RoofWindow
 from harness.data.prediction import Assumptions, Band, PredictedLevel, Prediction, SteppedLevel, batch_cap
 from harness.data.views import Spread
 from harness.predict.catalog import doubts
-from harness.predict.deployment import LEAN_SAMPLER, MEMORY, Deployment, fast, kv_capacity, room, slow, smallest_tp
+from harness.predict.deployment import (
+    LEAN_SAMPLER,
+    MEMORY,
+    Deployment,
+    fast,
+    in_a_node,
+    kv_capacity,
+    room,
+    slow,
+    smallest_tp,
+)
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import ridge
@@ -212,13 +222,11 @@ def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
 
 
 _STEPPED = "lengths differ: throughput, ITL and TTFT are the step machine's, caps and limits those of the mean request"
-_NODE = 8  # GPUs that the link of the table joins
-_RACKS = ("gb200", "gb300")  # where it joins 72
 
 
 def _far_links(deployment: Deployment) -> list[str]:
     together = max(deployment.tp * deployment.pp, deployment.ep)
-    if together <= _NODE or deployment.gpu.key.startswith(_RACKS):
+    if together <= in_a_node(deployment.gpu):
         return []
     return [f"{together} GPUs of one replica reach beyond a node: its links count as if they were inside"]
 

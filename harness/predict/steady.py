@@ -121,16 +121,22 @@ def latencies(point: SteadyState, cost: StepCost, workload: MeanLengths, meeting
     P, G = workload.input_tokens, workload.output_tokens
     prompt = prefill_time(cost, P, cost.cached * P, point.batch)
     others = max(0.0, point.batch - 1) * prompt if G else 0.0  # without decoding a batch is one pass
-    mean, last = {"evenly": (0.0, 0.0), "usual": (cost.together / 2, _LAST), "at once": (0.5, 1.0)}[meeting]
+    mean, last = met(cost, meeting)
     first = point.ttft
     if G:
         step = decode_time(cost, point.batch, point.batch * workload.context)
         first += taking_in(cost, P, P if meeting == "evenly" else cost.cached * P, step)
-    ttft, ttft_p99 = first + mean * others, first + max(mean, last) * others
+    ttft, ttft_p99 = first + mean * others, first + last * others
     decoding = max(0.0, G - 1) * point.itl if G > 1 else 0.0
     return Latencies(
         ttft, ttft_p99, point.itl, _longest_gap(point, cost, workload, prompt), ttft + decoding, ttft_p99 + decoding
     )
+
+
+def met(cost: StepCost, meeting: Meeting) -> tuple[float, float]:
+    """Return the share of the others' prompts that a first token waits for, in the mean and at the 99th percentile."""
+    mean, last = {"evenly": (0.0, 0.0), "usual": (cost.together / 2, _LAST), "at once": (0.5, 1.0)}[meeting]
+    return mean, max(mean, last)
 
 
 def _longest_gap(point: SteadyState, cost: StepCost, workload: MeanLengths, prompt: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.base import units
 from harness.data.prediction import Band, Calibrated, Prediction, SteppedLevel
 from harness.data.views import Spread
 from harness.predict.claims import TITLE as CLAIMS
@@ -18,7 +19,7 @@ from harness.report.format import MISSING, ms, number, percent, plain, slo_met
 if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase
     from harness.predict.calibration import Calibration
-    from harness.predict.disaggregated import Disaggregated
+    from harness.predict.disaggregated import Disaggregated, Share
     from harness.predict.limits import ThroughputLimit
     from harness.predict.question import PredictionResult
 
@@ -322,51 +323,119 @@ def _signed(error: float | None) -> str:
     return MISSING if error is None else f"{100 * error:+.1f} %"
 
 
-# ---- prefill and decode apart ----------------------------------------------------------------------------------------
+# ---- prefill and decode on GPUs of their own ----
 
 
 def disaggregated(found: Disaggregated) -> Document:
-    """Return what each pool can take, the ratio that balances them, and the levels."""
+    """Return the answer, the splits beside as many GPUs that do both, each pool alone, and the levels."""
     pools = [("prefill", found.prefill), ("decode", found.decode)]
-    tightest, least = min(pools, key=lambda each: each[1].requests_per_s.mid)
-    rate = number(found.best_requests_per_s)
-    more = f"{found.balance:.3g} prefill GPUs for 1 of decode"
-    balance = f"1 prefill GPU for {1 / found.balance:.3g} of decode" if found.balance < 1 else more
-    prefill, decode = found.best_split
-    head = [
-        f"{found.model} on {found.gpu}, {found.input_tokens:g} tokens in, {found.output_tokens:g} out: "
-        f"{number(least.requests_per_s.mid)} requests/s, bound by {tightest}",
-        f"Balance: {balance}; of {prefill + decode} GPUs {prefill} + {decode} reach {rate} requests/s",
+    rates = [pool.requests_per_s for _, pool in pools]
+    alone = [
+        Column("", [name for name, _ in pools], words=True),
+        Column("GPUs", [number(pool.gpus) for _, pool in pools]),
+        Column("replicas", [number(pool.replicas) for _, pool in pools]),
+        Column("most req/s", [number(rate.mid) for rate in rates]),
+        Column("low", [number(rate.low) for rate in rates]),
+        Column("high", [number(rate.high) for rate in rates]),
     ]
-    levels = found.levels
+    levels, slo = found.levels, {True: "met", False: "missed", None: MISSING}
     bands = [each.output_tokens_per_s for each in levels]
+    together = [
+        Column("C", [number(each.concurrency) for each in levels]),
+        Column("tok/s", [number(each.mid) for each in bands]),
+        Column("low", [number(each.low) for each in bands]),
+        Column("high", [number(each.high) for each in bands]),
+        Column("req/s", [number(each.requests_per_s.mid) for each in levels]),
+        Column("ITL ms", [ms(each.itl_s) for each in levels]),
+        Column("TTFT ms", [ms(each.ttft_s) for each in levels]),
+        Column("SLO", [slo[each.meets_slo] for each in levels], words=True),
+        Column("bound by", [each.bound_by for each in levels], words=True),
+    ]
     return Document(
         sections=[
-            Section(lines=head),
-            Section(
-                "Each pool alone",
-                columns=[
-                    Column("", [name for name, _ in pools], words=True),
-                    Column("GPUs", [number(pool.gpus) for _, pool in pools]),
-                    Column("replicas", [number(pool.replicas) for _, pool in pools]),
-                    Column("most req/s", [number(pool.requests_per_s.mid) for _, pool in pools]),
-                    Column("low", [number(pool.requests_per_s.low) for _, pool in pools]),
-                    Column("high", [number(pool.requests_per_s.high) for _, pool in pools]),
-                ],
-            ),
-            Section(
-                "Together",
-                columns=[
-                    Column("C", [number(each.concurrency) for each in levels]),
-                    Column("tok/s", [number(each.mid) for each in bands]),
-                    Column("low", [number(each.low) for each in bands]),
-                    Column("high", [number(each.high) for each in bands]),
-                    Column("req/s", [number(each.requests_per_s.mid) for each in levels]),
-                    Column("ITL ms", [ms(each.itl_s) for each in levels]),
-                    Column("TTFT ms", [ms(each.ttft_s) for each in levels]),
-                    Column("bound by", [each.bound_by for each in levels], words=True),
-                ],
-            ),
-            Section("Notes", lines=found.notes),
+            Section(lines=_pools_head(found)),
+            Section(_pools_title(found), columns=_share_columns(found)),
+            Section("Each pool alone, without limits", columns=alone),
+            Section("Both pools, by users in flight", columns=shown(together)),
+            Section("Notes", lines=[plain(note) for note in found.notes]),
         ]
     )
+
+
+def _pools_head(found: Disaggregated) -> list[str]:
+    limits = "".join(f", {name} = {units.duration(seconds)}" for name, seconds in found.slo.items())
+    asked, best, both = found.asked, found.best, found.together
+    lines = [
+        f"{plain(found.model)} on {plain(found.gpu)}, {number(found.input_tokens)} tokens in, "
+        f"{number(found.output_tokens)} out{limits}",
+        f"{_shared_out(asked)} GPUs serve {_served(asked)}{_bound_of_pools(found)}; "
+        f"as many that do both {_served(both)}{_times(asked, both)}",
+    ]
+    total = asked.prefill_gpus + asked.decode_gpus
+    if best.requests_per_s_slow:
+        why = "the shortest answers" if found.rate is not None and best.concurrency else "the most requests"
+        lines.append(f"Of {total} GPUs {_shared_out(best)} have {why}{_asked_rate(found)}")
+    elif found.rate is not None:
+        lines.append(f"No split of {total} GPUs keeps the limits{_asked_rate(found)}")
+    size = number(found.transfer_bytes / 1e9)
+    lines.append(
+        f"A prompt's KV of {size} GB takes {ms(found.transfer_s)} ms to the other pool: {plain(found.transfer_by)}"
+    )
+    return lines
+
+
+def _asked_rate(found: Disaggregated) -> str:
+    if found.rate is None:
+        return ""
+    rate = f"{number(found.rate)} request{'s' * (found.rate != 1)}/s"
+    least = "" if found.enough is None else f", for which {found.enough[0]} + {found.enough[1]} are enough"
+    none = found.best.concurrency is None and found.best.requests_per_s_slow
+    return f"; none serves {rate}{least}" if none else f" at {rate}{least}"
+
+
+def _served(share: Share) -> str:
+    most = share.requests_per_s_slow
+    return f"at least {number(most)} requests/s" if most else "none: one request misses the limits"
+
+
+def _bound_of_pools(found: Disaggregated) -> str:
+    """Return what stops the split that was asked about: the limits, or the pool that is full."""
+    if not found.asked.requests_per_s_slow:
+        return ""
+    name, band = min(
+        (("prefill", found.prefill), ("decode", found.decode)), key=lambda each: each[1].requests_per_s.low
+    )
+    full = found.asked.requests_per_s_slow >= band.requests_per_s.low * (1 - 1e-4)
+    return f", bound by {name if full else 'the SLO'}"
+
+
+def _times(asked: Share, both: Share) -> str:
+    if not both.requests_per_s_slow or not asked.requests_per_s_slow:
+        return ""
+    return f" (× {asked.requests_per_s_slow / both.requests_per_s_slow:.2f} apart)"
+
+
+def _shared_out(share: Share) -> str:
+    return f"{share.prefill_gpus} + {share.decode_gpus}" if share.prefill_gpus else f"{share.decode_gpus} for both"
+
+
+def _pools_title(found: Disaggregated) -> str:
+    within = "Within the limits" if found.slo else "At most"
+    return f"{within}, prefill + decode" if found.rate is None else f"At {number(found.rate)} requests/s"
+
+
+def _share_columns(found: Disaggregated) -> list[Column]:
+    """Return the table of the split that was asked about, the best one, and as many GPUs that do both."""
+    other = found.best.requests_per_s_slow and _shared_out(found.best) != _shared_out(found.asked)
+    rows = [found.asked, *([found.best] if other else []), found.together]
+    used = [found.rate / each.requests_per_s_slow if found.rate and each.concurrency else None for each in rows]
+    return shown([
+        Column("GPUs", [_shared_out(each) for each in rows], words=True),
+        Column("most req/s, at least", [number(each.requests_per_s_slow or None) for each in rows]),
+        Column("used", [percent(each) for each in used]),
+        Column("C", [number(each.concurrency) for each in rows]),
+        Column("tok/s", [number(each.output_tokens_per_s) for each in rows]),
+        Column("ITL ms", [ms(each.itl_s) for each in rows]),
+        Column("TTFT ms", [ms(each.ttft_s) for each in rows]),
+        Column("p99", [ms(each.ttft_p99_s) for each in rows]),
+    ])  # fmt: skip

@@ -608,13 +608,16 @@ def test_the_package_offers_the_command_and_main() -> None:
     assert callable(cli_module.main)
 
 
-def test_two_pools_are_predicted_with_the_ratio_that_balances_them() -> None:
-    pools = ("--prefill-gpus", "2", "--decode-gpus", "2")
+def test_two_pools_are_predicted_within_limits_beside_as_many_gpus_that_do_both() -> None:
+    pools = ("--prefill-gpus", "2", "--decode-gpus", "2", "--slo", "ttft_p99=1s,tpot=20ms", "--rps", "4")
     got = knee("--model", "llama-3.1-8b", "--gpu", "h100-sxm", *pools, *CHAT[4:])
     assert got.exit_code == 0, got.output
-    assert "Balance: " in got.output
+    assert "2 + 2 GPUs serve at least" in got.output
+    assert "4 for both" in got.output
     found = json.loads(knee("--model", "llama-3.1-8b", "--gpu", "h100-sxm", *pools, "--json").output)
     assert (found["prefill"]["gpus"], found["decode"]["replicas"]) == (2, 2)
+    shown = knee("--model", "llama-3.1-8b", "--gpu", "h100-sxm", *pools[:2], "--decode-gpus", "4", "--prefill-tp", "2")
+    assert "2 + 4 GPUs serve at least" in shown.output
 
 
 @pytest.mark.parametrize(
