@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis import posterior, seats
-from harness.analysis.points import FALLEN, SHORT, Point, points_of
+from harness.analysis.points import FALLEN, SHORT, Point, points_of, weights
 from harness.analysis.posterior import Data, Posterior
 from harness.analysis.seats import Occupancy
 from harness.analysis.stats import ASSUMED, FLOOR
@@ -35,7 +35,6 @@ _SURE = 4.5  # ln of the odds: 90 to 1, by simulated ramps (docs/method.md, When
 _RANGE = 2.0  # of ln X, that a level or a curve may lie in for all that is known beforehand
 _COLLAPSE = 2.0  # ln of the odds against a curve that collapses
 _NOISE = 0.03  # of levels none of which has measured its own error
-_APART = math.sqrt(3)  # weights of levels, as in `points`
 _CONTRADICTS = 100.0  # times what levels contradict each other on the same side
 _RESOLVED = 0.02  # relative: a lesser contradiction shows no change
 _ROUGH = 6  # parts of a ramp, among which the likeliest is searched for the moment
@@ -184,8 +183,9 @@ def _levels(points: Sequence[TimedPoint]) -> _Levels:
     X = np.array([p.throughput for p in points])
     own = np.array([ASSUMED * p.throughput if p.se is None else p.se for p in points])
     measured = np.array([p.se is not None and not p.assumed for p in points], dtype=np.bool_)
-    sigma = np.maximum(own / X, FLOOR)
-    weight = np.clip(sigma / (np.median(sigma) if len(sigma) else 1.0), 1 / _APART, _APART)
+    by_chance = np.array([p.chance for p in points])
+    sigma = np.maximum(np.maximum(own / X, FLOOR), by_chance)
+    weight = weights(sigma, by_chance)
     # A change within a window adds to its error: the lower ones tell the noise.
     noise = min(float(np.quantile((sigma / weight)[measured], 0.25)), SHORT[1]) if measured.any() else _NOISE
     u = np.log(np.array([p.concurrency for p in points], dtype=np.float64))

@@ -41,6 +41,7 @@ class Point(msgspec.Struct, frozen=True):
     valid: bool = True
     in_flight_ok: bool = True
     assumed: bool = False  # `se` is a weight, not a measurement: the fit finds the scale of all such errors
+    chance: float = 0.0  # relative error at least, by when slots that rest happen to send
 
 
 class PooledLevels(msgspec.Struct, frozen=True):
@@ -96,9 +97,22 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
                 valid=usable(s, Purpose.POINT),
                 in_flight_ok=not in_flight_low.voids(s),
                 assumed=s.output_tokens_per_s_se_assumed,
+                chance=chance(s),
             )
         )
     return out
+
+
+def chance(s: LevelSummary) -> float:
+    """Return the relative error of a level's throughput by when its slots happen to send, which its batches may miss.
+
+    A slot that thinks, or waits for its agent's tools, is in flight for the share u of the time. C of them, each in
+    flight and at rest for exponential times, hold C·u on average; over a window of n requests that mean has the
+    relative error (1 - u)·√(2/n). Where slots are always full it is 0.
+    """
+    if s.concurrency is None or s.in_flight is None:
+        return 0.0
+    return max(0.0, 1 - s.in_flight / s.concurrency) * math.sqrt(2 / max(s.requests, 1))
 
 
 def foreign_point(concurrency: float, level: ForeignLevel) -> Point:
@@ -126,7 +140,8 @@ def pool(points: Sequence[Point]) -> PooledLevels:
     X = np.array([p.throughput for p in valid])
     guessed = np.array([p.assumed or p.se is None for p in valid], dtype=np.bool_)
     sigma = np.maximum(np.array([ASSUMED * p.throughput if p.se is None else p.se for p in valid]) / X, FLOOR)
-    sigma = np.where(guessed, np.clip(sigma, *SHORT), sigma)
+    by_chance = np.array([p.chance for p in valid])
+    sigma = np.maximum(np.where(guessed, np.clip(sigma, *SHORT), sigma), by_chance)
     drift = between(np.log(X), sigma, at)
     w = 1 / (sigma**2 + drift**2)
     total = np.bincount(at, w, len(C))
@@ -138,7 +153,14 @@ def pool(points: Sequence[Point]) -> PooledLevels:
         sigma=np.asarray(total**-0.5, dtype=np.float64),
         in_flight_ok=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
         times=times,
-        data=_data(np.log(mean_N) if (np.diff(mean_N) > 0).all() else np.log(C), np.log(X), sigma, guessed, at),
+        data=_data(
+            np.log(mean_N) if (np.diff(mean_N) > 0).all() else np.log(C),
+            np.log(X),
+            sigma,
+            weights(sigma, by_chance),
+            guessed,
+            at,
+        ),
         drift=drift,
     )
 
@@ -153,13 +175,18 @@ def _counts(p: Point) -> bool:
     return not p.assumed or not p.se or (p.throughput / p.se) ** 2 >= HARDLY * p.concurrency
 
 
-def _data(load: Floats, y: Floats, sigma: Floats, assumed: Bools, at: Ints) -> Data:
+def weights(sigma: Floats, by_chance: Floats) -> Floats:
+    """Return each level's error over that of a usual one, shape [n]: at most 3 times another's, but by chance."""
+    usual = float(np.median(sigma)) if len(sigma) else 1.0
+    return np.maximum(np.clip(sigma / usual, 1 / _APART, _APART), by_chance / usual)
+
+
+def _data(load: Floats, y: Floats, sigma: Floats, weight: Floats, assumed: Bools, at: Ints) -> Data:
     """Return the levels as a posterior takes them: load [n] past a server's own bound is that which was requested.
 
-    Of `y`, `sigma` and `assumed` each measurement has one; `at` is its level.
+    Of `y`, `sigma`, `weight` and `assumed` each measurement has one; `at` is its level.
     """
     own = None if assumed.all() else float(np.median(sigma[~assumed]))
-    weight = np.clip(sigma / np.median(sigma), 1 / _APART, _APART) if len(sigma) else sigma
     precision = np.asarray(np.bincount(at, weight**-2.0, len(load)), dtype=np.float64)
     mean = np.bincount(at, weight**-2.0 * y, len(load)) / precision
     scatter = float((((y - mean[at]) / weight) ** 2).sum())

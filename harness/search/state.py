@@ -15,6 +15,7 @@ import numpy as np
 
 from harness.analysis import change, curve, seats, slo
 from harness.analysis.conclusion import BELOW_LAST, UNSURE
+from harness.analysis.points import chance
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import answered, in_flight_low, too_many_fail, unstable
 from harness.analysis.seats import Occupancy, Seats, occupancy
@@ -39,6 +40,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     throughput: float  # of the run's unit, per second
     se: float | None  # one standard error, tok/s
     assumed: bool = False  # `se` is a weight: the window was too short to measure it
+    chance: float = 0.0  # relative error at least, by when slots that rest happen to send
     error_rate: float
     answered: int | None = None  # requests by which that is judged; None: many
     seconds: float  # the whole level, warm-up to the end of cooldown
@@ -99,6 +101,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         throughput=summary.throughput.mean or 0.0,
         se=summary.output_tokens_per_s_se,
         assumed=summary.output_tokens_per_s_se_assumed,
+        chance=chance(summary),
         error_rate=summary.error_rate or 0.0,
         answered=answered(summary),
         seconds=seconds,
@@ -351,7 +354,7 @@ def steady(measured: Sequence[MeasuredLevel]) -> change.Steady:
     """Return the last steady stretch of the levels; all are one where their times are not known."""
     points = [
         change.TimedPoint(
-            m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed,
+            m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed, m.chance,
             time_s=math.nan if m.time_s is None else m.time_s, occupancy=m.occupancy if m.counts else None,
         )
         for m in measured

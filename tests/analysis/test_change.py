@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -91,6 +92,27 @@ def test_of_several_changes_the_last_one_counts() -> None:
     found = shift(slows)
     assert (found.times, found.since, found.start_s) == (2, 10, 5 * EVERY_S)
     assert found.ratio.value == pytest.approx(0.4, rel=0.1)
+
+
+def resting(slows_at: int | None = None, seed: int = 0) -> list[TimedPoint]:
+    """The levels of agents that send 2.5 short requests a second each, of unlike lengths, for 1 s and then for 3."""
+    rng = np.random.default_rng(seed)
+    levels = (1, 2, 4, 8, 16, 32, 64, 45, 4, 2, 8, 24, 16, 23, 16, 8, 24, 9, 24, 8)
+    out = []
+    for i, C in enumerate(levels):
+        window = 1.0 if i < 7 else 3.0
+        requests = int(rng.poisson(2.5 * min(C, 40) * window))
+        X = float(rng.lognormal(2.8, 0.83, requests).sum()) / window
+        X *= 0.5 if slows_at is not None and i >= slows_at else 1.0
+        error = math.sqrt(2 / max(requests, 1))
+        by_batches = error * X * float(np.exp(0.4 * rng.normal()))
+        out.append(TimedPoint(C, float(C), X, by_batches, chance=0.9 * error, time_s=6.0 * i))
+    return out
+
+
+def test_agents_that_happen_to_send_little_are_no_change_of_the_server() -> None:
+    assert [change.of_levels(resting(seed=seed)) for seed in range(8)] == [None] * 8
+    assert shift(resting(slows_at=13)).since in (12, 13, 14)
 
 
 def test_places_are_those_of_the_points_given_and_invalid_ones_say_nothing() -> None:

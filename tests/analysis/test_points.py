@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis.points import Point, pool
+from harness.analysis.points import Point, chance, points_of, pool
+from tests.builders.summaries import level
 
 
 def of(*levels: tuple[float, float]) -> list[Point]:
@@ -50,6 +52,19 @@ def test_no_level_s_error_counts_as_more_than_three_times_another_s() -> None:
     errors = [0.001, 0.02, 0.02, 0.02, 0.94]
     data = pool([Point(C, None, 100 * C, se=100 * C * e) for C, e in zip([1, 2, 4, 8, 16], errors, strict=True)]).data
     assert data.g.max() / data.g.min() == pytest.approx(3.0)
+
+
+def test_what_resting_slots_happen_to_send_is_an_error_of_its_own() -> None:
+    """One of 10 slots is in flight on average, and 50 requests came: 0.9 · √(2/50) = 18 %."""
+    agents = msgspec.structs.replace(level(10), in_flight=1.0, requests=50)
+    assert chance(agents) == pytest.approx(0.18)
+    assert points_of([agents])[0].chance == chance(agents)
+    assert chance(msgspec.structs.replace(agents, in_flight=10.2)) == 0.0
+    assert chance(msgspec.structs.replace(agents, concurrency=None)) == 0.0
+    few = [Point(C, None, 100 * C, se=2 * C, chance=e) for C, e in zip([1, 2, 4], [0.9, 0.02, 0.02], strict=True)]
+    pooled = pool(few)
+    assert pooled.sigma == pytest.approx([0.9, 0.02, 0.02])
+    assert pooled.data.g[0] / pooled.data.g[1] == pytest.approx(45.0)
 
 
 def test_a_level_without_an_error_among_others_has_an_assumed_one() -> None:

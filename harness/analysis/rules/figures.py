@@ -6,7 +6,7 @@ import math
 
 from harness.analysis.rules import Finding, Place, rule
 from harness.analysis.rules.requests import MERGED, Measured, answered, read_late, remedy_for, too_many_fail
-from harness.analysis.stats import SAMPLES, half_width
+from harness.analysis.stats import SAMPLES, Z95, half_width
 from harness.data.judgement import DOUBT, NOTE
 from harness.data.levels import LevelSummary
 from harness.data.record import LevelNote
@@ -206,10 +206,13 @@ def prefix_cache_hits(level: Measured) -> Finding | None:
     """The prefix cache served more of the prompts than their common template and the hits that were asked for."""
     s, asked = level.s, level.conditions
     common = asked.template_tokens / s.input_tokens_mean if s.input_tokens_mean else 0.0
-    if s.cached_input_fraction is None or s.cached_input_fraction < CACHED + common + asked.expected_hit_rate:
+    share, expected = s.cached_input_fraction, asked.expected_hit_rate
+    by_chance = Z95 * math.sqrt(expected * (1 - expected) / max(s.requests, 1))  # no shares of this mean vary by more
+    if share is None or share < CACHED + common + expected + by_chance:
         return None
+    of_expected = f", {expected:.1%} by what the workload repeats" if expected else ""
     return Finding(
-        f"{s.cached_input_fraction:.1%} of the input tokens came from the prefix cache",
+        f"{share:.1%} of the input tokens came from the prefix cache{of_expected}",
         "switch the cache off, or ask for a workload that means to hit it",
     )
 
