@@ -23,12 +23,12 @@ from harness.analysis import rules
 from harness.base import plugins
 from harness.base.errors import HarnessError
 from harness.cli import cli
-from harness.data.manifest import Scenario as Begun
 from harness.dialects import DIALECTS, _plugin
 from harness.library.export import export, send
 from harness.results import exporters, readers
 from harness.run.resume import must_be_named
 from harness.spec.reading import build
+from harness.spec.scenario import Scenario
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.request import Request
 from tests.builders.outside import install
@@ -111,7 +111,7 @@ def test_a_scenario_may_name_them_and_a_folder_may_be_read_without_them(acme: Pa
     assert asked.target.api == "acme"
     assert "knee_acme" not in sys.modules
     stored = msgspec.json.encode({"target": {"api": "of another machine"}})
-    assert msgspec.json.decode(stored, type=Begun).target.api == "of another machine"
+    assert msgspec.json.decode(stored, type=Scenario).target.api == "of another machine"
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ from harness.analysis import classes
 from harness.analysis.stats import SAMPLES
 from harness.analysis.table import Bools, Floats, Table
 from harness.analysis.window import began_in
-from harness.data.manifest import Scenario
 from harness.data.record import Level
 from harness.data.summary import ClassWorkload, Lengths, LengthSpread, WorkloadSummary
 from harness.spec import distribution
 from harness.spec.classes import ClassSpec
 from harness.spec.distribution import Distribution
+from harness.spec.scenario import Scenario
 
 _PERCENTILES = (10, 50, 90, 99)
 _PLACE = "manifest.json: $.scenario"

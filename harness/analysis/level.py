@@ -24,13 +24,13 @@ from harness.analysis.table import Floats, Table, placed_tokens
 from harness.analysis.window import all_requests, began_in, whole_requests
 from harness.data.levels import Attainment, LevelPhases, LevelSummary, Service
 from harness.data.machines import Client
-from harness.data.manifest import Hardware, Manifest, WorkloadSpec
+from harness.data.manifest import Manifest
 from harness.data.record import SERVER, Level, LevelNote, Record, Sample
 from harness.data.summary import ClientSummary
 from harness.data.views import ClientView, ServerView
 from harness.spec import traffic
 from harness.spec.choices import RANKED, ROUND_ROBIN
-from harness.spec.scenario import PRECISION
+from harness.spec.scenario import PRECISION, Hardware, WorkloadSpec
 from harness.spec.work import QUERY_WORDS, Unit
 
 REST_S = 1.0  # that a slot rests after failures at most (`load.schedule`)

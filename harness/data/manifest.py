@@ -8,7 +8,6 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,97 +17,14 @@ from harness.data.machines import Amount, Card, Client, Count, Host, Machine, Na
 from harness.data.prediction import Agents, Prediction
 from harness.data.record import FORMAT, check_format
 from harness.data.summary import RampStep
-from harness.spec import classes, recipe, scenario, shard
+from harness.spec import shard
+from harness.spec.recipe import Claim, Stack
+from harness.spec.scenario import Scenario, Sweep
 
 ShardNumber = Annotated[int, Meta(ge=1, le=shard.MOST)]
 Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]  # three hundred years
 Fact = str | int | float | bool | None
 CountedIn = Literal["input tokens", "documents"] | UnsetType
-
-# ---- the scenario, as this version or a later one wrote it ------------------------------------------------
-
-
-class Target(scenario.Target, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Its headers are without secrets."""
-
-
-class WorkloadSpec(scenario.WorkloadSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What was requested; what it came to is a `Workload`."""
-
-
-class Cancel(classes.Cancel, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Requests that were given up."""
-
-
-class ClassSpec(classes.ClassSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """One kind of request among others."""
-
-    slo: dict[str, Amount] = msgspec.field(default_factory=dict)
-    cancel: Cancel | None = None
-
-
-class Ramp(scenario.Ramp, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """With figures that a reader can count on."""
-
-    level_seconds: Amount | None = None
-    precision: Amount | None = None
-    rates: list[Amount] | None = None
-
-
-class Hardware(scenario.Hardware, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What the operator stated of it."""
-
-
-class Sweep(scenario.Sweep, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The axes of a level map."""
-
-
-class Sim(scenario.Sim, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The simulated endpoint."""
-
-
-class QualitySpec(scenario.QualitySpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Which answers were compared."""
-
-
-class Hooks(scenario.Hooks, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What was done before the load and before each level."""
-
-
-class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The scenario that a folder was begun with, without its secrets."""
-
-    target: Target = Target()
-    workload: WorkloadSpec = WorkloadSpec()
-    class_: Sequence[ClassSpec] | UnsetType = msgspec.field(name="class", default=UNSET)
-    ramp: Ramp = Ramp()
-    hardware: Hardware = Hardware()
-    slo: dict[str, Amount] = msgspec.field(default_factory=dict)
-    sweep: Sweep = Sweep()
-    sim: Sim = Sim()
-    quality: QualitySpec | UnsetType = UNSET
-    hooks: Hooks | UnsetType = UNSET
-
-    @classmethod
-    def of(cls, shown: scenario.Scenario) -> Scenario:
-        """Return a scenario without secrets (`scenario.shown`) as the manifest has it."""
-        return msgspec.convert(msgspec.to_builtins(shown), cls)
-
-
-class Recipe(recipe.Recipe, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """How a stack was started, without its secrets."""
-
-
-class StackSpec(recipe.StackSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What was a stack's own."""
-
-
-class Stack(recipe.Stack, frozen=True, kw_only=True):
-    """One stack of a comparison."""
-
-    spec: StackSpec
-    recipe: Recipe
-
 
 # ---- what the run found out -------------------------------------------------------------------------------
 
@@ -296,7 +212,7 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = False
     command: str | None = None
     harness_version: str | None = None
-    scenario: Scenario = Scenario()
+    scenario: Scenario = Scenario()  # without its secrets (`scenario.shown`)
     scenario_digest: str | None = None
 
 
@@ -344,7 +260,7 @@ class MapManifest(Begun, frozen=True, kw_only=True):
     """The manifest of a level map or a comparison of stacks; each of its cells has a run's."""
 
     stacks: list[Stack] | UnsetType = UNSET  # of a comparison
-    claims: list[recipe.Claim] | UnsetType = UNSET
+    claims: list[Claim] | UnsetType = UNSET
     composed: bool | UnsetType = UNSET  # they were started by compose files
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     model: str | UnsetType | None = UNSET

@@ -15,7 +15,7 @@ from harness.analysis.level import Facts
 from harness.analysis.rules.observed import said
 from harness.analysis.stats import SAMPLES
 from harness.analysis.timeline import timeline
-from harness.data.manifest import Manifest, Scenario
+from harness.data.manifest import Manifest
 from harness.data.roles import Role
 from harness.data.summary import RampStep, Summary
 from harness.data.views import Spread
@@ -33,6 +33,7 @@ from harness.report.facts import details, knee_facts, manifest_facts, simulated_
 from harness.report.format import MISSING, load, loads, number, plain
 from harness.report.remarks import first_lines, remarks, warning
 from harness.results.result import Result
+from harness.spec.scenario import Scenario
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
 LEVELS = "Levels"

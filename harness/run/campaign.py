@@ -28,7 +28,6 @@ from harness.analysis.summarise import exit_status, summarise
 from harness.base import files, secrecy
 from harness.base.errors import HarnessError
 from harness.base.version import __version__
-from harness.data import manifest as manifests
 from harness.data.judgement import rank
 from harness.data.manifest import MapManifest, Session, StackStart
 from harness.data.progress import View
@@ -182,7 +181,7 @@ def run(
         created=created_iso,
         command=command,
         harness_version=__version__,
-        scenario=manifests.Scenario.of(shown),
+        scenario=shown,
         scenario_digest=scenarios.digest(shown),
         sessions=[Session(created=created_iso, command=command)],
         **planned.described,

@@ -80,7 +80,7 @@ async def first(
         created=created,
         command=command,
         harness_version=__version__,
-        scenario=manifests.Scenario.of(shown),
+        scenario=shown,
         scenario_digest=scenarios.digest(shown),
         workload=workload,
         url="sim:" if profile else endpoint.address.place,

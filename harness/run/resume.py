@@ -11,7 +11,6 @@ import msgspec
 from harness.analysis.level import Facts, summarise_level
 from harness.base.errors import HarnessError
 from harness.base.secrecy import HIDDEN
-from harness.data import manifest as manifests
 from harness.data.manifest import Manifest
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
@@ -44,9 +43,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
     return rebuilt(manifest.scenario, manifest.scenario_digest, headers, place=place, file=MANIFEST)
 
 
-def rebuilt(
-    written: manifests.Scenario, digest: str | None, headers: Mapping[str, str], *, place: str, file: str
-) -> Scenario:
+def rebuilt(written: Scenario, digest: str | None, headers: Mapping[str, str], *, place: str, file: str) -> Scenario:
     """Return the scenario that a file of the folder `place` has without its secrets; `headers` supply those.
 
     HarnessError where one is missing, or the scenario is not the one that has this digest.

@@ -24,7 +24,6 @@ from harness.base import decoding, files, secrecy
 from harness.base.errors import HarnessError
 from harness.base.units import span
 from harness.base.version import __version__
-from harness.data import manifest as manifests
 from harness.data.levels import LevelSummary
 from harness.data.manifest import StackStart
 from harness.data.progress import View
@@ -64,7 +63,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     harness_version: str = __version__
     command: str
-    scenario: manifests.Scenario
+    scenario: Scenario  # without its secrets
     scenario_digest: str
     stack: Stack
     goal: Goal
@@ -117,7 +116,7 @@ def begun(wanted: Wanted, command: str) -> Tuning:
     return Tuning(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        scenario=manifests.Scenario.of(shown),
+        scenario=shown,
         scenario_digest=scenarios.digest(shown),
         stack=commands.stored(wanted.stack),
         goal=wanted.goal,

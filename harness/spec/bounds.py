@@ -1,15 +1,16 @@
-"""Bounds of a field's value with the message for a value beyond them, and msgspec's complaints in those words."""
+"""A table from outside as its type: a field that the type does not have, and a value out of bounds, are one line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from harness.base.errors import HarnessError, nearest
 
+T = TypeVar("T", bound=msgspec.Struct)
 Must = Callable[[bool, str, str, str], None]  # raises unless the first holds: path, fact, way out
 
 
@@ -22,19 +23,48 @@ def above_0(way_out: str) -> msgspec.Meta:
     return bound("it must be above 0", way_out, gt=0)
 
 
+def typed(tree: Any, kind: type[T], place: str) -> T:
+    """Return plain data as that type; HarnessError for a field that it does not have, or for a value out of bounds.
+
+    A type itself is not strict: a manifest has what a later version added.
+    """
+    if (found := next(_unknown(tree, kind, "$"), None)) is not None:
+        path, name, known = found
+        raise HarnessError(f"unknown field '{name}' at {path}.{name}", place=place, way_out=nearest(name, known))
+    try:
+        return msgspec.convert(tree, kind)
+    except msgspec.ValidationError as error:
+        raise located(str(error), kind, place) from None
+
+
+def _unknown(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the path of each table with a field that its type does not have, the field's name, and the right ones."""
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        members = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
+        for each in members:
+            yield from _unknown(value, each, path)
+    elif isinstance(value, list) and get_origin(kind) in (list, Sequence):
+        for i, each in enumerate(value):
+            yield from _unknown(each, get_args(kind)[0], f"{path}[{i}]")
+    elif isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        for name, each in value.items():
+            if name in types:
+                yield from _unknown(each, types[name], f"{path}.{name}")
+            else:
+                yield path, name, tuple(types)
+
+
 def located(message: str, whole: type[msgspec.Struct], place: str) -> HarnessError:
     """Return msgspec's complaint about data that should be a `whole`: fact, path, way out."""
     complaint, _, path = message.removesuffix("`").rpartition(" - at `")
     if not complaint:
         complaint, path = message.removesuffix("`"), "$"
     kind, field = _type_at(path, whole), path[: path.rindex("[")] if path.endswith("]") else path
-    unknown, value = complaint.partition("unknown field `")[2].removesuffix("`"), complaint.partition("enum value ")[2]
+    value = complaint.partition("enum value ")[2]
     missing = complaint.partition("missing required field `")[2].removesuffix("`")
     limit = next(iter(getattr(kind, "__metadata__", ())), None) if ", got " not in complaint else None
-    if unknown:
-        fact = f"unknown field '{unknown}' at {path}.{unknown}"
-        way_out = nearest(unknown, getattr(kind, "__struct_encode_fields__", ()))
-    elif missing:
+    if missing:
         fact, way_out = f"no '{missing}' at {path}", f"write {missing} = …"
     elif value:
         fact = f"unknown {field.rpartition('.')[2]} {value} at {field}"

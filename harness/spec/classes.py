@@ -21,7 +21,7 @@ PromptLength = Annotated[int, bound("a prompt has at least 1 token", "give 1 or 
 AnswerLength = Annotated[int, bound("an answer has at least 1 token", "give 1 or more", ge=1)] | str
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Requests that their users give up: a share of them, after a time or after some tokens of the answer.
 
     Of a server that sends several tokens in a chunk these are chunks.
@@ -32,7 +32,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     after_tokens: Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | None = None  # of the answer
 
 
-class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One kind of request among others; its lengths replace the workload's.
 
     A table with `models` in place of `model`, and `zipf`, is a class for each of them (`of_models`).

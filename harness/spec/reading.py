@@ -15,7 +15,7 @@ import msgspec
 from harness.base import decoding, units
 from harness.base.errors import HarnessError, nearest
 from harness.spec import classes, reuse, rules, traffic
-from harness.spec.bounds import located
+from harness.spec.bounds import typed
 from harness.spec.scenario import Hardware, Scenario
 
 SECONDS = [
@@ -119,10 +119,7 @@ def read(raw: Mapping[str, Any], *, place: str) -> Scenario:
     if isinstance(tree.get("class"), list):
         tables = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
         tree["class"] = classes.of_models(tables, place)
-    try:
-        scenario = msgspec.convert(tree, Scenario)
-    except msgspec.ValidationError as error:
-        raise located(str(error), Scenario, place) from None
+    scenario = typed(tree, Scenario, place)
     check(scenario, place=place)
     return scenario
 

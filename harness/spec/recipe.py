@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from harness.base import decoding, units
 from harness.base.errors import HarnessError
-from harness.spec.bounds import above_0, bound, located
+from harness.spec.bounds import above_0, bound, typed
 
 Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
 Seconds = Annotated[float, above_0("write it like '10m'")]
-T = TypeVar("T", bound=msgspec.Struct)
 Words = Annotated[list[str], bound("it has no words", "write it like ['vllm', 'serve', '{model}']", min_length=1)]
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How one server is started, here or by a compose file, and how it says that it is ready."""
 
     title: str
@@ -39,7 +38,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stop_within: Seconds = 30.0  # from the signal that asks it to end to the one that ends it
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What is set alike, or on purpose not alike, on every stack; None is the server's own default."""
 
     tp: Natural | None = None  # GPUs that share each layer: tensor parallelism
@@ -51,7 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prefix_caching: Literal["on", "off"] | None = None  # whether the server keeps what prompts begin with
 
 
-class StackSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StackSpec(Settings, frozen=True, kw_only=True):
     """One `[[stack]]`: a recipe, by the name of a shipped one or by its path, and what is its own."""
 
     recipe: str  # the name of one that comes with Knee, or the path of one's own
@@ -69,7 +68,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     own: bool = False  # its recipe or its words do not come with knee
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A ratio of two plateaus that is quoted: that of the stack `of` over that of the stack `over`.
 
     `id` names the quote (`harness.predict.claims`). `times` makes a ratio of what is quoted otherwise: 8 of an
@@ -100,7 +99,7 @@ def load(path: Path) -> Recipe:
         decoding.check(tree)
     for key in _SECONDS:
         units.convert(tree, key, units.seconds, f"{place}: $")
-    return _typed(tree, Recipe, place)
+    return typed(tree, Recipe, place)
 
 
 def split(tree: Mapping[str, Any], place: str) -> tuple[dict[str, Any], Campaign]:
@@ -110,8 +109,8 @@ def split(tree: Mapping[str, Any], place: str) -> tuple[dict[str, Any], Campaign
         decoding.check(dict(tree))
     stacks, claims = ([*_tables(tree, name, place)] for name in ("stack", "claim"))
     return rest, Campaign(
-        stacks=[_typed(table, StackSpec, f"{place}: [[stack]] {i}") for i, table in enumerate(stacks, 1)],
-        claims=[_typed(table, Claim, f"{place}: [[claim]] {i}") for i, table in enumerate(claims, 1)],
+        stacks=[typed(table, StackSpec, f"{place}: [[stack]] {i}") for i, table in enumerate(stacks, 1)],
+        claims=[typed(table, Claim, f"{place}: [[claim]] {i}") for i, table in enumerate(claims, 1)],
     )
 
 
@@ -120,10 +119,3 @@ def _tables(tree: Mapping[str, Any], name: str, place: str) -> list[Any]:
     if not isinstance(tables, list):
         raise HarnessError(f"one table is no list at $.{name}", place=place, way_out=f"write it [[{name}]]")
     return tables
-
-
-def _typed(tree: Any, kind: type[T], place: str) -> T:
-    try:
-        return msgspec.convert(tree, kind)
-    except msgspec.ValidationError as error:
-        raise located(str(error), kind, place) from None

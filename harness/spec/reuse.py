@@ -36,7 +36,7 @@ Length = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] |
 Pause = Annotated[float, _PAUSE] | str  # seconds
 
 
-class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts begin with, in front of their own tokens."""
 
     tokens: Annotated[int, above_0("give 1 or more")]  # length of each prefix
@@ -45,7 +45,7 @@ class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     zipf: Annotated[float, _ZIPF] = 0.0  # the k-th of the pool is drawn in proportion to 1/k^zipf
 
 
-class SubAgentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SubAgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Agents that a turn of a session sends out, side by side; its next turn waits for them and has their answers."""
 
     share: Annotated[float, _SHARE]  # of the turns that send some out
@@ -53,7 +53,7 @@ class SubAgentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     turns: Length = 1  # of each, in a conversation of its own that begins with the session's system prompt
 
 
-class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A user's turns, or an agent's; the answers' length is the workload's."""
 
     turns: Length  # of each session
@@ -65,7 +65,7 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sub_agents: SubAgentSpec | msgspec.UnsetType = msgspec.UNSET  # then a level counts agents
 
 
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One kind of request of a task; its lengths replace the workload's."""
 
     name: str  # by which `after` of other requests refers to it
@@ -226,7 +226,7 @@ def image_size(text: str, place: str) -> tuple[int, int]:
     return sides
 
 
-class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Requests from a file, in its order, and again from the first. What is below the line a run fills in."""
 
     path: str  # a file of one of the formats of `workload.dataset`, a result folder, or a name like hf:org/name

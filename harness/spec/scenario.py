@@ -45,7 +45,7 @@ Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many",
 Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoint; secrets are better named (`api_key_env`, `env:NAME`) than written."""
 
     url: str | None = None
@@ -85,7 +85,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 _TOOL_TIME = bound("a scale is from 0 to 1000", "write 0.05", ge=0, le=1000)
 
 
-class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: PromptLength = 512
     output_tokens: AnswerLength = 128
     tokenizer: str | None = None
@@ -102,7 +102,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
 
 
-class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+class Ramp(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     levels: Levels | None = None  # None: doubling up to max_concurrency
     max_concurrency: Natural = 1024
     level_seconds: Annotated[float, above_0("write '10s'")] | None = None  # of every window; None: until it is precise
@@ -135,7 +135,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return loads.of(self.levels, self.rates, searched=self.search_rate, arrivals=self.arrivals)
 
 
-class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """What the prediction and the cost need; without gpu and model_config there is no prediction."""
 
     gpu: str | None = None  # a key of the table; "host": this machine's own cores, measured
@@ -151,7 +151,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     calibration: str | None = None  # a profile of `knee calibrate model`, for a second prediction
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """A ramp for every combination of these: a level map. What is empty stays as the scenario has it."""
 
     input_tokens: Axis = []  # lengths of the prompts
@@ -161,7 +161,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     urls: dict[str, str] = {}  # a server for each setting, by its name
 
 
-class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Sim(msgspec.Struct, frozen=True, kw_only=True):
     """The embedded simulated endpoint, for `url = "sim:"`."""
 
     profile: str = "llama-3.1-8b/h100-sxm"
@@ -183,7 +183,7 @@ _SHARE = bound("canaries are more than 0 and at most 2 % of the load", "write 0.
 _REPEATS = bound("a first answer is compared with at least one more, at most 100", "give 2 to 100", ge=2, le=100)
 
 
-class QualitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QualitySpec(msgspec.Struct, frozen=True, kw_only=True):
     """Canaries: requests with fixed prompts and temperature 0, in place of a share of the load's own."""
 
     file: str | None = None  # path of a JSONL file of prompts; None: those that come with Knee
@@ -192,7 +192,7 @@ class QualitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     output_tokens: Annotated[int, above_0("give 1 or more")] = 64  # tokens of an answer, at most
 
 
-class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     """What is done before the load and before each level, for workloads that repeat prompts on purpose."""
 
     audit_cache: bool | UnsetType = UNSET  # say what the prefix cache gives, by new and repeated prompts
@@ -201,7 +201,7 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stop_replica: str | UnsetType = UNSET  # a command that stops one of several replicas, in one more level at the end
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "run"
     target: Target = Target()
     workload: WorkloadSpec = WorkloadSpec()

@@ -28,6 +28,7 @@ def schema() -> dict[str, Any]:
     for each in tables.values():
         if "description" in each:  # a docstring: Python before 3.13 leaves its indentation
             each["description"] = inspect.cleandoc(each["description"])
+        each |= {"additionalProperties": False} if "properties" in each else {}
     for table, key in (*reading.SECONDS, *reading.COUNTS, *reading.SIZES, ("ramp", "max_ttft")):
         _may_be_text(_table(tables, table)["properties"][key])
     for name, keys in _OF_TABLES.items():

@@ -17,7 +17,7 @@ from harness.analysis.slo import attainments, limits
 from harness.analysis.table import Table
 from harness.data.judgement import Verdict
 from harness.data.levels import LevelSummary
-from harness.data.manifest import Manifest, Scenario, Target, Workload, WorkloadSpec
+from harness.data.manifest import Manifest, Workload
 from harness.data.record import Level, Record
 from harness.data.summary import Curve, Summary
 from harness.data.views import ClientView, GpuView, Value
@@ -29,6 +29,7 @@ from harness.predict.sequence import SimulatedRequest
 from harness.report.level_table import columns
 from harness.report.run_report import report
 from harness.sim.machines import Passes
+from harness.spec.scenario import Scenario, Target, WorkloadSpec
 from harness.spec.work import QUERY_WORDS, MeanLengths, Unit
 from tests.builders.records import WINDOW, request
 from tests.builders.summaries import MANIFEST, full

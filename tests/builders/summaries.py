@@ -12,7 +12,7 @@ from harness.base.files import write_json
 from harness.data.judgement import Verdict
 from harness.data.levels import LevelSummary
 from harness.data.machines import Host
-from harness.data.manifest import Manifest, Ramp, Scenario, Simulated, Target, Workload
+from harness.data.manifest import Manifest, Simulated, Workload
 from harness.data.prediction import Assumptions, Band, PredictedLevel, Prediction
 from harness.data.summary import (
     BEYOND,
@@ -29,6 +29,7 @@ from harness.data.summary import (
     Summary,
 )
 from harness.data.views import ClientView, Estimate, ServerView, Spread, Value
+from harness.spec.scenario import Ramp, Scenario, Target
 
 A, B, P = 7.0e-3, 1.0e-4, 1 / 5.375e-4  # s, s, tok/s: the hinge a/(1/P - b) is 16 in flight
 LEVELS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from harness.base import files
 from harness.cli import cli
-from harness.data import manifest as manifests
 from harness.data.manifest import MapManifest, Session
 from harness.results import levelmap
 from harness.spec import scenario as scenarios
@@ -83,7 +82,7 @@ def begun(folder: Path, stack: Stack) -> None:
     """A comparison that ended before its first run, as somebody may hand it over."""
     of = Scenario(target=Target(model="m"), workload=WorkloadSpec(seed=1))
     manifest = MapManifest(
-        name="run", scenario=manifests.Scenario.of(of), scenario_digest=scenarios.digest(of),
+        name="run", scenario=of, scenario_digest=scenarios.digest(of),
         sessions=[Session(created="now")], stacks=[command.stored(stack)], claims=[], composed=False,
     )  # fmt: skip
     folder.mkdir()

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from harness.data.levels import LevelSummary
-from harness.data.manifest import Manifest, Ramp, Scenario, Target
+from harness.data.manifest import Manifest
 from harness.data.summary import Summary
 from harness.data.views import Spread
 from harness.decide.plan import capacity, what_if
 from harness.spec.classes import ClassSpec
+from harness.spec.scenario import Ramp, Scenario, Target
 from tests.builders.summaries import LEVELS, MANIFEST, full
 
 PRICED = msgspec.structs.replace(MANIFEST, price=2.0)

@@ -15,11 +15,12 @@ import pytest
 
 from harness.data.judgement import Verdict
 from harness.data.machines import Host
-from harness.data.manifest import Manifest, Scenario, Simulated, Target
+from harness.data.manifest import Manifest, Simulated
 from harness.data.summary import Check, Summary
 from harness.report import document, markdown, page, run_report
 from harness.report.answer import answer, figures
 from harness.report.format import plain as plain_text
+from harness.spec.scenario import Scenario, Target
 from tests.builders.browser import CHROMIUM, tab
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated

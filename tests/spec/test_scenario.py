@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
+from harness.data import manifest
 from harness.dialects import DIALECTS
 from harness.load.transport import TRANSPORTS
 from harness.spec import bounds, reading, scenario
@@ -239,11 +240,18 @@ def test_a_search_that_cannot_be_made_is_refused_in_one_line(text: str, line: st
     assert str(caught.value) == line
 
 
-def test_an_unknown_field_inside_a_list_is_named_by_its_place() -> None:
+def test_a_complaint_at_a_place_that_no_type_has_is_shown_as_it_is() -> None:
     for path in ("$.ramp.levels[...]", "$.sweep.urls[...]", "$.target[0]", "$.none.such"):
-        complaint = f"Object contains unknown field `colour` - at `{path}`"
+        complaint = f"Expected `str`, got `int` - at `{path}`"
         message = str(bounds.located(complaint, scenario.Scenario, "x.toml"))
-        assert message.startswith(f"x.toml: unknown field 'colour' at {path}.colour")
+        assert message.startswith(f"x.toml: Expected 'str', got 'int' - at '{path}'")
+
+
+def test_what_a_later_version_adds_is_refused_in_a_scenario_and_left_out_of_a_manifest() -> None:
+    tree = {"ramp": {"colour": 1}, "class": [{"name": "a", "shape": 1}]}
+    with pytest.raises(HarnessError, match=r"unknown field 'colour' at \$\.ramp\.colour"):
+        reading.build(tree, place="x.toml")
+    assert manifest.read({"scenario": tree}).scenario.class_[0].name == "a"  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

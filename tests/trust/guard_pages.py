@@ -23,12 +23,13 @@ import msgspec
 from markdown_it import MarkdownIt
 
 from harness.data.machines import Host
-from harness.data.manifest import Manifest, Scenario, Simulated, Target
+from harness.data.manifest import Manifest, Simulated
 from harness.data.summary import Check, Summary
 from harness.data.views import Value
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell
+from harness.spec.scenario import Scenario, Target
 from tests.builders.browser import CHROMIUM
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
