@@ -10,7 +10,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from harness.base.version import __version__ as __version__
+from harness.base import __version__ as __version__
 
 TYPE_CHECKING = False  # type checkers take it for true; typing itself takes longer to import than all of this
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from harness.base.errors import HarnessError as HarnessError
+    from harness.library.answers import check as check
     from harness.library.answers import compare as compare
     from harness.library.answers import fit as fit
-    from harness.library.decisions import check as check
-    from harness.library.decisions import plan as plan
+    from harness.library.answers import plan as plan
     from harness.library.export import export as export
     from harness.library.export import send as send
     from harness.library.measurement import Measurement as Measurement
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 _PLACES = {
     "HarnessError": "harness.base.errors",
     "Measurement": "harness.library.measurement",
-    "check": "harness.library.decisions",
+    "check": "harness.library.answers",
     "compare": "harness.library.answers",
     "export": "harness.library.export",
     "fit": "harness.library.answers",
     "load": "harness.library.measurement",
-    "plan": "harness.library.decisions",
+    "plan": "harness.library.answers",
     "predict": "harness.library.prediction",
     "run": "harness.library.run",
     "run_async": "harness.library.run",

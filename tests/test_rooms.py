@@ -217,7 +217,7 @@ def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("harness.cli", "from harness.base.version import __version__\nfrom harness.run import experiment"),
+        ("harness.cli", "from harness.base import __version__\nfrom harness.run import experiment"),
         ("harness.__init__", "from harness.library.run import run"),
         ("harness.run.experiment", "from harness.load import driver\nfrom harness.analysis import window"),
         ("harness.sim.server", "import asyncio, socket, time\nfrom harness.predict import batching"),

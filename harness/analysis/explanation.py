@@ -89,7 +89,7 @@ class Off(msgspec.Struct, frozen=True):
 
 
 def agree(ratio: float) -> bool:
-    """Return whether measured and predicted agree.
+    """Return whether a measured figure over the predicted one lies within what counts as agreement (`AGREES`).
 
     >>> agree(0.8), agree(0.31)
     (True, False)

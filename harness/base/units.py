@@ -52,15 +52,15 @@ def _scaled(text: str, table: dict[str, float], what: str, place: str, example: 
     return value
 
 
-def seconds(text: str | float, place: str = "") -> float:
+def seconds(value: str | float, place: str = "") -> float:
     """Return a duration in seconds; a bare number is seconds already.
 
     >>> seconds("50ms"), seconds("2s"), seconds("1.5m"), seconds(3)
     (0.05, 2.0, 90.0, 3.0)
     """
-    if isinstance(text, int | float):
-        return float(text)
-    return _scaled(text, _SECONDS, "a duration", place, "'50ms', '2s' or '5m'")
+    if isinstance(value, int | float):
+        return float(value)
+    return _scaled(value, _SECONDS, "a duration", place, "'50ms', '2s' or '5m'")
 
 
 def limit(text: str | float, place: str = "") -> float:

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
+from harness.base import __version__
 from harness.base.terminal import guard
-from harness.base.version import __version__
 
 # Each verb's module, which has a command of the verb's name (`list_` for `list`, which Python has), and the first
 # sentence of that command's help.

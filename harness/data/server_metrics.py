@@ -1,22 +1,23 @@
-"""What the names that an engine publishes on its Prometheus page mean: a table per engine, read from its sources.
+"""What the names that an engine publishes on its Prometheus page mean, by the tables in engines.toml.
 
 The run stores the engine's own names in telemetry, and everything that reads a result finds their meaning here, so that
 a table that knows more reads an old result better. A metric is a counter, a gauge or a histogram; of several engines
-behind one page (data parallelism) counters, histograms and some gauges are added, other gauges averaged. Deprecated
-twins of a name are left out: both on one page would count twice. docs/server-metrics.md has them for people.
+behind one page (data parallelism) counters, histograms and some gauges are added, other gauges averaged.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
+import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
 
-class Kind(enum.Enum):
+class Kind(enum.StrEnum):
     """How a metric is read, and put together over several engines."""
 
     COUNTER = enum.auto()  # its growth; added
@@ -72,8 +73,8 @@ class Metric(msgspec.Struct, frozen=True):
     tier: str = ""  # the label whose values are the tiers of the cache
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's names; of a histogram that without `_bucket`, `_sum` and `_count`."""
+class Engine(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """An engine's names, as engines.toml has them; of a histogram that without `_bucket`, `_sum` and `_count`."""
 
     name: str  # as the manifest has it
     version: str  # of the sources that the names were read from
@@ -81,185 +82,24 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     rank: str = ""  # the label that tells the engines behind one page apart
     stage: str = ""  # the label of an engine's stages, which all publish the same requests: the first one counts
     share: str = ""  # the label that is empty on the total of an added gauge, and else names a part of it
-    metrics: Mapping[str, Sequence[Metric]]
+    counter: dict[str, Figure] = {}
+    added: dict[str, Figure] = {}
+    averaged: dict[str, Figure] = {}
+    histogram: dict[str, Figure] = {}
+    special: dict[str, tuple[Metric, ...]] = {}  # those with labels or a scale, or with several figures
+
+    @functools.cached_property
+    def metrics(self) -> Mapping[str, Sequence[Metric]]:
+        """Return what each of its names says."""
+        return {n: (Metric(figure, kind),) for kind in Kind for n, figure in getattr(self, kind).items()} | self.special
 
 
-def _counter(figure: Figure, scale: float = 1.0, tier: str = "") -> tuple[Metric, ...]:
-    return (Metric(figure, Kind.COUNTER, (), scale, tier),)
+def _engines() -> tuple[Engine, ...]:
+    with Path(__file__).with_name("engines.toml").open("rb") as file:
+        return msgspec.convert(tomllib.load(file)["engine"], tuple[Engine, ...])
 
 
-def _added(figure: Figure) -> tuple[Metric, ...]:
-    return (Metric(figure, Kind.ADDED),)
-
-
-def _averaged(figure: Figure) -> tuple[Metric, ...]:
-    return (Metric(figure, Kind.AVERAGED),)
-
-
-def _histogram(figure: Figure, scale: float = 1.0, **where: str) -> tuple[Metric, ...]:
-    return (Metric(figure, Kind.HISTOGRAM, tuple(where.items()), scale),)
-
-
-VLLM = Engine(
-    name="vllm",
-    version="0.32.0",  # vllm/v1/metrics/loggers.py, vllm/v1/spec_decode/metrics.py
-    prefix="vllm:",
-    rank="engine",
-    metrics={
-        "vllm:num_requests_running": _added(Figure.RUNNING),
-        "vllm:num_requests_waiting": _added(Figure.WAITING),
-        "vllm:kv_cache_usage_perc": _averaged(Figure.KV_USAGE),
-        "vllm:gpu_cache_usage_perc": _averaged(Figure.KV_USAGE),  # its name before 0.10: a mean of two alike
-        "vllm:prefix_cache_queries_total": _counter(Figure.PREFIX_QUERIES),
-        "vllm:prefix_cache_hits_total": _counter(Figure.PREFIX_HITS),
-        "vllm:prompt_tokens_cached_by_source_total": _counter(Figure.CACHED_TOKENS, tier="source"),
-        "vllm:prompt_tokens_total": _counter(Figure.PROMPT_TOKENS),
-        "vllm:generation_tokens_total": _counter(Figure.GENERATION_TOKENS),
-        "vllm:num_preemptions_total": _counter(Figure.PREEMPTIONS),
-        "vllm:request_success_total": _counter(Figure.REQUESTS_SUCCEEDED),
-        "vllm:spec_decode_num_drafts_total": _counter(Figure.DRAFTS),
-        "vllm:spec_decode_num_draft_tokens_total": _counter(Figure.DRAFT_TOKENS),
-        "vllm:spec_decode_num_accepted_tokens_total": _counter(Figure.ACCEPTED_TOKENS),
-        "vllm:time_to_first_token_seconds": _histogram(Figure.TTFT),
-        "vllm:request_queue_time_seconds": _histogram(Figure.QUEUE_TIME),
-        "vllm:request_prefill_time_seconds": _histogram(Figure.PREFILL_TIME),
-        "vllm:request_decode_time_seconds": _histogram(Figure.DECODE_TIME),
-        "vllm:iteration_tokens_total": _histogram(Figure.STEP_TOKENS),
-    },
-)
-
-SGLANG = Engine(
-    name="sglang",
-    version="main of 2026",  # python/sglang/srt/observability/metrics_collector.py at 44cedc2
-    prefix="sglang:",
-    rank="dp_rank",
-    stage="pp_rank",
-    share="priority",
-    metrics={
-        "sglang:num_running_reqs": _added(Figure.RUNNING),
-        "sglang:num_queue_reqs": _added(Figure.WAITING),
-        "sglang:token_usage": _averaged(Figure.KV_USAGE),
-        "sglang:cached_tokens_total": _counter(Figure.CACHED_TOKENS, tier="cache_source"),
-        "sglang:prompt_tokens_total": _counter(Figure.ENDED_PROMPT_TOKENS),
-        "sglang:generation_tokens_total": _counter(Figure.ENDED_GENERATION_TOKENS),
-        "sglang:num_retracted_requests_total": _counter(Figure.PREEMPTIONS),
-        "sglang:num_requests_total": _counter(Figure.REQUESTS_SUCCEEDED),
-        "sglang:spec_accept_length": _averaged(Figure.ACCEPTED_LENGTH),
-        "sglang:time_to_first_token_seconds": _histogram(Figure.TTFT),
-        "sglang:queue_time_seconds": _histogram(Figure.QUEUE_TIME),
-        # Of a chunked prompt the last chunk; the earlier ones are a stage of their own.
-        "sglang:per_stage_req_latency_seconds": _histogram(Figure.PREFILL_TIME, stage="prefill_forward"),
-    },
-)
-
-TGI = Engine(
-    name="tgi",
-    version="3.3.6-dev0",  # router/src/server.rs, backends/v3/src/backend.rs and queue.rs at db931fc
-    prefix="tgi_",
-    metrics={
-        "tgi_batch_current_size": _added(Figure.RUNNING),
-        "tgi_queue_size": _added(Figure.WAITING),
-        "tgi_request_success": _counter(Figure.REQUESTS_SUCCEEDED),
-        "tgi_request_input_length_sum": _counter(Figure.QUEUED_PROMPT_TOKENS),
-        "tgi_request_generated_tokens_sum": _counter(Figure.ENDED_GENERATION_TOKENS),
-        "tgi_request_skipped_tokens_sum": _counter(Figure.ACCEPTED_TOKENS),  # of a step, beyond its first token
-        "tgi_request_skipped_tokens_count": _counter(Figure.DRAFTS),
-        "tgi_request_queue_duration": _histogram(Figure.QUEUE_TIME),
-        "tgi_batch_inference_duration": _histogram(Figure.PREFILL_TIME, method="prefill"),  # of a batch of prompts
-        "tgi_batch_next_size": _histogram(Figure.BATCH_SIZE),  # of the requests that join the batch
-    },
-)
-
-TRTLLM = Engine(
-    name="trtllm",
-    version="main of 2026",  # tensorrt_llm/metrics/collector.py at 050f80d
-    prefix="trtllm_",
-    metrics={
-        "trtllm_num_requests_running": _added(Figure.RUNNING),
-        "trtllm_num_requests_waiting": _added(Figure.WAITING),
-        "trtllm_max_batch_size_runtime": _added(Figure.BATCH_LIMIT),
-        "trtllm_kv_cache_utilization": _averaged(Figure.KV_USAGE),
-        "trtllm_kv_cache_reused_blocks_total": _counter(Figure.PREFIX_HITS),
-        "trtllm_kv_cache_missed_blocks_total": _counter(Figure.PREFIX_MISSES),
-        "trtllm_prompt_cache_hit_tokens_total": _counter(Figure.CACHED_TOKENS, tier="cache_tier"),
-        "trtllm_prompt_tokens_total": _counter(Figure.ENDED_PROMPT_TOKENS),
-        "trtllm_generation_tokens_total": _counter(Figure.ENDED_GENERATION_TOKENS),
-        "trtllm_request_success_total": _counter(Figure.REQUESTS_SUCCEEDED),
-        "trtllm_spec_decode_num_draft_tokens_total": _counter(Figure.DRAFT_TOKENS),
-        "trtllm_spec_decode_num_accepted_tokens_total": _counter(Figure.ACCEPTED_TOKENS),
-        "trtllm_spec_decode_acceptance_length": _averaged(Figure.ACCEPTED_LENGTH),
-        "trtllm_time_to_first_token_seconds": _histogram(Figure.TTFT),
-        "trtllm_request_queue_time_seconds": _histogram(Figure.QUEUE_TIME),
-        "trtllm_request_prefill_time_seconds": _histogram(Figure.PREFILL_TIME),
-        "trtllm_request_decode_time_seconds": _histogram(Figure.DECODE_TIME),
-    },
-)
-
-
-def _request_type(figure: Figure, name: str) -> Metric:
-    return Metric(figure, Kind.ADDED, (("request_type", name),))
-
-
-TRTLLM_IN_TRITON = Engine(
-    name="trtllm",
-    version="main of 2026-07",  # tensorrtllm_backend, README.md at 0b9d7d5
-    prefix="nv_trt_llm_",
-    metrics={
-        "nv_trt_llm_request_metrics": (
-            _request_type(Figure.RUNNING, "scheduled"),
-            _request_type(Figure.WAITING, "waiting"),
-            _request_type(Figure.BATCH_LIMIT, "max"),
-        ),
-        "nv_trt_llm_kv_cache_block_metrics": (
-            Metric(Figure.KV_USAGE, Kind.AVERAGED, (("kv_cache_block_type", "fraction"),)),
-        ),
-    },
-)
-
-TRITON = Engine(
-    name="triton",
-    version="2.73.0dev",  # triton-inference-server/core, src/metrics.cc at 73aad7c
-    prefix="nv_inference_",
-    metrics={
-        "nv_inference_pending_request_count": _added(Figure.WAITING),
-        "nv_inference_request_success": _counter(Figure.REQUESTS_SUCCEEDED),
-        "nv_inference_count": _counter(Figure.EXECUTED),
-        "nv_inference_exec_count": _counter(Figure.EXECUTIONS),
-        "nv_inference_queue_duration_us": _counter(Figure.QUEUE_SECONDS, 1e-6),
-        "nv_inference_first_response_histogram_ms": _histogram(Figure.TTFT, 1e-3),
-    },
-)
-
-LLAMA_SERVER = Engine(
-    name="llamacpp",
-    version="0.5.0-dev, commit 0c1e570",  # tools/server/server-task.cpp
-    prefix="llamacpp:",
-    metrics={
-        "llamacpp:requests_processing": _added(Figure.RUNNING),
-        "llamacpp:requests_deferred": _added(Figure.WAITING),
-        "llamacpp:prompt_tokens_total": (
-            *_counter(Figure.COMPUTED_PROMPT_TOKENS),
-            *_counter(Figure.PREFIX_MISSES),
-        ),
-        "llamacpp:prompt_tokens_cached_total": _counter(Figure.PREFIX_HITS),
-        "llamacpp:tokens_predicted_total": _counter(Figure.ENDED_GENERATION_TOKENS),
-        "llamacpp:prompt_seconds_total": _counter(Figure.PREFILL_SECONDS),
-        "llamacpp:tokens_predicted_seconds_total": _counter(Figure.DECODE_SECONDS),
-        "llamacpp:spec_decode_num_drafts_total": _counter(Figure.DRAFTS),
-        "llamacpp:spec_decode_num_draft_tokens_total": _counter(Figure.DRAFT_TOKENS),
-        "llamacpp:spec_decode_num_accepted_tokens_total": _counter(Figure.ACCEPTED_TOKENS),
-    },
-)
-
-PROCESS = Engine(  # of any server that publishes by one of Prometheus' own client libraries
-    name="",
-    version="prometheus_client 0.22",  # prometheus_client/process_collector.py
-    prefix="process_",
-    metrics={"process_resident_memory_bytes": _added(Figure.MEMORY)},
-)
-
-ENGINES = (VLLM, SGLANG, TGI, TRTLLM, TRTLLM_IN_TRITON, TRITON, LLAMA_SERVER, PROCESS)
-
+ENGINES = _engines()
 _OF = MappingProxyType({name: engine for engine in ENGINES for name in engine.metrics})
 _GAUGES = {Figure.RUNNING: Kind.ADDED, Figure.WAITING: Kind.ADDED, Figure.KV_USAGE: Kind.AVERAGED}
 _WORDS = frozenset(Figure)

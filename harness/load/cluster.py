@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
+from harness.base import __version__
 from harness.base.errors import HarnessError
-from harness.base.version import __version__
 from harness.load import schedule
 from harness.load.link import LocalWorker
 from harness.load.messages import Command, Plan, encode

@@ -108,7 +108,7 @@ class TaskEnd(msgspec.Struct, frozen=True):
     retry_after_s: float  # the longest that one of them was answered with
 
 
-async def run(tasks: Tasks, task: Task, start_ns: int, send: Send) -> TaskEnd:
+async def run_task(tasks: Tasks, task: Task, start_ns: int, send: Send) -> TaskEnd:
     """Send all that can be sent of a task."""
     progress, last_ns, retry_after_s = Progress(task), start_ns, 0.0
 
@@ -134,7 +134,7 @@ async def one_after_the_other(
     """Run the tasks of a slot, each from the end of the one before, as long as the slot is wanted."""
     failures = 0
     while wanted():
-        ended = await run(tasks, tasks.task(next_number()), due_ns, send)
+        ended = await run_task(tasks, tasks.task(next_number()), due_ns, send)
         due_ns, failures = ended.at_ns, failures + 1 if ended.failed else 0
         if failures:
             await asyncio.sleep(pause_after(failures, ended.retry_after_s))

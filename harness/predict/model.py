@@ -120,10 +120,10 @@ def _stretched(config: Config, longest: int) -> int:
     return most if most > longest else 0
 
 
-def beyond_context(model: Model, tokens: float) -> list[str]:
-    """Refuse a request of so many tokens, prompt and answer, that the model has no positions for.
+def must_fit_context(model: Model, tokens: float) -> list[str]:
+    """Raise HarnessError for a request of more tokens, prompt and answer, than the model has positions for.
 
-    Where its config leaves open how far they are stretched, a note says so instead.
+    Where its config leaves open how far they are stretched, return a note that says so instead.
     """
     if tokens <= model.max_context:
         return []

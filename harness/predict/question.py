@@ -19,9 +19,9 @@ from harness.predict.deployment import Deployment, deployment, slow
 from harness.predict.limits import ThroughputLimit
 from harness.predict.model import (
     Model,
-    beyond_context,
     kv_bytes,
     model,
+    must_fit_context,
     parameters,
     weight_bytes,
     weight_bytes_per_step,
@@ -82,7 +82,7 @@ def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
     mean = means(question.mixture or alike)
     if not made.generates:
         mean = MeanLengths(mean.input_tokens, 0.0, inputs=mean.inputs)
-    beyond_context(made, _longest(question, made))
+    must_fit_context(made, _longest(question, made))
     return made, deployment(card, **question.figures), mean
 
 
@@ -117,7 +117,7 @@ def notes(question: Question) -> list[str]:
 
 def _notes(question: Question, made: Model, where: Deployment, workload: MeanLengths) -> list[str]:
     return [
-        *beyond_context(made, _longest(question, made)),
+        *must_fit_context(made, _longest(question, made)),
         *claims.notes(made, where, workload, question.levels, question.peak_flops),
     ]
 

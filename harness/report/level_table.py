@@ -34,7 +34,7 @@ def by_load(summary: Summary, title: str = "") -> Section:
     return _section(title, rows, [load, *repeats, *figures], _MEANS if repeats else "")
 
 
-def every(summary: Summary, title: str) -> Section:
+def by_measurement(summary: Summary, title: str) -> Section:
     """Return a row for each measurement in its order; empty where no level has repeats."""
     if len(of_loads(summary.levels)) == len(summary.levels):
         return Section()

@@ -90,7 +90,7 @@ def report(
         doc.Section("Details", details(summary), folded=True),
         doc.Section("All knees", knees, folded=True),
         doc.Section("Why these levels", ramp_facts(summary), folded=True),
-        msgspec.structs.replace(level_table.every(summary, "Every measurement"), folded=True),
+        msgspec.structs.replace(level_table.by_measurement(summary, "Every measurement"), folded=True),
         claims.section(summary, manifest) if with_claims else doc.Section(),
         doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario, folded=True),
     ]

@@ -24,9 +24,8 @@ import msgspec
 import numpy as np
 
 from harness.analysis.stats import percentiles
-from harness.base import files, kernel
+from harness.base import __version__, files, kernel
 from harness.base.errors import HarnessError
-from harness.base.version import __version__
 from harness.data.machines import Ceiling, ClientCalibration, Timing
 from harness.load import receive
 from harness.observe import machine

@@ -25,9 +25,8 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.summarise import exit_status, summarise
-from harness.base import files, secrecy
+from harness.base import __version__, files, secrecy
 from harness.base.errors import HarnessError
-from harness.base.version import __version__
 from harness.data.judgement import rank
 from harness.data.manifest import MapManifest, Session, StackStart
 from harness.data.progress import View

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from harness.base import files
+from harness.base import __version__, files
 from harness.base.errors import HarnessError
-from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.manifest import Manifest, Session, StackStart
 from harness.load.workers import Workers
@@ -43,7 +42,7 @@ from harness.run.launch.consent import Agreed
 from harness.run.launch.endpoint import Address, Endpoint, address, probe_lengths
 from harness.spec import scenario as scenarios
 from harness.spec import shard
-from harness.spec.scenario import Scenario
+from harness.spec.scenario import Hooks, Scenario
 from harness.spec.shard import Shard
 from harness.workload import probe
 
@@ -137,8 +136,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
     """Continue a run that ended early, with the scenario that it was begun with (`resume.begun_with`)."""
     from harness.analysis.summarise import exit_status, summarise
     from harness.run import manifest as describing
-    from harness.run.levels import RampInputs
-    from harness.run.resume import Earlier
+    from harness.run.resume import Earlier, RampInputs, ended_at
     from harness.workload import tasks
 
     folder = Path(path)
@@ -148,15 +146,11 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         limits.check(scenario)
         files.must_be_files(folder, folders.WRITTEN)  # before the load, not after it
         files.remove(folder, (folders.SUMMARY, *folders.FOR_PEOPLE))  # they are of the levels so far
-        manifest = run.manifest
-        if manifest.loaded[-1].ended_s is UNSET:  # it died
-            ended = msgspec.structs.replace(manifest.loaded[-1], ended_s=run.last_s)
-            sessions = [ended if each is manifest.loaded[-1] else each for each in manifest.sessions]
-            manifest = msgspec.structs.replace(manifest, sessions=sessions)
+        manifest = ended_at(run.manifest, run.last_s)
         earlier, inputs = Earlier.of(run, 0.0), RampInputs.of(manifest)
         dataset = scenario.workload.dataset  # the pauses of its sessions are in a file that is not read yet
         rest_s = 0.0 if dataset and dataset.sessions else tasks.rest_s(scenario)
-        steps = earlier.all_steps(scenario, inputs.predicted_hinge, inputs.probes, rest_s)
+        steps = earlier.all_steps(scenario, inputs, rest_s)
         if steps is not None:  # it died after its last level
             view.note("all levels are measured: only the result files were missing")
             spool.Spool(folder).close()
@@ -223,8 +217,7 @@ async def _run(session: _Session) -> Outcome:
             gpus = await opening if opening is not None else None
             try:
                 await _planned(session, endpoint, foreign)
-                endpoint = await _with_canaries(session, await _with_audit(session, endpoint))
-                return await _measure(session, endpoint, workers, gpus)
+                return await _measure(session, await _unloaded(session, endpoint), workers, gpus)
             finally:
                 if gpus is not None:
                     gpus.close()
@@ -297,30 +290,24 @@ async def _planned(session: _Session, endpoint: Endpoint, foreign: Sequence[Addr
         session.view.note(line)
 
 
-async def _with_audit(session: _Session, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint with what its prefix cache gives, where that is asked for; the first session asks."""
-    hooks = session.scenario.hooks
-    if not hooks:
+async def _unloaded(session: _Session, endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint with what it gives without load, where that is asked for; the first session asks."""
+    scenario, earlier, note = session.scenario, session.manifest, session.view.note
+    spec, quality = scenario.hooks or Hooks(), scenario.quality
+    if not (scenario.hooks or quality):
         return endpoint
-    from harness.run.launch import cache
+    from harness.run import hooks
+    from harness.run.launch import unloaded
 
-    if hooks.reset_cache:  # a server that cannot is found before the load
-        await cache.reset(endpoint)
-    if not hooks.audit_cache or session.manifest is not None:
+    if spec.reset_cache:
+        await hooks.reset_cache(endpoint)  # a server that cannot is found before the load
+    if spec.audit_cache and earlier is None:
+        endpoint = await unloaded.audited(scenario, endpoint, note)
+    if not quality:
         return endpoint
-    return await cache.audited(session.scenario, endpoint, session.view.note)
-
-
-async def _with_canaries(session: _Session, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint with the canaries' answers before the load: measured now, or by the session before."""
-    spec = session.scenario.quality
-    if not spec:
-        return endpoint
-    from harness.run.launch import canaries
-
-    if session.manifest is not None and session.manifest.quality:
-        return canaries.resumed(spec, endpoint, session.manifest.quality)
-    return await canaries.measured(spec, session.scenario.target, endpoint, session.view.note)
+    if earlier is not None and earlier.quality:
+        return unloaded.resumed(quality, endpoint, earlier.quality)
+    return await unloaded.with_canaries(quality, scenario.target, endpoint, note)
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -383,7 +370,8 @@ async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manife
 async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Gpus | None) -> Outcome:
     """Measure the levels of the session and write the folder's files; return the outcome."""
     from harness.run import manifest as describing
-    from harness.run.levels import Levels, RampInputs
+    from harness.run.levels import Levels
+    from harness.run.resume import RampInputs
 
     folder, view, signals = session.folder, session.view, session.signals
     scenario = probe.scenario_for(session.scenario, endpoint.model.max_context, endpoint.prompts.tokens)

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from harness.analysis.level import Facts, summarise_level
+from harness.analysis.level import summarise_level
 from harness.data.levels import LevelSummary
-from harness.data.manifest import Manifest
 from harness.data.progress import View
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
@@ -27,15 +26,15 @@ from harness.load.workers import Workers
 from harness.observe.gpu import Gpus
 from harness.results.frames import Position
 from harness.results.spool import Spool
-from harness.run import loss, telemetry
-from harness.run.launch import cache, reach
+from harness.run import hooks, telemetry
+from harness.run.launch import reach
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
-from harness.run.resume import Earlier, end_step, void
+from harness.run.resume import Earlier, RampInputs, end_step, void
 from harness.run.shown import Shown
 from harness.search import decision, pace, ramp
 from harness.search.budget import Bound, Budget, Spent, Usage, dollars, sharing
-from harness.search.decision import Decision, End, Reason
+from harness.search.decision import Decision, End, Reason, Stop
 from harness.search.level import Phase, Task
 from harness.search.state import MeasuredLevel, Search, measured
 from harness.search.timing import LevelTiming
@@ -53,25 +52,6 @@ _BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connect
 _NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
 _QUEUE_S, _QUEUE_REQUESTS = 10.0, 3.0  # seconds and request times that the queue of a higher rate has to end
 _QUEUE_NOTED_S = 5.0  # from which on that wait is noted
-
-
-class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ramp takes from the manifest; the scenario says the rest."""
-
-    facts: Facts = Facts()
-    predicted_hinge: float | None = None  # a hint where refinement starts, no more
-    probes: tuple[int, ...] = ()  # prompt tokens of the levels that a prefill probe measures before its ramp
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> RampInputs:
-        prediction, slots = manifest.prediction, manifest.server.get("slots")
-        replicas = len(manifest.urls or ()) or 1
-        hint = slots * replicas if isinstance(slots, int) else None  # requests that the servers say they run at once
-        return cls(
-            facts=Facts.of(manifest),
-            predicted_hinge=(prediction.hinge_concurrency if prediction else None) or hint,
-            probes=tuple(manifest.workload.probe_lengths or ()),
-        )
 
 
 class Levels:
@@ -148,9 +128,9 @@ class Levels:
                 elif self._ends_all(await self._ramp(workers, repeat), repeat):
                     break
             if (stop := self._scenario.hooks and self._scenario.hooks.stop_replica) and self._took:
-                step = decision.measure(loss.load(self.steps), Reason.REPLICA_STOPPED, Role.FIXED)
+                step = decision.measure(hooks.load_at_loss(self.steps), Reason.REPLICA_STOPPED, Role.FIXED)
                 level = self._level(step, self._earlier.last_repeat)
-                await loss.during(self._measure(workers, level), stop, self._took[-1] / 2)
+                await hooks.stopping_replica(self._measure(workers, level), stop, self._took[-1] / 2)
         finally:
             self.over = True
             for task in watching:  # before the workers end: a server may keep a scrape busy
@@ -158,13 +138,13 @@ class Levels:
             await workers.end()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    def _ends_all(self, why: End | Reason, repeat: int) -> bool:
+    def _ends_all(self, end: Decision, repeat: int) -> bool:
         """Return whether no repeat follows one that ended so: nobody answers another, or nothing is left for one."""
-        spent = why is End.BUDGET and self._budget().whole().over() is not None
-        return why in (End.STALLED, End.DEAD) or (spent and repeat >= self._earlier.last_repeat)
+        spent = end.why is Stop.BUDGET and self._budget().whole().over() is not None
+        return end.why in (Stop.STALLED, Stop.DEAD) or (spent and repeat >= self._earlier.last_repeat)
 
-    async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
-        """Run one repeat of the ramp, a probe's levels before it, until a decision ends it; return why it did."""
+    async def _ramp(self, workers: Workers, repeat: int) -> Decision:
+        """Run one repeat of the ramp, a probe's levels before it, until a decision ends it; return that."""
         self._before = self._budget().spent
         self._sharing = sharing(self._scenario.ramp, repeat, self._earlier.last_repeat)
         self.steps += self._earlier.steps(repeat)
@@ -184,12 +164,12 @@ class Levels:
             if found is not None:
                 known.append(found)
             dead = found is not None and found.stalled and not await self._answers_again()
-            step = decision.end(End.DEAD, since_s=self._last_answer_s) if dead else await self._decide(known)
+            step = decision.end(Stop.DEAD, since_s=self._last_answer_s) if dead else await self._decide(known)
         self.missing = self.missing or ramp.missing(self._scenario.ramp, step, known)
         self.steps.append(end_step(step, repeat))
-        if isinstance(step.why, End) and step.why.stopped:
+        if step.stopped:
             self._view.note(step.reason)
-        return step.why
+        return step
 
     async def _until_quiet(self, rate: float | None, workers: Workers) -> None:
         """Before a lower rate, wait until requests of a higher one are over: else it has their waits."""
@@ -213,11 +193,11 @@ class Levels:
 
     async def _before_level(self, workers: Workers) -> None:
         """Do what the scenario has before each level, once nothing is in flight."""
-        hooks = self._scenario.hooks
-        if hooks and (hooks.reset_cache or hooks.before_level):
+        spec = self._scenario.hooks
+        if spec and (spec.reset_cache or spec.before_level):
             if self._took:
                 await self._quiet(workers, "requests of the level before")
-            await cache.before_level(hooks, self._endpoint)
+            await hooks.before_level(spec, self._endpoint)
 
     async def _answers_again(self) -> bool:
         """Return whether any server answers again within --wait."""
@@ -246,7 +226,7 @@ class Levels:
                 self.missing = f"{at:g} {what}: nobody answered to its end"
         end = decision.end(End.ALL_MEASURED, loads="rates" if load.is_open else "levels")
         if dead:
-            end = decision.end(End.DEAD, since_s=self._last_answer_s)
+            end = decision.end(Stop.DEAD, since_s=self._last_answer_s)
             self.missing = end.cause
         if self.missing:
             self._view.note(f"not measured: {self.missing}")
@@ -261,7 +241,7 @@ class Levels:
         )  # fmt: skip
         step = await asyncio.to_thread(ramp.next_level, tuple(known), search)
         bound = None if step.over else budget.over()
-        return step if bound is None else decision.end(End.BUDGET, bound=bound)
+        return step if bound is None else decision.end(Stop.BUDGET, bound=bound)
 
     def _level(self, step: Decision, repeat: int, input_tokens: int | None = None) -> Level:
         return Level(

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET
 
+from harness.base import __version__
 from harness.base.errors import HarnessError
-from harness.base.version import __version__
 from harness.data import manifest as manifests
 from harness.data.machines import Client, ClientCalibration
 from harness.data.manifest import Manifest, Sampling, Session, Simulated, Workload

@@ -1,12 +1,13 @@
-"""Resuming a run that ended early: its scenario, its clock and its checks, and what its earlier sessions did."""
+"""What a session of a run takes from its folder: its scenario, its clock, its checks, and what earlier sessions did."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from harness.analysis.level import Facts, summarise_level
 from harness.base.errors import HarnessError
@@ -22,7 +23,7 @@ from harness.results.result import Result
 from harness.run.launch.endpoint import Endpoint
 from harness.search import ramp
 from harness.search.budget import Budget, Spent, Usage
-from harness.search.decision import Decision, End
+from harness.search.decision import Decision
 from harness.search.state import MeasuredLevel, Search, measured
 from harness.spec import reading
 from harness.spec import scenario as scenarios
@@ -101,6 +102,16 @@ def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
     return now_ns - round(now_s * 1e9), time.time() - now_s
 
 
+def ended_at(manifest: Manifest, last_s: float) -> Manifest:
+    """Return the manifest with an end of the last session that loaded; of one that died, the last time in its files."""
+    last = manifest.loaded[-1]
+    if last.ended_s is not UNSET:
+        return manifest
+    ended = msgspec.structs.replace(last, ended_s=last_s)
+    sessions = [ended if each is last else each for each in manifest.sessions]
+    return msgspec.structs.replace(manifest, sessions=sessions)
+
+
 def as_before(endpoint: Endpoint, manifest: Manifest) -> tuple[Endpoint, Manifest]:
     """Return the endpoint with the prompt length of the first session; HarnessError if another model is served now."""
     model, place = endpoint.model, endpoint.address.base
@@ -117,6 +128,25 @@ def as_before(endpoint: Endpoint, manifest: Manifest) -> tuple[Endpoint, Manifes
         counted, per_word = round(before.prompt_tokens), before.tokens_per_word
         prompts = msgspec.structs.replace(prompts, tokens=counted, tokens_per_word=per_word)
     return msgspec.structs.replace(endpoint, prompts=prompts), msgspec.structs.replace(manifest, notes=notes)
+
+
+class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ramp takes from the manifest; the scenario says the rest."""
+
+    facts: Facts = Facts()
+    predicted_hinge: float | None = None  # a hint where refinement starts, no more
+    probes: tuple[int, ...] = ()  # prompt tokens of the levels that a prefill probe measures before its ramp
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> RampInputs:
+        prediction, slots = manifest.prediction, manifest.server.get("slots")
+        replicas = len(manifest.urls or ()) or 1
+        hint = slots * replicas if isinstance(slots, int) else None  # requests that the servers say they run at once
+        return cls(
+            facts=Facts.of(manifest),
+            predicted_hinge=(prediction.hinge_concurrency if prediction else None) or hint,
+            probes=tuple(manifest.workload.probe_lengths or ()),
+        )
 
 
 class Earlier(msgspec.Struct, frozen=True):
@@ -176,19 +206,15 @@ class Earlier(msgspec.Struct, frozen=True):
         return [RampStep.of(level) for level, _ in self._counting(repeat)]
 
     def all_steps(
-        self,
-        scenario: Scenario,
-        predicted_hinge: float | None = None,
-        probes: Collection[int] = (),
-        rest_s: float = 0.0,
+        self, scenario: Scenario, inputs: RampInputs = RampInputs(), rest_s: float = 0.0
     ) -> list[RampStep] | None:
         """Return all decisions of the ramp, ends included, if the ramp alone has ended every repeat; else None."""
         budget = Budget(scenario.ramp, Spent())
-        search = Search.of(scenario, budget, predicted_hinge=predicted_hinge, rest_s=rest_s)
+        search = Search.of(scenario, budget, predicted_hinge=inputs.predicted_hinge, rest_s=rest_s)
         out = []
         for repeat in range(scenario.ramp.repeat):
             end = ramp.next_level(self.measured(repeat), search)
-            if not end.over or set(probes) - self.probed(repeat):
+            if not end.over or set(inputs.probes) - self.probed(repeat):
                 return None
             out += [*self.steps(repeat), end_step(end, repeat)]
         return out
@@ -199,7 +225,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
 def end_step(end: Decision, repeat: int) -> RampStep:
     """Return the decision to end a ramp, as the manifest has it."""
-    return RampStep(None, end.reason, None, repeat, stopped=isinstance(end.why, End) and end.why.stopped)
+    return RampStep(None, end.reason, None, repeat, stopped=end.stopped)
 
 
 def void(level: Level) -> Level:

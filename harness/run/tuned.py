@@ -20,10 +20,9 @@ import msgspec
 from harness.analysis.answer import of_ramp, throughput
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95
-from harness.base import decoding, files, secrecy
+from harness.base import __version__, decoding, files, secrecy
 from harness.base.errors import HarnessError
 from harness.base.units import span
-from harness.base.version import __version__
 from harness.data.levels import LevelSummary
 from harness.data.manifest import StackStart
 from harness.data.progress import View

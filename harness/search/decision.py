@@ -15,7 +15,7 @@ import msgspec
 from harness.data.roles import Role
 
 _APART = "; "  # parts of a reason
-_STOPPED = "stopped: "  # how the sentence of an end begins before which not all was measured
+_STOPPED = "stopped: "  # before the reason of a stop
 
 
 class Reason(enum.StrEnum):
@@ -63,22 +63,22 @@ class End(enum.StrEnum):
     SLO_PASSED = "the SLO is missed at {last}"  # of the first pass
     SLO = "{edge}"
     SLO_STOPPED = "{edge}; {why}"
-    STALLED = "stopped: the server stalled at {levels} levels in a row"
-    DEAD = "stopped: nobody has answered since {since_s:.1f} s into the run"
-    FAILED = "stopped: {failure}"
-    TOO_SLOW = "stopped: {bar}"
-    BUDGET = "stopped: {bound}"
-    NOTHING_ALLOWED = "stopped: {bar}"
-    FEW_LEVELS = "stopped: a knee needs {needed} valid levels, there are {valid}; {bar}"
-    MANY_LEVELS = "stopped: {levels} levels were measured after the climb; {found}"
-    FOUND = "stopped: {found}"
-    OUT_OF_REACH = "stopped: {found}; {bar}"
-    NOTHING_HELPS = "stopped: {found}; {why}"
 
-    @property
-    def stopped(self) -> bool:
-        """Whether it is shown at once, and as a remark in the report."""
-        return self.value.startswith(_STOPPED)
+
+class Stop(enum.StrEnum):
+    """Why a search ends before all is known; the end is shown at once, and as a remark in the report."""
+
+    STALLED = "the server stalled at {levels} levels in a row"
+    DEAD = "nobody has answered since {since_s:.1f} s into the run"
+    FAILED = "{failure}"
+    TOO_SLOW = "{ttft}"
+    BUDGET = "{bound}"
+    NOTHING_ALLOWED = "{bar}"
+    FEW_LEVELS = "a knee needs {needed} valid levels, there are {valid}; {bar}"
+    MANY_LEVELS = "{levels} levels were measured after the climb; {found}"
+    FOUND = "{found}"
+    OUT_OF_REACH = "{found}; {bar}"
+    NOTHING_HELPS = "{found}; {why}"
 
 
 class Part(enum.StrEnum):
@@ -108,7 +108,7 @@ class Part(enum.StrEnum):
 class Decision(msgspec.Struct, frozen=True):
     """The next level, or neither concurrency nor rate and the search is over; always with the reason in words."""
 
-    why: Reason | End
+    why: Reason | End | Stop
     reason: str
     concurrency: int | None = None
     rate: float | None = None
@@ -118,6 +118,11 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def over(self) -> bool:
         return self.concurrency is None and self.rate is None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the search ended before all was known."""
+        return isinstance(self.why, Stop)
 
     @property
     def cause(self) -> str:
@@ -139,16 +144,16 @@ def measure_rate(rate: float, why: Reason, role: Role = Role.SLO, /, **figures: 
     return Decision(why, why.value.format(level=rate, **figures), rate=rate, role=role)
 
 
-def end(why: End, /, **figures: Any) -> Decision:
+def end(why: End | Stop, /, **figures: Any) -> Decision:
     """The search is over, or a part of it."""
-    return Decision(why, why.value.format(**figures))
+    return Decision(why, _STOPPED * isinstance(why, Stop) + why.value.format(**figures))
 
 
 def both(knee: Decision, slo: Decision) -> Decision:
     """Return the end of a search for a knee and an SLO; each part is there once, what is known of the SLO as a whole.
 
     >>> found = end(End.SLO_STOPPED, edge="the SLO is met up to 2 in flight", why="no time is left")
-    >>> both(end(End.NOTHING_HELPS, found="the knee lies above 4", why="no time is left"), found).reason
+    >>> both(end(Stop.NOTHING_HELPS, found="the knee lies above 4", why="no time is left"), found).reason
     'stopped: the knee lies above 4; the SLO is met up to 2 in flight; no time is left'
     """
     of_slo = slo.reason.split(_APART)

@@ -19,7 +19,7 @@ import msgspec
 from harness.data.roles import Role
 from harness.data.summary import FOUND, PROVISIONAL
 from harness.search import first_pass, refinement, slo
-from harness.search.decision import Decision, End, Part, Reason, both, end, measure, measure_rate
+from harness.search.decision import Decision, End, Part, Reason, Stop, both, end, measure, measure_rate
 from harness.search.state import MeasuredLevel, Search, State, fit
 from harness.spec.scenario import Ramp
 
@@ -33,7 +33,7 @@ def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
     if measured and measured[-1].soak:
         return end(End.SOAKED)
     step = _searched(measured, search)
-    soaks = step.over and step.why is not End.STALLED and search.knee_share
+    soaks = step.over and step.why is not Stop.STALLED and search.knee_share
     return (_soak(measured, search) or step) if soaks else step
 
 
@@ -80,9 +80,9 @@ def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
 
 def missing(asked: Ramp, why: Decision, known: Sequence[MeasuredLevel]) -> str:
     """Return what a repeat should have measured and did not; "" where nothing is missing."""
-    if why.why is End.TOO_SLOW:  # --max-ttft asks for no more
+    if why.why is Stop.TOO_SLOW:  # --max-ttft asks for no more
         return ""
-    if why.why in (End.STALLED, End.DEAD):
+    if why.why in (Stop.STALLED, Stop.DEAD):
         return why.cause
     left = [f"{load:g}" for load in asked.load.loads[len(known) :]]
     what = "requests per second" if asked.load.is_open else "in flight"
@@ -97,14 +97,14 @@ def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | 
     """Return the end of the run where the server stalls, or where a fixed level failed."""
     last = measured[-_STALLS:]
     if len(last) == _STALLS and all(m.stalled for m in last):
-        return end(End.STALLED, levels=_STALLS)
+        return end(Stop.STALLED, levels=_STALLS)
     fixed = search.levels is not None or search.rates is not None
     if fixed and not search.keep_going and measured and measured[-1].fails:
-        return end(End.FAILED, failure=measured[-1].failure)
+        return end(Stop.FAILED, failure=measured[-1].failure)
     bound, ttft = search.max_ttft_s, (measured[-1].ttft_p99_s or 0.0) if measured else 0.0
     if fixed and bound is not None and ttft > bound:
         load = measured[-1].concurrency or measured[-1].rate
-        return end(End.TOO_SLOW, bar=Part.TTFT.words(ttft=ttft, concurrency=load, bound=bound))
+        return end(Stop.TOO_SLOW, ttft=Part.TTFT.words(ttft=ttft, concurrency=load, bound=bound))
     return None
 
 

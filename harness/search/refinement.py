@@ -30,7 +30,7 @@ from harness.analysis.conclusion import LEVELS, PAST, SURE
 from harness.analysis.seats import CROWDED
 from harness.data.summary import BEYOND, FOUND, PROVISIONAL
 from harness.search import first_pass
-from harness.search.decision import Decision, End, Part, Reason, end, measure
+from harness.search.decision import Decision, End, Part, Reason, Stop, end, measure
 from harness.search.state import UP_TO, Known, State, fit, known, waits
 
 LEAST, MOST = 8, 32  # levels before the knee is known, and at which it is taken as it is
@@ -53,7 +53,7 @@ def next_step(state: State, why: str) -> Decision:
     if state.measured and (again := first_pass.again(state.measured)):
         return again
     if not state.times or state.top < 1:
-        return end(End.NOTHING_ALLOWED, bar=state.bar if state.measured else Part.SPENT.words())
+        return end(Stop.NOTHING_ALLOWED, bar=state.bar if state.measured else Part.SPENT.words())
     if state.search.quick and state.climbed == len(state.measured):
         answer = fit(state).curve.state
         if answer in (FOUND, PROVISIONAL):
@@ -61,19 +61,19 @@ def next_step(state: State, why: str) -> Decision:
     if step := _second_to_wait(state):
         return step
     if len(state.times) < LEVELS:
-        return _fill(state) or end(End.FEW_LEVELS, needed=LEVELS, valid=len(state.times), bar=why)
+        return _fill(state) or end(Stop.FEW_LEVELS, needed=LEVELS, valid=len(state.times), bar=why)
     found = known(state)
     assert found is not None
     if state.refined >= MOST:
-        return _far(state, found) or end(End.MANY_LEVELS, levels=state.refined, found=found.words)
+        return _far(state, found) or end(Stop.MANY_LEVELS, levels=state.refined, found=found.words)
     if step := _confirming(state, found) or _settling(state, found):
         return step
     if _is_known(state, found):
-        return _far(state, found) or end(End.FOUND, found=found.words)
+        return _far(state, found) or end(Stop.FOUND, found=found.words)
     if _up(state) <= state.highest and found.below_last < 0.5 and state.refined >= _RISES:
-        return end(End.OUT_OF_REACH, found=found.words, bar=state.bar)
+        return end(Stop.OUT_OF_REACH, found=found.words, bar=state.bar)
     step = _higher(state, found) or _falling(state) or _control(state, found) or _around(state, found)
-    return step or _far(state, found) or end(End.NOTHING_HELPS, found=found.words, why=state.no_more)
+    return step or _far(state, found) or end(Stop.NOTHING_HELPS, found=found.words, why=state.no_more)
 
 
 def _second_to_wait(state: State) -> Decision | None:

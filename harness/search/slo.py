@@ -20,7 +20,7 @@ from harness.analysis import slo
 from harness.data.judgement import Outcome
 from harness.data.levels import Attainment
 from harness.data.roles import Role
-from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate, not_enough
+from harness.search.decision import Decision, End, Part, Reason, Stop, end, measure, measure_rate, not_enough
 from harness.search.pace import LONGEST_DECISION_S
 from harness.search.state import MeasuredLevel, Search, State
 
@@ -187,24 +187,24 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
         rate, why = _round(2 * edge.met), Reason.RATE_MET
     elif edge.met is None:
         if search.first_rate and edge.missed < _ALONE * search.first_rate:
-            return end(End.FOUND, found=found)
+            return end(Stop.FOUND, found=found)
         rate, why = _round(edge.missed / 2), Reason.RATE_MISSED
     elif edge.missed <= CLOSE * edge.met:
         if edge.undecided is None or search.quick:
-            return end(End.FOUND, found=found)
+            return end(Stop.FOUND, found=found)
         rate, why, role = edge.undecided, Reason.SLO_UNDECIDED, Role.SLO_DECISION
     else:
         rate, why = _round(math.sqrt(edge.met * edge.missed)), Reason.SLO_BETWEEN
     last = measured[-1]
     assert last.rate is not None
     if len(measured) >= at_most:
-        return end(End.NOTHING_HELPS, found=found, why=Part.LEVELS.words(levels=len(measured)))
+        return end(Stop.NOTHING_HELPS, found=found, why=Part.LEVELS.words(levels=len(measured)))
     if search.seconds_left is not None and last.seconds > search.seconds_left:
         left = not_enough(search.seconds_left, None, "another level")
-        return end(End.NOTHING_HELPS, found=found, why=left)
+        return end(Stop.NOTHING_HELPS, found=found, why=left)
     if search.requests_left is not None and last.requests / last.rate * rate > search.requests_left:
         left = not_enough(None, search.requests_left, "another level")
-        return end(End.NOTHING_HELPS, found=found, why=left)
+        return end(Stop.NOTHING_HELPS, found=found, why=left)
     step = measure_rate(rate, why, role, met=edge.met, missed=edge.missed)
     if role is not Role.SLO_DECISION:
         return step

@@ -11,7 +11,7 @@ import struct
 from array import array
 from collections import deque
 
-from harness.base.version import __version__
+from harness.base import __version__
 from harness.dialects.dialect import Events
 from harness.dialects.sse import EVENTS
 from harness.sim.api import EventWriter, Generation, PlainWriter, RefusalError

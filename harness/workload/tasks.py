@@ -85,11 +85,11 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
                 pause_s=step.pause_ms.draw(rng) / 1000 if step.pause_ms else 0.0,
                 fresh=step.fresh,
             )
-            for name, step, parents in (self._nodes if self.turns is None else self._chain(self.turns.draw(rng), rng))
+            for name, step, parents in (self._nodes if self.turns is None else self._turns(self.turns.draw(rng), rng))
         ]
         return Task(number=number, nodes=tuple(nodes), class_=self.class_)
 
-    def _chain(self, turns: int, rng: random.Random) -> list[tuple[str, Step, tuple[int, ...]]]:
+    def _turns(self, turns: int, rng: random.Random) -> list[tuple[str, Step, tuple[int, ...]]]:
         """Return the same of a session with so many turns, each behind the one before, the first without a pause.
 
         A turn that sends agents out is followed by theirs, each a chain, and the next turn waits for their ends too.

@@ -37,11 +37,11 @@ from harness.results.result import Result
 from harness.run import live_state
 from harness.run import manifest as describing
 from harness.run.ending import Ended
-from harness.run.launch import canaries
-from harness.run.launch.canaries import Reply
+from harness.run.launch import unloaded
 from harness.run.launch.endpoint import Alone, Endpoint, Prompts
-from harness.run.levels import Levels, RampInputs
-from harness.run.resume import Earlier
+from harness.run.launch.unloaded import Reply
+from harness.run.levels import Levels
+from harness.run.resume import Earlier, RampInputs
 from harness.sim.api import CHAT_OVERHEAD, Generation, RefusalError, corrupted, read, writer
 from harness.sim.connection import response_head, stream_head
 from harness.sim.machines import Replicas
@@ -299,7 +299,7 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int, earli
     endpoint = launch(spec, server.profile)
     if spec.quality:
         ask = functools.partial(_ask, server, endpoint)
-        endpoint = await canaries.with_answers(spec.quality, read_canaries(spec.quality), endpoint, ask)
+        endpoint = await unloaded.with_answers(spec.quality, read_canaries(spec.quality), endpoint, ask)
     spec = probe.scenario_for(spec, endpoint.model.max_context, endpoint.prompts.tokens)
     view, records = _Quiet(), spool.Spool(folder, spool.header(0, 0.0))
     manifest = await describing.first(spec, endpoint, None, None, "knee run", view.note)

@@ -3,11 +3,11 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.predict.catalog import model_config, models
 from harness.predict.model import (
-    beyond_context,
     expert_hits,
     kv_bytes,
     kv_bytes_per_token,
     model,
+    must_fit_context,
     parameters,
     state_bytes,
     weight_bytes,
@@ -369,9 +369,9 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768
     ],
 )
 def test_a_request_longer_than_the_model_is_refused(made, most):
-    assert beyond_context(made, most) == []
+    assert must_fit_context(made, most) == []
     with pytest.raises(HarnessError) as raised:
-        beyond_context(made, most + 1)
+        must_fit_context(made, most + 1)
     refused = f"--input-tokens: a request of {most + 1:,} tokens is longer than {made.name} can take"
     assert str(raised.value) == f"{refused}; at most {most:,}, prompt and answer together"
 
@@ -388,12 +388,12 @@ def test_a_request_longer_than_the_model_is_refused(made, most):
 )
 def test_positions_that_a_server_may_stretch_are_a_note_and_no_refusal(scaling, most):
     stretched = shipped("qwen2.5-7b", **scaling)
-    assert beyond_context(stretched, 32_768) == []
+    assert must_fit_context(stretched, 32_768) == []
     for tokens in (32_769, most):
-        (note,) = beyond_context(stretched, tokens)
+        (note,) = must_fit_context(stretched, tokens)
         assert note.startswith(f"{tokens:,} tokens are more than the 32,768 of qwen2.5-7b unless ")
     with pytest.raises(HarnessError, match=f"at most {most:,}"):
-        beyond_context(stretched, most + 1)
+        must_fit_context(stretched, most + 1)
 
 
 @pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])

@@ -196,10 +196,10 @@ def test_repeats_of_a_level_are_one_row_of_their_means() -> None:
     assert cells == {"C": ["2", "4"], "": ["× 2", "× 3"], "in flight": ["2.0", "4.0"], "output tok/s": ["70", "100"],
                      "95 % ±": ["–", "±5.0"]}  # fmt: skip
     assert (table.void, table.note) == (frozenset(), "× n: mean of n repeats")
-    every = level_table.every(summary, "Every measurement")
+    every = level_table.by_measurement(summary, "Every measurement")
     assert list(every.columns[2].cells) == ["98", "100", "102", "5", "60", "80"]
     assert every.void == {3}
-    assert level_table.every(full(), "") == Section()
+    assert level_table.by_measurement(full(), "") == Section()
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

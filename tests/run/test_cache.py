@@ -14,20 +14,21 @@ from harness.analysis.rules import findings
 from harness.analysis.rules.run import Recorded
 from harness.base.errors import HarnessError
 from harness.data.manifest import CacheAudit, Manifest
-from harness.run.launch import cache, consent
-from harness.run.launch.cache import ROUNDS, Seen
+from harness.run import hooks
+from harness.run.launch import consent, unloaded
 from harness.run.launch.endpoint import Endpoint, address
+from harness.run.launch.unloaded import ROUNDS, Reply
 from harness.sim import profile as profiles
 from harness.sim.process import running
 from harness.spec.scenario import Hooks, Scenario, Sim, Target, WorkloadSpec
 from tests.builders import virtual_run
 from tests.builders.endpoints import PATH
 
-SLOW, SOON = Seen(0.050, 500, None), Seen(0.010, 500, None)
+SLOW, SOON = Reply(first_s=0.050, tokens=500), Reply(first_s=0.010, tokens=500)
 
 
-def judged(new: Sequence[Seen], again: Sequence[Seen], own: Sequence[Seen] = ()) -> CacheAudit:
-    return cache.judged(new, again, own)
+def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply] = ()) -> CacheAudit:
+    return unloaded.judged(new, again, own)
 
 
 def test_times_decide_where_the_server_counts_no_cached_tokens() -> None:
@@ -40,17 +41,20 @@ def test_times_decide_where_the_server_counts_no_cached_tokens() -> None:
     assert judged(new, new, new) == judged(new, new, new)
     assert (judged(new, new, new).outcome, judged(new, new, new).warm) == ("off", False)
     # A load's prompt that is half as long takes half the time, and is no sign of a cache.
-    short = [Seen(0.025, 250, None)] * ROUNDS
+    short = [Reply(first_s=0.025, tokens=250)] * ROUNDS
     assert judged(new, [SOON] * ROUNDS, short).warm is False
 
 
 def test_the_servers_count_decides_before_times() -> None:
-    new, counted = [Seen(0.05, 500, 16)] * ROUNDS, [Seen(0.05, 500, 496)] * ROUNDS
+    new, counted = (
+        [Reply(first_s=0.05, tokens=500, cached=16)] * ROUNDS,
+        [Reply(first_s=0.05, tokens=500, cached=496)] * ROUNDS,
+    )
     found = judged(new, counted, new)
     assert (found.outcome, found.warm) == ("on", False)
     assert found.again.cached == pytest.approx(0.992)
-    assert judged(new, [Seen(0.01, 500, 16)] * ROUNDS).outcome == "off"
-    assert judged(new, [Seen(0.01, 500, 150)] * ROUNDS).outcome == "unclear"
+    assert judged(new, [Reply(first_s=0.01, tokens=500, cached=16)] * ROUNDS).outcome == "off"
+    assert judged(new, [Reply(first_s=0.01, tokens=500, cached=150)] * ROUNDS).outcome == "unclear"
 
 
 def at(url: str, spec: Scenario, profile: profiles.Profile) -> Endpoint:
@@ -67,7 +71,7 @@ def asked(seed: int, **hooks: bool) -> Scenario:
 
 def audited(url: str, spec: Scenario, profile: profiles.Profile) -> CacheAudit:
     notes: list[str] = []
-    found = asyncio.run(cache.audited(spec, at(url, spec, profile), notes.append))
+    found = asyncio.run(unloaded.audited(spec, at(url, spec, profile), notes.append))
     assert found.alone.cache
     assert notes[-1] == found.alone.cache.sentence
     assert found.prompts.used == ROUNDS
@@ -79,12 +83,12 @@ def audited(url: str, spec: Scenario, profile: profiles.Profile) -> CacheAudit:
 def test_a_cold_and_a_warm_cache_are_named_in_ten_of_ten(counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five servers with a cache, each audited with new prompts and again with the same; five without one."""
     if not counts:
-        sent = cache._sent
+        sent = unloaded._reply
 
-        async def without_counts(*arguments: object) -> Seen:
+        async def without_counts(*arguments: object) -> Reply:
             return msgspec.structs.replace(await sent(*arguments), cached=None)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(cache, "_sent", without_counts)
+        monkeypatch.setattr(unloaded, "_reply", without_counts)
     for seed in range(5):
         spec = asked(seed, audit_cache=True)
         for caching in (True, False):
@@ -101,7 +105,7 @@ def test_an_emptied_cache_is_cold_again() -> None:
     with running(profile) as url:
         assert audited(url, spec, profile).warm is False
         assert audited(url, spec, profile).warm is True
-        asyncio.run(cache.reset(at(url, spec, profile)))
+        asyncio.run(hooks.reset_cache(at(url, spec, profile)))
         assert audited(url, spec, profile).warm is False
 
 
@@ -111,20 +115,22 @@ def test_a_server_that_cannot_empty_its_cache_is_named_before_the_load() -> None
     with running(profile) as url:
         endpoint = at(url + "/elsewhere", spec, profile)
         with pytest.raises(HarnessError, match="neither /reset_prefix_cache nor /flush_cache") as raised:
-            asyncio.run(cache.reset(endpoint))
+            asyncio.run(hooks.reset_cache(endpoint))
     assert "VLLM_SERVER_DEV_MODE=1" in raised.value.way_out
 
 
 def test_a_command_runs_without_a_shell_and_its_failure_ends_the_run(tmp_path: Path) -> None:
     made = tmp_path / "a b;c"
-    asyncio.run(cache.command(f"{sys.executable} -c 'import sys; open(sys.argv[1], \"w\")' '{made}'"))
+    asyncio.run(hooks.command(f"{sys.executable} -c 'import sys; open(sys.argv[1], \"w\")' '{made}'", "--before-level"))
     assert made.exists()
     with pytest.raises(HarnessError, match=r"status 3: no cache"):
         asyncio.run(
-            cache.command(f"{sys.executable} -c 'import sys; print(\"no cache\", file=sys.stderr); sys.exit(3)'")
+            hooks.command(
+                f"{sys.executable} -c 'import sys; print(\"no cache\", file=sys.stderr); sys.exit(3)'", "--before-level"
+            )
         )
     with pytest.raises(HarnessError, match="No such file"):
-        asyncio.run(cache.command("/no/such/command"))
+        asyncio.run(hooks.command("/no/such/command", "--before-level"))
 
 
 def test_a_command_of_a_file_runs_only_where_it_was_typed_too() -> None:

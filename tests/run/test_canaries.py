@@ -14,8 +14,8 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.load.transport import Target
-from harness.run.launch.canaries import Reply, measured, resumed, with_answers
 from harness.run.launch.endpoint import Address, Endpoint, Model
+from harness.run.launch.unloaded import Reply, resumed, with_answers, with_canaries
 from harness.sim import profile as profiles
 from harness.sim.api import WORDS, corrupted, read
 from harness.spec import reading, scenario
@@ -98,7 +98,7 @@ def test_answers_of_a_server_are_read_and_its_errors_are_kept() -> None:
 
     target = scenario.Target(request_timeout=5.0)
     with servers.serving(script) as port:
-        found = asyncio.run(measured(TWICE, target, launch(port), lambda text: None))
+        found = asyncio.run(with_canaries(TWICE, target, launch(port), lambda text: None))
     assert found.alone.canaries
     seen = {(each.error, each.finish_reason) for each in found.alone.canaries.answers}
     assert seen == {("", "stop"), ("http_5xx", ""), ("truncated", "")}
@@ -117,7 +117,7 @@ def test_canaries_name_the_model_as_the_load_does() -> None:
         codec = msgspec.structs.replace(found.wire.codec, model="Qwen3-8B")
         wire = msgspec.structs.replace(found.wire, codec=codec)
         hidden = msgspec.structs.replace(found, wire=wire, model=Model(name="(hidden)"))
-        asyncio.run(measured(TWICE, scenario.Target(request_timeout=5.0), hidden, lambda text: None))
+        asyncio.run(with_canaries(TWICE, scenario.Target(request_timeout=5.0), hidden, lambda text: None))
     assert seen == {"Qwen3-8B"}
 
 

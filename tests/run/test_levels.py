@@ -24,8 +24,8 @@ from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
 from harness.run import live_state
 from harness.run.launch.endpoint import Alone, Prompts
-from harness.run.levels import Levels, RampInputs
-from harness.run.resume import Earlier
+from harness.run.levels import Levels
+from harness.run.resume import Earlier, RampInputs
 from harness.search.budget import Budget, Spent
 from harness.search.level import Task
 from harness.search.state import MeasuredLevel, measured
@@ -397,8 +397,8 @@ def test_a_probe_s_lengths_are_no_levels_of_the_ramp_and_are_held_once() -> None
     before = resumed([probed, finished(1, 1)], records)
     assert len(before.measured(0)) == 1
     assert before.probed(0) == {64}
-    assert before.all_steps(spec, probes=(64, 128)) is None
-    steps = before.all_steps(spec, probes=(64,))
+    assert before.all_steps(spec, RampInputs(probes=(64, 128))) is None
+    steps = before.all_steps(spec, RampInputs(probes=(64,)))
     assert steps is not None
     assert len(steps) == 3
 

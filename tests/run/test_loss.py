@@ -10,14 +10,14 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.data.summary import RampStep
-from harness.run import loss
+from harness.run import hooks
 from harness.spec import reading
 
 
 def test_it_is_at_the_middle_one_of_the_loads_that_were_measured() -> None:
     steps = [RampStep(C, "given", None, 0) for C in (1, 16, 32, 64, 16)] + [RampStep(None, "the end", None, 0)]
-    assert loss.load(steps) == 32
-    assert loss.load(steps[-1:]) == 1
+    assert hooks.load_at_loss(steps) == 32
+    assert hooks.load_at_loss(steps[-1:]) == 1
 
 
 def test_the_command_runs_while_the_level_goes_on(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_the_command_runs_while_the_level_goes_on(tmp_path: Path) -> None:
             while not stopped.exists():
                 await asyncio.sleep(0.01)
 
-    asyncio.run(loss.during(level(), f'{sys.executable} -c \'open("{stopped}", "w")\'', 0.0))
+    asyncio.run(hooks.stopping_replica(level(), f'{sys.executable} -c \'open("{stopped}", "w")\'', 0.0))
     assert stopped.exists()
 
 
@@ -37,7 +37,7 @@ def test_a_command_that_fails_is_named_once_the_level_is_over() -> None:
         await asyncio.sleep(0.2)
 
     with pytest.raises(HarnessError, match="No such file") as raised:
-        asyncio.run(loss.during(level(), "/no/such/command", 0.0))
+        asyncio.run(hooks.stopping_replica(level(), "/no/such/command", 0.0))
     assert raised.value.place == "--stop-replica"
 
 

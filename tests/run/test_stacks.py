@@ -19,7 +19,7 @@ from harness.data import manifest
 from harness.data.summary import Summary
 from harness.results.folder import SUMMARY
 from harness.results.result import Result
-from harness.run import levels
+from harness.run import resume
 from harness.run.launch import checks
 from harness.run.launch.endpoint import Endpoint
 from harness.spec import reading, scenario
@@ -72,7 +72,7 @@ def test_slots_are_a_hint_for_the_ramp_where_nothing_is_predicted() -> None:
     def hint(data: dict[str, Any]) -> float | None:
         found = manifest.read(data)
         assert isinstance(found, manifest.Manifest)
-        return levels.RampInputs.of(found).predicted_hinge
+        return resume.RampInputs.of(found).predicted_hinge
 
     recorded = json.loads(Path("tests/data/demo/manifest.json").read_text())
     predicted = recorded["prediction"] | {"hinge_concurrency": 7.0}

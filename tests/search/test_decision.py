@@ -8,6 +8,7 @@ from harness.search.decision import (
     End,
     Part,
     Reason,
+    Stop,
     end,
     interval_width,
     measure,
@@ -22,18 +23,19 @@ def test_a_decision_has_its_figures_in_its_reason() -> None:
     assert measure_rate(22.6, Reason.SLO_BETWEEN, met=16.0, missed=32.0).reason == (
         "the SLO is met at 16 and not at 32: 22.6 lies between"
     )
-    over = end(End.NOTHING_HELPS, found="it rises", why="10 s left do not suffice")
+    over = end(Stop.NOTHING_HELPS, found="it rises", why="10 s left do not suffice")
     assert (over.over, over.reason) == (True, "stopped: it rises; 10 s left do not suffice")
     assert type(measure(1, Reason.DOUBLING).reason) is str, "files hold the sentence"
 
 
 def test_an_end_that_was_planned_is_no_stop() -> None:
     for over in (end(End.ALL_MEASURED, loads="levels"), end(End.QUICK, state="found")):
-        assert isinstance(over.why, End)
-        assert not over.why.stopped
-    for why in (End.STALLED, End.BUDGET, End.FOUND, End.FEW_LEVELS):
-        assert why.stopped
-    assert all(why.stopped == why.value.startswith("stopped: ") for why in End), "as folders of earlier formats have it"
+        assert not over.stopped
+        assert over.cause == over.reason
+    stop = end(Stop.DEAD, since_s=2.0)
+    assert (stop.stopped, stop.cause) == (True, "nobody has answered since 2.0 s into the run")
+    assert stop.reason == f"stopped: {stop.cause}", "as folders of earlier formats have it"
+    assert len(Stop.__members__) == len(list(Stop)), "none is another's alias"
 
 
 def test_a_load_stands_in_a_sentence_as_it_was_measured() -> None:

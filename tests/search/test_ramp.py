@@ -14,7 +14,7 @@ from harness.data.levels import Attainment, SessionSummary
 from harness.data.record import Level
 from harness.data.roles import Role
 from harness.search import first_pass
-from harness.search.decision import Decision, End, Reason
+from harness.search.decision import Decision, End, Reason, Stop
 from harness.search.ramp import next_level
 from harness.search.state import MeasuredLevel, ceiling
 from harness.search.state import measured as of_summary
@@ -45,7 +45,7 @@ def test_fixed_rates_likewise() -> None:
 
 def test_errors_end_fixed_levels() -> None:
     step = next_level(climbed(1.0, 2.0, error_rate=0.02), search(levels=[1, 2, 4]))
-    assert step == Decision(End.FAILED, "stopped: 2.0% of the requests failed at 2 in flight")
+    assert step == Decision(Stop.FAILED, "stopped: 2.0% of the requests failed at 2 in flight")
     assert next_level(climbed(1.0, 2.0, error_rate=0.01), search(levels=[1, 2, 4])).concurrency == 4
 
 
@@ -78,7 +78,7 @@ def test_with_an_slo_a_soak_is_at_a_share_of_the_highest_level_that_met_it() -> 
 def test_a_soak_with_a_load_of_its_own_is_that_level_and_one_that_stalled_is_none() -> None:
     assert next_level([measured(5, 10.0)], search(levels=[5], knee_share=0.8)).why is End.ALL_MEASURED
     stalled = climbed(1.0, 2.0) + [measured(C, 0.1, stalled=True) for C in (4, 8)]
-    assert next_level(stalled, search(knee_share=0.8)).why is End.STALLED
+    assert next_level(stalled, search(knee_share=0.8)).why is Stop.STALLED
 
 
 # The climb

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from harness.base.errors import HarnessError
 from harness.spec import reading, ready
-from harness.spec.schema import schema
+from harness.spec.reading import schema
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "scenario.schema.json"

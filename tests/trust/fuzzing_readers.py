@@ -38,7 +38,7 @@ from harness.results.readers import table
 from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
 from harness.run import prediction
-from harness.run.levels import RampInputs
+from harness.run.resume import RampInputs
 from harness.spec import reading, scenario
 from harness.workload import shape
 from tests.builders.records import request

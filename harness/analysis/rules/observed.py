@@ -243,10 +243,10 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 @rule(Answered, NOTE, kinds=True, place=Place.NOWHERE)  # it is printed under the table
-def said(level: Answered) -> Iterator[Finding]:
+def said(answered: Answered) -> Iterator[Finding]:
     """The server or the system said this of the first error of that name."""
     words: dict[str, str] = {}
-    for record in level.own:
+    for record in answered.own:
         if record.error not in NOT_FAILED and record.error_message:
             words.setdefault(record.error, record.error_message)
     for kind, text in sorted(words.items()):
@@ -274,11 +274,11 @@ _DETAILS = {"think": "<think>"}
 
 
 @rule(Answered, NOTE, kinds=True)
-def read(level: Answered) -> Iterator[Finding]:
+def read(answered: Answered) -> Iterator[Finding]:
     """Answers could be read, with something left out or assumed."""
     counts: dict[str, int] = defaultdict(int)
     details: dict[str, dict[str, None]] = defaultdict(dict)
-    own = level.own
+    own = answered.own
     for record in own:
         noted = [each.partition(":") for each in record.noted.split(",") if each]
         for kind in {kind for kind, _, _ in noted}:

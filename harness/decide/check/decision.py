@@ -119,6 +119,7 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
 
 
 def _decide(wanted: Threshold, under: Conditions) -> Decision:
+    """Return whether a threshold is met, missed or unresolved; HarnessError where it lacks its baseline."""
     made = Decision(
         threshold=wanted.text,
         outcome=Outcome.UNRESOLVED,

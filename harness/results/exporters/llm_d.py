@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from harness.base.version import __version__
+from harness.base import __version__
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.views import Spread

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import UNSET
 
+from harness.base import __version__
 from harness.base.errors import HarnessError
-from harness.base.version import __version__
 from harness.data.figures import Declared
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest

@@ -187,7 +187,7 @@ def rows(record: msgspec.Struct, place: str) -> Iterator[Row]:
     if found.body is not None:
         for row in rows(msgspec.convert(found.body, record_type(), strict=False), place):
             own = row.at_s is not None or row.at_ms is not None
-            at_s, at_ms = (row.at_s, row.at_ms) if own else _time(found)
+            at_s, at_ms = (row.at_s, row.at_ms) if own else _came_at(found)
             yield msgspec.structs.replace(row, at_s=at_s, at_ms=at_ms, session=row.session or _session(found.session))
         return
     if found.turns is None:
@@ -227,7 +227,7 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
         notes.append("images are left out")
     if prompt is not None:
         notes += _not_sent(found)
-    at_s, at_ms = _time(found)
+    at_s, at_ms = _came_at(found)
     defined = tools(found.tools, notes)
     return Row(
         place=place,
@@ -247,8 +247,8 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
     )
 
 
-def _time(found: Values) -> tuple[float | None, float | None]:
-    """Return when a request came, by `at_s` or by `at_ms` of a row; twice None where it does not say."""
+def _came_at(found: Values) -> tuple[float | None, float | None]:
+    """Return (seconds, milliseconds) at which a request came: one of them by the field that is set, or none."""
     at = found.at_ms if found.at_s is None else found.at_s
     if isinstance(at, datetime):
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), None

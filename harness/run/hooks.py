@@ -1,0 +1,85 @@
+"""What a scenario's hooks do around levels: empty the prefix cache, run a command, stop a replica during a level."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Awaitable, Sequence
+
+from harness.base.errors import HarnessError
+from harness.data.summary import RampStep
+from harness.load import control
+from harness.load.client import client
+from harness.run.launch.endpoint import Endpoint
+from harness.run.launch.published import CONNECT_S
+from harness.spec.scenario import Hooks
+
+_RESET = ("/reset_prefix_cache", "/flush_cache")  # vLLM in its development mode, SGLang
+_RESET_S = 10.0
+
+
+async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
+    """Do what a scenario has before each level; HarnessError where that fails."""
+    if hooks.reset_cache:
+        await reset_cache(endpoint)
+    if hooks.before_level:
+        await command(hooks.before_level, "--before-level")
+
+
+async def reset_cache(endpoint: Endpoint) -> None:
+    """Empty the prefix cache of every server; HarnessError where one has no way to do that, or does not."""
+    for each in endpoint.replicas or (endpoint,):
+        place, fact = f"--reset-cache, {each.address.place}", ""
+        async with client(each.wire.target, connect_s=CONNECT_S) as api:
+            for path in _RESET:
+                try:
+                    page = await control.page(api, each.address.path(path), _RESET_S, b"{}")
+                except control.TransportError as error:
+                    raise HarnessError(str(error), place=place) from None
+                if page.status == 200:
+                    break
+                fact = fact or (f"{path}: status {page.status}" if page.status not in (404, 405) else "")
+            else:
+                fact = fact or f"it has neither {' nor '.join(_RESET)}"
+                way_out = "vLLM has it with VLLM_SERVER_DEV_MODE=1; else --before-level COMMAND"
+                raise HarnessError(fact, place=place, way_out=way_out)
+
+
+async def command(text: str, option: str) -> None:
+    """Run a command, without a shell, until it ends; HarnessError where it fails."""
+    try:
+        process = await asyncio.create_subprocess_exec(*shlex.split(text), stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
+    except (ValueError, OSError) as error:
+        raise HarnessError(str(error), place=option, way_out="write it as in a terminal") from None
+    _, said = await process.communicate()
+    if process.returncode:
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
+        fact = f"status {process.returncode}{': ' + last if last else ''}"
+        raise HarnessError(fact, place=f"{option} {shlex.quote(text)}", way_out="run it in a terminal")
+
+
+def load_at_loss(steps: Sequence[RampStep]) -> int:
+    """Return the concurrency to lose a replica at: the middle one of those that were measured."""
+    found = sorted({step.concurrency for step in steps if step.concurrency is not None})
+    return found[len(found) // 2] if found else 1
+
+
+async def stopping_replica(level: Awaitable[object], stop: str, after_s: float) -> None:
+    """Measure a level, and run the command `stop` after so many seconds of it; HarnessError where the command fails."""
+    began = asyncio.Event()
+
+    async def run() -> None:
+        await asyncio.sleep(after_s)
+        began.set()
+        await command(stop, "--stop-replica")
+
+    stopping = asyncio.create_task(run())
+    try:
+        await level
+    finally:
+        if not began.is_set():
+            stopping.cancel()
+        ended = await asyncio.gather(stopping, return_exceptions=True)
+    if isinstance(ended[0], Exception):
+        raise ended[0]

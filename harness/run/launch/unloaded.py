@@ -1,0 +1,253 @@
+"""What a server without load gives, asked before the load with one request in flight: canaries, and its prefix cache.
+
+Each canary is asked some times. The first answer to a prompt is what all later ones are compared with; the others show
+how often a server without load leaves its own answers. An answer that fails is kept as one, and its prompt is compared
+with nothing.
+
+The audit of the cache has three prompts in turn: a new one that nobody has sent, the same once more, and the load's own
+next one. What the second gains on the first is the cache's; what the third gains is there before the run, as after an
+earlier run with the same seed or the same file. The server's count of cached tokens decides where it gives one, else
+the time to the first token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from harness.base.errors import HarnessError, ProtocolError
+from harness.base.secrecy import redact
+from harness.data.manifest import CacheAudit, CachedPrompts, CanaryAnswer, UnloadedAnswers
+from harness.dialects import refusals
+from harness.load import control
+from harness.load.client import client
+from harness.run.launch.answers import LONGEST_BODY
+from harness.run.launch.endpoint import Endpoint, source
+from harness.run.launch.published import CONNECT_S
+from harness.spec.scenario import QualitySpec, Scenario, Target
+from harness.workload import answers, canaries
+from harness.workload.canaries import Canary, judge
+from harness.workload.request import Request
+from harness.workload.source import Uniform, together
+from harness.workload.tasks import Tasks
+
+ROUNDS = 8  # of the audit
+_CACHED, _NONE = 0.5, 0.1  # share of a repeated prompt's tokens: from here on a cache is on, up to here it is off
+_SOONER, _AS_LATE = 0.8, 0.9  # of the time to the first token
+_WARM = 0.2  # share of the load's own prompts that is cached, from which on they are not cold
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What one request came to."""
+
+    text: str = ""
+    finish_reason: str = ""
+    error: str = ""  # as in a record; "" is success
+    message: str = ""  # of the error
+    first_s: float = 0.0  # to the first token
+    tokens: int | None = None  # of the prompt, by the server's count
+    cached: int | None = None  # of these, from its cache
+
+
+Ask = Callable[[Request], Awaitable[Reply]]
+
+
+@contextlib.asynccontextmanager
+async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncIterator[Ask]:
+    """Yield what sends one request after the other, within the endpoint's quota."""
+    async with client(endpoint.wire.target, connect_s=CONNECT_S) as api:
+
+        async def ask(request: Request) -> Reply:
+            if target.max_rps:
+                await asyncio.sleep(1.0 / target.max_rps)
+            return await _reply(api, endpoint, request, request_id, target.request_timeout)
+
+        yield ask
+
+
+async def _reply(api: control.Client, endpoint: Endpoint, request: Request, request_id: str, within_s: float) -> Reply:
+    """Send one request and return its answer; what goes wrong is the reply's error."""
+    codec, headers = endpoint.wire.codec, {"Content-Type": "application/json", "X-Request-Id": request_id}
+    content, decoding = codec.encoder.encode(request), codec.decoders(keep_text=True)
+    began_ns = time.monotonic_ns()
+    try:
+        async with control.response(api, "POST", endpoint.wire.target.path, within_s, content, headers) as answer:
+            if answer.status != 200:
+                message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
+                return Reply(error=refusals.http_error(answer.status, message))
+            async for piece in control.pieces(answer):
+                decoding.feed(piece, time.monotonic_ns())
+    except control.TransportError as error:
+        late = isinstance(error, control.DeadlineError)
+        return Reply(error="client_deadline" if late else "reset", message=str(error))
+    except ProtocolError as error:
+        return Reply(error=error.error)
+    ended_ns = time.monotonic_ns()
+    decoded = decoding.end(ended_ns)
+    first_ns = decoded.arrivals[0] if decoded.arrivals else ended_ns
+    return Reply(
+        text=decoded.text,
+        finish_reason=decoded.finish_reason,
+        error=decoded.error,
+        message=decoded.message,
+        first_s=(first_ns - began_ns) * 1e-9,
+        tokens=decoded.input_tokens,
+        cached=decoded.cached_tokens,
+    )
+
+
+# ---- canaries --------------------------------------------------------------------------------------------------------
+
+
+async def with_canaries(spec: QualitySpec, target: Target, endpoint: Endpoint, note: Callable[[str], None]) -> Endpoint:
+    """Return the endpoint with the canaries and what they are answered."""
+    found = await asyncio.to_thread(canaries.read, spec)
+    note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
+    async with _asking(target, endpoint, "knee-canary") as ask:
+        return await with_answers(spec, found, endpoint, ask)
+
+
+def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) -> Endpoint:
+    """Return the endpoint with an earlier session's canaries; HarnessError where the file has other prompts now."""
+    found = canaries.read(spec)
+    if _digest(found) != unloaded.prompts_digest or len(found) != len(unloaded.digests):
+        fact = "its prompts are not those that the run began with"
+        raise HarnessError(fact, place=spec.file or "[quality]", way_out="undo the change, or start a new run")
+    return _answered(endpoint, found, unloaded)
+
+
+async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], endpoint: Endpoint, ask: Ask) -> Endpoint:
+    """Return the endpoint with what these canaries are answered; HarnessError where all of them fail.
+
+    Every prompt is asked once before any is asked again.
+    """
+    digests = [""] * len(canaries)
+    kept: list[CanaryAnswer] = []
+    for repeat in range(spec.repeats):
+        for place, canary in enumerate(canaries):
+            reply = await ask(canary.request(0, place))
+            if not repeat and not reply.error:
+                digests[place] = answers.digests(reply.text)
+            kept.append(
+                _kept(place, msgspec.structs.replace(canary, first=digests[place]), reply, endpoint.wire.secrets)
+            )
+        if not any(digests):
+            fact = f"no canary is answered: {kept[-1].error}"
+            raise HarnessError(fact, place=endpoint.address.base, way_out="leave [quality] out")
+    unloaded = UnloadedAnswers(digests=digests, answers=kept, prompts_digest=_digest(canaries))
+    return _answered(endpoint, canaries, unloaded)
+
+
+def _answered(endpoint: Endpoint, canaries: Sequence[Canary], unloaded: UnloadedAnswers) -> Endpoint:
+    """Return the endpoint with all answers of the canaries, and each canary with the digests of its first one."""
+    pairs = zip(canaries, unloaded.digests, strict=True)
+    found = tuple(msgspec.structs.replace(canary, first=first) for canary, first in pairs)
+    prompts = msgspec.structs.replace(endpoint.prompts, canaries=found)
+    return msgspec.structs.replace(
+        endpoint, prompts=prompts, alone=msgspec.structs.replace(endpoint.alone, canaries=unloaded)
+    )
+
+
+def _kept(place: int, canary: Canary, reply: Reply, secrets: Sequence[str]) -> CanaryAnswer:
+    if reply.error:
+        return CanaryAnswer(canary=place, error=reply.error)
+    found = judge(canary, reply.text)
+    return CanaryAnswer(
+        canary=place,
+        finish_reason=redact(reply.finish_reason, secrets),
+        differs_at=found.differs_at,
+        flaw=found.flaw,
+        score=found.score,
+    )
+
+
+def _digest(canaries: Sequence[Canary]) -> str:
+    """Return sixteen hex digits that change with any prompt and with what is expected of its answer."""
+    return hashlib.sha256(msgspec.json.encode(canaries)).hexdigest()[:16]
+
+
+# ---- the prefix cache ------------------------------------------------------------------------------------------------
+
+
+async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], None]) -> Endpoint:
+    """Return the endpoint with what its cache gives; HarnessError where a request fails."""
+    note(f"auditing the prefix cache: {3 * ROUNDS} requests, one in flight")
+    async with _asking(scenario.target, endpoint, "knee-audit") as ask:
+        found = await audit(scenario, endpoint, secrets.randbits(32), ask)
+    note(found.sentence)
+    used = endpoint.prompts.used + ROUNDS
+    return msgspec.structs.replace(
+        endpoint,
+        prompts=msgspec.structs.replace(endpoint.prompts, used=used),
+        alone=msgspec.structs.replace(endpoint.alone, cache=found),
+    )
+
+
+async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> CacheAudit:
+    """Return what new, repeated and own prompts show; `seed` makes prompts that nobody has sent."""
+    prompts = endpoint.prompts
+    made = Uniform(words=prompts.words, prompt_words=prompts.count or 1, output_tokens=1, seed=seed)
+    own = None if scenario.has_tasks else source(scenario, prompts)
+    fresh = together(scenario, made)
+    new, again, loads = list[Reply](), list[Reply](), list[Reply]()
+    for number in range(ROUNDS):
+        request = await asyncio.to_thread(fresh.request, number)
+        new.append(await ask(request))
+        again.append(await ask(request))
+        if own is not None and not isinstance(own, Tasks):
+            its = await asyncio.to_thread(own.request, prompts.used + number)
+            loads.append(await ask(msgspec.structs.replace(its, output_tokens=min(1, its.output_tokens))))
+        if failed := next((each for each in (new[-1], again[-1], *loads[-1:]) if each.error), None):
+            fact = redact(failed.message or failed.error, endpoint.wire.secrets)
+            place = f"--audit-cache, {endpoint.address.place}"
+            raise HarnessError(fact, place=place, way_out="see the server's log")
+    return judged(new, again, loads)
+
+
+def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -> CacheAudit:
+    """Return whether a cache served repeated prompts, and whether it served the load's own.
+
+    >>> slow, soon = [Reply(first_s=0.05, tokens=500)] * 8, [Reply(first_s=0.01, tokens=500)] * 8
+    >>> judged(slow, soon, slow).outcome, judged(slow, slow, slow).outcome, judged(slow, soon, soon).warm
+    ('on', 'off', True)
+    """
+    first, repeated, load = _prompts(new), _prompts(again), _prompts(own) if own else None
+    outcome: Literal["on", "off", "unclear"]
+    if repeated.cached is not None:
+        outcome = "on" if repeated.cached >= _CACHED else "off" if repeated.cached <= _NONE else "unclear"
+    elif _sooner(new, again):
+        outcome = "on"
+    else:
+        outcome = "off" if repeated.first_s >= _AS_LATE * first.first_s else "unclear"
+    if load is None:
+        warm = None
+    elif load.cached is not None:
+        warm = load.cached >= _WARM
+    else:
+        warm = None if outcome == "unclear" else outcome == "on" and _sooner(new, own)
+    return CacheAudit(new=first, again=repeated, own=load, outcome=outcome, warm=warm)
+
+
+def _sooner(new: Sequence[Reply], other: Sequence[Reply]) -> bool:
+    """Return whether all but one of the others have their first token sooner, for each token of the prompt."""
+    pairs = zip(new, other, strict=True)
+    sooner = [b.first_s / (b.tokens or 1) <= _SOONER * a.first_s / (a.tokens or 1) for a, b in pairs]
+    return sum(sooner) >= len(sooner) - 1
+
+
+def _prompts(replies: Sequence[Reply]) -> CachedPrompts:
+    tokens = [each.tokens for each in replies if each.tokens]
+    counted = [(each.cached, each.tokens) for each in replies if each.cached is not None and each.tokens]
+    return CachedPrompts(
+        first_s=statistics.median(each.first_s for each in replies),
+        tokens=statistics.mean(tokens) if tokens else None,
+        cached=sum(a for a, _ in counted) / sum(b for _, b in counted) if counted else None,
+    )
