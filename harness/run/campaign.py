@@ -25,7 +25,7 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.summarise import exit_status, summarise
-from harness.base import __version__, files, secrecy
+from harness.base import __version__, files
 from harness.base.errors import HarnessError
 from harness.data.judgement import rank
 from harness.data.manifest import MapManifest, Session, StackStart
@@ -37,7 +37,7 @@ from harness.results import levelmap, result
 from harness.results.levelmap import INPUT, INPUTS, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.results.result import Result
 from harness.run import experiment
-from harness.run.ending import Signals
+from harness.run.ending import Signals, reason_of, status_of
 from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.search.budget import Budget, Spent, Usage, dollars
@@ -259,9 +259,12 @@ class _Campaign(msgspec.Struct):
         for number, cell in enumerate(planned, 1):
             if self._is_measured(cell):
                 continue
-            is_begun = begun(self.folder / cell.name)
+            place = self.folder / cell.name
+            is_begun = has_begun(place)
             so_far = Spent() if alone else spent(self._cells())
             over = Budget(cell.scenario.ramp, so_far).over()
+            if not is_begun:
+                _clear(place)
             if over is not None and not is_begun:
                 self._put(MeasuredCell(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
                 continue
@@ -271,15 +274,15 @@ class _Campaign(msgspec.Struct):
             except HarnessError as error:
                 if not (alone or self._any()):
                     raise
-                reason = secrecy.redact(" ".join(str(error).split()), self.hidden)
+                reason = reason_of(error, self.hidden)
                 self.view.note(f"{cell.name} could not be measured: {reason}")
                 failed = MeasuredCell(name=cell.name, at=cell.at, error=reason)
-                self._put(costed(failed, self.folder / cell.name, cell))
+                self._put(costed(failed, place, cell))
                 continue
             except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this cell
                 if not self._any():
                     raise
-                return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
+                return status_of(end)
             self._take(cell, outcome)
             if outcome.status >= 128:
                 return outcome.status
@@ -424,7 +427,7 @@ def _codes(summary: Summary) -> list[str]:
 
 def costed(cell: MeasuredCell, folder: Path, of: Cell) -> MeasuredCell:
     """Return the cell with its cost, read from its folder; a run that loaded nothing cost nothing."""
-    if not begun(folder):
+    if not has_begun(folder):
         return cell
     run = Result.open(folder)
     usage = sum(map(Usage.of, run.records), Usage())
@@ -434,12 +437,13 @@ def costed(cell: MeasuredCell, folder: Path, of: Cell) -> MeasuredCell:
     return msgspec.structs.replace(cell, seconds=seconds, requests=len(run.records), dollars=cost)
 
 
-def begun(folder: Path) -> bool:
-    """Return whether a run has begun to load in a folder; what a run killed before that left is removed."""
-    if not folder.is_dir():
-        return False
-    if result.read_manifest(folder).sessions:
-        return True
-    files.remove(folder, (folders.MANIFEST, *folders.segments(folder).values()))
-    files.remove_folder(folder)  # where something else lies in it, `run` says so
-    return False
+def has_begun(folder: Path) -> bool:
+    """Return whether a run has begun to load in a folder."""
+    return folder.is_dir() and bool(result.read_manifest(folder).sessions)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run left that was killed before it began to load."""
+    if folder.is_dir():
+        files.remove(folder, (folders.MANIFEST, *folders.segments(folder).values()))
+        files.remove_folder(folder)  # where something else lies in it, `run` says so

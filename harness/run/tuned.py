@@ -20,7 +20,7 @@ import msgspec
 from harness.analysis.answer import of_ramp, throughput
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95
-from harness.base import __version__, decoding, files, secrecy
+from harness.base import __version__, decoding, files
 from harness.base.errors import HarnessError
 from harness.base.units import span
 from harness.data.levels import LevelSummary
@@ -33,7 +33,7 @@ from harness.decide.tuning import Goal, Setting, Trial
 from harness.predict import limits, roofline, served
 from harness.results import folder as folders
 from harness.run import experiment, prediction, stacked
-from harness.run.ending import Signals
+from harness.run.ending import Signals, reason_of, status_of
 from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.run.resume import rebuilt
@@ -230,14 +230,13 @@ class _Session(msgspec.Struct):
             value, se = figure(outcome.summary, self.found, outcome.manifest.scenario.hardware.gpus)
             trial = msgspec.structs.replace(trial, value=value, se=se)
         except HarnessError as error:
-            hidden = scenarios.secrets(self.scenario, os.environ)
-            reason = secrecy.redact(" ".join(str(error).split()), hidden)
+            reason = reason_of(error, scenarios.secrets(self.scenario, os.environ))
             self.view.note(f"{setting.name} could not be measured: {reason}")
             trial = msgspec.structs.replace(trial, error=reason, refused=isinstance(error, RefusedError))
         except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this trial
             if not self.found.trials:
                 raise
-            return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
+            return status_of(end)
         trial = msgspec.structs.replace(trial, seconds=round(time.monotonic() - began, 3))
         self.found = msgspec.structs.replace(self.found, trials=[*self.found.trials, trial])
         self._write()

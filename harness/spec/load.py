@@ -14,44 +14,47 @@ import msgspec
 from harness.spec import traffic
 
 
-class Levels(msgspec.Struct, frozen=True, tag=True):
+class _Load(msgspec.Struct, frozen=True):
+    """What all kinds have."""
+
+    is_open: ClassVar[bool]
+    is_given: ClassVar[bool]  # else a search chooses the loads
+    loads: Sequence[float] = ()  # requests in flight, or a second
+
+
+class Levels(_Load, frozen=True):
     """A closed loop at given levels of concurrency."""
 
-    is_open: ClassVar[bool] = False
-    is_given: ClassVar[bool] = True
-    loads: Sequence[int]
+    is_open = False
+    is_given = True
 
 
-class Search(msgspec.Struct, frozen=True, tag=True):
+class Search(_Load, frozen=True):
     """A closed loop whose levels the ramp chooses."""
 
-    is_open: ClassVar[bool] = False
-    is_given: ClassVar[bool] = False
-    loads: Sequence[int] = ()
+    is_open = False
+    is_given = False
 
 
-class Rates(msgspec.Struct, frozen=True, tag=True):
+class Rates(_Load, frozen=True):
     """An open loop at given requests per second, of the levels or of the arrivals themselves."""
 
-    is_open: ClassVar[bool] = True
-    is_given: ClassVar[bool] = True
-    loads: Sequence[float]
+    is_open = True
+    is_given = True
 
 
-class RateSearch(msgspec.Struct, frozen=True, tag=True):
+class RateSearch(_Load, frozen=True):
     """An open loop whose rates are searched for."""
 
-    is_open: ClassVar[bool] = True
-    is_given: ClassVar[bool] = False
-    loads: Sequence[float] = ()
+    is_open = True
+    is_given = False
 
 
-class Trace(msgspec.Struct, frozen=True, tag=True):
+class Trace(_Load, frozen=True):
     """An open loop at the times of a dataset's rows; its rate is known once the dataset is read."""
 
-    is_open: ClassVar[bool] = True
-    is_given: ClassVar[bool] = True
-    loads: Sequence[float] = ()
+    is_open = True
+    is_given = True
 
 
 Load = Levels | Search | Rates | RateSearch | Trace
