@@ -183,8 +183,10 @@ def test_the_wheel_has_the_ready_scenarios() -> None:
     packed = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     files = {Path("harness/scenarios", path.name) for path in (ROOT / "scenarios").glob("*.toml")}
     files |= {Path("harness/scenarios/campaigns", path.name) for path in (ROOT / "scenarios/campaigns").glob("*.toml")}
-    files |= {Path("harness/stacks/recipes", path.name) for path in (ROOT / "harness/stacks/recipes").glob("*.toml")}
-    files |= {Path("harness/stacks/compose", path.name) for path in (ROOT / "docker/stacks").glob("*.yaml")}
+    files |= {
+        Path("harness/run/stacks/recipes", path.name) for path in (ROOT / "harness/run/stacks/recipes").glob("*.toml")
+    }
+    files |= {Path("harness/run/stacks/compose", path.name) for path in (ROOT / "docker/stacks").glob("*.yaml")}
     assert len(files) >= 25
     assert files <= packed
 

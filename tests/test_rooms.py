@@ -19,7 +19,7 @@ HARNESS = Path(__file__).parent.parent / "harness"
 
 # A room may import itself and the rooms to its right.
 ROOMS = (
-    "cli", "library", "run", "stacks", "report", "decide", "sim", "predict", "search", "analysis", "observe", "load",
+    "cli", "library", "run", "report", "decide", "sim", "predict", "search", "analysis", "observe", "load",
     "dialects", "workload", "results", "data", "spec", "base",
 )  # fmt: skip
 # What measures and reads: it stands without predictions, simulations, decisions, reports, servers and commands.
@@ -30,7 +30,6 @@ MEASURING = {
     "dialects",
     "load",
     "observe",
-    "stacks",
     "run",
 }  # what reads its results never comes to it
 PURE_ROOMS = {"predict", "decide", "analysis", "search"}
@@ -192,7 +191,6 @@ def test_the_core_imports_no_other_room() -> None:
         ("harness.dialects.decoder", "from harness.load.http1 import ResponseParser", "up from dialects to load"),
         ("harness.load.http1", "from asyncio import sleep", "pure modules"),
         ("harness.predict.batching", "import random", "predict is pure"),
-        ("harness.stacks.endpoint", "from harness.run import experiment", "up from stacks to run"),
         ("harness.decide.cost", "from time import monotonic", "decide is pure"),
         ("harness.search.ramp", "import asyncio", "search is pure"),
         ("harness.workload.shape", "from harness.predict.limits import caps", "up from workload to predict"),

@@ -20,9 +20,9 @@ from harness.spec import options, ready
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from harness.run.stacks.command import Command
     from harness.spec.recipe import Campaign, Claim, Stack, StackSpec
     from harness.spec.scenario import Scenario
-    from harness.stacks.command import Command
 
 _EXAMPLES = """\b
 Examples:
@@ -48,7 +48,7 @@ def stacks() -> None:
 @stacks.command(name="list")
 def list_() -> None:
     """List the recipes and the campaigns that come with Knee."""
-    from harness.stacks import shipped
+    from harness.run.stacks import shipped
 
     recipes = [(name, shipped.shipped(name).title) for name in shipped.names()]
     campaigns = [(each.name, each.question) for each in ready.campaigns()]
@@ -90,8 +90,8 @@ def run(scenario: str | None, **flags: Any) -> None:
     """
     from harness.run import stacked
     from harness.run.launch import consent
+    from harness.run.stacks.command import text
     from harness.spec import scenario as scenarios
-    from harness.stacks.command import text
 
     flags |= OF_RUN
     resumed = flags["resume"]
@@ -124,7 +124,7 @@ def run(scenario: str | None, **flags: Any) -> None:
 def must_be_agreed(commands: Sequence[tuple[str, Command]], versions: Mapping[str, Sequence[str]], place: str) -> None:
     """Ask before commands of a file are run, with those that print a version; HarnessError where that is refused."""
     from harness.run.launch import consent
-    from harness.stacks.command import to_agree
+    from harness.run.stacks.command import to_agree
 
     shown = [line for name, command in commands for line in to_agree(name, command, versions[name])]
     fact = "these commands come from a file and would be run"
@@ -135,7 +135,7 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
     """Return the scenario with the flags laid over it, the stacks to be measured, and what is claimed of them."""
     import msgspec
 
-    from harness.stacks import shipped
+    from harness.run.stacks import shipped
 
     found, campaign = campaign_of(path) if path else (None, None)
     params = click.get_current_context().command.params
@@ -150,7 +150,7 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
 def _set(stacks: list[Stack], settings: Sequence[str]) -> list[Stack]:
     """Return the stacks with the settings of the command line, like b.max-num-seqs=16."""
     from harness.base.errors import nearest
-    from harness.stacks import command
+    from harness.run.stacks import command
 
     names = [stack.spec.name for stack in stacks]
     of: dict[str, dict[str, str]] = {name: {} for name in names}
@@ -206,7 +206,7 @@ def _resumed(folder: str) -> tuple[Scenario, list[Stack], list[Claim], bool]:
     from harness.data.manifest import MapManifest
     from harness.results import result
     from harness.run.resume import begun_with
-    from harness.stacks import command
+    from harness.run.stacks import command
 
     must_stand_alone()
     resolved, manifest = begun_with(folder, {}), result.read_manifest(folder)

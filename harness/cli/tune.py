@@ -94,7 +94,7 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Any) -
     from harness.report import tuned as reports
     from harness.report.live import LiveView
     from harness.run import tuned
-    from harness.stacks import command
+    from harness.run.stacks import command
 
     with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
@@ -128,8 +128,8 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Any) -
 def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, Stack]:
     """Return the scenario with the flags laid over it, and the stack to be tuned."""
     from harness.cli.run import laid_over
+    from harness.run.stacks import shipped
     from harness.spec.recipe import StackSpec
-    from harness.stacks import shipped
 
     if flags["stack"] is None:
         raise HarnessError("no server to start", place="--stack", way_out="give --stack vllm; see `knee stacks list`")

@@ -4,8 +4,8 @@
 record of it, `Endpoint`), shows the plan (`estimate`), writes the manifest with the prediction (`manifest`,
 `prediction`), and measures level after level (`levels`) over the workers of the load room. What they send comes in
 through `live_state`, what else is watched through `telemetry`; `ending` says why the load ended, `resume` goes on with
-it. `campaign` is many runs: a level map, or the comparison of stacks (`stacked`). `calibrate` measures this machine's
-load generator by trials (`trial`).
+it. `campaign` is many runs: a level map, or the comparison of stacks (`stacked`), whose servers `stacks` starts.
+`calibrate` measures this machine's load generator by trials (`trial`).
 
 - Without `--seed` each run draws one, so that a server that is still warm does not know the prompts.
 - The exit status is 3 if no valid level is left, or if a level of `--levels` or `--rate` has an `invalid` verdict,

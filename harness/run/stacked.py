@@ -20,12 +20,12 @@ from harness.data.progress import View
 from harness.predict import claims as quotes
 from harness.results.levelmap import REPEAT, SERVER, Axis
 from harness.run.campaign import Cell, Plan
+from harness.run.stacks import command as commands
+from harness.run.stacks import endpoint
+from harness.run.stacks.command import Command
 from harness.spec import reading
 from harness.spec.recipe import Claim, Settings, Stack
 from harness.spec.scenario import Ramp, Scenario, Sweep
-from harness.stacks import command as commands
-from harness.stacks import endpoint
-from harness.stacks.command import Command
 
 _HARDWARE = ("tp", "gpus", "dtype", "kv_dtype", "max_num_seqs")  # settings that a scenario has too
 _BROWSING = "config.json"  # of a model's folder; a GGUF file or a hub's name is no folder to read

@@ -37,13 +37,13 @@ from harness.run.ending import Signals, reason_of, status_of
 from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.run.resume import rebuilt
+from harness.run.stacks import command as commands
+from harness.run.stacks import endpoint
+from harness.run.stacks.server import RefusedError
 from harness.spec import scenario as scenarios
 from harness.spec.recipe import Stack
 from harness.spec.scenario import Ramp, Scenario
 from harness.spec.work import means
-from harness.stacks import command as commands
-from harness.stacks import endpoint
-from harness.stacks.server import RefusedError
 from harness.workload import shape
 
 FORMAT = 1

@@ -2,7 +2,7 @@
 
 A recipe is a TOML file with the words of a command. `{model}`, `{port}`, `{served}` and the settings are in braces;
 no shell reads them. A campaign is a scenario file with `[[stack]]` tables, and `[[claim]]` tables where a ratio is
-quoted. Reading the shipped ones, and starting anything, is for `harness.stacks`.
+quoted. Reading the shipped ones, and starting anything, is for `harness.run.stacks`.
 """
 
 from __future__ import annotations

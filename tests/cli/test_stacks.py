@@ -13,10 +13,10 @@ from harness.base import files
 from harness.cli import cli
 from harness.data.manifest import MapManifest, Session
 from harness.results import levelmap
+from harness.run.stacks import command
 from harness.spec import scenario as scenarios
 from harness.spec.recipe import Stack
 from harness.spec.scenario import Scenario, Target, WorkloadSpec
-from harness.stacks import command
 from tests.builders import recipes
 
 LOAD = ["--input-tokens", "16", "--output-tokens", "8", "--levels", "1", "--level-seconds", "0.3", "--no-plots"]

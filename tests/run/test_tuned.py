@@ -14,10 +14,10 @@ from harness.base.errors import HarnessError
 from harness.decide import tuning
 from harness.decide.tuning import Setting
 from harness.run import tuned
+from harness.run.stacks import shipped
 from harness.spec import reading
 from harness.spec.recipe import Stack, StackSpec
 from harness.spec.scenario import Scenario
-from harness.stacks import shipped
 from tests.trust.guard_consent import Terminal
 
 KNEE = [sys.executable, "-m", "harness", "tune", "--stack", "sim", "--model", "m", "--workers", "1"]

@@ -21,8 +21,8 @@ import stacks  # noqa: E402  # its folder is a line above
 
 from harness.cli.stacks import campaign_of  # noqa: E402
 from harness.run import stacked  # noqa: E402
+from harness.run.stacks import shipped  # noqa: E402
 from harness.spec.scenario import Target  # noqa: E402
-from harness.stacks import shipped  # noqa: E402
 
 
 @pytest.fixture

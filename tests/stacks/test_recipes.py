@@ -16,10 +16,10 @@ from harness.cli import cli
 from harness.cli.stacks import campaign_of
 from harness.results.levelmap import FOLDER
 from harness.run import stacked
+from harness.run.stacks import command, endpoint, shipped
 from harness.spec import ready, recipe
 from harness.spec.recipe import Settings, StackSpec
 from harness.spec.scenario import Target
-from harness.stacks import command, endpoint, shipped
 from tests.builders import recipes
 
 OF_A_GPU = ("vllm", "sglang", "tgi", "tensorrt-llm", "triton", "llama-server", "transformers")

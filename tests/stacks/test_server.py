@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.stacks import endpoint, server
-from harness.stacks.command import Command
+from harness.run.stacks import endpoint, server
+from harness.run.stacks.command import Command
 from tests.builders import recipes
 
 PRINTS = "import sys, time; print('x' * 200_000); print('the last', flush=True); time.sleep(600)"

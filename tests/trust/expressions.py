@@ -27,8 +27,8 @@ from harness.report import inline, markdown
 from harness.results import levelmap
 from harness.results.readers import level, pieces, table
 from harness.run.launch import answers, first_requests
+from harness.run.stacks import command
 from harness.spec import reuse, rules, scenario
-from harness.stacks import command
 from harness.workload.dataset import files
 
 HARNESS = Path(__file__).parents[2] / "harness"

@@ -16,8 +16,8 @@ from harness.base import interpreter
 from harness.base.errors import HarnessError
 from harness.base.secrecy import redact
 from harness.base.terminal import clean
-from harness.stacks.command import Command
-from harness.stacks.watchdog import Task
+from harness.run.stacks.command import Command
+from harness.run.stacks.watchdog import Task
 
 _BEYOND_S = 90.0  # that the watchdog may take besides the server: what is left of it, and its containers
 _USAGE = 2  # exit status of a program whose command line is wrong, by argparse and click
@@ -84,7 +84,7 @@ class Server:
 def running(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Iterator[Server]:
     """The server of that command, on those cores; afterwards nothing of it runs, also if knee was killed."""
     task = Task(words=command.words, env=command.env, cpus=list(cpus), stop_s=stop_s, cleanup=command.cleanup)
-    words = interpreter.module("harness.stacks.watchdog")
+    words = interpreter.module("harness.run.stacks.watchdog")
     # A session of its own: Ctrl-C is for the run, which still has to end its requests at the server.
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as watchdog:
         assert watchdog.stdin is not None

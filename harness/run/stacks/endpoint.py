@@ -23,10 +23,10 @@ from harness.load.client import client
 from harness.load.control import Client, TransportError
 from harness.load.transport import Target
 from harness.observe import gpu
+from harness.run.stacks import command as commands
+from harness.run.stacks import server, shipped
+from harness.run.stacks.command import Command
 from harness.spec.recipe import Recipe, Stack
-from harness.stacks import command as commands
-from harness.stacks import server, shipped
-from harness.stacks.command import Command
 
 _VERSION_S = 60.0  # for a command that prints it; importing an engine takes a while
 _FREE_S, _FREE_BYTES = 60.0, 256 << 20  # for a GPU's memory to come back, to within so much

@@ -14,7 +14,7 @@ from harness.spec import recipe as recipes
 from harness.spec.recipe import Recipe, Stack, StackSpec
 
 RECIPES = Path(__file__).with_name("recipes")
-_PLACES = Path(__file__).with_name("compose"), Path(__file__).parents[2] / "docker" / "stacks"  # of a wheel, of a clone
+_PLACES = Path(__file__).with_name("compose"), Path(__file__).parents[3] / "docker" / "stacks"  # of a wheel, of a clone
 COMPOSE = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
 
 
