@@ -221,7 +221,8 @@ class Driver:
             return sending.Answer(due, None)
         exchange = await self._sent(built, level, due, keep_text=keep_text)
         await self._decoded(exchange)  # the next request may hold it
-        text = None if exchange.error else exchange.decoded.text
+        ended = not exchange.error or exchange.error == ABANDONED  # who gives an answer up goes on with what there is
+        text = exchange.decoded.text if ended else None
         return sending.Answer(exchange.done_ns, text, exchange.retry_after_s)
 
     async def _decoded(self, exchange: Exchange) -> None:

@@ -11,16 +11,18 @@ import itertools
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import UnsetType
 
-from harness.base.errors import HarnessError
+from harness.base.errors import HarnessError, nearest
 from harness.base.terminal import few
 from harness.dialects import DIALECTS
 from harness.run.launch import limits
 from harness.spec import traffic
+from harness.spec.classes import ClassSpec
 from harness.spec.distribution import parse
 from harness.spec.load import Rates
 from harness.spec.reuse import DatasetSpec
@@ -39,6 +41,8 @@ from harness.workload.source import Single
 from harness.workload.task import MOST_NODES
 from harness.workload.text import PromptWords
 
+_MOST_MODELS = 100  # of a dataset, whose column of this name may hold anything
+
 
 @contextlib.contextmanager
 def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scenario, str]]:
@@ -53,7 +57,8 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
         return
     with tempfile.TemporaryDirectory(prefix="knee-") as folder:
         path = Path(folder) / "rows"
-        found, table = _read(spec, path, scenario, note)
+        models: Counter[str] = Counter()  # rows of each that a request was sent to
+        found, table = _read(spec, path, scenario, note, models)
         if spec.sessions:
             found = _of_sessions(scenario, found, table, str(path))
             if cut := table.longer_than(MOST_NODES):
@@ -61,11 +66,28 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
         if found.skipped:
             note(f"{spec.path}: {found.skipped:,} broken rows are left out, {found.requests:,} are sent")
         workload = msgspec.structs.replace(scenario.workload, dataset=found)
-        yield msgspec.structs.replace(scenario, workload=workload, ramp=_with_rate(scenario, table)), str(path)
+        classes = _of_models(scenario, spec.path, models)
+        yield (
+            msgspec.structs.replace(scenario, workload=workload, ramp=_with_rate(scenario, table), class_=classes),
+            str(path),
+        )
 
 
-def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str], None]) -> tuple[DatasetSpec, Table]:
-    """Return the dataset with what it holds, and its table."""
+def _of_models(scenario: Scenario, place: str, models: Mapping[str, int]) -> Sequence[ClassSpec] | UnsetType:
+    """Return the classes with their share of the rows; HarnessError where a model has a class and no row."""
+    for each in scenario.class_ or ():
+        if each.name not in models:
+            fact = f"no row was sent to a model {each.name!r}, which has a class"
+            raise HarnessError(fact, place=place, way_out=nearest(each.name, list(models)))
+    return scenario.class_ and [
+        msgspec.structs.replace(each, share=float(models[each.name])) for each in scenario.class_
+    ]
+
+
+def _read(
+    spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str], None], models: Counter[str]
+) -> tuple[DatasetSpec, Table]:
+    """Return the dataset with what it holds, and its table; count the rows of each model."""
     skipped, prompts, answers = Skipped() if spec.skip_broken else None, 0.0, 0.0
     usual, cut, left_out = parse(scenario.workload.output_tokens).mean(), set[str](), 0  # sessions; rows
     notes: Counter[str] = Counter()  # what is left out, by how many rows
@@ -92,6 +114,8 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
                 left_out += 1
                 continue
             prompts, answers = prompts + prompt, answers + answer
+            if row.model and (row.model in models or len(models) < _MOST_MODELS):
+                models[row.model] += 1
             yield row
 
     if named := hub.named(spec.path, spec.revision):
@@ -103,6 +127,8 @@ def _read(spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str
     parts = [f"{each} ({count:,} of {len(table):,} rows)" for each, count in notes.items() if count]
     if left_out:
         parts.append(f"{left_out:,} requests longer than {spec.skip_longer:,} tokens, or behind one, are left out")
+    if len(models) > 1 and not scenario.class_:
+        parts.append(f"its models are one here ({few(list(models))}): a [[class]] of a model's name sends it elsewhere")
     if dataset.unread:
         parts.append(f"no reader knows the fields {few(dataset.unread)}: rename what is to be sent, or leave it out")
     if parts:

@@ -237,6 +237,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sessions: bool = False  # a session's rows are sent one after the other; else each row by itself
     history: Literal["live", "scripted"] = "live"  # of a session: the server's own answers, or the recorded ones
     think: Pause = 0.0  # of a session, before a row whose file says no pause
+    pauses: Literal["recorded", "drawn"] = "recorded"  # of a session: the file's, or all by `think`
     # ---
     requests: int | None = None
     skipped: int = 0
@@ -250,9 +251,11 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def check_dataset(spec: DatasetSpec, must: Must, place: str) -> None:
     """Refuse what sessions have where none are asked for, and a pause that is none."""
     usual = DatasetSpec(path="")
-    for key in ("history", "think"):
+    for key in ("history", "think", "pauses"):
         asked = spec.sessions or getattr(spec, key) == getattr(usual, key)
         must(asked, f"workload.dataset.{key}", "rows are sent by themselves", "add sessions = true")
     one = not (spec.format and spec.fields)
     must(one, "workload.dataset.fields", "its format has names of its own", "leave one of them out")
-    pauses(spec.think, f"{place}: $.workload.dataset.think")
+    drawn = pauses(spec.think, f"{place}: $.workload.dataset.think")
+    said = spec.pauses == "recorded" or drawn is not None
+    must(said, "workload.dataset.pauses", "there is nothing to draw them from", 'add think, like "lognormal(8s,8s)"')

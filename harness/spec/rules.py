@@ -18,6 +18,7 @@ from harness.base import plugins, units
 from harness.base.errors import HarnessError
 from harness.spec import traffic
 from harness.spec.choices import APIS, PREFILL_ONLY, SESSION
+from harness.spec.classes import ClassSpec
 from harness.spec.load import Levels, RateSearch, Search
 from harness.spec.scenario import HEADER_VALUE, Scenario, Sweep
 
@@ -91,6 +92,14 @@ def _twice(path: str) -> Test:
 def _of_an_answer(path: str) -> Test:
     """Return the test for an API that decodes nothing, although the field at the path is set."""
     return lambda s: not s.decodes and attrgetter(path)(s) and s.target.api
+
+
+def _lengths_of_rows(s: Scenario) -> tuple[int, str] | None:
+    """Return the first length that a class has where a dataset's rows have theirs: its class's number, and its name."""
+    usual, fields = ClassSpec(name=""), ("input", "output", "fit")
+    found = ((i, field) for i, each in enumerate(s.class_ or ()) for field in fields
+             if s.workload.dataset and getattr(each, field) != getattr(usual, field))  # fmt: skip
+    return next(found, None)
 
 
 def _repeated(values: Iterable[Any]) -> bool:
@@ -236,7 +245,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
          "a batch has single requests, not sessions or graphs", _OUT),
     Rule("ramp.think", lambda s: s.ramp.think and s.has_tasks,
          "sessions and graphs have pauses of their own", "write them there"),
-    Rule("class", lambda s: s.class_ and s.has_tasks,
+    Rule("class", lambda s: s.class_ and s.has_tasks and not s.workload.dataset,
          "sessions and graphs are of one class so far", "leave [[class]] out"),
     Rule("ramp.rates", lambda s: s.ramp.rates is not None and s.ramp.levels is not None,
          "levels and rates exclude each other", _ONE),
@@ -245,7 +254,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     # The requests.
     *(Rule(f"workload.{key}", _both(attrgetter("workload.dataset"), f"workload.{key}"),
            "a dataset has prompts of its own", _ONE) for key in ("prefix", "session", "node")),
-    Rule("class", lambda s: s.workload.dataset and s.class_, "a dataset has requests of its own", _OUT),
+    Rule("class[{}].{}", _lengths_of_rows, "a dataset has requests of its own", _OUT),
     Rule("ramp.probe", lambda s: s.ramp.probe and not s.one_length, *_ONE_LENGTH),
     Rule("sweep", lambda s: _swept(s) and not s.one_length, *_ONE_LENGTH),
     *(Rule("ramp.probe", _both(_prefill, f"workload.{key}"),
@@ -348,7 +357,8 @@ WITHOUT_EFFECT: tuple[Rule, ...] = (
     Rule("ramp.max_dollars", lambda s: s.hardware.price is None and s.hardware.price_per_mtok is None,
          "no price to count by", "give --price or --price-per-mtok"),
     # The requests.
-    *(Rule(f"workload.{field}", lambda s: s.class_, *_OWN_LENGTHS) for field in ("input_tokens", "output_tokens")),
+    *(Rule(f"workload.{field}", lambda s: s.class_ and not s.workload.dataset, *_OWN_LENGTHS)
+      for field in ("input_tokens", "output_tokens")),
     *(Rule(f"workload.{field}", attrgetter(f"sweep.{field}"),
            f"sweep.{field} has the lengths", _ONE, typed=True)
       for field in ("input_tokens", "output_tokens", "inputs")),

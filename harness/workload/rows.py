@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from harness.spec.classes import Cancel
 from harness.spec.distribution import Distribution, parse
 from harness.spec.scenario import Scenario
 from harness.workload.dataset import Row
@@ -41,6 +42,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
     output_tokens: int  # of an answer whose length no row says
     added_tokens: int = 0  # by the server's template, to every prompt
     tokens_per_word: float = 1.0
+    classes: dict[str, Cancel | None] = {}  # by the models that rows were sent to: when their requests are given up
 
     @cached_property
     def table(self) -> Table:
@@ -56,14 +58,26 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
             prompt = self._texts(at, row)
         tokens = answer_tokens(row) or self.output_tokens
         session = str(self.table.session[at]) if row.session else ""
+        class_, cancel = self.classed(row, number)
         return Request(
             number=number,
             prompt=prompt,
             output_tokens=tokens,
             input_tokens=row.input_tokens,
             tools=row.tools,
+            class_=class_,
+            cancel=cancel,
             session=session,
         )
+
+    def classed(self, row: Row, number: int) -> tuple[str, Cancel | None]:
+        """Return the class of a row's request, or "", and when it is given up: as its row says, else its class."""
+        class_ = row.model if row.model in self.classes else ""
+        if row.cancel_s is not None:
+            return class_, Cancel(share=1.0, after_s=row.cancel_s)
+        cancel = self.classes.get(class_)
+        drawn = cancel is not None and random.Random(f"{self.seed}:cancel:{number}").random() < cancel.share
+        return class_, cancel if drawn else None
 
     def of_session(self, number: int) -> list[int]:
         """Return the numbers of the rows of the n-th session, and again from the first."""
@@ -75,10 +89,6 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         if row.prompt is None:
             return (Message("user", self._words(tokens, f"session:{session}:{turn}", row)),)
         return _added(row, self.of_turn(session, 0) if turn else None)
-
-    def tools(self, session: int, turn: int) -> tuple[dict[str, Any], ...] | None:
-        """Return the tools of a turn of a session."""
-        return self.of_turn(session, turn).tools
 
     def answer(self, session: int, turn: int) -> str | None:
         """Return the recorded answer of a turn of a session; None where the file has none."""
@@ -159,6 +169,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
 
     rows: Rows
     think_ms: Distribution | None = None  # before a row whose file says no pause; None: no time
+    drawn: bool = False  # before each, in place of what the file says
 
     @property
     def seed(self) -> int:
@@ -185,7 +196,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
                     parents=parents,
                     input_tokens=own,
                     output_tokens=answer_tokens(row) or self.rows.output_tokens,
-                    pause_s=drawn_s if row.pause_s is None or place == 0 else row.pause_s,
+                    pause_s=drawn_s if row.pause_s is None or place == 0 or (self.drawn and parents) else row.pause_s,
                     fresh=fresh,
                 )
             )
@@ -217,4 +228,5 @@ def of(scenario: Scenario, words: PromptWords, path: str, prompt_words: int = 1)
         output_tokens=round(parse(scenario.workload.output_tokens).mean()),
         added_tokens=words.added_tokens,
         tokens_per_word=words.tokens_per_word,
+        classes={each.name: each.cancel for each in scenario.class_ or ()},
     )

@@ -177,12 +177,17 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
 
     def request(self, task: Task, node: int, answers: Mapping[int, str]) -> Request:
         """Return the request of a node whose parents have ended, by the answers of the nodes so far, by their place."""
+        number, tools, class_, cancel = task.request_number(node), self.tools, task.class_, None
+        if self.recorded is not None:
+            row = self.recorded.of_turn(task.number, node)
+            tools, (class_, cancel) = tools or row.tools, self.recorded.classed(row, number)
         return Request(
-            number=task.request_number(node),
+            number=number,
             prompt=self._messages(task, node, answers),
             output_tokens=task.nodes[node].output_tokens,
-            tools=self.tools or (None if self.recorded is None else self.recorded.tools(task.number, node)),
-            class_=task.class_,
+            tools=tools,
+            class_=class_,
+            cancel=cancel,
             session=str(task.number),
             turn=node,
             after=tuple(task.request_number(parent) for parent in task.nodes[node].parents),
@@ -250,7 +255,8 @@ def of(scenario: Scenario, words: PromptWords = PromptWords(), rows: str = "") -
     if (dataset := workload.dataset) and dataset.sessions:
         if not rows:
             return None
-        kinds = Recorded(rows=dataset_rows.of(scenario, words, rows), think_ms=pauses(dataset.think))
+        think_ms, drawn = pauses(dataset.think), dataset.pauses == "drawn"
+        kinds = Recorded(rows=dataset_rows.of(scenario, words, rows), think_ms=think_ms, drawn=drawn)
     elif (kinds := _graph(scenario)) is None:
         return None
     else:

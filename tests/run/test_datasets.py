@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
 from harness.cli import cli
+from harness.results.result import Result
 from harness.run import requests
 from harness.run.requests import planned
 from harness.spec import reading, scenario
@@ -181,6 +182,11 @@ def test_sessions_of_rows_that_stand_alone_are_refused_before_any_load(tmp_path:
     [
         ({"history": "scripted"}, {}, "rows are sent by themselves at $.workload.dataset.history; add sessions = true"),
         ({"think": "2s"}, {}, "rows are sent by themselves at $.workload.dataset.think; add sessions = true"),
+        (
+            {"sessions": True, "pauses": "drawn"},
+            {},
+            "nothing to draw them from at $.workload.dataset.pauses;",
+        ),
         ({"sessions": True, "think": "soon"}, {}, "'soon' is no pause; write it like"),
         ({"sessions": True}, {"rates": [2.0]}, "sessions and graphs are closed loops so far at $.workload.dataset;"),
         (
@@ -222,7 +228,7 @@ def test_the_command_line_names_a_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        ({"class": [{"name": "a"}]}, "a dataset has requests of its own at $.class; leave it out"),
+        ({"class": [{"name": "a", "input": 9}]}, "a dataset has requests of its own at $.class[0].input; leave it out"),
         ({"ramp": {"probe": "prefill"}}, "it needs prompts and answers of one length at $.ramp.probe; give numbers"),
         ({"ramp": {"arrivals": "trace", "levels": [1]}}, "levels exclude them at $.ramp.arrivals"),
     ],
@@ -231,6 +237,51 @@ def test_what_a_dataset_excludes_is_refused(more: dict[str, Any], line: str) -> 
     with pytest.raises(HarnessError) as caught:
         reading.build({"workload": {"dataset": {"path": "x"}}} | more, place="x.toml")
     assert line in str(caught.value)
+
+
+MODELS = json_lines([{"prompt": "Why?", "output_tokens": 4, "model": model} for model in ("big", "small", "small")])
+
+
+def test_models_of_a_dataset_are_one_unless_they_have_classes_whose_shares_are_the_rows(tmp_path: Path) -> None:
+    path, notes = file(tmp_path, "models.jsonl", MODELS), list[str]()
+    assert not read(asked(path), notes).class_
+    assert any("its models are one here (big, small)" in each for each in notes)
+    tree = {"workload": {"dataset": {"path": str(path)}}, "class": [{"name": "small", "model": "tiny"}]}
+    found = read(reading.build(tree, place="x.toml"), notes := [])
+    assert [(each.name, each.share, each.model) for each in found.class_ or ()] == [("small", 2.0, "tiny")]
+    assert not notes
+    tree["class"][0]["name"] = "smal"  # type: ignore[index]
+    with pytest.raises(HarnessError, match="no row was sent to a model 'smal', which has a class; did you mean"):
+        read(reading.build(tree, place="x.toml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sessions", [False, True])
+def test_each_request_of_a_trace_is_sent_to_the_model_of_its_class_and_given_up_as_recorded(
+    tmp_path: Path, sessions: bool
+) -> None:
+    """The second turn is given up after 50 ms, long before its 4,000 tokens; the third goes on with what there was."""
+    rows = [
+        {"prompt": "One?", "output_tokens": 4, "model": "big", "session": "a"},
+        {"prompt": "Two?", "output_tokens": 4000, "model": "small", "session": "a", "cancel_s": 0.05},
+        {"prompt": "Three?", "output_tokens": 4, "model": "big", "session": "a"},
+        {"prompt": "Four?", "output_tokens": 4, "model": "other", "session": "b"},
+    ]
+    path = file(tmp_path, "a.jsonl", json_lines(rows))
+    scenario = tmp_path / "x.toml"
+    scenario.write_text(
+        f'[workload.dataset]\npath = "{path}"\nsessions = {str(sessions).lower()}\n[ramp]\nlevels = [2]\n'
+        'level_seconds = 1.0\n[[class]]\nname = "big"\nslo = { ttft_p95 = "5s" }\n[[class]]\nname = "small"\n'
+    )
+    out = tmp_path / "out"
+    done = CliRunner().invoke(cli, ["run", str(scenario), "--url", "sim:", "--out", str(out), "--no-plots"])
+    assert done.exit_code in (0, 3), done.output
+    result = Result.open(out)
+    kinds = {(each.class_, each.turn, each.error) for each in result.records if each.session_id}
+    thirds = {("big", 2, ""), ("big", 0, ""), ("", 0, "")} if sessions else {("big", 0, ""), ("", 0, "")}
+    assert thirds | {("small", 1 if sessions else 0, "abandoned")} <= kinds
+    assert not {error for class_, _, error in kinds if class_ != "small"} - {"", "cancelled"}
+    assert {each.class_ for each in result.summary.levels[0].slo} == {"big"}
 
 
 def test_what_is_left_out_of_a_long_session_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from harness.spec.reading import build
 from harness.spec.scenario import Scenario
+from harness.workload import source as sources
 from harness.workload import tasks
 from harness.workload.dataset import Row, table
 from harness.workload.request import Message
@@ -120,6 +122,40 @@ def test_a_source_of_sessions_goes_to_the_workers_as_it_is(tmp_path: Path) -> No
     elsewhere = msgspec.msgpack.decode(msgspec.msgpack.encode(source), type=Tasks)
     assert elsewhere == source
     assert messages(elsewhere, 0, 1, "A") == messages(source, 0, 1, "A")
+
+
+def test_pauses_may_be_drawn_in_place_of_the_file_s(tmp_path: Path) -> None:
+    source = sessions(tmp_path, *TURNS, think="2s", pauses="drawn")
+    assert [node.pause_s for node in source.task(0).nodes] == [0.0, 2.0, 2.0]
+
+
+def test_a_row_s_request_has_the_class_of_its_model_and_is_given_up_as_the_row_or_the_class_says(
+    tmp_path: Path,
+) -> None:
+    """One in four of the class is given up after 2 tokens: of 800 draws 200, by 12 (a standard deviation) times 4."""
+    rows = [
+        Row(input_tokens=9, output_tokens=5, session="a", model="opus"),
+        Row(input_tokens=9, output_tokens=5, session="a", model="haiku", cancel_s=1.5),
+        Row(input_tokens=9, output_tokens=5, session="a", model="other"),
+    ]
+    table.write(rows, tmp_path / "rows")
+    kinds = [{"name": "opus", "model": "big", "cancel": {"share": 0.25, "after_tokens": 2}}, {"name": "haiku"}]
+    for together in (True, False):
+        dataset = {"path": "a file", "sessions": together}
+        asked = build({"workload": {"seed": 1, "dataset": dataset}, "class": kinds}, place="test")
+        found = sources.of(asked, PromptWords(words=("x", "y", "z")), rows=str(tmp_path / "rows"))
+        sent = []
+        for n, place in itertools.product(range(800), range(3)):
+            if isinstance(found, Tasks):
+                sent.append(found.request(found.task(n), place, {0: "", 1: ""}))
+            else:
+                sent.append(found.request(3 * n + place))
+        assert [each.class_ for each in sent[:3]] == ["opus", "haiku", ""]
+        assert {each.cancel and each.cancel.after_s for each in sent[1::3]} == {1.5}
+        assert {each.cancel for each in sent[2::3]} == {None}
+        given_up = [each.cancel for each in sent[::3] if each.cancel]
+        assert abs(len(given_up) - 200) < 48
+        assert {each.after_tokens for each in given_up} == {2}
 
 
 def test_without_its_table_nothing_is_known_of_a_dataset_s_sessions() -> None:

@@ -44,6 +44,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     at_ms: float | None = None  # in place of at_s; in seconds where the first row's can only be those since 1970
     block: int = BLOCK  # tokens of each block that has a hash
     scope: str = ""  # where its hashes mean the same: a trace, or "" for the whole file
+    model: str = ""  # that it was sent to, by its name there; "": the file does not say
+    cancel_s: float | None = None  # after its send it was given up; None: it was not
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ for which follows from when they began and ended, as it does for spans. The paus
 tools' time; a trace without `api_time` has only the times from request to request. A Bailian trace
 (github.com/alibaba-edu/qwen-bailian-usagetraces-anon) has a row for each request, with the chat that it follows.
 
-Each prompt is whole, so an answer is never part of a later prompt but by the recorded blocks. Left out: the models'
-names, what kind of input and output a request had, and why it stopped.
+Each prompt is whole, so an answer is never part of a later prompt but by the recorded blocks. Left out: what kind of
+input and output a request had, and why it stopped.
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ def weka_rows(trace: Trace, place: str) -> Iterator[Row]:
     notes = []
     if all(each.call.took_s is None for each in requests) and len(requests) > 1:
         notes.append("it has no api_time: pauses hold the recorded answers' time")
-    if len({each.call.model for each in requests}) > 1:
-        notes.append("all models of the trace are one")
     for each in requests:
         call, earlier = each.call, after[each.name]
         if call.input_tokens is None:
@@ -99,6 +97,7 @@ def weka_rows(trace: Trace, place: str) -> Iterator[Row]:
             notes=tuple(notes),
             block=trace.block or 1,
             scope="" if trace.scope == "global" else f"{trace.id} at {place}",
+            model=call.model,
         )
 
 

@@ -55,8 +55,10 @@ def text(found: Any) -> str:
 
 def tools(found: Any, notes: list[str]) -> tuple[dict[str, Any], ...] | None:
     """Return definitions of tools as OpenAI's chat has them, of Anthropic's, of Responses' and of JSON in a cell."""
+    if not found:
+        return None
     try:
-        listed = msgspec.json.decode(found) if isinstance(found, str) and found.strip() else found or ()
+        listed = msgspec.json.decode(found) if isinstance(found, str) and found.strip() else found
         return tuple(_tool(each) for each in msgspec.convert(listed, list[dict[str, Any]])) or None
     except decoding.WRONG:
         notes.append("tools cannot be read and are left out")

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import compress, repeat
+from operator import is_not
 from typing import Annotated, Any
 
 import msgspec
@@ -50,6 +52,8 @@ class Values(msgspec.Struct, frozen=True):
     session: str | int | None = None
     hashes: list[_Hash] | None = None
     block: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
+    model: str | None = None
+    cancel_s: Annotated[float, msgspec.Meta(gt=0, le=1e12)] | None = None
     choices: Any = None
     response_format: Any = None
     tool_choice: Any = None
@@ -80,6 +84,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "session": ("session", "session_id", "Session ID", "conversation_id"),
     "hashes": ("hash_ids",),
     "block": ("block_size",),
+    "model": ("model", "Model"),
+    "cancel_s": ("cancel_s",),
     "choices": ("n",),
     "response_format": ("response_format",),
     "tool_choice": ("tool_choice",),
@@ -127,7 +133,8 @@ def values(record: msgspec.Struct) -> tuple[Values, list[str]]:
     >>> found.prompt, found.output_tokens, found.session
     ('Hi', 7, 'a')
     """
-    there = [(_EACH[i], value) for i, value in enumerate(msgspec.structs.astuple(record)) if value is not None]
+    every = msgspec.structs.astuple(record)
+    there = list(compress(zip(_EACH, every, strict=True), map(is_not, every, repeat(None))))  # most are None: in C
     found = {meaning: value for (meaning, _), value in reversed(there)}  # the first name's, at last
     try:
         return msgspec.convert(found, Values, strict=False), []
@@ -244,6 +251,8 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
         tools=defined,
         whole=whole,
         notes=tuple(notes),
+        model=found.model or "",
+        cancel_s=found.cancel_s,
     )
 
 

@@ -117,6 +117,7 @@ def _kept(span: Span, place: str) -> _Kept:
             output_tokens=msgspec.convert(_tokens(values, _OUTPUT), Tokens) or None,
             at_s=span.began / 1e9,
             session=values.get("gen_ai.conversation.id", _NO_VALUE).string or span.trace,
+            model=values.get("gen_ai.request.model", _NO_VALUE).string or "",
         )
     return _Kept(Waiting(span.parent, span.began, span.ended, row is not None), row)
 
