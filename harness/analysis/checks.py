@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from harness.analysis.answer import knee_load
 from harness.analysis.explanation import KV_FULL
 from harness.analysis.rules import Purpose, usable
@@ -56,11 +58,12 @@ def of_run(
     expected_hits: float | None = None,
     workload: WorkloadSummary | None = None,
     losses: Sequence[Loss] = (),
+    room: float | None = None,
 ) -> list[Check]:
     """Return the checks of a run, in their order; none without a level.
 
     `slo` are the run's limits in seconds, `expected_hits` the share of prompt tokens that a cache which keeps all would
-    have.
+    have, `room` the tokens that the slots of one server hold, where it has slots.
     """
     valid = [s for s in levels if usable(s, Purpose.ANSWER)]
     if not valid:
@@ -70,8 +73,8 @@ def of_run(
     return [
         phases(at, valid),
         p99_ttft(at, slo),
-        kv_cache(at, expected_hits),
-        long_context_tail(at, workload),
+        kv_cache(at, _server(at, room), expected_hits),
+        long_context_tail(at, _server(at, room), workload),
         node_loss(losses),
     ]
 
@@ -134,9 +137,8 @@ def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
     )
 
 
-def kv_cache(at: LevelSummary, expected_hits: float | None) -> Check:
+def kv_cache(at: LevelSummary, server: ServerView | None, expected_hits: float | None) -> Check:
     """Judge KV use against a full cache, preemptions against none, and hits against those that the workload allows."""
-    server = _server(at)
     if server is None or server.kv_usage is None:
         why = "the server publishes no KV use: docs/server-metrics.md has the engines that do"
         return Check(name="kv_cache", outcome=NOT_MEASURED, at=at.load, message=why)
@@ -163,20 +165,30 @@ def kv_cache(at: LevelSummary, expected_hits: float | None) -> Check:
     )
 
 
-def _server(at: LevelSummary) -> ServerView | None:
-    """Return the server's own figures; of several replicas those of the one whose cache is fullest."""
-    views = [each.server for each in (at.replicas or {}).values() if each.server and each.server.kv_usage is not None]
-    return max(views, key=lambda view: view.kv_usage or 0.0) if views else at.server
+def _server(at: LevelSummary, room: float | None) -> ServerView | None:
+    """Return the server's own figures, of several replicas those of the one whose cache is fullest.
+
+    A server with slots, as llama-server is, publishes no KV use. By the records each request that streams holds its
+    prompt and half of its answer, on average, of the `room` in the slots.
+    """
+    replicas = list((at.replicas or {}).values())
+    views = [each.server for each in replicas if each.server] or ([at.server] if at.server else [])
+    published = [view for view in views if view.kv_usage is not None]
+    if published or not room or not at.service or at.service.streaming.mean is None:
+        return max(published, key=lambda view: view.kv_usage or 0.0) if published else at.server
+    fullest = max((each.in_flight_share or 0.0 for each in replicas), default=1.0)
+    tokens = (at.input_tokens_mean or 0.0) + (at.output_tokens_mean or 0.0) / 2
+    usage = fullest * at.service.streaming.mean * tokens / room
+    return msgspec.structs.replace(views[0] if views else ServerView(), kv_usage=usage)
 
 
-def long_context_tail(at: LevelSummary, workload: WorkloadSummary | None) -> Check:
+def long_context_tail(at: LevelSummary, server: ServerView | None, workload: WorkloadSummary | None) -> Check:
     """Judge whether the cache holds under a workload with a tail: p99 of the context at least twice its mean."""
     tail = _tail(workload)
     if tail is None or tail < TAIL:
         why = "the longest requests are hardly longer than the mean: measure `knee run checks`, or lengths of your own"
         figures = {} if tail is None else {"p99_over_mean": tail}
         return Check(name="long_context_tail", outcome=NOT_MEASURED, figures=figures, at=at.load, message=why)
-    server = _server(at)
     if server is None or server.kv_usage is None:
         why = "the server publishes no KV use"
         return Check(name="long_context_tail", outcome=NOT_MEASURED, figures={"p99_over_mean": tail}, message=why)

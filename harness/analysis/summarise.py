@@ -153,6 +153,7 @@ def _checks(
     losses: list[NodeLoss],
 ) -> list[Check]:
     """Return the operational checks, at the knee or at the highest rate that meets the SLO."""
+    slots, context = manifest.server.get("slots"), manifest.server.get("n_ctx")
     return checks.of_run(
         levels,
         knees.slo_rate.value if knee is None and knees.slo_rate else knee,
@@ -160,6 +161,7 @@ def _checks(
         expected_hits=manifest.workload.expected_hit_rate or None,
         workload=workload,
         losses=losses,
+        room=slots * context if isinstance(slots, int) and isinstance(context, int) else None,
     )
 
 

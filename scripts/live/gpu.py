@@ -1,4 +1,4 @@
-"""vLLM and knee on one machine with a GPU: the ramp, both phases alone, and the ramp again with one flag changed.
+"""vLLM and knee on one machine with a GPU: the ramp, limits, both phases alone, and the ramp with one flag changed.
 
     python scripts/live/gpu.py measure --gpu h100-sxm --vary fp8
     python scripts/live/gpu.py table results/live-gpu-*
@@ -16,31 +16,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import make_model
 import msgspec
-from servers import LIVE, Processes, ServerError, free_port, interval
+from servers import LIVE, Processes, ServerError, answer, free_folders, free_port, interval
 from table import measure_and_table, table
 
 from harness.data.prediction import Band
 from harness.data.summary import Summary
 
 GPU_FILE = "gpu.json"
-LEAST_RAMP_S = 60.0
-AROUND_S = 10.0  # of every run: its checks, its last requests, and its report
+AROUND_S = 12.0  # of every run: its checks, its last requests, and its report
+LEAST_S = 20.0  # of a run, below which it is left out
 CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
 
 
 class PlannedRun(NamedTuple):
-    """One `knee run`: how its folder is called, which server it needs, and its own options."""
+    """One `knee run`: how its folder is called, its seconds where there is time for all, and its own options."""
 
     name: str
-    varied: bool
-    options: tuple[str, ...]
+    seconds: float
+    options: tuple[str, ...] = ()
+    varied: bool = False  # it needs the second server
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,25 +76,37 @@ def varied(what: str) -> Server:
     raise argparse.ArgumentTypeError(f"{what!r}: fp8 or max-num-seqs=N")
 
 
-def parts(seconds: float, probe_seconds: float) -> list[PlannedRun]:
-    ramp, probe = ("--max-seconds", f"{seconds:g}"), ("--max-seconds", f"{probe_seconds:g}")
+def parts(slo: str, most: int) -> list[PlannedRun]:
+    """Return the runs in their order; `most` requests in flight are the highest level of all.
+
+    >>> parts("ttft_p99=1s", 256)[3].options
+    ('--input-tokens', '32', '--output-tokens', '1024', '--levels', '64,256')
+    """
+    decode = ("--input-tokens", "32", "--output-tokens", "1024", "--levels", f"{most // 4},{most}")
     return [
-        PlannedRun("ramp", varied=False, options=ramp),
-        PlannedRun("prefill", varied=False, options=("--probe", "prefill", *probe)),
-        PlannedRun("decode", varied=False, options=("--probe", "decode", *probe)),
-        PlannedRun("varied", varied=True, options=ramp),
+        PlannedRun("ramp", 150.0),
+        PlannedRun("slo", 90.0, ("--slo", slo)),
+        PlannedRun("prefill", 60.0, ("--probe", "prefill")),
+        PlannedRun("decode", 90.0, decode),
+        PlannedRun("varied", 150.0, varied=True),
     ]
 
 
-def ramp_seconds(most: float, left: float, start_s: float, probes_s: float) -> float:
-    """Seconds of each of the two ramps, so that everything ends in what is left once the first server is ready.
+NAMES = [part.name for part in parts("", 4)]
 
-    The second server takes as long to start as the first did. A ramp has at least LEAST_RAMP_S, whatever is left.
 
-    >>> ramp_seconds(170, 600 - 60, 60, 80), ramp_seconds(170, 600 - 130, 130, 80)
-    (170, 110.0)
+def seconds_of(part: PlannedRun, left: float, todo: Sequence[PlannedRun], start_s: float) -> float:
+    """Return the seconds of a run, so that it and those `todo` after it end in what is left of the budget.
+
+    The second server takes as long to start as the first did. All runs are shortened alike.
+
+    >>> ramp, *more = parts("ttft_p99=1s", 256)
+    >>> seconds_of(ramp, 900, more, 60), round(seconds_of(ramp, 600 - 60, more, 60))
+    (150.0, 117)
     """
-    return max(LEAST_RAMP_S, min(most, (left - start_s - probes_s - 4 * AROUND_S) / 2))
+    runs = [part, *todo]
+    there = left - len(runs) * AROUND_S - start_s * any(each.varied for each in todo)
+    return part.seconds * max(0.0, min(1.0, there / sum(each.seconds for each in runs)))
 
 
 def cores(count: int) -> tuple[str, str]:
@@ -122,8 +135,7 @@ def row(folder: Path) -> list[str]:
     power = [level.gpu.power_w for level in summary.levels if level.gpu and level.gpu.power_w] if summary else []
     return [
         folder.name,
-        curve.state if curve else "–",
-        interval(curve.hinge_concurrency if curve else None),
+        answer(summary.knee if summary else None),
         interval(one or (curve.plateau_tokens_per_s if curve else None), 0),
         band(prediction.plateau_tokens_per_s if prediction and not one else None),
         interval(curve.single_stream_tokens_per_s if curve else None),
@@ -137,7 +149,6 @@ def row(folder: Path) -> list[str]:
 
 HEAD = [
     "run",
-    "state",
     "knee [95 %]",
     "plateau tok/s [95 %]",
     "predicted",
@@ -179,29 +190,28 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
     facts += ["--server-meta", f"args={' '.join(serve[1:])}"]
     if arguments.gpu == "host":
         facts += ["--host-cpus", server_cores.partition("-")[0]]
-    probes_s = arguments.probe_seconds * len({"prefill", "decode"} & set(arguments.only))
-    began_all, seconds = time.monotonic(), arguments.seconds
-    made: list[Path] = []
+    planned = [part for part in parts(arguments.slo, arguments.max_concurrency) if part.name in arguments.only]
+    began_all, made = time.monotonic(), list[Path]()
     for is_varied in (False, True):
-        names = [part.name for part in parts(1, 1) if part.varied == is_varied and part.name in arguments.only]
-        if not names:
+        chosen = [part for part in planned if part.varied == is_varied]
+        if not chosen:
             continue
         server = arguments.vary if is_varied else Server((), tuple(shlex.split(arguments.server_facts)))
         command = [*serve, *server.flags]
         print(f"\nstarting {shlex.join(command)}", file=sys.stderr)
         try:
             with serving(command, server_cores, {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}) as (url, ready):
-                if not made:
+                for part in chosen:
                     left = arguments.budget - (time.monotonic() - began_all)
-                    seconds = ramp_seconds(arguments.seconds, left, ready, probes_s)
-                for part in parts(seconds, arguments.probe_seconds):
-                    if part.name not in names:
+                    seconds = seconds_of(part, left, planned[planned.index(part) + 1 :], ready)
+                    if seconds < LEAST_S:
+                        print(f"\n{part.name}: no time is left for it", file=sys.stderr)
                         continue
                     folder = Path(f"{arguments.out}-{part.name}")
                     knee = ["taskset", "-c", client_cores, sys.executable, "-m", "harness", "run", "--url", url]
                     knee += [*facts, *server.facts, *part.options, "--out", str(folder), "--no-plots"]
-                    knee += ["--max-concurrency", str(arguments.max_concurrency)]
-                    if "--probe" not in part.options:
+                    knee += ["--max-concurrency", str(arguments.max_concurrency), "--max-seconds", f"{seconds:.0f}"]
+                    if part.name not in ("prefill", "decode"):
                         knee += ["--input-tokens", str(arguments.input_tokens)]
                         knee += ["--output-tokens", str(arguments.output_tokens)]
                     print(f"\n{part.name}: into {folder}", file=sys.stderr)
@@ -236,10 +246,9 @@ def main() -> None:
     )
     measuring.add_argument("--server-args", default="", help="further arguments of vLLM, in both halves")
     measuring.add_argument("--server-facts", default="", help="what knee is told of them, like '--max-num-seqs 64'")
-    measuring.add_argument("--only", type=lambda text: text.split(","), default=[part.name for part in parts(1, 1)])
-    measuring.add_argument("--seconds", type=float, default=170.0, help="of a ramp")
-    measuring.add_argument("--budget", type=float, default=600.0, help="seconds of everything; shortens the ramps")
-    measuring.add_argument("--probe-seconds", type=float, default=40.0)
+    measuring.add_argument("--only", type=lambda text: text.split(","), default=NAMES)
+    measuring.add_argument("--budget", type=float, default=720.0, help="seconds of everything; shortens all runs")
+    measuring.add_argument("--slo", default="ttft_p99=1s,itl_p99=40ms", help="the limits of the second run")
     measuring.add_argument("--input-tokens", type=int, default=512)
     measuring.add_argument("--output-tokens", type=int, default=128)
     measuring.add_argument("--max-concurrency", type=int, default=256)
@@ -249,9 +258,7 @@ def main() -> None:
         print(table(HEAD, [row(folder) for folder in arguments.folders if (folder / GPU_FILE).exists()]))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    for part in parts(1, 1):
-        if part.name in arguments.only and Path(f"{arguments.out}-{part.name}").exists():
-            sys.exit(f"error: {arguments.out}-{part.name}: the folder exists; remove it, or choose another --out")
+    free_folders([Path(f"{arguments.out}-{name}") for name in arguments.only])
     folders = measure(arguments)
     print(f"\n{table(HEAD, [row(folder) for folder in folders])}")
     sys.exit(0 if len(folders) == len(arguments.only) else 1)

@@ -428,9 +428,9 @@ def serve_vllm(seats: int, *options: str) -> Callable[[Processes], Target]:
     return serve
 
 
-def llama_command(port: int, slots: int) -> list[str]:
+def llama_command(port: int, slots: int, context: int = 1024) -> list[str]:
     command = [str(LIVE / "llama/llama-server"), "-m", str(GGUF), "--alias", "toy", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "-np", str(slots), "-c", str(1024 * slots), "-t", "1", "-tb", "1"]
+    command += ["--port", str(port), "-np", str(slots), "-c", str(context * slots), "-t", "1", "-tb", "1"]
     return [*command, "--metrics", "--no-webui"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.analysis import checks, slo
 from harness.data.judgement import Verdict
-from harness.data.levels import Attainment, LevelSummary, ReplicaSummary
+from harness.data.levels import Attainment, LevelSummary, ReplicaSummary, Service
 from harness.data.summary import ClassWorkload, Lengths, LengthSpread, WorkloadSummary
 from harness.data.views import Estimate, ServerView, Spread
 from harness.report import document as doc
@@ -95,6 +95,19 @@ def test_the_fullest_replica_is_judged() -> None:
         for url, usage in (("a", 0.4), ("b", 0.97))
     }  # fmt: skip
     assert outcomes(level(16, replicas=of))["kv_cache"] == "doubt"
+
+
+def test_kv_use_of_a_server_with_slots_is_what_its_streaming_requests_hold_of_them() -> None:
+    """Six stream, each with 900 tokens of prompt and half of 200 of answer: 6,000 of the 8,192 tokens of four slots."""
+    service = Service(streaming=Estimate(6.0), most=8, most_fraction=0.5)
+    at = level(16, service=service, input_tokens_mean=900.0, output_tokens_mean=200.0)
+    kv, tail = checks.of_run([at], 16, {}, workload=ONE_LONG, room=4 * 2048.0)[2:4]
+    assert (kv.outcome, kv.figures) == ("pass", {"kv_usage": pytest.approx(6000 / 8192)})
+    assert tail.outcome == "pass"
+    assert outcomes(at, room=6000.0)["kv_cache"] == "doubt"
+    assert (
+        outcomes(level(16, server=BUSY, service=service), room=1.0)["kv_cache"] == "pass"
+    )  # its own figure goes first
 
 
 def test_a_p99_is_judged_by_the_share_within_it_where_that_is_decided() -> None:

@@ -24,10 +24,12 @@ def test_server_and_client_share_no_core_and_leave_none() -> None:
         gpu.cores(1)
 
 
-def test_the_ramps_are_as_long_as_the_servers_starts_leave_them() -> None:
-    assert gpu.ramp_seconds(170, left=600 - 60, start_s=60, probes_s=80) == 170
-    assert gpu.ramp_seconds(170, left=600 - 130, start_s=130, probes_s=80) == (600 - 2 * 130 - 80 - 40) / 2
-    assert gpu.ramp_seconds(170, left=100, start_s=500, probes_s=80) == gpu.LEAST_RAMP_S
+def test_the_runs_end_in_the_budget_that_the_servers_starts_leave() -> None:
+    ramp, *more = gpu.parts("ttft_p99=1s", 256)  # 150 s of 540 s in five runs, 12 s around each
+    assert gpu.seconds_of(ramp, 720 - 40, more, start_s=40) == 150
+    assert gpu.seconds_of(ramp, 600 - 60, more, start_s=60) == pytest.approx(150 * (540 - 60 - 5 * 12) / 540)
+    assert gpu.seconds_of(more[-1], 100, [], start_s=60) == pytest.approx(100 - 12)  # no server is to be started
+    assert gpu.seconds_of(ramp, 50, more, start_s=60) == 0
 
 
 @pytest.mark.parametrize("what", ["int3", "max-num-seqs", "max-num-seqs=many", ""])
