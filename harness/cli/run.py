@@ -79,9 +79,11 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
         source = _one(scenario, flags) or ""
         resolved = _resolve(source, flags)
         if flags["print_scenario"]:
+            _note_no_effect("--print-scenario")
             _print_scenario(resolved)
             return
         if flags["print_requests"] is not None:
+            _note_no_effect("--print-requests", "shard", "start_at", "run_id")
             count = units.count(flags["print_requests"], "--print-requests")
             _print_requests(resolved, count, _shard(resolved, flags))
             return
@@ -109,6 +111,15 @@ def _note_bound(resolved: Scenario, flags: dict[str, Any]) -> None:
         click.echo(
             f"note: --max-concurrency {most} bounds the search; --levels {most} holds {most} in flight", err=True
         )
+
+
+def _note_no_effect(printing: str, *but: str) -> None:
+    """Print a note with the options of a measurement, which a command that only prints does not use."""
+    used = {printing, "--size", "--trust-remote-code", "--allow-env", *map(flag_of, but)}
+    every = [each for each in click.get_current_context().command.params if isinstance(each, Option)]
+    idle = [each.opts[0] for each in every if each.of_run and not each.of_run.sets and _is_typed(each)]
+    if idle := [name for name in idle if name not in used]:
+        click.echo(f"note: {printing} measures nothing, so {', '.join(idle)} has no effect", err=True)
 
 
 def _list_ready() -> None:

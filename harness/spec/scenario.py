@@ -355,10 +355,15 @@ def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
 
 
 def to_toml(scenario: Scenario) -> str:
-    """Return the scenario as TOML that `load` reads back to the same value; None is left out."""
+    """Return the scenario as TOML that `load` reads back to the same value.
+
+    None is left out, and so is the simulated endpoint where another is measured.
+    """
     import tomli_w
 
     tree = msgspec.to_builtins(scenario)
+    if scenario.sim == Sim() and not (scenario.target.url or "sim:").startswith("sim:"):
+        del tree["sim"]
     for name, section in tree.items():
         if isinstance(section, dict):
             tree[name] = {key: each for key, each in section.items() if each not in (None, {}, [])}
