@@ -100,7 +100,7 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     for name, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         flags[name] = flags[name] or getattr(resolved.hardware, name)
         if name == "gpu" and flags[name] is None:
-            catalog.model_config(flags["model_config"])  # a wrong name is said before a missing card
+            catalog.model_config(flags["model_config"], "--model")  # a wrong name is said before a missing card
         if flags[name] is None:
             raise click.UsageError(f"no {flag}; name a model and a card, or --gpu all: `knee predict --list gpus`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:

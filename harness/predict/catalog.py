@@ -301,9 +301,15 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
     config = shipped.get(short.removesuffix("-fp8"))
     if config and config.get("quantization_config", _FP8)["quant_method"] == "fp8":
         return {"quantization_config": _FP8, **config}
-    near = difflib.get_close_matches(short, shipped, n=_FEW) or list(shipped)[:_FEW]
+    begin = [each for each in shipped if _squashed(each).startswith(_squashed(short))]
+    near = [*begin, *(each for each in difflib.get_close_matches(short, shipped, n=_FEW) if each not in begin)][:_FEW]
+    near = near or list(shipped)[:_FEW]
     way_out = f"give the path of its config.json, or one of the {len(shipped)} that are shipped, like {', '.join(near)}"
     raise HarnessError(f"unknown model {name!r}", place=place, way_out=way_out)
+
+
+def _squashed(name: str) -> str:
+    return "".join(filter(str.isalnum, name))
 
 
 def _short(name: str) -> str:

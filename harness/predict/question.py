@@ -76,7 +76,7 @@ class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
 def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
     """Return the model, its deployment, and the mean request."""
     name = question.name or short(question.model)
-    made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
+    made = model(model_config(question.model, "--model"), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
     card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
     alike = MeanLengths(question.input_tokens, question.output_tokens, inputs=question.inputs)
     mean = means(question.mixture or alike)

@@ -545,7 +545,7 @@ def test_a_scenario_that_names_no_card_is_a_usage_error(tmp_path: Path) -> None:
     ("arguments", "line"),
     [
         (("--gpu", "h1000", "--model", "llama-3.1-8b"), "error: --gpu: unknown GPU 'h1000'"),
-        (("--gpu", "h100-sxm", "--model", "lama-3.1-8b"), "error: --model-config: unknown model 'lama-3.1-8b'"),
+        (("--gpu", "h100-sxm", "--model", "lama-3.1-8b"), "error: --model: unknown model 'lama-3.1-8b'"),
         ((*CHAT, "--tp", "3"), "error: --tp: 3 GPUs cannot share the 32 heads of llama-3.1-8b"),
         ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a length"),
         ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: a length of 0 tokens is below 1"),

@@ -91,7 +91,7 @@ MISTAKES = {
     # limits
     "run URL --slo p99ttft": "--slo: unknown limit 'p99ttft'; did you mean 'ttft_p99'?",
     "run URL --slo ttft-p95=2s": "--slo: unknown limit 'ttft-p95'; did you mean 'ttft_p95'?",
-    "predict --model-config nosuch": "--model-config: unknown model 'nosuch'; give the path of its config.json, or one "
+    "predict --model-config nosuch": "--model: unknown model 'nosuch'; give the path of its config.json, or one "
     "of the 92 that are shipped, like llama-2-7b, llama-2-13b, llama-2-70b",
     "run URL --slo ttft_p99=200": "--slo: '200' has no unit; write 200ms or 200s",
     "run URL --max-ttft 2": "--max-ttft: '2' has no unit; write 2ms or 2s",
