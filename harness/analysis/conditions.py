@@ -26,6 +26,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     images: int = 0  # in each request
     image_bytes: int = 0  # of these together
     pauses: bool = False  # slots rest by request: they think, or wait for others of their batch or task
+    counted: bool = False  # a number of requests was asked for, all of them at one load
     precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
     ceiling: float | None = None  # events per second that the load generator can process
     ceiling_is_lower_bound: bool = False

@@ -61,6 +61,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
         client = _client(manifest)
         unit, inputs = Unit(manifest.unit or Unit.OUTPUT_TOKENS), scenario.workload.inputs or 1
         asked = workload.input_tokens if scenario.one_length else None
+        counted = ramp.max_requests is not None and ramp.precision is None and len(ramp.load.loads or ()) == 1
+        own_length = counted or ramp.level_seconds or ramp.duration or arrivals.period_s
         return cls(
             unit=unit,
             usual=_usual(manifest, unit),
@@ -73,7 +75,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
             output_tokens=(workload.output_tokens or None) if scenario.one_length else None,
             expected_hit_rate=workload.expected_hit_rate or 0.0,
             pauses=manifest.scenario.has_tasks or bool(ramp.think) or ramp.start == "batch",
-            precision=None if ramp.level_seconds or ramp.duration or arrivals.period_s else ramp.precision or PRECISION,
+            counted=counted,
+            precision=None if own_length else ramp.precision or PRECISION,
             ceiling=client.events_per_s_ceiling,
             ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),
             traffic=arrivals,

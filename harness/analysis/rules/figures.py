@@ -77,7 +77,7 @@ def cut_short(level: Measured) -> Finding | None:
         why, advice = "the timetable of the shards ended", "give a --level-seconds of at least two request times"
     elif cut:
         why, advice = "a budget ended", "give the run more time or requests"
-    elif LevelNote.CUT_SHORT in found:
+    elif LevelNote.CUT_SHORT in found and not level.conditions.counted:
         message = f"a budget ended the window after {window:.3g} s"
         return Finding(message, "give the run more time or requests")
     else:
