@@ -82,6 +82,7 @@ def sim(
 
     def ready(url: str) -> None:
         print(f"ready {url}", flush=True)
+        print(f"measure it from another terminal: knee run {url}   (Ctrl-C ends it)", file=sys.stderr, flush=True)
         if process.beyond_this_machine(host):
             note = (
                 "it listens beyond this machine, and anyone who reaches it may use it; --host 127.0.0.1 prevents that"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+from harness.analysis import slo
+from harness.base import units
 from harness.base.units import span
+from harness.data.judgement import Outcome
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
 from harness.decide.plan.costs import FOLLOWING, Costs
 from harness.decide.plan.plan import Plan
@@ -39,9 +44,21 @@ def answer(plan: Plan) -> list[Fact]:
     limits = listed([plain(each) for each in plan.capacity.slo])
     if at is None:
         why = {99: f"no measured load meets {limits}", 3: f"too few requests to decide {limits}"}[plan.exit_status]
-        way_out = {99: "measure a lower load, or ask for a looser SLO", 3: "measure longer"}[plan.exit_status]
+        longer = f"measure longer{_how_long(plan.capacity)}"
+        way_out = {99: "measure a lower load, or ask for a looser SLO", 3: longer}[plan.exit_status]
         return [Fact("Replicas", why, way_out)]
     return [_replicas(plan), Fact("Each at", _running(plan.capacity, at), _why(plan, limits)), *_cost(plan)]
+
+
+def _how_long(capacity: Capacity) -> str:
+    """Return the shortest window that may decide the limits at the highest load that is unresolved."""
+    of_all = ",".join(limit for limit in capacity.slo if " " not in limit)  # those of a class have its name behind
+    needed = slo.samples_needed(slo.limits(units.slo(of_all))) if of_all else 0
+    unsure = [each for each in capacity.loads if each.slo == Outcome.UNRESOLVED and each.requests_per_s]
+    if not needed or not unsure:
+        return ""
+    seconds = math.ceil(needed / unsure[-1].requests_per_s)
+    return f": {needed} requests a level or more, --level-seconds {seconds} at {number(unsure[-1].load)}"
 
 
 def _replicas(plan: Plan) -> Fact:

@@ -44,7 +44,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             return cls.of_spool(folder, about)
         if not (folder / REQUESTS).exists():
             fact = "neither requests.parquet nor requests.spool here"
-            raise HarnessError(fact, place=str(folder), way_out="was it a run?")
+            inside = sorted(each.parent for each in folder.glob(f"*/{MANIFEST}"))
+            several = f"give one of the {len(inside)} in it, like {inside[-1]}; `knee list {folder}` lists them"
+            raise HarnessError(fact, place=str(folder), way_out=several if inside else "was it a run?")
         header, levels, records = columns.requests(folder / REQUESTS)
         samples = columns.telemetry(folder / TELEMETRY) if (folder / TELEMETRY).exists() else []
         return cls(
