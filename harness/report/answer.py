@@ -97,6 +97,8 @@ def answer(summary: Summary) -> Answer:
     loads = [level.concurrency for level in valid if level.concurrency is not None]
     of_run = of_knee(own_knee(summary), summary.curve, summary.knees, loads, unit=summary.load_unit)
     knee, *limits = by_limits(summary) if summary.limited else [of_run]
+    if summary.limited and own_knee(summary).kind == "seats":
+        limits.append(of_seats(own_knee(summary), label="Seats"))
     of_phase = phases(summary.phases)[:1]
     if of_phase and not own:
         return Answer(of_phase[0], rest=[knee, *limits])
@@ -197,10 +199,10 @@ def _highest_within(knee: SloKnee, unit: str) -> str:
         return beyond_limits(knee, unit)
     met, missed = count(knee.met, unit), number(knee.missed)
     if not knee.decided:
-        above = "" if knee.missed is None else f", {missed} miss the limits"
-        return f"about {met} (provisional: too few requests to decide){above}"
+        above = "" if knee.missed is None else f", {missed} miss them"
+        return f"about {met} within the limits (provisional: too few requests to decide){above}"
     if knee.missed is None:
-        return f"at least {met}: no level misses the limits"
+        return f"at least {met} within the limits: no level misses them"
     return f"{met} {'meets' if knee.met == 1 else 'meet'} the limits, {missed} miss them"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET
 
+from harness.analysis import slo
 from harness.analysis.answer import headline, of_ramp, own_knee
 from harness.analysis.rules import Purpose, usable
 from harness.base.units import span
@@ -14,7 +16,7 @@ from harness.data.judgement import AGREES, Cause
 from harness.data.machines import Amount
 from harness.data.manifest import Manifest
 from harness.data.prediction import Agents, Calibrated, Gap, PredictedLevel
-from harness.data.summary import PROVISIONAL, Curve, Knees, Summary
+from harness.data.summary import BEYOND, PROVISIONAL, Curve, Knees, Summary
 from harness.data.views import Value
 from harness.decide.levels import weighted
 from harness.report import document as doc
@@ -23,12 +25,12 @@ from harness.report.answer import (
     hinge_of,
     of_curve,
     of_knee,
-    of_seats,
     one_alone,
     plateau_of,
     price,
     reasons,
     slo_fact,
+    slo_knee,
     state,
     throughputs_alone,
     unit_of,
@@ -52,8 +54,6 @@ def details(summary: Summary) -> list[Fact]:
     curve = [] if summary.open_loop else unsettled(summary.curve, loads, summary.load_unit)
     if not (summary.open_loop or by_curve(summary)):
         curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
-    if summary.limited and (seats := own_knee(summary)).kind == "seats":
-        curve = [of_seats(seats, label="Seats"), *curve]
     curve += [*_plateau(summary), *_single_stream(summary), *_phases(summary)]
     found = [*slo_fact(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
     return [*_interrupted(summary), *curve, *found, *_client(summary)]
@@ -63,6 +63,37 @@ def unsettled(curve: Curve | None, loads: Sequence[float], unit: str = "requests
     """Return why the knee is provisional, and what would settle it: levels to measure, and how long that takes."""
     why = reasons(curve) if state(curve) == PROVISIONAL else ""
     return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads, unit.removeprefix("requests "))]
+
+
+def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
+    """Return in a line what a provisional knee is, why it is one, and what settles it; nothing of a found one."""
+    label = "Provisional"
+    if summary.open_loop or summary.limited:
+        knee = slo_knee(summary)[0]
+        undecided = summary.limited and knee.met is not None and not knee.decided
+        return [
+            Fact(label, f"more requests may move the knee; longer levels settle it{_how_long(summary)}")
+        ] * undecided
+    own, loads = own_knee(summary), [each.concurrency for each in of_ramp(summary.levels) if each.concurrency]
+    if own.state not in (PROVISIONAL, BEYOND) or len(set(loads)) < 2:
+        return []
+    settle = "".join(f"to settle it, {each.value}" for each in _settle(summary.curve, loads, "in flight"))
+    if quick:
+        settle = f"{settle}, as a run without --quick does" if settle else "a run without --quick settles it"
+    if own.state == BEYOND:
+        return [Fact("To settle it", settle.removeprefix("to settle it, "))] if settle else []
+    why = "its interval is wide" if own.kind == "seats" else reasons(summary.curve)
+    return [Fact(label, joined(f"more levels may move the knee ({why})", settle))]
+
+
+def _how_long(summary: Summary) -> str:
+    """Return the shortest window in which the level at the knee of the limits is decided; "" if unknown."""
+    at = highest_up_to([each for each in summary.levels if each.slo], slo_knee(summary)[0].met)
+    rate = at.requests_per_s.mean if at else None
+    if at is None or not rate:
+        return ""
+    needed = max((slo.fewest(each.needed, each.confidence) for each in at.slo if each.needed < 1), default=0)
+    return f": --level-seconds {math.ceil(needed / rate)}" if needed else ""
 
 
 def _settle(curve: Curve | None, loads: Sequence[float], unit: str) -> list[Fact]:

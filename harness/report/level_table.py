@@ -6,6 +6,7 @@ the least needed on (`Column.spare`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.data.figures import Group, Of
@@ -21,31 +22,45 @@ from harness.report.levels import declared_columns, mean_of, of_loads
 from harness.report.remarks import SIGNS, legend, worst
 from harness.spec.work import Unit
 
+_C = "C: requests kept in flight"
+_DASH = f"{MISSING}: too few samples"
 _MEANS = "× n: mean of n repeats"
+_VALID = "× n of m: mean of the n valid ones of m repeats"
 
 
 def by_load(summary: Summary, title: str = "") -> Section:
-    """Return a row for each level, the lowest load first; repeats averaged."""
+    """Return a row for each level, the lowest load first; repeats averaged, without the invalid ones."""
     same = of_loads(summary.levels)
     rows = [mean_of(each) for each in same]
-    times = [f"× {len(each)}" if len(each) > 1 else "" for each in same]
+    every = Counter((level.load, level.input_tokens_asked) for level in summary.levels)
+    measured = [every[each[0].load, each[0].input_tokens_asked] for each in same]
+    times = [
+        f"× {len(valid)}{f' of {n}' if n > len(valid) else ''}" if n > 1 else ""
+        for valid, n in zip(same, measured, strict=True)
+    ]
     repeats = [Column("", times, spare=12)] if any(times) else []
+    about = [_VALID if any(" of " in each for each in times) else _MEANS] if repeats else []
     load, *figures = columns(summary, rows)
-    return _section(title, rows, [load, *repeats, *figures], _MEANS if repeats else "")
+    return _section(title, summary, rows, [load, *repeats, *figures], about)
 
 
 def by_measurement(summary: Summary, title: str) -> Section:
     """Return a row for each measurement in its order; empty where no level has repeats."""
     if len(of_loads(summary.levels)) == len(summary.levels):
         return Section()
-    return _section(title, summary.levels, columns(summary, summary.levels), "")
+    return _section(title, summary, summary.levels, columns(summary, summary.levels), [])
 
 
-def _section(title: str, rows: Sequence[LevelSummary], found: Sequence[Column], about: str) -> Section:
+def _section(
+    title: str, summary: Summary, rows: Sequence[LevelSummary], found: Sequence[Column], about: Sequence[str]
+) -> Section:
+    """Return the table, and below it what its signs and short heads mean."""
     if not rows:
         return Section()
     void = frozenset(i for i, level in enumerate(rows) if worst(level) == Gravity.INVALID)
-    return Section(title, columns=found, void=void, note=", ".join(filter(None, [legend(rows), about])))
+    heads = [_C] if found[0].head == "C" else []
+    dash = [_DASH] if any(MISSING in column.cells for column in found) else []
+    return Section(title, columns=found, void=void, note=", ".join(filter(None, [*heads, *dash, legend(rows), *about])))
 
 
 def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:

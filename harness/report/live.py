@@ -1,7 +1,7 @@
 """The progress of a run: a line or two for each level, updated in place on a terminal.
 
 It is drawn only when it is updated: no thread and no timer disturb the measurement. Where stderr is no terminal, a line
-is printed every few seconds and one when a level is finished. Nothing is decided or measured here.
+is printed when a level is finished, and each minute of one that lasts longer. Nothing is decided or measured here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.report.format import MISSING, half_width, ms, number, plain
 
 _BAR = 16
 _BAR_FROM = 80  # columns; a narrower terminal has no room for one
-_EVERY_S = 5.0  # between two lines of a level where they cannot be redrawn
+_EVERY_S = 60.0  # between two lines of a level where they cannot be redrawn
 _INDENT = " " * 7
 
 
@@ -72,7 +72,7 @@ class LiveView:
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
         """Begin level `index` (from 0) of `total`, where that is known; `reason` is why it is next."""
-        if reason and not self._quiet:
+        if reason and self._live:
             self._print(Text(f"{_INDENT}{plain(reason)}", "dim"))
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
         self._level = f"{place:>5}  {level:<9}"
@@ -83,7 +83,7 @@ class LiveView:
     def update(self, now: LevelProgress) -> None:
         """Show the phase, its time, how the level runs, and the time left of the run.
 
-        On a terminal the lines are redrawn; elsewhere a new one is printed every few seconds.
+        On a terminal the lines are redrawn; elsewhere a new one is printed each minute.
         """
         self._last = now
         if self._quiet or not (self._live or self._clock() - self._printed_s >= _EVERY_S):
@@ -94,7 +94,7 @@ class LiveView:
         if self._live and self._console.width >= _BAR_FROM:
             done = round(_BAR * min(1.0, now.elapsed_s / expected_s)) if expected_s else 0
             bar = [("━" * done, "cyan"), ("━" * (_BAR - done), "bright_black"), " "]
-        left = "" if now.left_s is None else f"  {span(now.left_s)} left"
+        left = _left(now)
         when = Text.assemble((self._level, "bold"), f"  {now.phase:<8} ", *bar, f"{elapsed}{left}")
         first = f"TTFT {_ms(now.ttft_s)}" if now.ttft_s is not None else ""
         how = _figures(now.output_tokens_per_s, now.in_flight, first, now.errors, unit=self.unit)
@@ -118,6 +118,8 @@ class LiveView:
             in_flight = self._last.in_flight if in_flight is None else in_flight
             tokens = self._last.output_tokens_per_s if tokens is None else tokens
         how = _figures(tokens, in_flight, latency, level.errors, half, unit=self.unit)
+        if self._last is not None and not self._live:
+            how.append(_left(self._last))
         mark = worst(level)
         if mark in (Gravity.INVALID, Gravity.DOUBT):
             how.append(f"  {SIGNS[mark]} {mark}", "red" if mark == Gravity.INVALID else "yellow")
@@ -188,6 +190,11 @@ def _load(in_flight: float | None) -> str:
     if in_flight is None:
         return MISSING
     return f"{in_flight:,.1f}" if in_flight < 100 else f"{in_flight:,.0f}"
+
+
+def _left(now: LevelProgress) -> str:
+    """Return the time left of the run; "" where it is unknown, or too little to be shown."""
+    return "" if now.left_s is None or now.left_s < 1 else f"  {span(now.left_s)} left"
 
 
 def _ms(seconds: float | None) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.analysis.answer import of_ramp
 from harness.analysis.rules import Place, Purpose, by_code, invalid_by, usable
 from harness.analysis.rules.levels import drift
 from harness.analysis.rules.requests import stalled
@@ -14,9 +13,7 @@ from harness.analysis.rules.run import incomplete, run_note, server_changed, spo
 from harness.data.judgement import Gravity, Verdict, rank
 from harness.data.levels import LevelSummary
 from harness.data.summary import Summary
-from harness.report.answer import by_curve
 from harness.report.document import Remark
-from harness.report.facts import unsettled
 from harness.report.format import load, loads, plain
 
 SIGNS = {Gravity.INVALID: "✗", Gravity.DOUBT: "?", Gravity.NOTE: "·"}
@@ -59,14 +56,10 @@ def warning(found: Sequence[Remark]) -> str:
 
 
 def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Remark]:
-    """Return the first remarks in a line each, without those that repeat the headline, and what would settle the knee.
+    """Return the first remarks in a line each.
 
     Of a run with nothing but notes there is one line: what is on every result says nothing of this one.
     """
-    loads = [level.concurrency for level in of_ramp(summary.levels) if level.concurrency is not None]
-    asked = len(set(loads)) > 1 and by_curve(summary)  # one level shows no knee, and limits and seats make their own
-    curve = unsettled(summary.curve, loads) if asked else []
-    settle = [fact for fact in curve if fact.label == "To settle it"]
     repeated = _repeated(summary)
     invalid = [
         each
@@ -75,11 +68,7 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
     ]
     others = [each for each in found if each not in invalid and _is_news(each)]
     others.sort(key=lambda each: (each.gravity == Gravity.INVALID, _is_usual(each)))
-    lines = [
-        *(Remark(each.gravity, "", "", each.brief, "") for each in invalid),
-        *(Remark(Gravity.NOTE, "", "", f"to settle the knee: {fact.text}", "") for fact in settle),
-        *(Remark(each.gravity, "", "", each.brief, "") for each in others),
-    ]
+    lines = [Remark(each.gravity, "", "", each.brief, "") for each in [*invalid, *others]]
     return lines[: most if any(each.gravity != Gravity.NOTE for each in lines) else 1]
 
 

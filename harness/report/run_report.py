@@ -29,7 +29,7 @@ from harness.report import (
 )
 from harness.report import document as doc
 from harness.report.answer import answer, figures, unit_of
-from harness.report.facts import details, knee_facts, manifest_facts, simulated_words, subject
+from harness.report.facts import details, in_short, knee_facts, manifest_facts, simulated_words, subject
 from harness.report.format import MISSING, load, loads, number, plain
 from harness.report.remarks import first_lines, remarks, warning
 from harness.results.result import Result
@@ -129,10 +129,11 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False, noted
     """
     title, subtitle = subject(summary, manifest)
     found = remarks(summary)
+    unsure = [] if verbose else in_short(summary, quick=manifest.scenario.ramp.quick)  # the details have it
     first = [
-        doc.Section(facts=answer(summary).lines, answer=True),
+        doc.Section(facts=[*answer(summary).lines, *unsure], answer=True),
         level_table.by_load(summary),
-        serving(summary),
+        serving(summary, manifest.scenario.ramp.max_requests),
         failures(summary),
         run_tables.canaries(summary),
     ]
@@ -185,8 +186,11 @@ def _indented(scenario: Scenario) -> str:
 # ---- the figures of `vllm bench serve` -------------------------------------------------------------------------------
 
 
-def serving(summary: Summary) -> doc.Section:
-    """Return the figures of the only level; an empty section where there are several, or nothing was generated."""
+def serving(summary: Summary, asked: float | None = None) -> doc.Section:
+    """Return the figures of the only level; an empty section where there are several, or nothing was generated.
+
+    Of the requests that were asked for, the first warm the server up and the last end after the window.
+    """
     if len(summary.levels) != 1 or not unit_of(summary).decodes:
         return doc.Section()
     (level,) = summary.levels
@@ -194,11 +198,14 @@ def serving(summary: Summary) -> doc.Section:
     if done <= 0:
         return doc.Section()
 
+    more = asked is not None and asked > level.requests
+    rest = f" (in the window; {number(asked)} were asked for)" if more else ""
+
     def total(each: float | None) -> str:
         return MISSING if each is None else number(round(each * done))
 
     facts = [
-        doc.Fact("Successful requests", number(done)),
+        doc.Fact("Successful requests", f"{number(done)}{rest}"),
         doc.Fact("Benchmark duration (s)", f"{level.window_s:.2f}"),
         doc.Fact("Total input tokens", total(level.input_tokens_mean)),
         doc.Fact("Total generated tokens", total(level.output_tokens_mean)),
@@ -220,8 +227,9 @@ def _ms(seconds: float | None) -> str:
 
 
 def _percentile_ms(spread: Spread, value: float | None, q: int) -> str:
-    """Return the percentile, or how many samples it needs."""
-    return _ms(value) if value is not None else f"{MISSING} (n = {spread.n}, {SAMPLES[q]} needed)"
+    """Return the percentile; without one how many samples it needs, where that is why."""
+    few = value is None and spread.n < SAMPLES[q]
+    return f"{_ms(value)}{f' (n = {spread.n}, {SAMPLES[q]} needed)' if few else ''}"
 
 
 # ---- why requests failed ---------------------------------------------------------------------------------------------

@@ -140,21 +140,27 @@ def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[s
 def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") -> str:
     """Return the estimate in one line, for a run that needs no consent."""
     spec = scenario.ramp
-    most = (spec.max_seconds or math.inf) / spec.repeat  # a ramp's, which its repeats share
     repeats = f", and that {spec.repeat} times" if spec.repeat > 1 else ""
+    first, end = (span(seconds) for seconds in search_s(scenario, e2e_s, rows))
     if spec.load.is_given:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
     elif spec.load.is_open:
-        end = min(_RATES * max(pace.RATE_S, _RATE_LASTS * e2e_s), most)
-        what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {span(end)}"
+        what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {end}"
         what += repeats
     else:
-        turn_s = e2e_s + tasks.rest_s(scenario, rows)
-        whole = _TO_LIMITS if scenario.has_limits else _TO_END
-        first, end = (min(times * turn_s, most) for times in (_TO_FIRST, whole))
         what = f"1, 2, 4, … {scenario.counted} until throughput stops rising, at most {spec.max_concurrency:,}; "
-        what += f"a first answer in about {span(first)}"
-        what += "" if spec.quick else f", the knee in about {span(end)}"
-        what += repeats
+        what += f"a first answer in about {first}{'' if spec.quick else f', the knee in about {end}'}{repeats}"
     cost = f", at most ${made.dollars:,.2f}" if made.dollars is not None else ""
     return f"plan: {what}{cost}; a request takes {e2e_s:.2g} s alone. Ctrl-C ends the run and keeps its levels"
+
+
+def search_s(scenario: Scenario, e2e_s: float, rows: str = "") -> tuple[float, float]:
+    """Return the seconds after which a search has its first answer, and its last; each repeat takes as long."""
+    spec = scenario.ramp
+    most = (spec.max_seconds or math.inf) / spec.repeat  # a ramp's, which its repeats share
+    if spec.load.is_open:
+        end = min(_RATES * max(pace.RATE_S, _RATE_LASTS * e2e_s), most)
+        return end, end
+    turn_s = e2e_s + tasks.rest_s(scenario, rows)
+    whole = _TO_FIRST if spec.quick else _TO_LIMITS if scenario.has_limits else _TO_END
+    return min(_TO_FIRST * turn_s, most), min(whole * turn_s, most)

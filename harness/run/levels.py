@@ -26,7 +26,7 @@ from harness.load.workers import Workers
 from harness.observe.gpu import Gpus
 from harness.results.frames import Position
 from harness.results.spool import Spool
-from harness.run import hooks, telemetry
+from harness.run import estimate, hooks, telemetry
 from harness.run.launch import reach
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.live_state import LiveState
@@ -93,6 +93,9 @@ class Levels:
         self._wanted_s: float | None = None  # of the next level's window, to decide an SLO
         self._last_rate = 0.0  # requests per second of the last level
         self._took = earlier.took  # seconds of each level so far
+        self._search_s = (
+            scenario.ramp.repeat * estimate.search_s(scenario, endpoint.alone.e2e_s, endpoint.prompts.rows)[1]
+        )
         self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
         self._spread = _UNKNOWN_SPREAD if endpoint.prompts.rows else shape.of(scenario).spread()
         self._last_answer_s = 0.0  # when anything last came from the server
@@ -427,12 +430,15 @@ class Levels:
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
 
     def _left_s(self, level_s: float) -> float | None:
-        """Return the seconds left of the run, `level_s` into a level: of its budget, or by what its levels took so far.
+        """Return the seconds left of the run, `level_s` into a level: by its bound, by what its levels took so far, or
+        by what a search takes.
 
-        None where neither is known.
+        None where none is known.
         """
-        left, total = self._budget().whole().seconds_left, self._total()
-        if total is not None and self._took:
+        left, total, expected = self._budget().whole().seconds_left, self._total(), None
+        if total is None:
+            expected = self._search_s - self._earlier.seconds - self.live.now() + self._began_s
+            expected = expected if expected > 0 else None  # it takes longer than most
+        elif self._took:
             expected = max(0.0, (total - len(self._took)) * sum(self._took) / len(self._took) - level_s)
-            left = expected if left is None else min(left, expected)
-        return left
+        return min((each for each in (left, expected) if each is not None), default=None)

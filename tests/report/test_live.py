@@ -115,25 +115,24 @@ class Clock:
         return self.now
 
 
-def test_a_file_gets_a_line_of_news_every_five_seconds() -> None:
+def test_a_file_gets_one_line_a_level_and_one_a_minute_of_a_long_one() -> None:
     console, out = plain()
     clock = Clock()
     with LiveView(console, clock=clock) as progress:
         progress.note("4 levels, about 2 min, about $0.30\nCtrl-C ends the run and keeps what is measured")
-        progress.level_started("C = 16", 2, 4)
-        for tenth in range(121):
+        progress.level_started("C = 16", 2, 4, "doubling")
+        for tenth in range(701):
             clock.now = tenth / 10
             figures = {"in_flight": 16.0, "output_tokens_per_s": 1853.4, "ttft_s": 0.12}
-            progress.update(at("window", clock.now, 20.0, **figures, left_s=95.0 - clock.now))
+            progress.update(at("window", clock.now, 80.0, **figures, left_s=95.0 - clock.now))
         progress.note("no answer for 5 s: 16 requests wait")
         progress.level_finished(level(16, **BARE))
     assert out.getvalue().splitlines() == [
         "4 levels, about 2 min, about $0.30",
         "Ctrl-C ends the run and keeps what is measured",
-        "  3/4  C = 16     window   5.0/20 s  1 min 30 s left   1,853 tok/s   16.0 in flight  TTFT 120 ms",
-        "  3/4  C = 16     window   10.0/20 s  1 min 25 s left   1,853 tok/s   16.0 in flight  TTFT 120 ms",
+        "  3/4  C = 16     window   60.0/80 s  35 s left   1,853 tok/s   16.0 in flight  TTFT 120 ms",
         "no answer for 5 s: 16 requests wait",
-        "  3/4  C = 16      1,853 tok/s   16.0 in flight  TTFT p50 –  ITL –",
+        "  3/4  C = 16      1,853 tok/s   16.0 in flight  TTFT p50 –  ITL –  25 s left",
     ]
 
 

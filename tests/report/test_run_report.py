@@ -186,10 +186,12 @@ def test_seats_that_were_counted_are_said_to_be() -> None:
     assert unsure.text.startswith("about 20 requests in flight (provisional; 95 % interval 14–29)")
 
 
-def test_with_limits_the_seats_are_a_detail() -> None:
-    lines = answer(msgspec.structs.replace(seated(), knees=msgspec.structs.replace(seated().knees, slo=Value(12.0))))
-    assert lines[0].startswith("Knee: about 12 requests in flight")
-    assert any(line.startswith("Seats: 16.2 requests in flight") for line in lines)
+def test_with_limits_the_knee_is_said_to_be_theirs_and_the_seats_follow_by_their_name() -> None:
+    lines = answer(msgspec.structs.replace(seated(), knees=msgspec.structs.replace(seated().knees, slo=Value(32.0))))
+    assert lines[0] == "Knee: about 32 requests in flight within the limits (provisional: too few requests to decide)"
+    assert [line for line in lines if line.startswith("Seats")] == [
+        "Seats: 16.2 requests in flight (95 % interval 15.9–16.5): the server serves so many at once, more wait"
+    ]
 
 
 def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
@@ -211,7 +213,7 @@ def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
         "Knee: 16 requests in flight meet the limits, 24 miss them", "Limit: ttft_p99=2s", hinge
     ]  # fmt: skip
     assert knee(judged({}, knee=Value(64.0, (64.0, None)))) == [
-        "Knee: at least 64 requests in flight: no level misses the limits", "Limit: ttft_p99=2s", hinge
+        "Knee: at least 64 requests in flight within the limits: no level misses them", "Limit: ttft_p99=2s", hinge
     ]  # fmt: skip
     assert knee(judged({1: "missed"}, knee=None))[0] == (
         "Knee: below 1 request in flight: the lowest level misses the limits"
@@ -401,7 +403,7 @@ def test_a_run_of_one_level_answers_with_its_figures_and_no_knee() -> None:
         "Pace: ITL 8.76 ms; E2E p50 1.74 s, p95 2.09 s",
     ]
     limits = msgspec.structs.replace(alone, knees=Knees(slo=Value(16.0, (16.0, None))))
-    assert answer(limits)[0] == "Knee: at least 16 requests in flight: no level misses the limits"
+    assert answer(limits)[0] == "Knee: at least 16 requests in flight within the limits: no level misses them"
 
 
 def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
