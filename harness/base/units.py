@@ -391,20 +391,6 @@ def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
         ) from None
 
 
-def convert(table: Any, key: str, read: Callable[[str, str], Any], place: str) -> None:
-    """Replace a text under a key by its value, in a list each of them; what is no table or no text stays.
-
-    >>> table = {"every": ["1s", 2]}
-    >>> convert(table, "every", seconds, "$.table"); table
-    {'every': [1.0, 2]}
-    """
-    value, at = table.get(key) if isinstance(table, dict) else None, f"{place}.{key}"
-    if isinstance(value, str):
-        table[key] = read(value, at)
-    elif isinstance(value, list):
-        table[key] = [read(each, at) if isinstance(each, str) else each for each in value]
-
-
 def span(seconds: float) -> str:
     """Return a waiting time for people, in s, min or h.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -11,48 +12,72 @@ import msgspec
 from harness.base.errors import HarnessError, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
+Read = Callable[[str, str], Any]  # a text and its place: its value, or HarnessError
 Must = Callable[[bool, str, str, str], None]  # raises unless the first holds: path, fact, way out
 
 
-def bound(fact: str, way_out: str, **limits: Any) -> msgspec.Meta:
-    """Return a bound of a value, as msgspec has it, with the message for a value beyond it."""
-    return msgspec.Meta(extra={"fact": fact, "way_out": way_out}, **limits)
+def bound(fact: str, way_out: str, read: Read | None = None, **limits: Any) -> msgspec.Meta:
+    """Return a bound of a value, as msgspec has it, with the message for a value beyond it; `read` reads its text."""
+    return msgspec.Meta(extra={"fact": fact, "way_out": way_out, "read": read}, **limits)
 
 
-def above_0(way_out: str) -> msgspec.Meta:
-    return bound("it must be above 0", way_out, gt=0)
+def above_0(way_out: str, read: Read | None = None) -> msgspec.Meta:
+    return bound("it must be above 0", way_out, read, gt=0)
+
+
+def reader_of(kind: Any) -> Read | None:
+    """Return how a text is read where a value of this type belongs; None where a text is none."""
+    return next((meta.extra["read"] for meta in getattr(kind, "__metadata__", ()) if meta.extra), None)
 
 
 def typed(tree: Any, kind: type[T], place: str) -> T:
-    """Return plain data as that type; HarnessError for a field that it does not have, or for a value out of bounds.
+    """Return plain data as that type, its texts as values; HarnessError for a field that the type does not have.
 
-    A type itself is not strict: a manifest has what a later version added.
+    Also for a value out of bounds. A type itself is not strict: a manifest has what a later version added.
     """
-    if (found := next(_unknown(tree, kind, "$"), None)) is not None:
-        path, name, known = found
-        raise HarnessError(f"unknown field '{name}' at {path}.{name}", place=place, way_out=nearest(name, known))
+    values = _values(tree, kind, "$", place)
     try:
-        return msgspec.convert(tree, kind)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise located(str(error), kind, place) from None
 
 
-def _unknown(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the path of each table with a field that its type does not have, the field's name, and the right ones."""
-    if get_origin(kind) in (Annotated, Union, UnionType):
-        members = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
+def _values(value: Any, kind: Any, path: str, place: str) -> Any:
+    """Return plain data with the values of its texts, as far as its type says how they are read."""
+    origin, members = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        read = reader_of(kind)
+        if read is not None and isinstance(value, str):
+            return read(value, f"{place}: {path}")
+        return _values(value, members[0], path, place)
+    if origin in (Union, UnionType):
         for each in members:
-            yield from _unknown(value, each, path)
-    elif isinstance(value, list) and get_origin(kind) in (list, Sequence):
-        for i, each in enumerate(value):
-            yield from _unknown(each, get_args(kind)[0], f"{path}[{i}]")
-    elif isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-        for name, each in value.items():
-            if name in types:
-                yield from _unknown(each, types[name], f"{path}.{name}")
-            else:
-                yield path, name, tuple(types)
+            value = _values(value, each, path, place)
+    elif origin in (list, Sequence):
+        if isinstance(value, dict) and _is_table(members[0]):
+            raise HarnessError(f"one table is no list at {path}", place=place, way_out=f"write it [[{path[2:]}]]")
+        if isinstance(value, list):
+            return [_values(each, members[0], f"{path}[{i}]", place) for i, each in enumerate(value)]
+    elif isinstance(value, dict) and origin is dict:
+        return {name: _values(each, members[1], f"{path}.{name}", place) for name, each in value.items()}
+    elif isinstance(value, dict) and _is_table(kind):
+        types = _fields(kind)
+        for name in value:
+            if name not in types:
+                fact = f"unknown field '{name}' at {path}.{name}"
+                raise HarnessError(fact, place=place, way_out=nearest(name, types))
+        return {name: _values(each, types[name], f"{path}.{name}", place) for name, each in value.items()}
+    return value
+
+
+@functools.cache
+def _fields(table: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the types of a table's fields by their names in a file."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(table)}
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def located(message: str, whole: type[msgspec.Struct], place: str) -> HarnessError:
@@ -63,7 +88,8 @@ def located(message: str, whole: type[msgspec.Struct], place: str) -> HarnessErr
     kind, field = _type_at(path, whole), path[: path.rindex("[")] if path.endswith("]") else path
     value = complaint.partition("enum value ")[2]
     missing = complaint.partition("missing required field `")[2].removesuffix("`")
-    limit = next(iter(getattr(kind, "__metadata__", ())), None) if ", got " not in complaint else None
+    limit = next((each for each in getattr(kind, "__metadata__", ()) if "fact" in (each.extra or ())), None)
+    limit = None if ", got " in complaint else limit
     if missing:
         fact, way_out = f"no '{missing}' at {path}", f"write {missing} = …"
     elif value:
@@ -83,7 +109,7 @@ def _type_at(path: str, whole: type[msgspec.Struct]) -> Any:
         name, element, _ = step.partition("[")
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
             break
-        kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}.get(name, kind)
+        kind = _fields(kind).get(name, kind)
         kind = get_args(kind)[0] if get_origin(kind) in (Union, UnionType) else kind
         kind = get_args(kind)[0] if element and get_origin(kind) in (list, Sequence) else kind
     return kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -16,9 +16,21 @@ MOST = 1_000
 MOST_ZIPF = 10  # exponent: beyond it the first has all
 _LONGEST_NAME = 100  # characters
 
+
+def length(text: str, place: str) -> int | str:
+    """Return a length that does not vary as a number; the text of a distribution as it is, once it is known to be one.
+
+    >>> length("2k", ""), length("100..900", "")
+    (2000, '100..900')
+    """
+    tokens: int | None = units.lengths(text, place).get("tokens")
+    return text if tokens is None else tokens
+
+
 # A number of tokens, or the text of a distribution (units.lengths).
-PromptLength = Annotated[int, bound("a prompt has at least 1 token", "give 1 or more", ge=1)] | str
-AnswerLength = Annotated[int, bound("an answer has at least 1 token", "give 1 or more", ge=1)] | str
+PromptLength = Annotated[int, bound("a prompt has at least 1 token", "give 1 or more", length, ge=1)] | str
+AnswerLength = Annotated[int, bound("an answer has at least 1 token", "give 1 or more", length, ge=1)] | str
+Limit = Annotated[float, msgspec.Meta(extra={"read": units.limit})]  # of an SLO, seconds
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,7 +40,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     share: Annotated[float, bound("a share of requests is from 0 to 1", "write 0.05 for 5 %", ge=0, le=1)]  # of them
-    after_s: Annotated[float, above_0("write it like '2s'")] | None = None  # from the send
+    after_s: Annotated[float, above_0("write it like '2s'", units.seconds)] | None = None  # from the send
     after_tokens: Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | None = None  # of the answer
 
 
@@ -45,33 +57,9 @@ class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fit: bool = False  # its prompts are shortened to what the server's context leaves them
     model: str = ""  # or the name of an adapter; "": the run's
     priority: int | None = None  # as the server orders it; None: not sent
-    slo: dict[str, float] = {}  # limits as [slo] has them; empty: the run's
+    slo: dict[str, Limit] = {}  # limits as [slo] has them; empty: the run's
     cancel: Cancel | None = None
     structured: bool = False  # whether an answer must be a JSON object: `response_format` is sent
-
-
-def length(text: str, place: str) -> int | str:
-    """Return a length that does not vary as a number; the text of a distribution as it is, once it is known to be one.
-
-    >>> length("2k", ""), length("100..900", "")
-    (2000, '100..900')
-    """
-    tokens: int | None = units.lengths(text, place).get("tokens")
-    return text if tokens is None else tokens
-
-
-def read(table: Any, place: str) -> Any:
-    """Return the plain data of a table with its texts as values; what is no table or no text is left to its type."""
-    if not isinstance(table, Mapping):
-        return table
-    found = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
-    for key in ("input", "output"):
-        units.convert(found, key, length, place)
-    units.convert(found.get("cancel"), "after_s", units.seconds, f"{place}.cancel")
-    slo = found.get("slo")
-    for name in slo if isinstance(slo, dict) else ():
-        units.convert(slo, name, units.limit, f"{place}.slo")
-    return found
 
 
 def of_models(tables: Sequence[Any], place: str) -> list[Any]:

@@ -7,29 +7,18 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
 from harness.base import decoding, units
 from harness.base.errors import HarnessError, nearest
 from harness.spec import classes, reuse, rules, traffic
-from harness.spec.bounds import typed
+from harness.spec.bounds import reader_of, typed
 from harness.spec.scenario import Hardware, Scenario
 
-SECONDS = [
-    ("target", "request_timeout"), ("target", "wait"), ("ramp", "level_seconds"), ("ramp", "max_seconds"),
-    ("ramp", "duration"),
-]  # fmt: skip
-SIZES = [("ramp", "max_disk")]
-COUNTS = [
-    ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
-    ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"), ("sweep", "inputs"),
-    ("workload", "inputs"),
-]  # fmt: skip
-LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
 # Fields of a table that one which is laid over it takes the place of.
 _REPLACED = {
     "levels": ("rates", "search_rate"), "rates": ("levels", "search_rate"), "search_rate": ("levels", "rates"),
@@ -99,26 +88,18 @@ def read(raw: Mapping[str, Any], *, place: str) -> Scenario:
     with decoding.reading(place, "a scenario", "write what can be measured"):
         decoding.check(dict(raw))
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
-    tree["workload"] = reuse.read(tree.get("workload", {}), f"{place}: $.workload")
+    # An empty list says nothing, and TOML would not print it.
+    if isinstance(workload := tree.get("workload"), dict):
+        tree["workload"] = {
+            key: value for key, value in workload.items() if key not in ("node", "tools") or value != []
+        }
     if isinstance(tree.get("target"), dict):
         urls = tree["target"].get("urls")
         if isinstance(urls, list) and urls:
             tree["target"].setdefault("url", urls[0])  # so that what needs one server has one
     if isinstance(hardware := tree.get("hardware"), dict) and hardware.get("tp"):
         hardware.setdefault("gpus", hardware["tp"])  # one replica over all
-    slo = tree.get("slo")
-    limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
-    limits += [("ramp", "max_ttft")]
-    for paths, convert in (
-        (SECONDS, units.seconds), (limits, units.limit), (COUNTS, units.count), (LENGTHS, classes.length),
-        (SIZES, units.size),
-    ):  # fmt: skip
-        for table, key in paths:
-            units.convert(tree.get(table), key, convert, f"{place}: $.{table}")
-    if isinstance(tree.get("class"), dict):
-        raise HarnessError("one table is no list of classes at $.class", place=place, way_out="write it [[class]]")
-    if isinstance(tree.get("class"), list):
-        tables = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
+    if isinstance(tables := tree.get("class"), list):
         tree["class"] = classes.of_models(tables, place)
     scenario = typed(tree, Scenario, place)
     check(scenario, place=place)
@@ -148,10 +129,6 @@ def check(scenario: Scenario, *, place: str) -> None:
 
 # ---- for editors -----------------------------------------------------------------------------------------------------
 
-# Of a class and of the tables of a workload: the keys whose numbers may be texts with a unit.
-_OF_TABLES = {
-    "PrefixSpec": reuse.COUNTED, "SessionSpec": reuse.COUNTED, "NodeSpec": reuse.COUNTED, "Cancel": ("after_s",),
-}  # fmt: skip
 _SIZES = {"type": "object", "additionalProperties": {"type": "object"}}  # tables that are laid over the file's
 _MODELS = {"models": {"type": "array", "items": {"type": "string"}, "minItems": 1}, "zipf": {"type": "number"}}
 
@@ -167,33 +144,36 @@ def schema() -> dict[str, Any]:
         if "description" in each:  # a docstring: Python before 3.13 leaves its indentation
             each["description"] = inspect.cleandoc(each["description"])
         each |= {"additionalProperties": False} if "properties" in each else {}
-    for table, key in (*SECONDS, *COUNTS, *SIZES, ("ramp", "max_ttft")):
-        _may_be_text(_table(tables, table)["properties"][key])
-    for name, keys in _OF_TABLES.items():
-        for key in {*keys} & {*tables[name]["properties"]}:
-            _may_be_text(tables[name]["properties"][key])
-    for name in ("Scenario", "ClassSpec"):
-        tables[name]["properties"]["slo"]["additionalProperties"] = {"type": ["number", "string"]}
+    for kind in dict.fromkeys(_kinds(Scenario)):
+        for field in msgspec.structs.fields(kind):
+            if _may_be_text(field.type):
+                _allow_text(tables[kind.__name__]["properties"][field.encode_name])
     tables["Scenario"]["properties"]["size"] = _SIZES
     tables["ClassSpec"]["properties"] |= _MODELS
     tables["ClassSpec"]["required"] = []  # classes of `models` have their names
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A scenario of Knee", **found}
 
 
-def _table(tables: dict[str, Any], name: str) -> Any:
-    """Return the schema of a scenario's table by its name in the file."""
-    told = tables["Scenario"]["properties"][name]
-    return tables[told["$ref"].rpartition("/")[2]] if "$ref" in told else _table_of_several(tables, told)
+def _kinds(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    """Yield the type of every table in a type."""
+    inner = get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+        inner = tuple(field.type for field in msgspec.structs.fields(kind))
+    for each in inner:
+        yield from _kinds(each)
 
 
-def _table_of_several(tables: dict[str, Any], told: Any) -> Any:
-    return next(tables[each["$ref"].rpartition("/")[2]] for each in told["anyOf"] if "$ref" in each)
+def _may_be_text(kind: Any) -> bool:
+    """Return whether a number of that type, or in it, may be written as a text, and the type alone does not say so."""
+    members = get_args(kind)[1:] if get_origin(kind) is dict else get_args(kind)
+    return reader_of(kind) is not None or (str not in members and any(map(_may_be_text, members)))
 
 
-def _may_be_text(field: dict[str, Any]) -> None:
-    """Let a number, or the numbers of a list, be texts as well, in place."""
-    if field.get("type") == "array":
-        _may_be_text(field["items"])
+def _allow_text(field: dict[str, Any]) -> None:
+    """Let a number, or the numbers of a list or a table, be texts as well, in place."""
+    if field.get("type") in ("array", "object"):
+        _allow_text(field["items" if field["type"] == "array" else "additionalProperties"])
         return
     outer = {key: field.pop(key) for key in [*field] if key in ("default", "description")}
     several = field.pop("anyOf", None) or [dict(field)]

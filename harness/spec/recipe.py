@@ -18,7 +18,7 @@ from harness.base.errors import HarnessError
 from harness.spec.bounds import above_0, bound, typed
 
 Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
-Seconds = Annotated[float, above_0("write it like '10m'")]
+Seconds = Annotated[float, above_0("write it like '10m'", units.seconds)]
 Words = Annotated[list[str], bound("it has no words", "write it like ['vllm', 'serve', '{model}']", min_length=1)]
 
 
@@ -88,17 +88,12 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     claims: list[Claim] = []
 
 
-_SECONDS = ("ready_within", "stop_within")
-
-
 def load(path: Path) -> Recipe:
     """Return the recipe in a TOML file."""
     place = str(path)
     with decoding.reading(place, "TOML", "give the path of a recipe, or a name of `knee stacks list`"):
         tree = decoding.toml(decoding.content(path))
         decoding.check(tree)
-    for key in _SECONDS:
-        units.convert(tree, key, units.seconds, f"{place}: $")
     return typed(tree, Recipe, place)
 
 

@@ -15,13 +15,12 @@ import msgspec
 
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
-from harness.spec.bounds import Must, above_0, bound
+from harness.spec.bounds import Must, Read, above_0, bound
 
 IMAGE_SIZE = "512x512"  # by default
 LARGEST_SIDE = 4096  # pixels of a side
 
 
-COUNTED = ("tokens", "pool", "system_tokens", "fan_out")  # keys of these tables whose counts may be texts, like "1.5k"
 MOST_REQUESTS = 1_000  # of a session or a graph
 MOST_PREFIXES = 1_000_000
 MOST_TOKENS = 10_000_000  # of a prompt: as many as the longest context of a model that is served
@@ -31,16 +30,32 @@ _DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|µs|ms|s|min|m|h)?")
 _ZIPF = bound("an exponent is from 0 to 10", "0 draws all alike often, 1 is usual", ge=0, le=10)
 _PAUSE = bound("a pause is not negative", "write it like '2s'", ge=0)
 
+
+def _or_law(read: Callable[[str], float]) -> Read:
+    """Return what reads a text as a number, and leaves that of a distribution as it is."""
+
+    def number(text: str, place: str) -> float | str:
+        try:
+            return read(text)
+        except HarnessError:
+            return text
+
+    return number
+
+
 # A number, or the text of a distribution.
-Length = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | str
+Length = Annotated[int, bound("it must be 1 or more", "give 1 or more", _or_law(units.count), ge=1)] | str
 Pause = Annotated[float, _PAUSE] | str  # seconds
+Think = Annotated[float, bound("a pause is not negative", "write it like '2s'", _or_law(units.seconds), ge=0)] | str
+Count = Annotated[int, above_0("give 1 or more", units.count)]
+NotNegative = Annotated[int, bound("it is not negative", "give 0 or more", units.count, ge=0)]
 
 
 class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts begin with, in front of their own tokens."""
 
-    tokens: Annotated[int, above_0("give 1 or more")]  # length of each prefix
-    pool: Annotated[int, above_0("give 1 or more")] = 1  # number of different prefixes
+    tokens: Count  # length of each prefix
+    pool: Count = 1  # number of different prefixes
     share: Annotated[float, _SHARE] = 1.0  # share of the requests that begin with a prefix
     zipf: Annotated[float, _ZIPF] = 0.0  # the k-th of the pool is drawn in proportion to 1/k^zipf
 
@@ -58,9 +73,9 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: Length  # of each session
     user_tokens: Length  # of each message
-    think: Pause = 0.0  # from the end of an answer to the next message
+    think: Think = 0.0  # from the end of an answer to the next message
     history: Literal["live", "scripted"] = "live"  # whose answers it holds: the server's own, or texts of their length
-    system_tokens: Annotated[int, bound("it is not negative", "give 0 or more", ge=0)] = 0  # the same for all sessions
+    system_tokens: NotNegative = 0  # the same for all sessions
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     sub_agents: SubAgentSpec | msgspec.UnsetType = msgspec.UNSET  # then a level counts agents
 
@@ -72,51 +87,9 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after: list[str] = []  # the requests that it waits for; it goes on with the conversation of the first
     input_tokens: Length | None = None  # of its own message
     output_tokens: Length | None = None  # of its answer
-    pause: Pause = 0.0  # from the end of the last that it waits for: a tool's time
-    fan_out: Annotated[int, above_0("give 1 or more")] = 1  # how many of it are sent at once
+    pause: Think = 0.0  # from the end of the last that it waits for: a tool's time
+    fan_out: Count = 1  # how many of it are sent at once
     fresh: bool = False  # begins a conversation of its own, as a sub-agent does
-
-
-def read(workload: Any, place: str) -> Any:
-    """Return the plain data of [workload] with the texts of these tables as values; the rest is left to its type."""
-    if not isinstance(workload, dict):
-        return workload
-    # An empty list says nothing, and TOML would not print it.
-    found = {key: value for key, value in workload.items() if key not in ("node", "tools") or value != []}
-    for name in ("prefix", "session"):
-        if isinstance(found.get(name), dict):
-            found[name] = _values(found[name], f"{place}.{name}")
-    if isinstance(found.get("node"), dict):
-        raise HarnessError("one table is no list of nodes", place=f"{place}.node", way_out="write it [[workload.node]]")
-    if isinstance(found.get("node"), list):
-        found["node"] = [_values(each, f"{place}.node[{i}]") for i, each in enumerate(found["node"])]
-    return found
-
-
-def _values(table: Any, place: str) -> Any:
-    if not isinstance(table, dict):
-        return table
-    found = dict(table)
-    if isinstance(found.get("sub_agents"), dict):
-        found["sub_agents"] = _values(found["sub_agents"], f"{place}.sub_agents")
-    for key in COUNTED:
-        if isinstance(found.get(key), str):
-            found[key] = units.count(found[key], f"{place}.{key}")
-    for key in ("turns", "count", "user_tokens", "input_tokens", "output_tokens"):
-        if isinstance(found.get(key), str):
-            found[key] = _number(found[key], units.count)
-    for key in ("think", "pause"):
-        if isinstance(found.get(key), str):
-            found[key] = _number(found[key], units.seconds)
-    return found
-
-
-def _number(text: str, convert: Callable[[str], float]) -> float | str:
-    """Return a text as a number; the text of a distribution as it is."""
-    try:
-        return convert(text)
-    except HarnessError:
-        return text
 
 
 def pauses(pause: float | str, place: str = "") -> dict[str, Any] | None:

@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness.base import secrecy
+from harness.base import secrecy, units
 from harness.base.errors import HarnessError
 from harness.spec import load as loads
 from harness.spec.bounds import above_0, bound
 from harness.spec.choices import PREFILL_ONLY, Balance, Phase, Start, Transport
-from harness.spec.classes import AnswerLength, ClassSpec, PromptLength
+from harness.spec.classes import AnswerLength, ClassSpec, Limit, PromptLength
 from harness.spec.load import Load
 from harness.spec.reuse import DatasetSpec, NodeSpec, Pause, PrefixSpec, SessionSpec
 
@@ -30,19 +30,22 @@ _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is abo
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
 
 Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
+Count = Annotated[int, bound("it must be 1 or more", "give 1 or more", units.count, ge=1)]
 NotNegative = Annotated[int, bound("it is not negative", "give 0 or more", ge=0)]
 Levels = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound(*_LEVEL, min_length=1)]
 Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], bound(*_RATE, min_length=1)]
 Prices = Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], bound(*_PER_MTOK, min_length=2, max_length=3)]
 Confidence = Annotated[float, bound("a confidence is 0.5 to 0.9999", "write 0.99", ge=0.5, le=0.9999)]
 HalfWidth = Annotated[float, bound("a half-width is above 0, at most 0.5", "write 0.02 for 2 %", gt=0, le=0.5)]
-Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
+Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", units.limit, gt=0)]
 Price = Annotated[float, bound("a price is not negative", "give USD per GPU and hour", ge=0)]
 Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
-Seconds = Annotated[float, bound("a time is not negative", "write '30s', or 0", ge=0)]
+Lasting = Annotated[float, above_0("write '10s', '10m' or '1h'", units.seconds)]
+Seconds = Annotated[float, bound("a time is not negative", "write '30s', or 0", units.seconds, ge=0)]
 Share = Annotated[float, bound("a share is from 0 to 1", "write 0.02 for 2 %", ge=0, le=1)]
-Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", ge=1, le=10_000)]
-Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
+Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", units.count, ge=1, le=10_000)]
+_AxisValue = Annotated[int, msgspec.Meta(ge=1, extra={"read": units.count})]
+Axis = Annotated[list[_AxisValue], bound("a value is at least 1", "write [128, 512, 2048]")]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +57,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
-    request_timeout: Annotated[float, above_0("write it like '600s'")] = 600.0  # seconds, one request
+    request_timeout: Annotated[float, above_0("write it like '600s'", units.seconds)] = 600.0  # seconds, one request
     wait: Seconds | UnsetType = UNSET  # for a server that does not answer; UNSET: 0 at launch, 5 s during the run
     max_rps: Annotated[float, above_0("leave it out")] | None = None  # quota of a hosted endpoint, requests/s
     server_meta: dict[str, str] = {}
@@ -104,13 +107,15 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     levels: Levels | None = None  # None: doubling up to max_concurrency
-    max_concurrency: Natural = 1024
-    level_seconds: Annotated[float, above_0("write '10s'")] | None = None  # of every window; None: until it is precise
+    max_concurrency: Count = 1024
+    level_seconds: Annotated[float, above_0("write '10s'", units.seconds)] | None = (
+        None  # of every window; None: until it is precise
+    )
     precision: HalfWidth | None = None  # of a level's 95 % interval, relative, at which its window may end
     quick: bool = False  # end the ramp at its first answer, found or provisional
     max_ttft: Latency | None = None  # seconds; the ramp ends where TTFT p99 passes it
-    max_seconds: Annotated[float, above_0("write '10m'")] | None = None
-    max_requests: Annotated[int, above_0("give 1 or more")] | None = None
+    max_seconds: Lasting | None = None
+    max_requests: Annotated[int, above_0("give 1 or more", units.count)] | None = None
     max_dollars: Annotated[float, above_0("give 1 or more")] | None = None  # by the prices in `hardware`
     rates: Rates | None = None  # open loop: requests per second, a level each; no levels then
     search_rate: bool = False  # open loop: search for the largest rate that meets the SLO
@@ -120,14 +125,16 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     arrivals: str = "poisson"  # of an open loop, as harness.spec.traffic has them
     start: Start = "staggered"
     think: Pause | UnsetType = UNSET  # closed loop: from the end of an answer to the slot's next request
-    repeat: Natural = 1
+    repeat: Count = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
     ray: str | UnsetType = UNSET  # address of the cluster whose nodes have the workers; else this machine has them
     keep_going: bool = False  # with fixed levels or rates: one that fails does not end the run
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
-    duration: Annotated[float, above_0("write '1h'")] | UnsetType = UNSET  # of a soak: one window at one load
+    duration: Lasting | UnsetType = UNSET  # of a soak: one window at one load
     knee_share: Annotated[float, above_0("write 0.8")] | UnsetType = UNSET  # of the knee, its load; UNSET: 0.8
-    max_disk: Annotated[int, above_0("write '10GB'")] | UnsetType = UNSET  # bytes of the run's records on the disk
+    max_disk: Annotated[int, above_0("write '10GB'", units.size)] | UnsetType = (
+        UNSET  # bytes of the run's records on the disk
+    )
 
     @cached_property
     def load(self) -> Load:
@@ -208,7 +215,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     class_: Sequence[ClassSpec] | UnsetType = msgspec.field(name="class", default=UNSET)  # [[class]]
     ramp: Ramp = Ramp()
     hardware: Hardware = Hardware()
-    slo: dict[str, float] = {}  # limits in seconds, by a name of units.LIMITS
+    slo: dict[str, Limit] = {}  # limits in seconds, by a name of units.LIMITS
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
     quality: QualitySpec | UnsetType = UNSET

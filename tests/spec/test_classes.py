@@ -96,7 +96,7 @@ def test_a_scenario_without_either_is_printed_and_stored_as_before() -> None:
             "x.toml: unknown field 'clas' at $.clas; did you mean 'class'?",
         ),
         ("[[class]]\nshare = 2", "x.toml: no 'name' at $.class[0]; write name = …"),
-        ('[class]\nname = "a"', "x.toml: one table is no list of classes at $.class; write it [[class]]"),
+        ('[class]\nname = "a"', "x.toml: one table is no list at $.class; write it [[class]]"),
         ('[[class]]\nname = ""', "x.toml: it is no name at $.class[0].name; one line of at most 100 characters"),
         (
             '[[class]]\nname = "a"\n[[class]]\nname = "a"',

@@ -156,7 +156,7 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
         ('[[workload.node]]\nname = " "', "it is no name at $.workload.node[0].name; write one line"),
         (
             '[workload.node]\nname = "plan"',
-            "$.workload.node: one table is no list of nodes; write it [[workload.node]]",
+            "one table is no list at $.workload.node; write it [[workload.node]]",
         ),
     ],
 )
