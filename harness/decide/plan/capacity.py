@@ -77,6 +77,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     open_loop: bool
     unit: str  # a Unit
     slo: list[str]  # limits, as they are written; those of a class with its name
+    limits_s: dict[str, float] = {}  # those of them that all requests have, by name
     slo_by: str  # requests | percentiles: what decided it
     slo_load: float | None  # the highest load that meets the SLO
     slo_missed: float | None  # the lowest that misses it
@@ -183,6 +184,7 @@ def of_summary(
         unit=unit.value,
         load_unit=summary.load_unit,
         slo=[_words(of_class, limit) for of_class, limit in wanted],
+        limits_s={limit.name: limit.seconds for of_class, limit in wanted if not of_class},
         slo_by=judged,
         slo_load=met and met / replicas,
         slo_missed=missed and missed / replicas,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from harness.base import units
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
 from harness.decide.plan import alerts, costs, reference, replicas
@@ -88,7 +87,7 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
     """Return the plan with a fleet for requests that come all the time, and all that is asked about it."""
     capacity, question = begun.capacity, begun.question
     demand, prices, reserve, future = question.demand, question.prices, question.reserve, question.outlook
-    work = costs.work_of(capacity, demand)
+    work, engine = costs.work_of(capacity, demand), capacity.engine if capacity.counts.decodes else ""
 
     def count(rate: float, of: float = work, per_s: float = at.throughput) -> int:
         return replicas.count(rate, of, per_s, capacity.unit, reserve)
@@ -113,15 +112,8 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
         growth=[] if future.growth is None else costs.grown(peak, future.growth, future.months, count, prices, share),
         break_even=saves,
         energy=costs.energy(at, found.replicas, prices),
-        thresholds=_thresholds(capacity, at, reserve.utilization),
+        thresholds=alerts.thresholds(at, reserve.utilization, engine, capacity.limits_s),
     )
-
-
-def _thresholds(capacity: Capacity, at: MeasuredLoad, utilization: float) -> alerts.Thresholds:
-    """Return the thresholds of a replica, with the limits that are of all requests."""
-    engine = capacity.engine if capacity.counts.decodes else ""
-    of_all = ",".join(limit for limit in capacity.slo if " " not in limit)  # those of a class have its name behind
-    return alerts.thresholds(at, utilization, engine, units.slo(of_all) if of_all else {})
 
 
 def _traffic(
