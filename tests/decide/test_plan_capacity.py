@@ -180,7 +180,7 @@ def test_what_cannot_be_planned_with_is_said(made: Summary, words: str) -> None:
 
 @pytest.mark.slow
 def test_a_committed_run_is_judged_by_its_requests() -> None:
-    found = read(str(ROOT / "results" / "live-nginx-buffered"), {"e2e_p90": 3600.0})
+    found = read(str(ROOT / "results" / "live-vllm-ramp-1"), {"e2e_p90": 3600.0})
     assert {each.slo for each in found.loads} <= {"met", "unresolved"}
     assert found.slo_by == "requests"
     assert found.bytes_per_request is not None
