@@ -16,9 +16,10 @@ import msgspec
 
 from harness.base import decoding, files
 from harness.data.record import Header, Level, Record, Sample, check_format, phase_of, tokens_of
-from harness.results import arrow, frames, upgrade
+from harness.results import frames, upgrade
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -228,6 +229,26 @@ def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
 # ---- written ----------------------------------------------------------------------------------------------
 
 
+def array(values: Sequence[Any] | np.ndarray, kind: str) -> pa.Array:
+    """Return the values, shape [n], as an Arrow array of `string` or a kind of number; None is a gap.
+
+    It is made of its buffers, since `pyarrow.array` would import pandas, which takes a while. The layouts are those of
+    the Arrow columnar format, "Fixed-size Primitive" and "Variable-size Binary".
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    validity, gaps = None, [] if isinstance(values, np.ndarray) else [value is None for value in values]
+    if any(gaps):
+        validity = pa.py_buffer(np.packbits(np.logical_not(gaps), bitorder="little"))
+    if kind == "string":
+        texts = [b"" if value is None else value.encode() for value in values]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)), validity)
+    numbers = np.asarray([0 if value is None else value for value in values] if any(gaps) else values, dtype=kind)
+    return pa.Array.from_buffers(pa.type_for_alias(kind), len(numbers), [validity, pa.py_buffer(numbers)])
+
+
 def _kept(seconds: Any) -> Any:
     """Return times on the grid of the parquet."""
     return (seconds * _GRID).round() / _GRID
@@ -246,16 +267,16 @@ def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) ->
     by_index = {level.index: level for level in levels}
     cells: dict[str, Any] = {}
     for name, kind in PLAIN:
-        cells[name.rstrip("_")] = arrow.array([getattr(r, name) for r in records], kind)
-    cells["phase"] = arrow.array(
+        cells[name.rstrip("_")] = array([getattr(r, name) for r in records], kind)
+    cells["phase"] = array(
         [phase_of(r.sent_s if r.sent_s is not None else r.scheduled_s, by_index[r.level]) for r in records], "string"
     )
     counts = np.fromiter((len(r.arrivals) // 8 for r in records), dtype=np.int64, count=len(records))
-    offsets = arrow.array(np.concatenate([[0], np.cumsum(counts)]), "int32")
+    offsets = array(np.concatenate([[0], np.cumsum(counts)]), "int32")
     stamps = np.frombuffer(b"".join(r.arrivals for r in records), dtype=np.int64)
     tokens = np.frombuffer(b"".join(tokens_of(r).tobytes() for r in records), dtype=np.int32)
-    cells["arrivals_s"] = pa.ListArray.from_arrays(offsets, arrow.array(_kept(stamps * 1e-9), "float64"))
-    cells["arrival_tokens"] = pa.ListArray.from_arrays(offsets, arrow.array(tokens, "int32"))
+    cells["arrivals_s"] = pa.ListArray.from_arrays(offsets, array(_kept(stamps * 1e-9), "float64"))
+    cells["arrival_tokens"] = pa.ListArray.from_arrays(offsets, array(tokens, "int32"))
     about = {"header": msgspec.to_builtins(header), "levels": msgspec.to_builtins(levels)}
     return pa.table(cells).replace_schema_metadata({b"knee": json.dumps(about).encode()})
 
@@ -323,10 +344,10 @@ def write_telemetry(path: Path, samples: Sequence[Sample]) -> None:
     import pyarrow.parquet as pq
 
     cells = {
-        "time_s": arrow.array([s.time_s for s in samples], "float64"),
-        "source": arrow.array([s.source for s in samples], "string"),
-        "metric": arrow.array([s.metric for s in samples], "string"),
-        "value": arrow.array([s.value for s in samples], "float64"),
+        "time_s": array([s.time_s for s in samples], "float64"),
+        "source": array([s.source for s in samples], "string"),
+        "metric": array([s.metric for s in samples], "string"),
+        "value": array([s.value for s in samples], "float64"),
     }
     for compression in ("zstd", "none"):
         content = pa.BufferOutputStream()

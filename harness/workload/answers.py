@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from harness.base import decoding
-from harness.results import arrow
+from harness.results import columns
 
 REPLACEMENT = "\ufffd"  # what servers put for bytes that are no UTF-8
 EMPTY, INVALID_UTF8, REPETITION = "empty", "invalid_utf8", "repetition"
@@ -152,7 +152,7 @@ def matches(pattern: str, text: str) -> bool:
     import pyarrow.compute as pc
 
     whole = text.encode("utf-8", "replace").decode()  # half a character is none
-    found = pc.match_substring_regex(arrow.array([whole], "string"), pattern)
+    found = pc.match_substring_regex(columns.array([whole], "string"), pattern)
     return bool(found[0].as_py())
 
 

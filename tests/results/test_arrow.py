@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness.results import arrow
+from harness.results import columns
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,11 @@ from harness.results import arrow
     ],
 )
 def test_an_array_is_the_one_that_pyarrow_makes(kind: str, values: Any) -> None:
-    made = arrow.array(values, kind)
+    made = columns.array(values, kind)
     made.validate(full=True)
     assert made.equals(pa.array(values, type=kind))
 
 
 def test_a_number_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(OverflowError):
-        arrow.array([2**31], "int32")
+        columns.array([2**31], "int32")
