@@ -27,8 +27,8 @@ CLAIMED = 22 / 24  # of the folders that two levels passed
 # Folders by the limit of their server: docs/live-servers.md, docs/stacks.md, docs/fleets.md,
 # results/README.md, and live.json, gpu.json or `slots` of the manifest where the folder has them.
 LIMITS = {
-    16: ["live-vllm", "live-litellm", "live-nginx-buffered"]
-    + [f"live-vllm-{kind}-{i}" for kind in ("ramp", "sweep") for i in range(1, 6)],
+    16: ["live-vllm", "live-litellm", "live-nginx-buffered", "live-vllm-sweep-1"]
+    + [f"live-vllm-ramp-{i}" for i in (1, 2, 3)],
     8: ["live-llama-8", "live-answers/vllm-1", "live-answers/llama-server-1", "live-answers/q4-1"]
     + [f"live-quantised/{kind}-{i}" for kind in ("f32", "q4") for i in (1, 2)]
     + [f"live-stacks/{kind}-{i}" for kind in ("vllm", "llama-server") for i in (1, 2, 3)],

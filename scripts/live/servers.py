@@ -54,7 +54,7 @@ SIM_SPEED = 0.5  # of life; twice the time between tokens on two shared cores
 LITELLM_SPEED = 0.2  # likewise: so that the proxy itself is not the limit
 SWEEP = [1, 2, 4, 8, 16, 32, 64]
 AROUND = 3.0  # request times that a level lasts besides its window: 2 to warm up, 1 until the last has ended
-READY_WITHIN = 300.0  # seconds; vLLM on a busy core takes half of it
+READY_WITHIN = 600.0  # seconds; vLLM on a busy core takes half of it
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
