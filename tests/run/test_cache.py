@@ -43,6 +43,28 @@ def test_times_decide_where_the_server_counts_no_cached_tokens() -> None:
     # A load's prompt that is half as long takes half the time, and is no sign of a cache.
     short = [Reply(first_s=0.025, tokens=250)] * ROUNDS
     assert judged(new, [SOON] * ROUNDS, short).warm is False
+    # Prompts of the load whose times are nearer to those of repeated ones are cached, though some come late.
+    assert judged(new, [SOON] * ROUNDS, [SLOW] * 3 + [SOON] * 5).warm is True
+    assert judged(new, [SOON] * ROUNDS, [SLOW] * 5 + [SOON] * 3).warm is False
+
+
+@pytest.mark.parametrize(
+    ("again_s", "later_s", "outcome", "rounds"),
+    [(0.010, 0.010, "on", 8), (0.043, 0.050, "off", 16), (0.043, 0.010, "unclear", 24)],
+)
+def test_an_audit_that_stays_unclear_asks_up_to_three_times_as_often(
+    again_s: float, later_s: float, outcome: str, rounds: int
+) -> None:
+    """A repeated prompt takes 86 % of a new one's 50 ms in the first 8 rounds: neither sooner nor as late."""
+    spec, asked_for = asked(1, audit_cache=True), list[object]()
+
+    async def ask(request: object) -> Reply:
+        asked_for.append(request)
+        done, kind = divmod(len(asked_for) - 1, 3)
+        return Reply(first_s=(again_s if done < ROUNDS else later_s) if kind == 1 else 0.050, tokens=500)
+
+    found, number = asyncio.run(unloaded.audit(spec, virtual_run.launch(spec, profiles.embedded(Sim())), 7, ask))
+    assert (found.outcome, number, len(asked_for)) == (outcome, rounds, 3 * rounds)
 
 
 def test_the_servers_count_decides_before_times() -> None:
@@ -74,7 +96,7 @@ def audited(url: str, spec: Scenario, profile: profiles.Profile) -> CacheAudit:
     found = asyncio.run(unloaded.audited(spec, at(url, spec, profile), notes.append))
     assert found.alone.cache
     assert notes[-1] == found.alone.cache.sentence
-    assert found.prompts.used == ROUNDS
+    assert found.prompts.used in (ROUNDS, 2 * ROUNDS, 3 * ROUNDS)  # more where a busy machine keeps it unclear
     return found.alone.cache
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import secrets
 import statistics
 import time
@@ -39,7 +40,7 @@ from harness.workload.request import Request
 from harness.workload.source import Uniform, together
 from harness.workload.tasks import Tasks
 
-ROUNDS = 8  # of the audit
+ROUNDS, MOST_ROUNDS = 8, 24  # of the audit; the most where it stays unclear, as on a machine that is busy
 _CACHED, _NONE = 0.5, 0.1  # share of a repeated prompt's tokens: from here on a cache is on, up to here it is off
 _SOONER, _AS_LATE = 0.8, 0.9  # of the time to the first token
 _WARM = 0.2  # share of the load's own prompts that is cached, from which on they are not cold
@@ -181,9 +182,9 @@ async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], 
     """Return the endpoint with what its cache gives; HarnessError where a request fails."""
     note(f"auditing the prefix cache: {3 * ROUNDS} requests, one in flight")
     async with _asking(scenario.target, endpoint, "knee-audit") as ask:
-        found = await audit(scenario, endpoint, secrets.randbits(32), ask)
+        found, rounds = await audit(scenario, endpoint, secrets.randbits(32), ask)
     note(found.sentence)
-    used = endpoint.prompts.used + ROUNDS
+    used = endpoint.prompts.used + rounds
     return msgspec.structs.replace(
         endpoint,
         prompts=msgspec.structs.replace(endpoint.prompts, used=used),
@@ -191,14 +192,15 @@ async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], 
     )
 
 
-async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> CacheAudit:
-    """Return what new, repeated and own prompts show; `seed` makes prompts that nobody has sent."""
+async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> tuple[CacheAudit, int]:
+    """Return what new, repeated and own prompts show, and rounds; `seed` makes prompts that nobody has sent."""
     prompts = endpoint.prompts
     made = Uniform(words=prompts.words, prompt_words=prompts.count or 1, output_tokens=1, seed=seed)
     own = None if scenario.has_tasks else source(scenario, prompts)
     fresh = together(scenario, made)
     new, again, loads = list[Reply](), list[Reply](), list[Reply]()
-    for number in range(ROUNDS):
+    found, number = None, 0
+    while found is None or (found.outcome == "unclear" and number < MOST_ROUNDS):
         request = await asyncio.to_thread(fresh.request, number)
         new.append(await ask(request))
         again.append(await ask(request))
@@ -209,7 +211,9 @@ async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> 
             fact = redact(failed.message or failed.error, endpoint.wire.secrets)
             place = f"--audit-cache, {endpoint.address.place}"
             raise HarnessError(fact, place=place, way_out="see the server's log")
-    return judged(new, again, loads)
+        number += 1
+        found = judged(new, again, loads) if number % ROUNDS == 0 else found
+    return found, number
 
 
 def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -> CacheAudit:
@@ -226,21 +230,32 @@ def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -
     elif _sooner(new, again):
         outcome = "on"
     else:
-        outcome = "off" if repeated.first_s >= _AS_LATE * first.first_s else "unclear"
+        ratios = [b / a for a, b in zip(_per_token(new), _per_token(again), strict=True)]
+        outcome = "off" if statistics.median(ratios) >= _AS_LATE else "unclear"
     if load is None:
         warm = None
     elif load.cached is not None:
         warm = load.cached >= _WARM
     else:
-        warm = None if outcome == "unclear" else outcome == "on" and _sooner(new, own)
+        warm = None if outcome == "unclear" else outcome == "on" and _like_repeated(new, again, own)
     return CacheAudit(new=first, again=repeated, own=load, outcome=outcome, warm=warm)
 
 
 def _sooner(new: Sequence[Reply], other: Sequence[Reply]) -> bool:
-    """Return whether all but one of the others have their first token sooner, for each token of the prompt."""
-    pairs = zip(new, other, strict=True)
-    sooner = [b.first_s / (b.tokens or 1) <= _SOONER * a.first_s / (a.tokens or 1) for a, b in pairs]
-    return sum(sooner) >= len(sooner) - 1
+    """Return whether all but one in eight of the others have their first token sooner, for each token of the prompt."""
+    pairs = zip(_per_token(new), _per_token(other), strict=True)
+    sooner = [b <= _SOONER * a for a, b in pairs]
+    return sum(sooner) >= len(sooner) - len(sooner) // ROUNDS
+
+
+def _like_repeated(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -> bool:
+    """Return whether the load's prompts have their first token more like repeated prompts than like new ones."""
+    fresh, repeated, its = (statistics.median(_per_token(each)) for each in (new, again, own))
+    return its < math.sqrt(fresh * repeated)
+
+
+def _per_token(replies: Sequence[Reply]) -> list[float]:
+    return [each.first_s / (each.tokens or 1) for each in replies]
 
 
 def _prompts(replies: Sequence[Reply]) -> CachedPrompts:
