@@ -29,6 +29,7 @@ from harness.data.views import Value
 FEWEST = 3  # distinct levels that a curve is made of
 LEVELS = 6  # distinct ones that a found knee needs
 NARROW = 1.5  # the upper end of a found knee over its lower
+WIDE = f"the knee's 95 % interval is wider than a factor of {NARROW:g}"  # which leaves the plateau shown
 PAST = 1.1  # a level is past the knee from so many knees on
 ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
 
@@ -168,7 +169,7 @@ def _not_shown(evidence: Evidence) -> list[str]:
     elif low is None:
         reasons.append("throughput does not rise from the lowest level on, so the knee lies there or below")
     elif high is None or high > NARROW * low:
-        reasons.append(f"the knee's 95 % interval is wider than a factor of {NARROW:g}")
+        reasons.append(WIDE)
     if evidence.past >= 2 and not math.isfinite(evidence.fall):
         middle, least, most = evidence.elasticity(PAST * evidence.value)
         if most > ELASTICITY:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from harness.data.judgement import Outcome
 from harness.decide.check import expression
 from harness.decide.check.decision import Decision, Report
-from harness.report.comparison_answer import interval_of
+from harness.report.comparison_answer import interval_of, odd_run
 from harness.report.document import SIMULATED, Column, Document, Section, shown
 from harness.report.format import MISSING, confidence, joined, load, number, percent, plain
 
@@ -30,7 +30,7 @@ def report(found: Report) -> Document:
         subtitle=_places(found.runs) + against,
         answer=sentence(found),
         simulated=SIMULATED if found.simulated else "",
-        sections=[Section(columns=columns, void=missed)],
+        sections=[Section(columns=columns, void=missed), Section(facts=[*map(odd_run, found.odd)], answer=True)],
     )
 
 

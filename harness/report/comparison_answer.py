@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.decide.compare.comparison import Comparison
+from harness.decide.compare.comparison import Comparison, OddRun
 from harness.decide.compare.crossover import Crossover
 from harness.decide.compare.fairness import ALLOWED, Row
 from harness.decide.compare.pairs import Pair, Ratio
@@ -33,7 +33,7 @@ def answer(found: Comparison) -> list[Fact]:
         out.append(Fact("Forced" if found.forced else "Refused", f"not alike: {listed(unlike)}", _way_out(found)))
     if not found.refused:
         out += [_pair(found, pair) for pair in sorted(found.pairs, key=lambda pair: pair.outcome not in _DIFFER)]
-    out += _odd(found)
+    out += [odd_run(odd, stack.label) for stack in found.stacks for odd in stack.odd]
     if found.refused:
         return out
     out += [Fact("Differ", _unlike(row), "") for row in found.fairness if row.name in found.differ]
@@ -138,15 +138,12 @@ def ends_of(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.3f}–{ends[1]:.3f}"
 
 
-def _odd(found: Comparison) -> list[Fact]:
-    """Return a line for each run that is off."""
-    return [
-        Fact(
-            "Left out" if odd.left_out else "Off",
-            f"{plain(odd.place)} of {plain(stack.label)} has {odd.times:.2f} × the throughput of its other runs "
-            f"from {load(False, odd.since)} on",
-            "" if odd.left_out else "of two runs it may be either: measure a third",
-        )
-        for stack in found.stacks
-        for odd in stack.odd
-    ]
+def odd_run(odd: OddRun, stack: str = "") -> Fact:
+    """Return the line of a run that is off."""
+    of = f" of {plain(stack)}" if stack else ""
+    return Fact(
+        "Left out" if odd.left_out else "Off",
+        f"{plain(odd.place)}{of} has {odd.times:.2f} × the throughput of its other runs from "
+        f"{load(False, odd.since)} on",
+        "" if odd.left_out else "of two runs it may be either: measure a third",
+    )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from harness.analysis import slo
+from harness.analysis.conclusion import WIDE
 from harness.analysis.stats import wilson
 from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Verdict
@@ -670,6 +671,40 @@ def test_a_provisional_plateau_meets_a_ratio_by_what_it_is_at_least() -> None:
     assert outcome("plateau <= 1.5*baseline", unsure, good).outcome == "unresolved", "it may be higher"
     found = outcome("plateau >= 0.5*baseline", good, unsure)
     assert (found.outcome, found.value, found.why) == ("unresolved", None, f"the baseline: {why}")
+
+
+def starved(place: str, since: int, **changes: Any) -> CheckedRun:
+    """A run that loses 40 % of its throughput from a load on."""
+    levels = [
+        summaries.level(
+            C, output_tokens_per_s=Estimate(summaries.throughput(C) * (0.6 if C >= since else 1.0)), **changes
+        )
+        for C in LEVELS
+    ]
+    return measured(of_levels(*levels), place)
+
+
+def test_a_starved_run_of_three_is_named_and_left_out_of_means_and_ratios_but_not_of_counts() -> None:
+    good = [starved(place, 999) for place in ("a", "b")]
+    slow, baseline = starved("slow", 32, errors=50, requests=100), [starved(place, 999) for place in "xyz"]
+    texts = ("output_tokens_per_s@all >= 0.95*baseline", "output_tokens_per_s@64 >= 1000", "error_rate@64 <= 1%")
+    found = decide([*map(parse, texts)], [*good, slow], baseline)
+    assert [(each.place, each.since, each.left_out) for each in found.odd] == [("slow", 32.0, True)]
+    assert found.odd[0].times == pytest.approx(0.6)
+    assert [each.outcome for each in found.decisions] == ["met", "met", "missed"]
+    assert found.decisions[1].value == pytest.approx(summaries.throughput(64))
+
+
+def test_a_wide_knee_leaves_the_plateau_decided() -> None:
+    curve = summaries.provisional().curve
+    assert curve is not None
+    wide = msgspec.structs.replace(curve, reasons=[WIDE], plateau_tokens_per_s=Value(1841.0, (1702.0, 1990.0)))
+    run = measured(msgspec.structs.replace(summaries.provisional(), curve=wide))
+    assert [outcome(f"plateau >= {bound}", [run]).outcome for bound in (1700, 1800, 2000)] == [
+        "met",
+        "unresolved",
+        "missed",
+    ]
 
 
 def test_a_baseline_of_0_makes_no_ratio() -> None:

@@ -43,7 +43,8 @@ from harness.decide.check.sides import (
     void,
     within_run,
 )
-from harness.decide.compare import fairness, ratio, spread
+from harness.decide.compare import comparison, fairness, ratio, spread
+from harness.decide.compare.comparison import OddRun
 from harness.decide.compare.pairs import Ratio, alternate
 from harness.spec.work import Unit
 
@@ -83,14 +84,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     baseline: list[str]
     simulated: bool
     differ: list[str] = []  # what must be alike and is not
+    odd: list[OddRun] = []  # runs of either side that are off
     decisions: list[Decision]
 
 
 class Conditions(NamedTuple):
-    """What both sides are compared under; a side that is not alike says why."""
+    """What both sides are compared under; a side that is not alike says why.
+
+    Means and ratios leave a run out that is off, as a comparison does; what requests met or failed counts in all runs.
+    """
 
     runs: Sequence[CheckedRun]
     baseline: Sequence[CheckedRun]
+    kept: Sequence[CheckedRun]  # of the runs
+    kept_baseline: Sequence[CheckedRun]
     of_runs: str = ""  # why the runs are no repeats of each other
     of_both: str = ""  # why they do not compare with the baseline
 
@@ -100,9 +107,13 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
     own = fairness.fatal(fairness.rows([[each.run for each in runs]], _MAY_VARY))
     sides = [[each.run for each in side] for side in (baseline, runs)]
     both = fairness.fatal(fairness.rows(sides, _MAY_VARY)) if baseline else []
+    odd = spread.odd_runs([[run.throughput() for run in side] for side in sides])
+    kept_baseline, kept = spread.kept((baseline, runs), odd)
     conditions = Conditions(
         runs,
         baseline,
+        kept,
+        kept_baseline,
         of_runs=f"the runs are not repeats of each other: {', '.join(own)}" if own else "",
         of_both=f"not alike: {', '.join(both)}" if both else "",
     )
@@ -114,6 +125,7 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
         baseline=[each.run.place for each in baseline],
         simulated=any(each.summary.simulated for each in runs),
         differ=list(dict.fromkeys([*own, *both])),
+        odd=[comparison.named(each, sides) for each in odd],
         decisions=found,
     )
 
@@ -148,7 +160,7 @@ def _decide(wanted: Threshold, under: Conditions) -> Decision:
         made = msgspec.structs.replace(made, at=found[0], open_loop=found[1])
         if wanted.figure in figures.PERCENTILES and wanted.bound is not None:
             return _by_attainment(made, wanted, under.runs)
-    return _by_ratio(made, wanted, under) if relative else _by_interval(made, wanted, under.runs)
+    return _by_ratio(made, wanted, under) if relative else _by_interval(made, wanted, under)
 
 
 def _per_s(figure: str, summary: Summary) -> str:
@@ -208,13 +220,13 @@ def _missing(made: Decision, found: Quantity) -> Decision:
     return _unresolved(made, found.why, found.way_out, found.value)
 
 
-def _by_interval(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]) -> Decision:
+def _by_interval(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     """Decide by the figure's own interval, or by that over several runs."""
     assert wanted.bound is not None
     if wanted.figure == "error_rate":
-        found = _failures(side, made)
+        found = _failures(under.runs, made)
     else:
-        found = over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in side])
+        found = over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in under.kept])
     made = msgspec.structs.replace(made, value=found.value, ci95=found.ci95)
     if found.ci95 is None:
         return _unresolved(made, found.why or "no interval", found.way_out or AGAIN, found.value)
@@ -325,22 +337,23 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     """Decide by the ratio of the runs to the baseline's."""
     assert wanted.factor is not None
     loads: Sequence[float | None] = [made.at]
+    both = (under.kept_baseline, under.kept)
     if wanted.at == ALL:
-        loads, open_loop = common([*under.baseline, *under.runs])
+        loads, open_loop = common([*both[0], *both[1]])
         made = msgspec.structs.replace(made, open_loop=open_loop)
-        if gone := lost(under.baseline, under.runs, open_loop=open_loop):
+        if gone := lost(*both, open_loop=open_loop):
             return _missing(made, gone)
     if not loads:
         return _missing(made, NOTHING_IN_COMMON)
     sides: list[list[dict[float, tuple[float, float]]]] = []
     known: list[list[Quantity]] = []  # of each side, at the first load
-    for side in (under.baseline, under.runs):
+    for side in both:
         ordered = sorted(side, key=lambda each: each.run.began or "")  # where they alternate, the n-th are a pair
         found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]
         known.append([own[0] for own in found])
         lacking = next((each for own in found for each in own if no_ratio(each)), None)
         if lacking is not None:
-            own_side = "the baseline: " if side is under.baseline else ""
+            own_side = "the baseline: " if side is under.kept_baseline else ""
             return _of_least(made, wanted, under, lacking, own_side)
         sides.append([{float(i): in_logarithms(each) for i, each in enumerate(own)} for own in found])
     samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
@@ -349,13 +362,17 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     of_throughput = made.figure in _THROUGHPUT
     if min(len(side) for side in sides) < 2 and not of_throughput:
         return _unresolved(made, "one run of a side cannot show how runs differ", f"of each side, {AGAIN}", means[1])
-    between = spread.pooled(sides, usual=of_throughput)
+    of_figure = spread.pooled(sides, usual=of_throughput)
+    between = of_figure.run if made.at is None else of_figure.at(0.0)
+    if of_throughput and of_figure.known and wanted.at is None:  # a figure of the curve, which all levels make
+        shared = spread.pooled([[each.run.throughput() for each in side] for side in both])
+        between = ratio.of_figure(between, shared.run, math.fsum(sample.own for sample in samples) / 2)
     apart = ratio.difference(
         samples[0],
         samples[1],
-        between.run if made.at is None else between.at(0.0),
-        known=between.known,
-        rounds=alternate([each.run for each in under.baseline], [each.run for each in under.runs]),
+        between,
+        known=of_figure.known,
+        rounds=alternate(*([each.run for each in side] for side in both)),
     )
     value, low, high = apart.ratio()
     low, high = no_nearer((low, high), *known)
@@ -378,7 +395,8 @@ def _of_least(made: Decision, wanted: Threshold, under: Conditions, lacking: Qua
     if made.at is not None or wanted.at is not None or made.figure not in _THROUGHPUT:
         return undecided
     old, new = (
-        hull([_of_run(wanted, each, None, open_loop=False) for each in side]) for side in (under.baseline, under.runs)
+        hull([_of_run(wanted, each, None, open_loop=False) for each in side])
+        for side in (under.kept_baseline, under.kept)
     )
     if old is None or new is None:
         return undecided

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.analysis import answer
+from harness.analysis.conclusion import WIDE
 from harness.analysis.points import SHORT
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.levels import phase_plateau_not_reached
@@ -201,7 +202,10 @@ def plateau(summary: Summary) -> Quantity:
     if fitted.value is not None and fitted.ci95 and fitted.ci95[0] is not None and curve and curve.state == PROVISIONAL:
         low_ends.append((fitted.value, fitted.ci95[0]))  # past its last level throughput only rises, or stays
     least = max((each for each in (highest(low_ends), highest(bare)) if each is not None), default=None)
-    found = _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, least)
+    if curve and curve.reasons == [WIDE] and curve.dip is None:
+        found = Quantity(fitted.value, fitted.ci95)
+    else:
+        found = _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, least)
     open_above = found.ci95 is not None and found.ci95[1] is None and found.value is not None and not found.why
     if open_above and least is not None and curve and curve.dip is None:
         low = max(min(least, found.value or least), found.ci95[0] or 0.0) if found.ci95 else least

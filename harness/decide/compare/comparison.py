@@ -126,17 +126,14 @@ def compare(
     table = fairness.rows(stacks, vary, answers=answers)
     fatal = fairness.fatal(table)
     odd = spread.odd_runs([[run.throughput() for run in group] for group in stacks])
-    kept = {
-        label: [run for i, run in enumerate(group) if not any(e.left_out and (e.stack, e.run) == (s, i) for e in odd)]
-        for s, (label, group) in enumerate(groups.items())
-    }
+    kept = dict(zip(groups, spread.kept(stacks, odd), strict=True))
     between = spread.pooled([[run.throughput() for run in group] for group in kept.values()]).run
     loads = [[load for run in group for load in run.loads] for group in kept.values()]
     fits = {label: curve.fit([p for run in group for p in run.points]) for label, group in kept.items()}
     return Comparison(
         workload=workload,
         stacks=[
-            _stack(group, fits[label].curve, between, [_named(each, stacks) for each in odd if each.stack == s])
+            _stack(group, fits[label].curve, between, [named(each, stacks) for each in odd if each.stack == s])
             for s, (label, group) in enumerate(kept.items())
         ],
         fairness=table,
@@ -203,7 +200,8 @@ def _common_name(runs: Sequence[Run]) -> str:
     return "-".join(each[0] for each in itertools.takewhile(lambda each: len(set(each)) == 1, words))
 
 
-def _named(odd: Odd, stacks: Sequence[Sequence[Run]]) -> OddRun:
+def named(odd: Odd, stacks: Sequence[Sequence[Run]]) -> OddRun:
+    """Return the run by its place."""
     return OddRun(stacks[odd.stack][odd.run].place, odd.since, odd.times, odd.left_out)
 
 

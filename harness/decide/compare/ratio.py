@@ -114,6 +114,20 @@ def _unlike(a: Variance, b: Variance) -> bool:
     return 2 * incomplete_beta(low.freedom / 2, high.freedom / 2, share) < _UNLIKE
 
 
+def of_figure(figure: Variance, shared: Variance, own: float) -> Variance:
+    """Return how much a figure of the curve differs between runs, whose levels together show what they share.
+
+    It is what the levels of a run share and the variance `own` of the figure's intervals, which is known better than
+    by the repeats (Satterthwaite 1946). Where the repeats show that they differ more, it is theirs.
+
+    >>> [of_figure(Variance(own, 4.0), Variance(1e-4, 4.0), 1e-4).freedom for own in (4e-4, 1e-2)]
+    [16.0, 4.0]
+    """
+    value = shared.value + own
+    known = Variance(value, shared.freedom * (value / shared.value) ** 2 if shared.value else figure.freedom)
+    return figure if figure.value > known.value and _unlike(figure, known) else known
+
+
 def at_load(runs: Rates, load: float) -> Sample:
     """Return the runs' throughput at a load that all of them have."""
     found = [run[load] for run in runs]

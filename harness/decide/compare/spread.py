@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -208,6 +208,15 @@ class Odd(msgspec.Struct, frozen=True):
     since: float  # the lowest load at which it is off
     times: float  # its throughput over that of its stack's other runs, from there on
     left_out: bool  # the others, two or more, agree without it
+
+
+T = TypeVar("T")
+
+
+def kept(stacks: Sequence[Sequence[T]], odd: Sequence[Odd]) -> list[list[T]]:
+    """Return the runs of each stack, in any form, without those that are left out."""
+    out = {(each.stack, each.run) for each in odd if each.left_out}
+    return [[run for i, run in enumerate(runs) if (s, i) not in out] for s, runs in enumerate(stacks)]
 
 
 def odd_runs(stacks: Sequence[Rates]) -> list[Odd]:
