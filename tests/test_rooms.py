@@ -191,7 +191,7 @@ def test_the_core_imports_no_other_room() -> None:
         ("harness.dialects.decoder", "from harness.load.http1 import ResponseParser", "up from dialects to load"),
         ("harness.load.http1", "from asyncio import sleep", "pure modules"),
         ("harness.predict.batching", "import random", "predict is pure"),
-        ("harness.decide.cost", "from time import monotonic", "decide is pure"),
+        ("harness.decide.choice", "from time import monotonic", "decide is pure"),
         ("harness.search.ramp", "import asyncio", "search is pure"),
         ("harness.workload.shape", "from harness.predict.limits import caps", "up from workload to predict"),
         ("harness.analysis.gap", "def f():\n    from harness.predict import roofline", "up from analysis to predict"),

@@ -19,7 +19,7 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.rules import findings
 from harness.analysis.rules.observed import Answered, Observed
-from harness.analysis.server_account import Ours, server_view
+from harness.analysis.server_account import Ours, pool_view, server_view
 from harness.analysis.table import Floats, Table, placed_tokens
 from harness.analysis.window import all_requests, began_in, whole_requests
 from harness.data.levels import Attainment, LevelPhases, LevelSummary, Service
@@ -46,6 +46,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
     client: ClientSummary = ClientSummary()
     batch_limit: int | None = None  # requests in the batch of one engine, as stated
     urls: tuple[str, ...] = ()  # of the replicas, where there are several
+    pools: tuple[str, ...] = ()  # servers behind the endpoint whose pages are read
     balance: str = ROUND_ROBIN  # over them
     usual: float = math.nan  # work of a request that the server does not count
 
@@ -92,6 +93,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
             client=client,
             batch_limit=_batch_limit(manifest),
             urls=tuple(manifest.urls or ()),
+            pools=tuple(scenario.target.pool_metrics or ()),
             balance=scenario.target.balance or ROUND_ROBIN,
         )
 
@@ -180,6 +182,9 @@ def summarise_level(
             for url in facts.urls
         }
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
+    if facts.pools:
+        pools = {name: pool_view(samples, window, f"{SERVER} {name}") for name in facts.pools}
+        made = msgspec.structs.replace(made, pools=pools)
     in_service = seats.service(table, *window, made.e2e_s.mean)
     phases = _phases(table, window, in_service, made.server, facts)
     moved = drift.of_level(table, samples, level)

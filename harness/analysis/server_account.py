@@ -18,7 +18,7 @@ from harness.analysis.stats import SAMPLES, spread
 from harness.data import server_metrics
 from harness.data.record import SERVER, Sample
 from harness.data.server_metrics import Figure, Kind, Meaning
-from harness.data.views import EngineView, ServerView, Spread
+from harness.data.views import EngineView, PoolView, ServerView, Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
 _LARGEST_POWER = 2.0**1023  # of two, that a float has
@@ -216,6 +216,16 @@ def server_view(
         engines=views,
         running_imbalance=_imbalance([view.running for view in views.values()], relative=True),
         kv_usage_imbalance=_imbalance([view.kv_usage for view in views.values()]),
+    )
+
+
+def pool_view(samples: Sequence[Sample], window: tuple[float, float], source: str) -> PoolView:
+    """Return the figures of a server behind the endpoint over one window."""
+    scrapes = Scrapes(samples, window, source)
+    return PoolView(
+        server=server_view(samples, window, source=source),
+        transfer_s=scrapes.spread(Figure.TRANSFER_TIME),
+        transfer_bytes=scrapes.spread(Figure.TRANSFER_BYTES),
     )
 
 

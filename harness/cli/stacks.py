@@ -48,9 +48,9 @@ def stacks() -> None:
 @stacks.command(name="list")
 def list_() -> None:
     """List the recipes and the campaigns that come with Knee."""
-    from harness.run.stacks import shipped
+    from harness.run.stacks import command
 
-    recipes = [(name, shipped.shipped(name).title) for name in shipped.names()]
+    recipes = [(name, command.shipped(name).title) for name in command.names()]
     campaigns = [(each.name, each.question) for each in ready.campaigns()]
     width = max(len(name) for name, _ in recipes + campaigns)
     for heading, rows in (("recipes", recipes), ("campaigns", campaigns)):
@@ -135,7 +135,7 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
     """Return the scenario with the flags laid over it, the stacks to be measured, and what is claimed of them."""
     import msgspec
 
-    from harness.run.stacks import shipped
+    from harness.run.stacks import command
 
     found, campaign = campaign_of(path) if path else (None, None)
     params = click.get_current_context().command.params
@@ -144,7 +144,7 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
     length = flags["max_model_len"]
     specs = [msgspec.structs.replace(spec, max_model_len=spec.max_model_len or length) for spec in specs]
     foreign = bool(campaign and campaign.stacks) and ready.path(path, or_campaign=True).parent != ready.CAMPAIGNS
-    return resolved, _set(shipped.stacks(specs, foreign=foreign), flags["settings"]), claims
+    return resolved, _set(command.stacks(specs, foreign=foreign), flags["settings"]), claims
 
 
 def _set(stacks: list[Stack], settings: Sequence[str]) -> list[Stack]:

@@ -128,12 +128,12 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Any) -
 def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, Stack]:
     """Return the scenario with the flags laid over it, and the stack to be tuned."""
     from harness.cli.run import laid_over
-    from harness.run.stacks import shipped
+    from harness.run.stacks import command
     from harness.spec.recipe import StackSpec
 
     if flags["stack"] is None:
         raise HarnessError("no server to start", place="--stack", way_out="give --stack vllm; see `knee stacks list`")
     found = campaign_of(path)[0] if path else None
     resolved = laid_over(found, flags, click.get_current_context().command.params, path or "command line")
-    (stack,) = shipped.stacks([StackSpec(recipe=flags["stack"])])
+    (stack,) = command.stacks([StackSpec(recipe=flags["stack"])])
     return resolved, stack

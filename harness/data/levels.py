@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from harness.data.figures import Column, Figure, Figures, Group, Of, RequestFigures, over
 from harness.data.judgement import Verdict
 from harness.data.roles import Role
-from harness.data.views import ClientView, Estimate, GpuView, NodeView, ServerView, Spread, Value
+from harness.data.views import ClientView, Estimate, GpuView, NodeView, PoolView, ServerView, Spread, Value
 from harness.spec.work import Unit
 
 
@@ -302,6 +302,7 @@ class LevelSummary(RequestFigures, frozen=True, kw_only=True):
     interference: Interference | UnsetType = UNSET  # not in the file without a class of much longer prompts
     recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike, None: not before the next; UNSET: no spike
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
+    pools: dict[str, PoolView] | UnsetType = UNSET  # by name; not in the file without pages of pools
     quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any
     drift: Drift | UnsetType = UNSET  # not in the file where the window is shorter than five minutes
     service: Service | UnsetType = UNSET  # not in the file where nothing streams

@@ -189,6 +189,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return (self.ended_s or 0.0) - (self.began_s or 0.0)
 
 
+class PoolServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that was started behind the endpoint, for one phase of every request."""
+
+    name: str  # of its pool, with its number where the pool has several
+    url: str
+    command: list[str]  # without its secrets
+
+
 class StackStart(msgspec.Struct, frozen=True, kw_only=True):
     """How the server was started for this run, and how long that took."""
 
@@ -198,6 +206,7 @@ class StackStart(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None  # of its container, with the digest
     start_to_ready_s: Amount
     first_answer_s: Amount | None = None  # of one request once it was ready
+    pools: list[PoolServer] | UnsetType = UNSET  # not in the file where the command is the server's own
 
 
 # ---- the manifests ----------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class Figure(enum.StrEnum):
     QUEUE_TIME = "queue_s"
     PREFILL_TIME = "prefill_s"
     DECODE_TIME = "decode_s"
+    TRANSFER_TIME = "transfer_s"  # of a request's KV cache from a prefill server to a decode server
+    TRANSFER_BYTES = "transfer_bytes"
     STEP_TOKENS = "step_tokens"  # prompt and output tokens of an engine step
     BATCH_SIZE = "batch_size"  # requests
     MEMORY = "memory_bytes"  # of the process that has the page

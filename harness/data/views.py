@@ -98,6 +98,14 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage_imbalance: float | None = None  # of the engines: largest - smallest
 
 
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A server behind the endpoint that has one phase of every request; None where it does not publish a figure."""
+
+    server: ServerView | None = None
+    transfer_s: Spread | None = None  # of a KV cache to a decode server, by the side that counts it
+    transfer_bytes: Spread | None = None
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """The machines that serve, by their node exporters."""
 

@@ -16,9 +16,7 @@ import msgspec
 
 from harness.base.errors import HarnessError, nearest
 from harness.data.prediction import Band, batch_cap
-from harness.decide import cost
-from harness.decide.cost import Tokens
-from harness.decide.plan.question import MONTH_H, UTILIZATION
+from harness.decide.plan.question import MONTH_H, UTILIZATION, with_spares
 from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import Deployment, deployment, divisors
 from harness.predict.limits import caps
@@ -248,8 +246,7 @@ def _best(asked: _Asked, card: Gpu, tp: int, price: float | None) -> Choice:
 def _fleet(asked: _Asked, where: Deployment, choice: Choice, demand: Demand, cap: float) -> Fleet:
     """Return the replicas for a demand; each has as many users as its share of the requests keeps in flight."""
     rate, most = demand.requests_per_s, choice.requests_per_s_slow or math.nan
-    request, each = Tokens(1.0, "requests"), Tokens(most, "requests")
-    n = max(1, cost.replicas(rate, request, each, demand.utilization, each, demand.spare))
+    n = max(1, with_spares(rate / most, demand.utilization, demand.spare))
     step, dp = step_cost(asked.model, where), where.dp
 
     def reached(C: int) -> float:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.decide import cost
+from harness.decide.plan import question
+from harness.decide.plan.question import Tokens, busy
 from harness.predict import rules
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
@@ -100,22 +101,22 @@ def _money() -> Iterator[GoldenCase]:
     yield GoldenCase("G16", "$2/h, 6,000 tok/s", usd_per_million(2, 6000), 0.0926, 0.01, "$/1M")
     yield GoldenCase("G16", "$2/h at the model's own knee", usd_per_million(2, at_slo), 0.0855, 0.01, "$/1M")
     yield GoldenCase("G23", "$3/h, 5,000 tok/s", usd_per_million(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17")
-    yield GoldenCase("G24", "$0.17/1M, 500 + 200 tokens", cost.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
-    tco = cost.tco(10, 3, 720, 500, 1000, 500, 5000)
+    yield GoldenCase("G24", "$0.17/1M, 500 + 200 tokens", question.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
+    tco = question.tco(10, 3, 720, 500, 1000, 500, 5000)
     yield GoldenCase("G25", "10·$3·720 h + 500 + 1000 + 500 + 5000", tco, 28_600, _EXACT, "$")
-    yield GoldenCase("G26", "$50,000 / $10,000 a month", cost.break_even(50_000, 10_000), 5, _EXACT, "months")
+    yield GoldenCase("G26", "$50,000 / $10,000 a month", question.months_to_pay(50_000, 10_000), 5, _EXACT, "months")
     users = rules.closed_loop_throughput(10, 1 / 50, 200, 1 / 50)
     yield GoldenCase("G27", "10 users × 50 tok/s", users, 500, _EXACT, "tok/s")
-    total = cost.replicas_with_factor(10, cost.Tokens(700, "total"), cost.Tokens(5000, "total"), 0.7, 1.25)
+    total = busy(10, Tokens(700, "total"), Tokens(5000, "total")) / 0.7 * 1.25
     yield GoldenCase("G28", "10 rps, 500 + 200, X_total 5,000, u 0.7, ×1.25", total, 2.5, _EXACT, "replicas")
     yield GoldenCase("G28", "rounded up", math.ceil(total), 3, _EXACT, "replicas")
-    output = cost.Tokens(6000, "output")
-    fleet = cost.replicas_with_factor(100, cost.Tokens(200, "output"), output, 0.7, 1.25)
+    output = Tokens(6000, "output")
+    fleet = busy(100, Tokens(200, "output"), output) / 0.7 * 1.25
     yield GoldenCase("G29", "100 rps, G 200, X_out 6,000, u 0.7, ×1.25", fleet, 5.95, 0.005, "replicas")
-    all_ = cost.replicas_with_factor(100, cost.Tokens(700, "total"), cost.Tokens(6000 * 700 / 200, "total"), 0.7, 1.25)
+    all_ = busy(100, Tokens(700, "total"), Tokens(6000 * 700 / 200, "total")) / 0.7 * 1.25
     yield GoldenCase("G29", "the same in total tokens, X_total 21,000", all_, 5.95, 0.005, "replicas")
     try:
-        cost.replicas_with_factor(100, cost.Tokens(700, "total"), output, 0.7, 1.25)
+        busy(100, Tokens(700, "total"), output)
         refused = False
     except HarnessError:
         refused = True

@@ -5,7 +5,7 @@ people check a measurement against them, and to show where they part from the wh
 
 Letters: B requests running at once, C in flight, P prompt and G output tokens, W weight bytes read per step, kv KV
 bytes per token, ctx context tokens per request, BW bytes/s, F FLOP/s, MBU and MFU the shares of them that are
-reached, N parameters, X output tokens/s. The other rules of money and of fleets are in decide.cost.
+reached, N parameters, X output tokens/s. The other rules of money and of fleets are in decide.plan.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from harness.analysis.stats import Z95, known_mean
 from harness.data.summary import Knees
 from harness.data.views import Value
-from harness.decide.compare import ratio
+from harness.decide.compare import spread
 from harness.decide.compare.comparison import Comparison, Report, Spot, Stack
 from harness.decide.compare.pairs import Pair, Ratio
 from harness.decide.compare.runs import Load
@@ -182,7 +182,7 @@ def _value(value: Value, unit: str) -> str:
     if value.value is None:
         return MISSING
     low, high = value.ci95 or (None, None)
-    words = UNCERTAIN if low and high and high > ratio.UNCERTAIN * low else interval(value.ci95)
+    words = UNCERTAIN if low and high and high > spread.UNCERTAIN * low else interval(value.ci95)
     return f"{number(value.value)} {unit}" + (f" ({words})" if words else "")
 
 

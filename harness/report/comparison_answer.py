@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from harness.decide.compare.comparison import Comparison, OddRun
-from harness.decide.compare.crossover import Crossover
 from harness.decide.compare.fairness import ALLOWED, Row
-from harness.decide.compare.pairs import Pair, Ratio
-from harness.decide.compare.ratio import ALPHA
+from harness.decide.compare.pairs import Crossover, Pair, Ratio
+from harness.decide.compare.spread import ALPHA
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, listed, load, number, percent, plain
 

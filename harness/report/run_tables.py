@@ -6,7 +6,7 @@ A table without rows is an empty section, which is not shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from harness.analysis.checks import DOUBT, PASS, SECONDS
 from harness.base.units import duration
@@ -22,7 +22,7 @@ from harness.data.levels import (
     Trend,
 )
 from harness.data.summary import Check, FirstUse, Lengths, LengthSpread, LossPhase, NodeLoss, Summary
-from harness.data.views import Estimate, Value
+from harness.data.views import Estimate, PoolView, ServerView, Value
 from harness.report import document as doc
 from harness.report.answer import unit_of
 from harness.report.format import MISSING, NO_INTERVAL, interval, joined, label, ms, number, percent, plain, time
@@ -71,6 +71,9 @@ class _At(NamedTuple, Generic[_T]):
     level: LevelSummary
     of: _T
     name: str = ""
+
+
+_Cell: TypeAlias = Callable[[_At[PoolView]], str]
 
 
 def _table(
@@ -361,7 +364,7 @@ def _change(trend: Trend) -> str:
 
 def of_replicas(summary: Summary) -> list[doc.Section]:
     """Return the tables of several replicas: each at each level, and those that were lost."""
-    return [_replicas(summary), _losses(summary)]
+    return [_replicas(summary), _losses(summary), _pools(summary)]
 
 
 def _replicas(summary: Summary) -> doc.Section:
@@ -373,6 +376,29 @@ def _replicas(summary: Summary) -> doc.Section:
         **_declared(Of.REPLICA, ReplicaSummary),
     }
     return _table("Replicas", rows, heads, words=["replica"])
+
+
+def _pools(summary: Summary) -> doc.Section:
+    """Return a row for each server behind the endpoint at each level."""
+    rows = [_At(level, each, plain(name)) for level in summary.levels for name, each in (level.pools or {}).items()]
+
+    def of(figure: Callable[[ServerView], float | None], show: Callable[[float | None], str] = number) -> _Cell:
+        return lambda x: show(figure(x.of.server) if x.of.server else None)
+
+    heads: dict[str, _Cell] = {
+        **_load(summary),
+        "server": lambda x: x.name,
+        "running": of(lambda s: s.running),
+        "waiting": of(lambda s: s.waiting),
+        "KV use": of(lambda s: s.kv_usage, percent),
+        "prompt\ntok/s": of(lambda s: s.prompt_tokens_per_s),
+        "output\ntok/s": of(lambda s: s.generation_tokens_per_s),
+        "prefill ms\nmean": of(lambda s: s.prefill_s.mean if s.prefill_s else None, ms),
+        "KV transfer ms\nmean": lambda x: ms(x.of.transfer_s.mean if x.of.transfer_s else None),
+        "p99": lambda x: ms(x.of.transfer_s.p99 if x.of.transfer_s else None),
+        "MB\nmean": lambda x: number((x.of.transfer_bytes.mean or 0.0) / 1e6 if x.of.transfer_bytes else None),
+    }
+    return _table("Servers of the pools", rows, heads, words=["server"])
 
 
 def _losses(summary: Summary) -> doc.Section:

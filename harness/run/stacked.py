@@ -8,11 +8,13 @@ the prediction is that stack's.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from harness.base.errors import HarnessError, nearest
 from harness.data.manifest import StackStart
@@ -41,7 +43,7 @@ def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *
     _check(scenario, stacks, claims)
     whole = [set_alike(stack, scenario) for stack in stacks]
     for stack in whole:  # now, not after the runs before it
-        endpoint.command(stack, model(stack, scenario), 0, composed=composed)
+        endpoint.command(stack, model(stack, scenario), itertools.repeat(0), composed=composed)
     repeats = list(range(1, scenario.ramp.repeat + 1))
     by_name = {stack.spec.name: stack for stack in whole}
 
@@ -51,7 +53,10 @@ def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *
         of, cpus = model(stack, scenario), scenario.hardware.host_cpus or ()
         api = scenario.target.api
         with endpoint.running(stack, of, api, view.note, composed=composed, cpus=cpus) as served:
-            target = msgspec.structs.replace(wanted.target, url=served.url, model=served.model)
+            pools = {each.name: each.url for each in served.start.pools or ()}
+            target = msgspec.structs.replace(
+                wanted.target, url=served.url, model=served.model, pool_metrics=pools or UNSET
+            )
             yield msgspec.structs.replace(wanted, target=target), served.start
 
     return Plan(
@@ -65,9 +70,13 @@ def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *
 
 
 def printed(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> list[tuple[str, Command]]:
-    """Return the name and the command of each stack, its port being 8000."""
+    """Return each stack's name with each of its commands, whose ports are 8000 and up."""
     whole = [set_alike(stack, scenario) for stack in stacks]
-    return [(each.spec.name, endpoint.command(each, model(each, scenario), 8000, composed=composed)) for each in whole]
+    return [
+        (each.spec.name, made)
+        for each in whole
+        for made in endpoint.command(each, model(each, scenario), itertools.count(8000), composed=composed)
+    ]
 
 
 def varied(scenario: Scenario, stacks: Sequence[Stack]) -> list[str]:
@@ -79,6 +88,7 @@ def varied(scenario: Scenario, stacks: Sequence[Stack]) -> list[str]:
         "kv-dtype": [stack.spec.kv_dtype for stack in whole],
         "tp": [stack.spec.tp for stack in whole],
         "max-num-seqs": [stack.spec.max_num_seqs for stack in whole],
+        "pools": [(*stack.recipe.pools, *stack.spec.pools.items()) for stack in whole],
         "start": [stack.spec.start or scenario.ramp.start for stack in whole],
     }
     return [name for name, values in settings.items() if len(set(values)) > 1]
@@ -116,7 +126,9 @@ def of_stack(scenario: Scenario, stack: Stack, ramp: Ramp, name: str, nth: int) 
     """Return the scenario of a run of that stack, with prompts that no run of another `nth` has; it has no URL yet."""
     spec, workload, hardware = stack.spec, scenario.workload, scenario.hardware
     own = {name: value for name in _HARDWARE if (value := getattr(spec, name)) is not None}
-    if spec.gpus is None and spec.tp is not None and hardware.gpus % spec.tp:
+    if spec.gpus is None and stack.recipe.pools:
+        own["gpus"] = (spec.tp or 1) * len([*commands.servers(stack)])
+    elif spec.gpus is None and spec.tp is not None and hardware.gpus % spec.tp:
         own["gpus"] = spec.tp  # its own flags start it on so many
     folder = Path(model(stack, scenario))
     if hardware.gpu is not None and hardware.model_config is None and (folder / _BROWSING).is_file():

@@ -56,6 +56,8 @@ def scrapes(
         if replica.wire.figures is not None:
             source = f"{SERVER} {replica.address.place}" if endpoint.replicas else SERVER
             pages.append((f"the {source}'s own", replica.wire.figures, server.Pages(source).samples))
+    for name, where in endpoint.wire.pools:
+        pages.append((f"the {name} server's own", where, server.Pages(f"{SERVER} {name}").samples))
     for number, where in enumerate(endpoint.wire.exporters):
         pages.append(("an exporter's", where, functools.partial(server.exporter_samples, number)))
     for whose, where, read in pages:

@@ -39,7 +39,7 @@ from harness.run.launch.consent import Agreed
 from harness.run.resume import rebuilt
 from harness.run.stacks import command as commands
 from harness.run.stacks import endpoint
-from harness.run.stacks.server import RefusedError
+from harness.run.stacks.endpoint import RefusedError
 from harness.spec import scenario as scenarios
 from harness.spec.recipe import Stack
 from harness.spec.scenario import Ramp, Scenario
@@ -94,6 +94,9 @@ def begun(wanted: Wanted, command: str) -> Tuning:
     scenario = experiment.seeded(wanted.scenario)
     if not stacked.model(wanted.stack, scenario):
         raise HarnessError("no model to serve", place=wanted.stack.spec.name, way_out="give --model DIR")
+    if wanted.stack.recipe.pools:
+        way_out = "compare settings of it by `knee stacks run`"
+        raise HarnessError("its recipe has pools, of which one command says nothing", place="--stack", way_out=way_out)
     if scenario.target.url is not None:
         raise HarnessError("the server is started here", place="$.target.url", way_out="leave url out")
     price, limited = scenario.hardware.price, bool(scenario.slo)
@@ -106,7 +109,10 @@ def begun(wanted: Wanted, command: str) -> Tuning:
     settings = [_predicted(each, wanted, in_flight) for each in grid]
     for each in settings:
         endpoint.command(
-            with_setting(wanted.stack, each, scenario), stacked.model(wanted.stack, scenario), 0, composed=False
+            with_setting(wanted.stack, each, scenario),
+            stacked.model(wanted.stack, scenario),
+            itertools.repeat(0),
+            composed=False,
         )
     if not tuning.ordered(settings):
         raise HarnessError(f"no setting is possible: {settings[0].left_out}", place="--try", way_out="try others")
@@ -168,7 +174,7 @@ def read(folder: Path) -> Tuning:
 def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Command:
     """Return the command that starts the server with a setting, on port 8000."""
     stack = with_setting(found.stack, next(each for each in found.settings if each.name == setting), scenario)
-    return endpoint.command(stack, stacked.model(stack, scenario), 8000, composed=False)
+    return endpoint.command(stack, stacked.model(stack, scenario), itertools.count(8000), composed=False)[-1]
 
 
 def _has_trials(folder: Path) -> bool:

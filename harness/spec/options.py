@@ -85,6 +85,20 @@ def port(text: str, flag: str = "--live") -> int:
     return int(text)
 
 
+def _pools(texts: Sequence[str]) -> dict[str, str]:
+    """Return the pages of pools by their names.
+
+    >>> _pools(["prefill=http://a:8100", "decode=http://b:8200"])
+    {'prefill': 'http://a:8100', 'decode': 'http://b:8200'}
+    """
+    pairs = [each.partition("=") for each in texts]
+    found = {name: url for name, _, url in pairs if name and url}
+    if len(found) < len(pairs):
+        way_out = "write it like prefill=http://HOST:8100, and each name once"
+        raise HarnessError("it names no page of a pool", place="--pool-metrics", way_out=way_out)
+    return found
+
+
 def _facts(texts: Sequence[str]) -> dict[str, str]:
     """Return facts about a server: each text is a K=V pair or the path of a JSON file that holds an object."""
     from pathlib import Path
@@ -185,6 +199,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         target("--metrics-url", "The server's Prometheus page; default /metrics on its host.", "URL"),
         Option("--exporter", "Page of a DCGM or node exporter of what serves.",
                "URL", multiple=True, sets=("target.exporters",), read=list),
+        Option("--pool-metrics", "Prometheus page of a server behind a proxy, by its pool: prefill=http://HOST:8100.",
+               "POOL=URL", multiple=True, sets=("target.pool_metrics",), read=_pools),
         target("--server-meta", "Facts about the server for the manifest.", "K=V", multiple=True, read=_facts),
     ),
     "Workload": (

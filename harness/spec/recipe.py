@@ -22,6 +22,18 @@ Seconds = Annotated[float, above_0("write it like '10m'", units.seconds)]
 Words = Annotated[list[str], bound("it has no words", "write it like ['vllm', 'serve', '{model}']", min_length=1)]
 
 
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """Servers that have one phase of every request, behind the endpoint: a command that each of them is started by.
+
+    In braces it has its `{port}`, `{url}`, a second port `{side}` and the numbers of its GPUs, `{devices}`.
+    """
+
+    command: Words
+    env: dict[str, str] = {}  # in addition to the environment that knee has
+    named: list[str] = []  # words that the endpoint's command gets for each of its servers
+    health: str = "/health"  # answers 200 once a server is ready
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """How one server is started, here or by a compose file, and how it says that it is ready."""
 
@@ -29,7 +41,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     command: Words
     compose: str = ""  # the name of a shipped compose file, or the path of one's own; "": there is none
     env: dict[str, str] = {}  # in addition to the environment that knee has
-    flags: dict[str, list[str]] = {}  # the words of a setting, by its name or by 'name=value'
+    flags: dict[str, list[str]] = {}  # the words of a setting, by its name or by 'name=value'; of each pool's servers
+    pools: dict[str, Pool] = {}  # servers behind the command, which is then a proxy's; {}: the command is the server's
     served: str = "model"  # the name that requests carry; "": the first that the server lists
     model_file: str = ""  # a pattern of the one file of the model's folder that is loaded; "": the folder itself
     health: str = "/health"  # answers 200 once the server is ready
@@ -57,6 +70,7 @@ class StackSpec(Settings, frozen=True, kw_only=True):
     name: str = ""  # of its result folders; "": the recipe's
     model: str = ""  # a folder or file of its own; "": the one of the whole campaign
     args: list[str] = []  # further words of the command
+    pools: dict[str, Natural] = {}  # how many servers a pool of the recipe has; else one
     start: Literal["staggered", "burst", "batch"] | None = None  # how slots begin; None: as the scenario has it
 
 

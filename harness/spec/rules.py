@@ -211,6 +211,9 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("target.session_header", lambda s: _HEADER_NAME.fullmatch(s.target.session_header or "X") is None,
          "it is no header's name", "write it like X-Session-Id"),
     Rule("target.metrics_url", lambda s: _may_carry_a_key(s.target.metrics_url), *_NO_KEY),
+    Rule("target.pool_metrics", lambda s: len(s.target.urls or ()) > 1 and s.target.pool_metrics,
+         "they are of one proxy, and there are several replicas", "leave them out: each replica's /metrics is read"),
+    Rule("target.pool_metrics", lambda s: any(map(_may_carry_a_key, (s.target.pool_metrics or {}).values())), *_NO_KEY),
     Rule("target.exporters", lambda s: any(map(_may_carry_a_key, s.target.exporters or ())), *_NO_KEY),
     Rule("target.omit", lambda s: any(_FIELD.fullmatch(name) is None for name in s.target.omit or ()),
          "it names no field", "write it like ignore_eos"),
@@ -375,8 +378,8 @@ WITHOUT_EFFECT: tuple[Rule, ...] = (
     *(Rule(f"{table}.inputs", lambda s: s.decodes,
            "an answer is generated to one prompt", f"give --api, one of: {', '.join(PREFILL_ONLY)}")
       for table in ("workload", "sweep")),
-    # The hardware.
-    Rule("hardware.host_cpus", lambda s: s.hardware.gpu != "host",
+    # The hardware. Where no server is named one is started, on these cores.
+    Rule("hardware.host_cpus", lambda s: s.hardware.gpu != "host" and s.target.url is not None,
          "it is used with gpu = host only", "give --gpu host"),
 )  # fmt: skip
 

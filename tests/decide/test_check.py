@@ -677,7 +677,7 @@ def starved(place: str, since: int, **changes: Any) -> CheckedRun:
     """A run that loses 40 % of its throughput from a load on."""
     levels = [
         summaries.level(
-            C, output_tokens_per_s=Estimate(summaries.throughput(C) * (0.6 if C >= since else 1.0)), **changes
+            C, output_tokens_per_s=Estimate(summaries.throughput(C) * (0.6 if since <= C else 1.0)), **changes
         )
         for C in LEVELS
     ]
@@ -715,7 +715,7 @@ def test_a_baseline_of_0_makes_no_ratio() -> None:
 
 
 def test_five_percent_is_found_and_the_same_again_is_never_missed() -> None:
-    """Four runs of each side, 0.7 % apart, of eight levels that err by 1 % each, as bench/check has them."""
+    """Four runs of each side, 0.7 % apart, of eight levels that err by 1 % each, about as bench/check has them."""
 
     def side(factor: float, rng: np.random.Generator) -> list[CheckedRun]:
         out = []

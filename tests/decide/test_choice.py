@@ -3,7 +3,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.decide.choice import Demand, best_sizes, choose, gains, with_usual
-from harness.decide.cost import rounded_up
+from harness.decide.plan.question import rounded_up
 from harness.predict.catalog import gpu, gpus, model_config
 from harness.predict.deployment import deployment
 from harness.predict.limits import caps

@@ -10,7 +10,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.data.manifest import Roof, RoofWindow
 from harness.data.views import Value
-from harness.decide.compare import equal
+from harness.decide.compare import comparison
 from harness.decide.compare.comparison import by_workload, compare
 from harness.decide.compare.pairs import alternate
 from harness.decide.compare.runs import Load, ceiling
@@ -212,14 +212,14 @@ def loads(*figures: tuple[float, float, float]) -> list[Load]:
 def test_latency_at_equal_throughput_is_between_levels() -> None:
     """At half of 400: a is at its level of 200; b, from 100 to 400, is half way in ln X: √(10 · 40) ms."""
     a, b = loads((2, 200, 0.01), (8, 800, 0.04)), loads((1, 100, 0.01), (4, 400, 0.04))
-    row = next(row for row in equal.at_throughput([a, b]) if row.tokens_per_s == pytest.approx(200.0))
+    row = next(row for row in comparison.at_throughput([a, b]) if row.tokens_per_s == pytest.approx(200.0))
     assert row.itl_mean_s == [pytest.approx(0.01), pytest.approx(0.02)]
     assert row.ttft_p50_s == [None, None]
 
 
 def test_throughput_at_an_equal_limit_is_between_levels_and_open_where_none_misses_it() -> None:
     a, b = loads((2, 200, 0.01), (8, 800, 0.04)), loads((1, 100, 0.015), (4, 400, 0.019))
-    row = next(row for row in equal.at_limits([a, b]) if row.limit_s == 0.02)
+    row = next(row for row in comparison.at_limits([a, b]) if row.limit_s == 0.02)
     assert (row.figure, row.tokens_per_s, row.open) == (
         "itl_mean_s", pytest.approx([400.0, 400.0]), [False, True],
     )  # fmt: skip

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from harness.decide.compare import ratio, spread
-from harness.decide.compare.ratio import Difference, Sample
-from harness.decide.compare.spread import Variance
+from harness.decide.compare import spread
+from harness.decide.compare.spread import Difference, Sample, Variance
 
 
 def test_two_samples_share_one_variance() -> None:
     """Means 0 and 0.1; variances 1e-4 and 4e-4 of 3 runs, 2.5e-4 together by 4 degrees of freedom."""
     a, b = Sample([0.0, 0.01, -0.01], [0.0] * 3), Sample([0.1, 0.12, 0.08], [0.0] * 3)
-    found = ratio.difference(a, b, pooled_of(a, b))
+    found = spread.difference(a, b, pooled_of(a, b))
     assert found.value == pytest.approx(0.1)
     assert found.se == pytest.approx(math.sqrt(2.5e-4 * 2 / 3))
     assert found.freedom == pytest.approx(4.0)
@@ -26,7 +25,7 @@ def test_two_samples_share_one_variance() -> None:
 def test_two_samples_whose_variances_differ_by_far_are_compared_by_welch() -> None:
     """Variances 1e-6 and 1e-2 of 3 runs, F = 10,000: se² = 0.010001/3, and 2 degrees of freedom."""
     a, b = Sample([0.0, 0.001, -0.001], [0.0] * 3), Sample([0.1, 0.2, 0.0], [0.0] * 3)
-    found = ratio.difference(a, b, pooled_of(a, b))
+    found = spread.difference(a, b, pooled_of(a, b))
     assert found.se == pytest.approx(math.sqrt(0.010001 / 3))
     assert found.freedom == pytest.approx(2.0, rel=1e-3)
 
@@ -43,24 +42,24 @@ def test_rounds_take_a_common_drift_out_from_four_on() -> None:
         Sample([x + 0.05 + e for x, e in zip(drift, (0.01, -0.01, 0.01, -0.01), strict=True)], [0.001] * 4),
     )
     between = pooled_of(a, b)
-    paired = ratio.difference(a, b, between, rounds=True)
+    paired = spread.difference(a, b, between, rounds=True)
     assert (paired.value, paired.freedom) == (pytest.approx(0.05), 3.0)
     assert paired.se == pytest.approx(math.sqrt(4e-4 / 3 / 4))
-    assert ratio.difference(a, b, between).se > 10 * paired.se
+    assert spread.difference(a, b, between).se > 10 * paired.se
     three = [Sample(each.values[:3], each.errors[:3]) for each in (a, b)]
-    assert ratio.difference(*three, between, rounds=True).se > 10 * paired.se, "below four rounds they are two samples"
+    assert spread.difference(*three, between, rounds=True).se > 10 * paired.se, "below four rounds they are two samples"
 
 
 def test_repeats_that_agree_by_luck_are_no_better_than_their_windows() -> None:
     lucky, other = Sample([0.0, 0.0, 0.0], [0.02] * 3), Sample([0.01] * 3, [0.02] * 3)
-    assert ratio.difference(lucky, other, Variance(0.0, 4.0)).se == pytest.approx(0.02 * math.sqrt(2 / 3))
+    assert spread.difference(lucky, other, Variance(0.0, 4.0)).se == pytest.approx(0.02 * math.sqrt(2 / 3))
 
 
 def test_without_repeats_runs_differ_as_is_usual() -> None:
     """3.4 % a run, of 3 degrees of freedom, less than the 5 % of one window: se² = 0.034² + 0.05², t = 3.1824."""
     between = spread.pooled([[{1.0: (0.0, 0.0)}], [{1.0: (0.1, 0.0)}]])
     assert not between.known
-    found = ratio.difference(Sample([0.0], [0.03]), Sample([0.1], [0.05]), between.run, known=between.known)
+    found = spread.difference(Sample([0.0], [0.03]), Sample([0.1], [0.05]), between.run, known=between.known)
     assert (found.se, found.freedom) == (pytest.approx(math.hypot(0.034, 0.05)), 3.0)
     assert (found.repeated, found.known) == (False, False)
     half = 3.1824 * math.hypot(0.034, 0.05)
@@ -129,17 +128,21 @@ def test_two_of_three_are_never_left_out() -> None:
 def test_a_run_s_mean_over_loads_keeps_what_its_levels_share() -> None:
     """Window errors of 1 % over 4 loads average to 0.5 %; FLOOR, 0.5 %, does not."""
     rates = {float(C): (math.log(C), 0.01) for C in (1, 2, 4, 8)}
-    found = ratio.over_loads([rates], [1.0, 2.0, 4.0, 8.0])
+    found = spread.over_loads([rates], [1.0, 2.0, 4.0, 8.0])
     assert found.values == pytest.approx([1.5 * math.log(2)])
     assert found.errors == pytest.approx([0.005 * math.sqrt(2)])
 
 
 def test_holm_stops_at_the_first_that_is_not_rejected() -> None:
-    assert [shown for _, shown in ratio.holm([0.04, 0.03, 0.001])] == [False, False, True]
-    assert [shown for _, shown in ratio.holm([0.04, 0.01])] == [True, True]
-    assert ratio.holm([]) == []
+    assert [shown for _, shown in spread.holm([0.04, 0.03, 0.001])] == [False, False, True]
+    assert [shown for _, shown in spread.holm([0.04, 0.01])] == [True, True]
+    assert spread.holm([]) == []
 
 
 def test_p_is_student_s() -> None:
     assert Difference(3.182446, 1.0, 3.0, repeated=True).p == pytest.approx(0.05, abs=1e-6)
     assert Difference(0.0, 1.0, 3.0, repeated=True).p == pytest.approx(1.0)
+
+
+def test_a_run_without_a_valid_level_has_no_load_in_common() -> None:
+    assert spread.aligned([{1.0: (0.0, 0.0), 4.0: (1.0, 0.0)}], [{}]) == [[{}], [{}]]

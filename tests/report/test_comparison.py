@@ -9,11 +9,9 @@ import msgspec
 import pytest
 
 from harness.data.views import Value
-from harness.decide.compare.comparison import Comparison, OddRun, Report, Spot, Stack
-from harness.decide.compare.crossover import Crossover, Lead
-from harness.decide.compare.equal import AtLimit, AtThroughput
+from harness.decide.compare.comparison import AtLimit, AtThroughput, Comparison, OddRun, Report, Spot, Stack
 from harness.decide.compare.fairness import Row
-from harness.decide.compare.pairs import LevelRatio, Pair, Ratio
+from harness.decide.compare.pairs import Crossover, Lead, LevelRatio, Pair, Ratio
 from harness.decide.compare.runs import Load
 from harness.report import comparison, comparison_answer, markdown, page
 from tests.builders import summaries

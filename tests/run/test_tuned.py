@@ -14,7 +14,7 @@ from harness.base.errors import HarnessError
 from harness.decide import tuning
 from harness.decide.tuning import Setting
 from harness.run import tuned
-from harness.run.stacks import shipped
+from harness.run.stacks import command
 from harness.spec import reading
 from harness.spec.recipe import Stack, StackSpec
 from harness.spec.scenario import Scenario
@@ -25,7 +25,7 @@ SHORT = ["--input-tokens", "32", "--output-tokens", "16", "--quiet"]
 
 
 def stack(name: str) -> Stack:
-    (found,) = shipped.stacks([StackSpec(recipe=name)])
+    (found,) = command.stacks([StackSpec(recipe=name)])
     return found
 
 
@@ -40,7 +40,7 @@ def begun(*tries: str, goal: tuning.Goal = "plateau", recipe: str = "vllm", **se
 
 def words(option: str, value: str, recipe: str = "vllm") -> str:
     made = tuned.with_setting(stack(recipe), Setting({option: value}), scenario())
-    return " ".join(tuned.endpoint.command(made, "m", 8000, composed=False).words)
+    return " ".join(tuned.endpoint.command(made, "m", iter([8000]), composed=False)[0].words)
 
 
 @pytest.mark.parametrize(

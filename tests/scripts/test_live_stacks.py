@@ -21,7 +21,7 @@ import stacks  # noqa: E402  # its folder is a line above
 
 from harness.cli.stacks import campaign_of  # noqa: E402
 from harness.run import stacked  # noqa: E402
-from harness.run.stacks import shipped  # noqa: E402
+from harness.run.stacks import command  # noqa: E402
 from harness.spec.scenario import Target  # noqa: E402
 
 
@@ -39,7 +39,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def commands(written: Path, name: str) -> dict[str, list[str]]:
     scenario, campaign = campaign_of(str(written / f"stacks/live-{name}.toml"))
     scenario = msgspec.structs.replace(scenario, target=Target(model=str(written / "model")))
-    chosen = shipped.stacks(campaign.stacks)
+    chosen = command.stacks(campaign.stacks)
     assert stacked.plan(scenario, chosen, campaign.claims, composed=False).cells
     return {name: made.words for name, made in stacked.printed(scenario, chosen, composed=False)}
 

@@ -54,7 +54,7 @@ REFUSED = {
     "one; give --duration and no --levels, or leave it out",
     "--knee-share 0.5": "--knee-share: it is the load of a soak without one; give --duration and no --levels, or leave "
     "it out",
-    "--host-cpus 0,1": "--host-cpus: it is used with gpu = host only; give --gpu host",
+    "--url sim: --host-cpus 0,1": "--host-cpus: it is used with gpu = host only; give --gpu host",
     "--levels 8 --max-concurrency 64": "--max-concurrency: it bounds a search, and --levels leaves nothing to search; "
     "leave one of them out",
 }

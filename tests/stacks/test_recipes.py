@@ -16,7 +16,7 @@ from harness.cli import cli
 from harness.cli.stacks import campaign_of
 from harness.results.levelmap import FOLDER
 from harness.run import stacked
-from harness.run.stacks import command, endpoint, shipped
+from harness.run.stacks import command, endpoint
 from harness.spec import ready, recipe
 from harness.spec.recipe import Settings, StackSpec
 from harness.spec.scenario import Target
@@ -26,17 +26,17 @@ OF_A_GPU = ("vllm", "sglang", "tgi", "tensorrt-llm", "triton", "llama-server", "
 
 
 def test_there_is_a_recipe_for_each_of_the_servers_that_people_run() -> None:
-    assert set(OF_A_GPU) | {"deepspeed-mii", "sim"} == set(shipped.names())
+    assert {*OF_A_GPU, "deepspeed-mii", "sim", "vllm-pools", "sglang-pools"} == set(command.names())
 
 
 @pytest.mark.parametrize("name", OF_A_GPU)
 def test_a_shipped_recipe_takes_its_settings_here_and_by_its_compose_file(name: str) -> None:
-    (stack,) = shipped.stacks([StackSpec(recipe=name)])
+    (stack,) = command.stacks([StackSpec(recipe=name)])
     assert not stack.own
-    made = command.local(stack, "/models/m", 8123)
+    (made,) = command.local(stack, "/models/m", iter([8123]))
     assert any("8123" in word for word in made.words)
     assert any("/models/m" in word for word in made.words)
-    file = shipped.compose_file(stack.recipe)
+    file = command.compose_file(stack.recipe)
     assert file.is_file()
     composed = command.composed(stack, "/models/m", 8123, str(file))
     assert composed.env["PORT"] == "8123"
@@ -49,16 +49,16 @@ def test_a_compose_file_gets_the_model_s_folder_by_its_whole_path(
     """Compose would look for a relative one beside its own file."""
     (tmp_path / "models" / "m").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    (stack,) = shipped.stacks([StackSpec(recipe="vllm")])
+    (stack,) = command.stacks([StackSpec(recipe="vllm")])
     for model in ("models/m", "./models/m", str(tmp_path / "models" / "m")):
-        made = endpoint.command(stack, model, 8123, composed=True)
+        (made,) = endpoint.command(stack, model, iter([8123]), composed=True)
         assert made.env["MODEL"] == str((tmp_path / "models" / "m").resolve())
 
 
 @pytest.mark.parametrize("name", ["vllm-0.9", "a.b_c", "Z", "0..9"])
 def test_every_name_of_a_stack_makes_a_name_that_compose_takes(name: str) -> None:
     assert FOLDER.fullmatch(name)
-    (shipped_stack,) = shipped.stacks([StackSpec(recipe="vllm")])
+    (shipped_stack,) = command.stacks([StackSpec(recipe="vllm")])
     stack = msgspec.structs.replace(shipped_stack, spec=StackSpec(recipe="vllm", name=name))
     words = command.composed(stack, "/models/m", 8123, "compose.yaml").words
     assert re.fullmatch(r"[a-z0-9][a-z0-9_-]*", words[words.index("--project-name") + 1])
@@ -66,11 +66,11 @@ def test_every_name_of_a_stack_makes_a_name_that_compose_takes(name: str) -> Non
 
 @pytest.mark.parametrize("name", OF_A_GPU)
 def test_no_brace_is_left_in_a_command(name: str) -> None:
-    found = shipped.shipped(name)
+    found = command.shipped(name)
     names = [key for key in found.flags if "=" not in key]
     settings = {key: ("auto" if "dtype" in key else 4) for key in names}
     spec = StackSpec(recipe=name, name=name, **settings)  # type: ignore[arg-type]
-    words = command.local(recipe.Stack(spec=spec, recipe=found), "m", 1).words
+    words = command.local(recipe.Stack(spec=spec, recipe=found), "m", iter([1]))[-1].words
     assert [word for word in words if "{" in word] == []
 
 
@@ -78,7 +78,7 @@ def test_a_setting_without_a_flag_is_refused_with_the_way_out() -> None:
     stack = recipes.stack("sim")
     wanted = recipe.Stack(spec=StackSpec(recipe="sim", name="sim", tp=2), recipe=stack.recipe)
     with pytest.raises(HarnessError, match=r"no flag for tp = 2.*flags\.tp"):
-        command.local(wanted, "m", 1)
+        command.local(wanted, "m", iter([1]))
 
 
 def test_a_model_file_is_the_only_one_of_its_kind_in_the_folder(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_recipe_that_is_none_is_refused_in_one_line(text: str, message: str, t
 def test_stacks_have_names_of_their_own_that_can_name_folders(tmp_path: Path) -> None:
     own = tmp_path / "mine.toml"
     own.write_text(recipes.toml(["serve"]))
-    found = shipped.stacks([StackSpec(recipe=str(own)), StackSpec(recipe="sim", name="two")])
+    found = command.stacks([StackSpec(recipe=str(own)), StackSpec(recipe="sim", name="two")])
     assert [(stack.spec.name, stack.own) for stack in found] == [("mine", True), ("two", False)]
     for specs, message in (
         ([], "no stack to run"),
@@ -121,7 +121,7 @@ def test_stacks_have_names_of_their_own_that_can_name_folders(tmp_path: Path) ->
         ([StackSpec(recipe="sim", name="../up")], "cannot name a stack"),
     ):
         with pytest.raises(HarnessError, match=message):
-            shipped.stacks(specs)
+            command.stacks(specs)
 
 
 def test_secrets_of_a_command_are_not_stored_and_then_it_cannot_be_resumed() -> None:
@@ -156,10 +156,9 @@ def test_a_campaign_s_tables_are_split_from_its_scenario() -> None:
 
 
 @pytest.mark.parametrize("name", [each.name for each in ready.campaigns()])
-def test_a_ready_campaign_has_a_claim_and_commands(name: str) -> None:
+def test_a_ready_campaign_has_commands(name: str) -> None:
     scenario, campaign = campaign_of(name)
-    assert campaign.claims
-    stacks = shipped.stacks(campaign.stacks)
+    stacks = command.stacks(campaign.stacks)
     served = msgspec.structs.replace(scenario, target=Target(model="/models/m"))
     made = stacked.plan(served, stacks, campaign.claims, composed=False)
     assert len(made.cells) == scenario.ramp.repeat * len(stacks) >= 6
@@ -168,8 +167,8 @@ def test_a_ready_campaign_has_a_claim_and_commands(name: str) -> None:
 
 def test_settings_are_names_of_flags() -> None:
     known = {field for field in Settings.__struct_fields__ if field != "gpus"}
-    for name in shipped.names():
-        assert {key.partition("=")[0] for key in shipped.shipped(name).flags} <= known
+    for name in command.names():
+        assert {key.partition("=")[0] for key in command.shipped(name).flags} <= known
 
 
 ENGINES = Path(__file__).parents[1] / "data" / "engines"
@@ -178,7 +177,7 @@ ENGINES = Path(__file__).parents[1] / "data" / "engines"
 @pytest.mark.parametrize("name", sorted(path.stem for path in ENGINES.glob("*.txt")))
 def test_a_recipe_uses_options_that_its_engine_has_today(name: str) -> None:
     known = set((ENGINES / f"{name}.txt").read_text().split("\n"))
-    found = shipped.shipped(name)
+    found = command.shipped(name)
     words = [*found.command, *(word for words in found.flags.values() for word in words)]
     used = {word for word in words if word.startswith("--")}
     assert used

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.run.stacks import endpoint, server
+from harness.run.stacks import endpoint
 from harness.run.stacks.command import Command
 from tests.builders import recipes
 
@@ -88,7 +88,7 @@ def test_a_command_that_is_not_there_and_a_server_that_is_never_ready_are_errors
 
 @pytest.mark.slow
 def test_only_the_end_of_a_log_is_kept() -> None:
-    with server.running(Command(words=[sys.executable, "-c", PRINTS]), stop_s=1.0) as found:
+    with endpoint.owned(Command(words=[sys.executable, "-c", PRINTS]), stop_s=1.0) as found:
         time.sleep(0.5)
     assert found.log.endswith("the last\n")
     assert len(found.log) <= 64 << 10
@@ -97,7 +97,7 @@ def test_only_the_end_of_a_log_is_kept() -> None:
 @pytest.mark.slow
 def test_a_server_that_ignores_the_signal_is_ended_all_the_same() -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    with server.running(Command(words=[sys.executable, "-c", deaf]), stop_s=0.3) as found:
+    with endpoint.owned(Command(words=[sys.executable, "-c", deaf]), stop_s=0.3) as found:
         pid = found.pid
         time.sleep(0.3)
     assert pid is not None
@@ -108,7 +108,7 @@ def test_a_server_that_ignores_the_signal_is_ended_all_the_same() -> None:
 def test_a_server_runs_on_the_cores_that_it_is_given() -> None:
     core = max(os.sched_getaffinity(0))
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
-    with server.running(Command(words=[sys.executable, "-c", code]), stop_s=1.0, cpus=[core]) as found:
+    with endpoint.owned(Command(words=[sys.executable, "-c", code]), stop_s=1.0, cpus=[core]) as found:
         while not found.over:
             time.sleep(0.05)
     assert found.log == f"[{core}]\n"
@@ -117,7 +117,7 @@ def test_a_server_runs_on_the_cores_that_it_is_given() -> None:
 @pytest.mark.slow
 def test_what_ends_the_server_in_order_runs_the_cleanup(tmp_path: Path) -> None:
     cleanup = [sys.executable, "-c", f"open({str(tmp_path / 'cleaned')!r}, 'w')"]
-    with server.running(Command(words=[sys.executable, "-c", PRINTS], cleanup=cleanup), stop_s=1.0):
+    with endpoint.owned(Command(words=[sys.executable, "-c", PRINTS], cleanup=cleanup), stop_s=1.0):
         pass
     assert (tmp_path / "cleaned").exists()
 

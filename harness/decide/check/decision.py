@@ -3,7 +3,7 @@
 One run's figure has the interval of its summary. A percentile against a limit is decided by attainment, as an SLO is
 (`analysis.slo`): the share of requests within it. Error rates are counts, by Wilson's score. Several runs of one side
 (folders, or repeats of one folder) are a sample: Student's t on their mean. Against a baseline the runs of both sides
-make a ratio, as in `decide.compare.ratio`. One run a side decides of throughput what the usual spread between runs
+make a ratio, as in `decide.compare.spread`. One run a side decides of throughput what the usual spread between runs
 allows, and nothing of other figures. A figure that is open above, or provisional, can meet what it is at least.
 """
 
@@ -43,7 +43,7 @@ from harness.decide.check.sides import (
     void,
     within_run,
 )
-from harness.decide.compare import comparison, fairness, ratio, spread
+from harness.decide.compare import comparison, fairness, spread
 from harness.decide.compare.comparison import OddRun
 from harness.decide.compare.pairs import Ratio, alternate
 from harness.spec.work import Unit
@@ -356,7 +356,7 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
             own_side = "the baseline: " if side is under.kept_baseline else ""
             return _of_least(made, wanted, under, lacking, own_side)
         sides.append([{float(i): in_logarithms(each) for i, each in enumerate(own)} for own in found])
-    samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
+    samples = [spread.over_loads(side, list(side[0])) if len(loads) > 1 else spread.at_load(side, 0) for side in sides]
     means = [sample.mean for sample in samples]
     made = msgspec.structs.replace(made, value=means[1], baseline=means[0])
     of_throughput = made.figure in _THROUGHPUT
@@ -366,8 +366,8 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     between = of_figure.run if made.at is None else of_figure.at(0.0)
     if of_throughput and of_figure.known and wanted.at is None:  # a figure of the curve, which all levels make
         shared = spread.pooled([[each.run.throughput() for each in side] for side in both])
-        between = ratio.of_figure(between, shared.run, math.fsum(sample.own for sample in samples) / 2)
-    apart = ratio.difference(
+        between = spread.of_figure(between, shared.run, math.fsum(sample.own for sample in samples) / 2)
+    apart = spread.difference(
         samples[0],
         samples[1],
         between,

@@ -2,24 +2,28 @@
 
 Two stacks are ordered by their throughput over all loads that every run of both has, unless their order changes with
 the load. Pairs are judged together (Holm). `knee compare` writes a `Report` of one comparison a workload.
+
+Requests in flight are no measure of demand: a faster stack answers more requests with the same number of them. So
+latencies are compared where stacks deliver the same tokens, and throughputs where they keep the same limit, on straight
+lines in logarithms between two levels; beyond the levels nothing is said.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from harness.analysis import curve
 from harness.analysis.points import pool
-from harness.analysis.stats import t_quantile
+from harness.analysis.stats import known_mean, t_quantile
 from harness.base.errors import HarnessError
 from harness.data.summary import Curve
 from harness.data.views import Value
-from harness.decide.compare import equal, fairness, pairs, spread
-from harness.decide.compare.equal import AtLimit, AtThroughput
+from harness.decide.compare import fairness, pairs, spread
 from harness.decide.compare.fairness import Row
 from harness.decide.compare.pairs import Pair
 from harness.decide.compare.runs import Load, Run
@@ -142,8 +146,8 @@ def compare(
         unknown=[row.name for row in table if row.state == fairness.UNKNOWN],
         forced=forced and bool(fatal),
         pairs=pairs.judged(kept, fits, refused=bool(fatal) and not forced),
-        at_throughput=equal.at_throughput(loads),
-        at_limits=equal.at_limits(loads),
+        at_throughput=at_throughput(loads),
+        at_limits=at_limits(loads),
     )
 
 
@@ -215,8 +219,8 @@ def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddR
         single_stream_tokens_per_s=_widened(fitted.single_stream_tokens_per_s, shared),
     )
     plateau = fitted.plateau_tokens_per_s.value
-    ceiling = _mean(run.ceiling or None for run in runs)
-    predicted = _mean(run.predicted_plateau or None for run in runs)
+    ceiling = known_mean(run.ceiling or None for run in runs)
+    predicted = known_mean(run.predicted_plateau or None for run in runs)
     return Stack(
         label=runs[0].label,
         places=[run.place for run in runs],
@@ -228,8 +232,8 @@ def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddR
         of_ceiling=plateau / ceiling if plateau and ceiling else None,
         seats=" / ".join(dict.fromkeys(run.facts.seats for run in runs if run.facts.seats)) or None,
         of_predicted=plateau / predicted if plateau and predicted else None,
-        start_to_ready_s=_mean(run.start_to_ready_s for run in runs),
-        first_answer_s=_mean(run.first_answer_s for run in runs),
+        start_to_ready_s=known_mean(run.start_to_ready_s for run in runs),
+        first_answer_s=known_mean(run.first_answer_s for run in runs),
         simulated=any(run.simulated for run in runs),
         lacks=list(dict.fromkeys(lack for run in runs for lack in run.lacks)),
         odd=odd,
@@ -250,7 +254,122 @@ def _widened(value: Value, shared: float) -> Value:
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+# ---- At the same throughput, and at the same latency -----------------------------------------------------------------
+
+
+Points: TypeAlias = Sequence[tuple[float, float]]  # throughput and latency of each level, by rising load
+FIGURES = ("ttft_p50_s", "itl_mean_s")
+_SHARES = (0.25, 0.5, 0.75, 0.9)  # of the throughput that every stack reaches
+_GRID = (1.0, 2.0, 5.0)  # of limits, in each power of ten
+_LIMITS = 3  # of each figure
+
+
+class AtThroughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Latencies where each stack delivers so many tokens a second; seconds, in the order of the stacks."""
+
+    tokens_per_s: float
+    ttft_p50_s: list[float | None]
+    itl_mean_s: list[float | None]
+
+
+class AtLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """The most tokens a second that each stack delivers within a limit; `open`: no level of it misses the limit."""
+
+    figure: str
+    limit_s: float
+    tokens_per_s: list[float | None]
+    open: list[bool]
+
+
+def at_throughput(stacks: Sequence[Sequence[Load]]) -> list[AtThroughput]:
+    """Return the latencies at shares of the throughput that all stacks reach; none where one has no levels."""
+    points = {name: [_points(loads, name) for loads in stacks] for name in FIGURES}
+    tops = [max((X for name in FIGURES for X, _ in points[name][i]), default=0.0) for i in range(len(stacks))]
+    reached = min(tops, default=0.0)
+    rows = [
+        AtThroughput(
+            tokens_per_s=share * reached,
+            **{name: [latency_at(each, share * reached) for each in points[name]] for name in FIGURES},
+        )
+        for share in _SHARES
+        if reached
+    ]
+    return [row for row in rows if any(_known(getattr(row, name)) for name in FIGURES)]
+
+
+def at_limits(stacks: Sequence[Sequence[Load]]) -> list[AtLimit]:
+    """Return the throughput within a few limits that tell the stacks apart: each is kept and missed by levels."""
+    out = []
+    for name in FIGURES:
+        points = [_points(loads, name) for loads in stacks]
+        if not all(points):
+            continue
+        low, high = max(each[0][1] for each in points), max(latency for each in points for _, latency in each)
+        for limit in _between(low, high)[:_LIMITS]:
+            found = [throughput_within(each, limit) for each in points]
+            tokens, unbounded = [each[0] for each in found], [each[1] for each in found]
+            if _known(tokens):
+                out.append(AtLimit(figure=name, limit_s=limit, tokens_per_s=tokens, open=unbounded))
+    return out
+
+
+def _known(values: Sequence[float | None]) -> bool:
+    return sum(value is not None for value in values) > 1
+
+
+def _between(low: float, high: float) -> list[float]:
+    """Return round limits between two latencies, rising.
+
+    >>> _between(0.013, 0.21)
+    [0.02, 0.05, 0.1, 0.2]
+    """
+    if not 0 < low < high:
+        return []
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [limit for power in powers for each in _GRID if low <= (limit := round(each * 10.0**power, 9)) < high]
+
+
+def _points(loads: Sequence[Load], name: str) -> Points:
+    """Return each load's throughput and latency, geometric means of its runs."""
+    found: dict[float, list[tuple[float, float]]] = {}
+    for each in loads:
+        latency = getattr(each, name)
+        if not each.open_loop and each.tokens_per_s and latency:
+            found.setdefault(each.load, []).append((each.tokens_per_s, latency))
+    return [(_middle([X for X, _ in own]), _middle([s for _, s in own])) for _, own in sorted(found.items())]
+
+
+def _middle(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def latency_at(points: Points, X: float) -> float | None:
+    """Return the latency at the lowest load that delivers a throughput; None where no two levels hold it.
+
+    >>> latency_at([(100.0, 0.01), (200.0, 0.02), (200.0, 0.5)], 150.0)
+    0.015
+    """
+    for (low, before), (high, after) in itertools.pairwise(points):
+        if low <= X <= high and low < high:
+            share = math.log(X / low) / math.log(high / low)
+            return round(math.exp(math.log(before) + share * math.log(after / before)), 12)
+    return None
+
+
+def throughput_within(points: Points, limit: float) -> tuple[float | None, bool]:
+    """Return the throughput up to which a latency keeps a limit, and whether no level misses it.
+
+    >>> throughput_within([(100.0, 0.01), (400.0, 0.04)], 0.02), throughput_within([(100.0, 0.01)], 0.02)
+    ((200.0, False), (100.0, True))
+    """
+    best: float | None = None
+    for i, (X, latency) in enumerate(points):
+        if latency > limit:
+            if i == 0:
+                return None, False
+            low, before = points[i - 1]
+            share = math.log(limit / before) / math.log(latency / before)
+            between = math.exp(math.log(low) + share * math.log(X / low))
+            return round(max(best or 0.0, between), 9), False
+        best = max(best or 0.0, X)
+    return best, True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +15,7 @@ from harness.predict.catalog import short
 from harness.spec.scenario import workload_digest
 
 KNEE = "knee"
+TOGETHER = "together"  # prefill and decode, on the same servers
 _NO_SETTINGS = ("host", "port", "model", "served-model-name", "alias", "api-key", "download-dir", "log-level")
 _MEASURED = (
     "num_gpu_blocks",
@@ -38,6 +40,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     precision: str | None = None
     kv_dtype: str | None = None
     tp: str | None = None
+    pools: str = TOGETHER  # servers of each pool, by its name
     max_num_seqs: str | None = None
     seats: str | None = None  # the same as it was measured
     engine: str | None = None
@@ -70,6 +73,7 @@ def of_run(manifest: Manifest, summary: Summary) -> Facts:
         precision=_precision(hardware.dtype, assumed),
         kv_dtype=hardware.kv_dtype or manifest.cache_config.get("cache_dtype"),
         tp=None if hardware.tp is None and manifest.gpus != 1 else str(hardware.tp or 1),
+        pools=_pools(manifest.scenario.target.pool_metrics or ()),
         max_num_seqs=None if seqs is None else str(seqs),
         seats=f"{seats.value:.3g} (measured)" if seats and seats.value else None,
         engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
@@ -85,6 +89,16 @@ def _flags(manifest: Manifest) -> dict[str, str]:
         return {name: value for name, value in flags_of(manifest.stack.command).items() if name not in _NO_SETTINGS}
     known = manifest.cache_config.items()
     return {name: value for name, value in known if name not in _MEASURED and name != "engine" and name[0] != "_"}
+
+
+def _pools(servers: Iterable[str]) -> str:
+    """Return how many servers each pool has, by their names.
+
+    >>> _pools(["prefill 1", "prefill 2", "decode"])
+    '2 prefill, 1 decode'
+    """
+    count = Counter(name.rstrip("0123456789 ") or name for name in servers)
+    return ", ".join(f"{n} {name}" for name, n in count.items()) or TOGETHER
 
 
 def flags_of(command: Sequence[str]) -> dict[str, str]:

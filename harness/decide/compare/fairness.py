@@ -11,14 +11,15 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from harness.analysis.stats import wilson
+from harness.analysis.stats import known_mean, wilson
 from harness.base.errors import HarnessError
 from harness.data.views import Estimate
+from harness.decide.compare import facts
 from harness.decide.compare.runs import Answers, Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
@@ -46,7 +47,7 @@ _METHOD = {  # rows of how it was measured, that may differ
     "transport": ("transport", "they cost the client unlike"),
 }
 _CACHED, _CHUNKED = 0.05, 0.05  # from which on two shares of cached prompts, and two numbers of tokens a chunk, differ
-VARIED = ("engine", "precision", "kv-dtype", "tp", "max-num-seqs", "start")  # rows, named like their facts
+VARIED = ("engine", "precision", "kv-dtype", "tp", "pools", "max-num-seqs", "start")  # rows, named like their facts
 
 
 def varied(text: str | None) -> frozenset[str]:
@@ -75,10 +76,9 @@ def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = (), *, answers
     found += [_answers(stacks)] if answers else []
     found += [_row(name, name.replace("-", "_"), stacks, allowed=not vary or name in vary) for name in VARIED]
     found = [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
-    return [
-        *found,
-        *filter(None, (make(stacks) for make in (_flags, _cached, _chunked, _template, _errors, lost_loads))),
-    ]
+    found = [row for row in found if row.name != "pools" or {*row.values} != {facts.TOGETHER}]
+    more = [_flags(stacks), *(_on_average(each, stacks) for each in _MEANS), _errors(stacks), lost_loads(stacks)]
+    return [*found, *filter(None, more)]
 
 
 def differing(table: Sequence[Row]) -> list[Row]:
@@ -138,36 +138,34 @@ def _flags(stacks: Sequence[Sequence[Run]]) -> Row | None:
     return Row(name="flags", values=list(values), state=ALLOWED)
 
 
-def _cached(stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Compare the prompt tokens that came from a cache."""
-    shares = [_mean(run.cached for run in runs) for runs in stacks]
-    known = [share for share in shares if share is not None]
+class _Mean(NamedTuple):
+    """A row of what the runs of each stack have on average."""
+
+    name: str
+    of: Callable[[Run], float | None]
+    text: str
+    apart: Callable[[Sequence[float]], bool]
+    why: str = ""  # it matters where they are apart
+
+
+_MEANS = (
+    _Mean("prompts from cache", lambda run: run.cached, "{:.1%}", lambda x: max(x) - min(x) > _CACHED,
+          "cached prompt tokens cost no prefill"),
+    _Mean("tokens a chunk", lambda run: run.tokens_per_chunk, "{:.3g}", lambda x: _apart(x) > _CHUNKED,
+          "gaps between chunks are not gaps between tokens"),
+    _Mean("template", lambda run: run.template_tokens, "{:g} tokens", lambda x: len({*x}) > 1),
+)  # fmt: skip
+
+
+def _on_average(of: _Mean, stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Compare the means of what some run has; None where none has it."""
+    each = [known_mean(of.of(run) for run in runs) for runs in stacks]
+    known = [mean for mean in each if mean is not None]
     if not any(known):
         return None
-    apart = max(known) - min(known) > _CACHED
-    values = [None if share is None else f"{share:.1%}" for share in shares]
-    why = "cached prompt tokens cost no prefill" if apart else ""
-    return Row(name="prompts from cache", values=list(values), state=ALLOWED if apart else EQUAL, why=why)
-
-
-def _chunked(stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Compare how many tokens a chunk carries."""
-    each = [_mean(run.tokens_per_chunk for run in runs) for runs in stacks]
-    if not any(each):
-        return None
-    apart = _apart(each) > _CHUNKED
-    why = "gaps between chunks are not gaps between tokens" if apart else ""
-    values = [None if mean is None else f"{mean:.3g}" for mean in each]
-    return Row(name="tokens a chunk", values=list(values), state=ALLOWED if apart else EQUAL, why=why)
-
-
-def _template(stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Compare what the chat template adds to a prompt."""
-    each = [_mean(run.template_tokens for run in runs) for runs in stacks]
-    if not any(each):
-        return None
-    values = [None if mean is None else f"{mean:g} tokens" for mean in each]
-    return Row(name="template", values=list(values), state=EQUAL if len(set(each) - {None}) == 1 else ALLOWED)
+    apart = of.apart(known)
+    values = [None if mean is None else of.text.format(mean) for mean in each]
+    return Row(name=of.name, values=values, state=ALLOWED if apart else EQUAL, why=of.why if apart else "")
 
 
 def _errors(stacks: Sequence[Sequence[Run]]) -> Row | None:
@@ -182,11 +180,6 @@ def _errors(stacks: Sequence[Sequence[Run]]) -> Row | None:
     values = [f"{failed:,} of {n:,} requests" if n else None for failed, n in counts]
     why = "one stack fails more often" if apart else ""
     return Row(name="errors", values=values, state=ALLOWED if apart else EQUAL, why=why)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 def _joined(values: Sequence[str | None]) -> str | None:

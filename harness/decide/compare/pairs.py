@@ -1,24 +1,161 @@
 """Two stacks over their common loads: who is faster, at which loads, and what would settle it.
 
-The variance between runs is pooled over all stacks (`spread`). The order changes with the load where both stacks are
-shown to be ahead, each at loads of its own, or where the curves cross (`crossover`).
+The variance between runs is pooled over all stacks (`spread`). The order changes with the load where the curves cross:
+they are drawn from the fits' own posteriors (`analysis.curve`), each draw with a factor that all levels share, as
+uncertain as the runs differ; nearly all draws have one stack ahead at the lowest common load and the other at the
+highest. The interval is of the last change of order in each draw. Where the curves do not show it, the levels may: each
+stack is ahead at loads of its own, all loads judged together.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from harness.analysis import curve
-from harness.decide.compare import crossover, ratio, spread
-from harness.decide.compare.crossover import Crossover
-from harness.decide.compare.ratio import ALPHA, Difference
+from harness.analysis.curve import Fit, interval, throughput
+from harness.analysis.points import Point
+from harness.analysis.table import Floats
+from harness.data.views import Value
+from harness.decide.compare import spread
 from harness.decide.compare.runs import Run
-from harness.decide.compare.spread import Rates, Spread, Variance
+from harness.decide.compare.spread import ALPHA, Difference, Rates, Spread, Variance
+
+SURE = 0.975  # of the draws, at each end
+_PLACES = 400  # along the loads
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """How far a stack is ahead, by the geometric mean over its loads."""
+
+    stack: str
+    times: float
+    loads: list[float]
+
+
+class Crossover(msgspec.Struct, frozen=True, kw_only=True):
+    """The order below and above a load, requests in flight."""
+
+    at: Value
+    below: str  # the faster stack there
+    above: str
+    leads: list[Lead] = []  # of the stack below and of that above, where levels lie outside the interval
+
+
+def crossing(
+    names: tuple[str, str],
+    fits: tuple[Fit, Fit],
+    points: tuple[Sequence[Point], Sequence[Point]],
+    apart: Difference,
+    by_load: Mapping[float, Difference],
+) -> Crossover | None:
+    """Return where the second of two stacks overtakes the first, or falls behind; None where that is not shown.
+
+    `apart`: their overall difference, whose error is what all levels share. `by_load`: the difference at each load.
+    """
+    shown = {load: each.value for load, each in by_load.items() if each.p < ALPHA / len(by_load)}
+    between = _between(shown)
+    of_curves = _of_curves(fits, points, apart)
+    if of_curves is None and between is None:
+        return None
+    if of_curves is None or (between is not None and not _overlap(of_curves.ends, between.ends)):
+        assert between is not None
+        of_curves = between
+    low, high = of_curves.ends
+    before, after = names if of_curves.rises else reversed(names)
+    every = {load: each.value for load, each in by_load.items()}
+    sign = 1.0 if of_curves.rises else -1.0
+    leads = [
+        lead
+        for name, side, own in ((before, -sign, lambda load: load <= low), (after, sign, lambda load: load >= high))
+        if (lead := _lead(name, shown, side, own) or _lead(name, every, side, own)) is not None
+    ]
+    return Crossover(at=Value(of_curves.at, (low, high)), below=before, above=after, leads=leads)
+
+
+class _Crossing(NamedTuple):
+    at: float
+    ends: tuple[float, float]
+    rises: bool  # the second stack is ahead above it
+
+
+def _overlap(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1]
+
+
+def _lead(name: str, known: Mapping[float, float], side: float, own: Callable[[float], bool]) -> Lead | None:
+    """Return how far a stack is ahead at its loads; None where it is at none of them."""
+    ahead = {load: value * side for load, value in known.items() if own(load) and value * side > 0}
+    if not ahead:
+        return None
+    return Lead(name, math.exp(math.fsum(ahead.values()) / len(ahead)), sorted(ahead))
+
+
+def _between(shown: Mapping[float, float]) -> _Crossing | None:
+    """Return the measured loads between which the order changes for the last time, of those where it is shown.
+
+    >>> _between({1.0: -0.5, 4.0: -0.2, 16.0: 0.3, 32.0: 0.4})
+    _Crossing(at=8.0, ends=(4.0, 16.0), rises=True)
+    """
+    loads = sorted(shown)
+    if not loads or (shown[loads[0]] > 0) == (shown[loads[-1]] > 0):
+        return None
+    rises = shown[loads[-1]] > 0
+    low = max(load for load in loads if (shown[load] > 0) != rises)
+    high = min(load for load in loads if load > low)
+    return _Crossing(math.sqrt(low * high), (low, high), rises)
+
+
+def _of_curves(
+    fits: tuple[Fit, Fit], points: tuple[Sequence[Point], Sequence[Point]], apart: Difference, seed: int = 0
+) -> _Crossing | None:
+    """Return where the curves cross; None where nearly all of their draws do not agree on the order at both ends."""
+    a, b = fits
+    if a.draws is None or b.draws is None:
+        return None
+    loads = [[point.in_flight or point.concurrency for point in each] for each in points]
+    low, high = max(map(min, loads)), min(map(max, loads))
+    if not low < high:
+        return None
+    N = np.geomspace(low, high, _PLACES)
+    n = min(len(a.draws.hinge), len(b.draws.hinge))
+    rng = np.random.default_rng(seed)
+    error = rng.normal(size=n) if np.isinf(apart.freedom) else rng.standard_t(apart.freedom, n)
+    ahead = np.log(b.draws.throughput(N)[:n] / a.draws.throughput(N)[:n]) + (apart.se * error)[:, None]
+    first, last = ahead[:, 0] > 0, ahead[:, -1] > 0
+    rises = float(np.mean(last)) >= SURE and float(np.mean(~first)) >= SURE
+    falls = float(np.mean(~last)) >= SURE and float(np.mean(first)) >= SURE
+    if not rises and not falls:
+        return None
+    turned = ahead[(last if rises else ~last) & (~first if rises else first)]
+    low_end, high_end = interval(_last_change(turned, N))
+    best = np.log(throughput(b.curve, N) / throughput(a.curve, N))[None]
+    middle = _last_change(best, N) if (best[0, 0] > 0) != (best[0, -1] > 0) else np.median(_last_change(turned, N))
+    at = float(np.clip(np.ravel(middle)[0], low_end, high_end))
+    return _Crossing(at, (low_end, high_end), rises)
+
+
+def _last_change(ahead: Floats, N: Floats) -> Floats:
+    """Return where each row changes its sign for the last time, between two places by straight lines; shape [rows].
+
+    >>> float(_last_change(np.array([[-1.0, 1.0, 3.0]]), np.array([1.0, 4.0, 5.0]))[0])     # half way, in ln N
+    2.0
+    """
+    sign = ahead > 0
+    index = ahead.shape[1] - 2 - np.argmax((sign[:, 1:] != sign[:, :-1])[:, ::-1], axis=1)
+    rows = np.arange(len(ahead))
+    before, after = ahead[rows, index], ahead[rows, index + 1]
+    share = before / (before - after)
+    return np.asarray(np.exp(np.log(N[index]) * (1 - share) + np.log(N[index + 1]) * share))
+
+
+# ---- two stacks -----------------------------------------------------------------------------
+
 
 Outcome: TypeAlias = Literal[
     "faster", "turns_over", "no_difference", "too_few_repeats", "too_uncertain", "no_common_load", "refused"
@@ -39,7 +176,7 @@ class Ratio(msgspec.Struct, frozen=True):
     @property
     def uncertain(self) -> bool:
         """Whether the interval says nothing, so that it is not shown."""
-        return self.ci95[1] > ratio.UNCERTAIN * self.ci95[0]
+        return self.ci95[1] > spread.UNCERTAIN * self.ci95[0]
 
 
 class LevelRatio(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,14 +217,14 @@ def judged(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *
         for a, b in itertools.combinations(groups, 2)
     }
     known = {pair: two.apart for pair, two in found.items() if two.apart is not None}
-    alphas = dict(zip(known, ratio.holm([each.p for each in known.values()]), strict=True))
+    alphas = dict(zip(known, spread.holm([each.p for each in known.values()]), strict=True))
     out = []
     for (a, b), two in found.items():
         if two.apart is None:
             out.append(Pair(a=a, b=b, outcome="refused" if refused else "no_common_load"))
             continue
         points = [[point for run in groups[label] for point in run.points] for label in (a, b)]
-        turned = crossover.find((a, b), (fits[a], fits[b]), (points[0], points[1]), two.apart, two.by_load)
+        turned = crossing((a, b), (fits[a], fits[b]), (points[0], points[1]), two.apart, two.by_load)
         alpha, shown = alphas[a, b]
         out.append(_pair(two, of_all, turned, alpha, shown=shown, refused=refused))
     return out
@@ -112,12 +249,12 @@ class _Two(msgspec.Struct, frozen=True):
             rates, loads = (a, b), spread.common(a, b)
             of_all = of_all if of_all.known else spread.pooled(rates)
 
-        def difference(samples: Sequence[ratio.Sample], between: Variance) -> Difference:
+        def difference(samples: Sequence[spread.Sample], between: Variance) -> Difference:
             a, b = samples
-            return ratio.difference(a, b, between, known=of_all.known, rounds=rounds)
+            return spread.difference(a, b, between, known=of_all.known, rounds=rounds)
 
-        by_load = {load: difference([ratio.at_load(each, load) for each in rates], of_all.at(load)) for load in loads}
-        apart = difference([ratio.over_loads(each, loads) for each in rates], of_all.run) if loads else None
+        by_load = {load: difference([spread.at_load(each, load) for each in rates], of_all.at(load)) for load in loads}
+        apart = difference([spread.over_loads(each, loads) for each in rates], of_all.run) if loads else None
         return cls(names, rates, apart, by_load, rounds, interpolated)
 
 
@@ -136,16 +273,16 @@ def _pair(two: _Two, of_all: Spread, turned: Crossover | None, alpha: float, *, 
         p=two.apart.p,
         alpha=alpha,
         detectable=math.exp(two.apart.half(alpha)),
-        enough_runs=ratio.runs_needed(between, two.apart.value),
+        enough_runs=spread.runs_needed(between, two.apart.value),
         run_spread=between,
-        rounds=two.rounds and len(of_a) >= ratio.PAIRS,
+        rounds=two.rounds and len(of_a) >= spread.PAIRS,
         interpolated=two.interpolated,
         turnover=turned,
         levels=[
             LevelRatio(
                 concurrency=load,
-                a_tokens_per_s=ratio.at_load(of_a, load).mean,
-                b_tokens_per_s=ratio.at_load(of_b, load).mean,
+                a_tokens_per_s=spread.at_load(of_a, load).mean,
+                b_tokens_per_s=spread.at_load(of_b, load).mean,
                 b_over_a=_ratio(each),
             )
             for load, each in two.by_load.items()

@@ -5,8 +5,7 @@
     replicas     how many carry a peak, follow a day's traffic or finish a batch
     costs        dollars per hour, month, million tokens, request and user; energy; growth and savings
     alerts       thresholds for autoscaling and alerts, as text and as Prometheus rules
-    reference    widely quoted tables, on request
-    plan         all of it together
+    plan         all of it together, and where its figures lie in widely quoted tables
     what_if      the measured loads for a page, which plans again while its reader moves a slider
 
 A replica is planned only at a load that was measured. Replicas are taken to be alike and evenly loaded. Where a figure

@@ -12,9 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from harness.data.views import Value
-from harness.decide import cost
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
-from harness.decide.plan.question import MONTH_H, Demand, Prices
+from harness.decide.plan.question import MONTH_H, Demand, Prices, months_to_pay, rounded_up, tco
 from harness.decide.plan.replicas import TrafficFleet
 from harness.spec.work import usd_per_million
 
@@ -126,7 +125,7 @@ def ways_to_pay(prices: Prices, replicas: int, traffic: TrafficFleet | None) -> 
         found.append(msgspec.structs.replace(reserved, replica_hours=always + above))
     spot, interruptions, cold = prices.spot_gpu_hour, prices.spot_interruptions_per_h, prices.cold_start_s
     if spot is not None and interruptions is not None and cold is not None:
-        n = cost.rounded_up(replicas / spot_share(interruptions, cold))
+        n = rounded_up(replicas / spot_share(interruptions, cold))
         found.append(month(SPOT, n * MONTH_H, spot, peak=n))
     return found
 
@@ -204,13 +203,12 @@ def break_even(
     before, after = usd_per_month(replicas, prices, share), usd_per_month(faster, prices, share)
     if before is None or after is None:
         return None
-    months = cost.break_even(effort_usd, before - after)
     return BreakEven(
         speedup=speedup,
         effort_usd=effort_usd,
         replicas=faster,
         usd_saved_per_month=before - after,
-        months=months if before > after else None,
+        months=months_to_pay(effort_usd, before - after) if before > after else None,
     )
 
 
@@ -218,7 +216,7 @@ def usd_per_month(replicas: int, prices: Prices, share: float = 1.0) -> float | 
     """Return what replicas cost on demand, for a share of the time; None where price or GPUs are not known."""
     if prices.gpu_hour is None or not prices.gpus:
         return None
-    return share * cost.tco(1, prices.gpu_hour, MONTH_H * replicas * prices.gpus)
+    return share * tco(1, prices.gpu_hour, MONTH_H * replicas * prices.gpus)
 
 
 # ---- energy, of the GPUs alone -------------------------------------------------------------------------------------

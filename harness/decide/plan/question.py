@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -135,3 +136,71 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             "--egress-price": prices.egress_gb is not None,
         }
         return [flag for flag, value in given.items() if value]
+
+
+# ---- the rules of money and of fleets --------------------------------------------------------------------------------
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """An amount of tokens, or of tokens per second, with what it counts."""
+
+    amount: float
+    counts: str  # output | total (input + output)
+
+
+def busy(peak_requests_per_s: float, per_request: Tokens, per_s: Tokens) -> float:
+    """Return the replicas that a peak keeps fully busy, λ·w/X, before rounding up; X is of one replica.
+
+    >>> busy(10, Tokens(700, "total"), Tokens(5000, "total")) / 0.7 * 1.25  # of the target utilisation, with redundancy
+    2.5
+    """
+    if per_request.counts != per_s.counts:
+        raise HarnessError(
+            f"a request of {per_request.amount:g} {per_request.counts} tokens cannot be divided by "
+            f"{per_s.amount:g} {per_s.counts} tokens/s",
+            place="replicas",
+            way_out="count output tokens on both sides, or input + output on both",
+        )
+    return peak_requests_per_s * per_request.amount / per_s.amount
+
+
+def with_spares(exact: float, utilization: float, spare: int) -> int:
+    """Return whole replicas for what keeps `exact` of them busy: with headroom, or while `spare` of them are down.
+
+    >>> with_spares(100 * 200 / 6000, 0.7, spare=1)
+    5
+    """
+    return max(rounded_up(exact / utilization), rounded_up(exact) + spare)
+
+
+def rounded_up(x: float) -> int:
+    """Return whole machines."""
+    # 0.7 · 10 / 0.7 is a hair above 10 in floating point; that hair is not a machine.
+    return math.ceil(x - 1e-9)
+
+
+def usd_per_request(usd_per_million: float, tokens: float) -> float:
+    """Return the price of one request; USD. `tokens` counts what the price per million counts.
+
+    >>> round(usd_per_request(0.17, 500 + 200), 6)
+    0.000119
+    """
+    return usd_per_million * tokens / 1e6
+
+
+def tco(gpus: int, usd_per_gpu_hour: float, hours: float, *others: float) -> float:
+    """Return the total cost of ownership over `hours`: GPUs and all the other costs of that time; USD.
+
+    >>> tco(10, 3, 720, 500, 1000, 500, 5000)  # storage, network, monitoring, engineering
+    28600
+    """
+    return gpus * usd_per_gpu_hour * hours + sum(others)
+
+
+def months_to_pay(usd: float, usd_saved_per_month: float) -> float:
+    """Return months until an effort has paid for itself; infinite when it saves nothing.
+
+    >>> months_to_pay(50_000, 10_000)
+    5.0
+    """
+    return usd / usd_saved_per_month if usd_saved_per_month > 0 else math.inf

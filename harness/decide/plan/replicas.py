@@ -4,8 +4,9 @@
     n = ceil(λ·w / (X·u) · r)                            with a redundancy factor r
 
 λ requests per second at the peak, w work of a request, X work per second of a replica at the operating point, u target
-utilisation; the headroom is 1/u - 1. Both count the same work (`cost`). By an availability A of a fleet whose replicas
-are up a share a of the time, independently, k is the smallest for which P(Binomial(n + k, a) >= n) >= A.
+utilisation; the headroom is 1/u - 1. A rate and a demand count the same work, or there is no answer. By an availability
+A of a fleet whose replicas are up a share a of the time, independently, k is the smallest for which
+P(Binomial(n + k, a) >= n) >= A.
 
 Over a day a replica that is wanted at t is started one cold start before, and paid from then on. Without a forecast the
 fleet can follow only where the traffic grows by no more than the headroom, 1/u, within one cold start.
@@ -23,10 +24,8 @@ import msgspec
 
 from harness.base import decoding
 from harness.base.errors import HarnessError
-from harness.decide import cost
-from harness.decide.cost import Tokens
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
-from harness.decide.plan.question import Demand, Prices, Reserve
+from harness.decide.plan.question import Demand, Prices, Reserve, Tokens, busy, rounded_up, with_spares
 from harness.spec import traffic
 
 _MOST = 100_000  # replicas: more is a mistake in the demand
@@ -69,10 +68,8 @@ def fleet(capacity: Capacity, at: MeasuredLoad, requests_per_s: float, work: flo
     """Return the replicas for a peak of so many requests per second."""
     low, high = at.throughput_ends
     n, fewer, more = (count(requests_per_s, work, rate, capacity.unit, reserve) for rate in (at.throughput, high, low))
-    alone = cost.replicas_with_factor(
-        requests_per_s, Tokens(work, capacity.unit), Tokens(at.throughput, capacity.unit), 1.0, 1.0
-    )
-    needed, R = cost.rounded_up(alone), request_s(capacity, at, work)
+    alone = busy(requests_per_s, Tokens(work, capacity.unit), Tokens(at.throughput, capacity.unit))
+    needed, R = rounded_up(alone), request_s(capacity, at, work)
     sizes = [size for size in (n - 1, n, n + 1) if size > 0]
     return Fleet(
         requests_per_s=requests_per_s,
@@ -98,15 +95,14 @@ def count(requests_per_s: float, work: float, work_per_s: float, unit: str, rese
     >>> count(100, 200, 6000, "output tokens", Reserve(utilization=0.7, redundancy=1.25))
     6
     """
-    request, rate = Tokens(work, unit), Tokens(work_per_s, unit)
+    exact = busy(requests_per_s, Tokens(work, unit), Tokens(work_per_s, unit))
     if reserve.redundancy is not None:
-        exact = cost.replicas_with_factor(requests_per_s, request, rate, reserve.utilization, reserve.redundancy)
-        return _sensible(max(1, cost.rounded_up(exact)))
+        return _sensible(max(1, rounded_up(exact / reserve.utilization * reserve.redundancy)))
     spare = reserve.spare or 0
     if reserve.availability is not None and reserve.replica_availability is not None:
-        needed = _sensible(max(1, cost.replicas(requests_per_s, request, rate, 1.0, rate, 0)))
+        needed = _sensible(max(1, rounded_up(exact)))
         spare = spares(needed, reserve.availability, reserve.replica_availability)
-    return _sensible(max(1, cost.replicas(requests_per_s, request, rate, reserve.utilization, rate, spare)))
+    return _sensible(max(1, with_spares(exact, reserve.utilization, spare)))
 
 
 def spares(needed: int, availability: float, replica_availability: float) -> int:
@@ -263,7 +259,7 @@ def batch(at: MeasuredLoad, work: float, deadline_s: float, prices: Prices) -> B
         fact = f"the deadline is not after a cold start of {start_s:g} s"
         raise HarnessError(fact, place="--deadline", way_out="give more time")
     X, (low, high) = at.throughput, at.throughput_ends
-    n, fewer, more = (max(1, cost.rounded_up(work / (rate * left))) for rate in (X, high, low))
+    n, fewer, more = (max(1, rounded_up(work / (rate * left))) for rate in (X, high, low))
     if n > _MOST:
         raise HarnessError(f"more than {_MOST:,} replicas", place="--deadline", way_out="give more time, or less work")
     seconds, least, most = (work / (n * rate) + start_s for rate in (X, high, low))

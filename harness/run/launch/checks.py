@@ -153,7 +153,9 @@ async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, HarnessError):
                 await reading
-    model, facts = endpoint.model, endpoint.published.facts | pages.published.facts
+    pools = [(name, await published.of_pool(endpoint, name, page, patience)) for name, page in endpoint.wire.pools]
+    parts = [*(each.published for _, each in pools), endpoint.published, pages.published]  # the latter win
+    model, facts = endpoint.model, {name: value for each in parts for name, value in each.facts.items()}
     notes = [
         *_choices(endpoint),
         *await _several(endpoint, how.ips.get(url)),
@@ -163,8 +165,16 @@ async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
     ]
     return msgspec.structs.replace(
         endpoint,
-        wire=msgspec.structs.replace(endpoint.wire, figures=pages.figures),
-        published=msgspec.structs.replace(pages.published, facts=facts),
+        wire=msgspec.structs.replace(
+            endpoint.wire,
+            figures=pages.figures,
+            pools=tuple((name, each.figures) for name, each in pools if each.figures is not None),
+        ),
+        published=msgspec.structs.replace(
+            pages.published,
+            facts=facts,
+            cache_config=pages.published.cache_config or (pools[-1][1].published.cache_config if pools else {}),
+        ),
         notes=tuple(notes),
     )
 
@@ -206,6 +216,10 @@ def _wire(scenario: Scenario, where: Address) -> Wire:
         ),
         figures=figures,
         exporters=tuple(_page_at(url, f"--exporter {url}", where, wire) for url in spec.exporters or ()),
+        pools=tuple(
+            (name, _page_at(url, f"--pool-metrics {name}", where, wire))
+            for name, url in (spec.pool_metrics or {}).items()
+        ),
     )
 
 

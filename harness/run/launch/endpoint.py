@@ -121,6 +121,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     codec: Codec  # with the model as requests name it
     figures: Target | None = None  # where the server's figures are; None: it publishes none
     exporters: tuple[Target, ...] = ()  # of the GPUs and machines that serve
+    pools: tuple[tuple[str, Target], ...] = ()  # pages of servers behind the endpoint, with their names
     secrets: tuple[str, ...] = ()  # to be removed from texts of the server
 
 

@@ -244,6 +244,17 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
     return Pages(found, target if names else None, notes)
 
 
+async def of_pool(endpoint: Endpoint, name: str, target: Target, within_s: float) -> Pages:
+    """Read the pages of a server behind the endpoint; HarnessError where it publishes no figures that are known."""
+    there = msgspec.structs.replace(endpoint, wire=msgspec.structs.replace(endpoint.wire, figures=target))
+    async with client(target, connect_s=CONNECT_S) as http:
+        found = await read(http, there, None, within_s)
+    if found.figures is None:
+        way_out = "give the Prometheus page of that server, or leave it out"
+        raise HarnessError("none of its figures is known", place=f"--pool-metrics {name}", way_out=way_out)
+    return found
+
+
 async def must_export(url: str, target: Target, within_s: float) -> None:
     """Raise HarnessError unless an exporter's page is there and has figures that are known."""
     async with client(target, connect_s=CONNECT_S) as http:

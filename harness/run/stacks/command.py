@@ -1,20 +1,23 @@
-"""The words that start one stack, from its recipe and its settings; pure."""
+"""The recipes that come with knee, and the words that start one stack, from its recipe and its settings."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from harness.base import secrecy
-from harness.base.errors import HarnessError
+from harness.base.errors import HarnessError, nearest
 from harness.base.secrecy import HIDDEN
-from harness.spec.recipe import Recipe, Settings, Stack
+from harness.results import levelmap
+from harness.spec import recipe as recipes
+from harness.spec.recipe import Pool, Recipe, Settings, Stack, StackSpec
 
 _LINE = 300  # characters of a command on one line
 _NOT_IN_A_PROJECT = re.compile(r"[^a-z0-9_-]")  # Compose Specification, "name"
@@ -23,28 +26,55 @@ _CONTEXT, _SEQS = 4096, 8  # tokens and seats, for a server that has to be given
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run for one stack; no shell reads any of it."""
+    """One process of a stack; no shell reads any of it."""
 
     words: list[str]
+    port: int = 0
+    health: str = ""  # of a server of a pool: a page that answers 200 once it is ready
+    pool: str = ""  # which server of a pool it is, like "prefill"; "": it is the endpoint
     env: dict[str, str] = {}  # besides the environment that knee has
     cleanup: list[str] = []  # run once the command has ended; []: nothing
     image: list[str] = []  # prints the container image; []: it has none
 
 
-def local(stack: Stack, model: str, port: int) -> Command:
-    """Return the server as a process of this machine; `model` is the folder or file that it loads.
+def local(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
+    """Return the processes of the stack here, the endpoint last; `model` is the folder or file that is loaded.
 
     >>> from harness.spec.recipe import StackSpec
     >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
-    >>> local(Stack(spec=StackSpec(recipe="", tp=2, args=["-v"]), recipe=plain), "m", 80).words
+    >>> local(Stack(spec=StackSpec(recipe="", tp=2, args=["-v"]), recipe=plain), "m", iter([80]))[0].words
     ['serve', 'm', '-p', '80', '--tp', '2', '-v']
     """
-    recipe = stack.recipe
-    values = {"model": model, "port": str(port), "served": served(recipe, model), "python": sys.executable}
-    values["recipes"] = str(Path(__file__).with_name("recipes"))  # where files lie that a recipe brings along
+    recipe, gpus = stack.recipe, stack.spec.tp or 1
+    values = {"model": model, "served": served(recipe, model), "python": sys.executable}
+    values["recipes"] = str(RECIPES)  # where files lie that a recipe brings along
+    made: list[Command] = []
+    named: list[str] = []
+    for name, pool, number in servers(stack):
+        port, first = next(ports), gpus * len(made)
+        devices = ",".join(map(str, range(first, first + gpus)))
+        own = values | {"port": str(port), "side": str(next(ports)), "url": f"http://127.0.0.1:{port}"}
+        own["devices"] = devices
+        words, env = [_filled(word, own) for word in pool.command], pool.env
+        filled = {key: _filled(value, own) for key, value in env.items()}
+        called = name if stack.spec.pools.get(name, 1) == 1 else f"{name} {number}"
+        made.append(Command(words=[*words, *flags(stack)], env=filled, port=port, health=pool.health, pool=called))
+        named += [_filled(word, own) for word in pool.named]
+    values["port"] = str(port := next(ports))
     words = [_filled(word, values) for word in recipe.command]
     env = {name: _filled(value, values) for name, value in recipe.env.items()}
-    return Command(words=[*words, *flags(stack)], env=env)
+    return [*made, Command(words=[*words, *(named if made else flags(stack))], env=env, port=port)]
+
+
+def servers(stack: Stack) -> Iterator[tuple[str, Pool, int]]:
+    """Yield every server of the pools: the pool's name, the pool and the server's number in it, from 1."""
+    unknown = next((name for name in stack.spec.pools if name not in stack.recipe.pools), None)
+    if unknown is not None:
+        way_out = nearest(unknown, list(stack.recipe.pools)) if stack.recipe.pools else "leave `pools` out"
+        raise HarnessError(f"its recipe has no pool {unknown}", place=stack.spec.name, way_out=way_out)
+    for name, pool in stack.recipe.pools.items():
+        for number in range(1, stack.spec.pools.get(name, 1) + 1):
+            yield name, pool, number
 
 
 def composed(stack: Stack, model: str, port: int, file: str) -> Command:
@@ -56,6 +86,7 @@ def composed(stack: Stack, model: str, port: int, file: str) -> Command:
     docker = ["docker", "compose", "--project-name", project(stack.spec.name, port), "--file", file]
     return Command(
         words=[*docker, "up", "--no-color", "--abort-on-container-exit"],
+        port=port,
         env={"MODEL": model, "SERVED": stack.recipe.served, "PORT": str(port), "FLAGS": " ".join(words)},
         cleanup=[*docker, "down", "--timeout", "2", "--volumes"],
         image=[*docker, "images", "--format", "json"],
@@ -203,15 +234,19 @@ def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
 def stored(stack: Stack) -> Stack:
     """Return the stack as it may be written to a manifest."""
     spec = msgspec.structs.replace(stack.spec, args=shown(stack.spec.args))
-    recipe = msgspec.structs.replace(
-        stack.recipe, command=shown(stack.recipe.command), env=secrecy.shown(stack.recipe.env)
-    )
-    return msgspec.structs.replace(stack, spec=spec, recipe=recipe)
+    recipe = stack.recipe
+    pools: dict[str, Pool] = {
+        name: msgspec.structs.replace(each, command=shown(each.command), env=secrecy.shown(each.env))
+        for name, each in recipe.pools.items()
+    }
+    hidden = msgspec.structs.replace(recipe, command=shown(recipe.command), env=secrecy.shown(recipe.env), pools=pools)
+    return msgspec.structs.replace(stack, spec=spec, recipe=hidden)
 
 
 def must_be_whole(stack: Stack, place: str) -> None:
     """Raise HarnessError where a word was hidden before it was stored: such a stack cannot be started again."""
-    words = [*stack.spec.args, *stack.recipe.command, *stack.recipe.env.values()]
+    parts: list[Recipe | Pool] = [stack.recipe, *stack.recipe.pools.values()]
+    words = [*stack.spec.args, *(word for each in parts for word in (*each.command, *each.env.values()))]
     if any(HIDDEN in word for word in words):
         fact = f"the command of {stack.spec.name} had a secret in it, which is not stored"
         raise HarnessError(fact, place=place, way_out="name secrets by variables, and start a new comparison")
@@ -222,3 +257,50 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         word = word.replace("{" + name + "}", value)
     return word
+
+
+# ---- The recipes that come with knee ---------------------------------------------------------------------------------
+
+
+RECIPES = Path(__file__).with_name("recipes")
+_PLACES = Path(__file__).with_name("compose"), Path(__file__).parents[3] / "docker" / "stacks"  # of a wheel, of a clone
+COMPOSE = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
+
+
+def names() -> list[str]:
+    """Return the names of the shipped recipes."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def shipped(name: str) -> Recipe:
+    """Return the shipped recipe of that name."""
+    return recipes.load(RECIPES / f"{name}.toml")
+
+
+def compose_file(recipe: Recipe) -> Path:
+    """Return the recipe's compose file: a shipped one by its name, or one's own by its path."""
+    if not recipe.compose:
+        raise HarnessError("its recipe has no compose file", place=recipe.title, way_out="leave --compose out")
+    own = os.sep in recipe.compose or recipe.compose.endswith((".yaml", ".yml"))
+    return Path(recipe.compose) if own else COMPOSE / f"{recipe.compose}.yaml"
+
+
+def stacks(specs: Sequence[StackSpec], *, foreign: bool = False) -> list[Stack]:
+    """Each stack with its recipe, and with a name that no other stack has; `foreign`: somebody's file has them."""
+    if not specs:
+        way_out = "give --stack NAME for each; `knee stacks list` shows them"
+        raise HarnessError("no stack to run", place="--stack", way_out=way_out)
+    found: list[Stack] = []
+    for spec in specs:
+        own = os.sep in spec.recipe or spec.recipe.endswith(".toml")
+        if not own and spec.recipe not in names():
+            raise HarnessError("no shipped recipe", place=spec.recipe, way_out=nearest(spec.recipe, names()))
+        name = spec.name or (Path(spec.recipe).stem if own else spec.recipe)
+        levelmap.must_name_a_folder(name, "stack", spec.recipe)
+        if name in [each.spec.name for each in found]:
+            raise HarnessError(
+                f"two stacks are called {name}", place=spec.recipe, way_out="give each a name of its own"
+            )
+        recipe = recipes.load(Path(spec.recipe)) if own else shipped(spec.recipe)
+        found.append(Stack(spec=msgspec.structs.replace(spec, name=name), recipe=recipe, own=own or foreign))
+    return found

@@ -1,22 +1,31 @@
-"""An endpoint of a stack as long as a `with` block lasts: started, answering, and gone without a rest."""
+"""An endpoint of a stack as long as a `with` block lasts: started, answering, and gone without a rest.
+
+Each of its processes is owned by a watchdog that outlives this one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
+from harness.base import interpreter
 from harness.base.errors import HarnessError
+from harness.base.secrecy import redact
 from harness.base.terminal import clean
-from harness.data.manifest import StackStart
+from harness.data.manifest import PoolServer, StackStart
 from harness.dialects import DIALECTS
 from harness.load import control
 from harness.load.client import client
@@ -24,8 +33,8 @@ from harness.load.control import Client, TransportError
 from harness.load.transport import Target
 from harness.observe import gpu
 from harness.run.stacks import command as commands
-from harness.run.stacks import server, shipped
 from harness.run.stacks.command import Command
+from harness.run.stacks.watchdog import Task
 from harness.spec.recipe import Recipe, Stack
 
 _VERSION_S = 60.0  # for a command that prints it; importing an engine takes a while
@@ -49,13 +58,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     start: StackStart
 
 
-def command(stack: Stack, model: str, port: int, *, composed: bool) -> Command:
-    """Return what is run for the stack; HarnessError where the model or a setting does not fit its recipe."""
+def command(stack: Stack, model: str, ports: Iterator[int], *, composed: bool) -> list[Command]:
+    """Return what is run for the stack, the endpoint last; HarnessError where the model or a setting does not fit."""
     model = loaded(stack.recipe, model)
-    if composed:
-        model = str(Path(model).resolve()) if Path(model).exists() else model  # Compose begins at its file's folder
-        return commands.composed(stack, model, port, str(shipped.compose_file(stack.recipe)))
-    return commands.local(stack, model, port)
+    if not composed:
+        return commands.local(stack, model, ports)
+    model = str(Path(model).resolve()) if Path(model).exists() else model  # Compose begins at its file's folder
+    return [commands.composed(stack, model, next(ports), str(commands.compose_file(stack.recipe)))]
 
 
 def loaded(recipe: Recipe, model: str) -> str:
@@ -81,33 +90,50 @@ def running(
     cpus: Sequence[int] = (),
 ) -> Iterator[Endpoint]:
     """Start the stack, wait until it has answered, and take it away again; HarnessError where it is not ready."""
-    recipe, name = stack.recipe, stack.spec.name
-    port = _free_port()
-    made = command(stack, model, port, composed=composed)
-    version = "" if composed else _printed(recipe.version)
+    recipe, name, began = stack.recipe, stack.spec.name, time.monotonic()
+    made = command(stack, model, iter(_free_port, 0), composed=composed)
+    last, version = made[-1], "" if composed else _printed(recipe.version)
     before = _gpu_memory()
     note(f"starting {name}")
-    owned = None
+    of, its = last, None
     try:
-        with server.running(made, stop_s=recipe.stop_within, cpus=cpus) as owned:
+        with contextlib.ExitStack() as started:
+            pools = [started.enter_context(owned(each, stop_s=recipe.stop_within, cpus=cpus)) for each in made[:-1]]
+            for of, its in zip(made, pools, strict=False):
+                asyncio.run(healthy(of.port, of.health, _over(its), recipe.ready_within))
+            of, its = last, started.enter_context(owned(last, stop_s=recipe.stop_within, cpus=cpus))
             called = commands.served(recipe, "/model" if composed else loaded(recipe, model))
-            found = asyncio.run(first_answer(port, recipe.health, api, called, lambda: owned.over, recipe.ready_within))
+            found = asyncio.run(first_answer(last.port, recipe.health, api, called, _over(its), recipe.ready_within))
+            ready_s = found.ready_at - began
             start = StackStart(
                 name=name,
-                command=commands.shown(made.words),
+                command=commands.shown(last.words),
                 version=version or None,
-                image=_printed(made.image, made.env) or None,
-                start_to_ready_s=round(found.ready_s, 3),
+                image=_printed(last.image, last.env) or None,
+                start_to_ready_s=round(ready_s, 3),
                 first_answer_s=None if found.answer_s is None else round(found.answer_s, 3),
+                pools=[
+                    PoolServer(name=each.pool, url=_url(each), command=commands.shown(each.words)) for each in made[:-1]
+                ]
+                or UNSET,
             )
             answered = "" if found.answer_s is None else f", its first answer took {found.answer_s:.2f} s"
-            note(f"{name} is ready after {found.ready_s:.1f} s{answered}")
-            yield Endpoint(f"http://127.0.0.1:{port}", found.model, start)
+            note(f"{name} is ready after {ready_s:.1f} s{answered}")
+            yield Endpoint(_url(last), found.model, start)
     except NotReadyError as error:
-        assert owned is not None
-        raise server.failed(owned, name, clean(error), commands.secrets(made)) from None
+        assert its is not None
+        whose = f"{name}, {of.pool}" if of.pool else name
+        raise failed(its, whose, clean(error), commands.secrets(of)) from None
     finally:
         _until_free(before, note)
+
+
+def _over(of: Server) -> Callable[[], bool]:
+    return lambda: of.over
+
+
+def _url(of: Command) -> str:
+    return f"http://127.0.0.1:{of.port}"
 
 
 def _free_port() -> int:
@@ -168,9 +194,31 @@ class NotReadyError(Exception):
 class Answered(NamedTuple):
     """How a server began."""
 
-    ready_s: float  # until it was healthy
+    ready_at: float  # on the monotonic clock
     answer_s: float | None  # of its first answer; None: that API's answer is left to the checks
     model: str  # the name that requests carry
+
+
+async def healthy(port: int, health: str, over: Callable[[], bool], within_s: float) -> float:
+    """Wait until a page answers 200, and return the moment; NotReadyError after `within_s`, or once `over` is true."""
+    began = time.monotonic()
+    async with client(
+        Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={}), connect_s=_LOOK_S
+    ) as http:
+        seen = "nothing answers there"
+        while True:
+            if over():
+                raise NotReadyError("it ended before it was ready")
+            try:
+                page = await control.page(http, health, _LOOK_S)
+                if page.status == 200:
+                    return time.monotonic()
+                seen = f"{health} answers {page.status}"
+            except TransportError as error:
+                seen = str(error)
+            if time.monotonic() - began > within_s:
+                raise NotReadyError(f"it was not ready within {within_s:g} s: {seen}")
+            await asyncio.sleep(_EVERY_S)
 
 
 async def first_answer(
@@ -180,32 +228,19 @@ async def first_answer(
 
     `over`: whether the server has ended. NotReadyError after `within_s`, or where the answer is no answer.
     """
-    began = time.monotonic()
+    until = time.monotonic() + within_s
+    ready_at = await healthy(port, health, over, within_s)
     path = "/v1" + DIALECTS[api].path
-    target = Target(scheme="http", host="127.0.0.1", port=port, path=path, headers={})
-    async with client(target, connect_s=_LOOK_S) as server:
-        seen = "nothing answers there"
-        while True:
-            if over():
-                raise NotReadyError("it ended before it was ready")
-            try:
-                page = await control.page(server, health, _LOOK_S)
-                if page.status == 200:
-                    break
-                seen = f"{health} answers {page.status}"
-            except TransportError as error:
-                seen = str(error)
-            if time.monotonic() - began > within_s:
-                raise NotReadyError(f"it was not ready within {within_s:g} s: {seen}")
-            await asyncio.sleep(_EVERY_S)
-        ready_s = time.monotonic() - began
-        model = model or await _listed(server)
+    async with client(
+        Target(scheme="http", host="127.0.0.1", port=port, path=path, headers={}), connect_s=_LOOK_S
+    ) as http:
+        model = model or await _listed(http)
         if api not in _BODIES:
-            return Answered(ready_s, None, model)
+            return Answered(ready_at, None, model)
         body = msgspec.json.encode(_BODIES[api] | {"model": model, "max_tokens": _TOKENS})
         sent = time.monotonic()
-        await _answer(server, path, body, max(_LOOK_S, within_s - ready_s))
-        return Answered(ready_s, time.monotonic() - sent, model)
+        await _answer(http, path, body, max(_LOOK_S, until - ready_at))
+        return Answered(ready_at, time.monotonic() - sent, model)
 
 
 async def _listed(server: Client) -> str:
@@ -229,3 +264,113 @@ async def _answer(server: Client, path: str, body: bytes, within_s: float) -> No
     found = page.json()
     if not (isinstance(found, dict) and isinstance(found.get("choices"), list) and found["choices"]):
         raise NotReadyError(f"its first request has no answer: {page.status} {page.text[:200]}")
+
+
+# ---- a process of it, owned by a watchdog that outlives knee ---------------------------------------------------------
+
+
+_BEYOND_S = 90.0  # that the watchdog may take besides the server: what is left of it, and its containers
+_USAGE = 2  # exit status of a program whose command line is wrong, by argparse and click
+_SHOWN_LINES, _SHOWN = 12, 1_500  # of the end of a log
+
+
+class Server:
+    """The knee's end of the watchdog's pipes."""
+
+    def __init__(self, watchdog: subprocess.Popen[bytes]) -> None:
+        self.pid: int | None = None  # of the server's own process, once it is started
+        self.status: int | None = None  # it ended by itself
+        self.error = ""  # why it was never started
+        self.log = ""  # the end of it, once it has ended
+        self._watchdog = watchdog
+        self._unread = b""
+
+    @property
+    def over(self) -> bool:
+        """Whether the server has ended, or never began."""
+        self.listen(0.0)
+        return self.status is not None or bool(self.error) or self._watchdog.poll() is not None
+
+    def listen(self, within_s: float) -> bool:
+        """Take in what the watchdog reports within so long; False at its end."""
+        assert self._watchdog.stdout is not None
+        pipe = self._watchdog.stdout.fileno()
+        if not select.select([pipe], [], [], within_s)[0]:
+            return True
+        data = os.read(pipe, 1 << 20)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        return bool(data)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self.pid = message.get("pid", self.pid)
+        self.status = message.get("ended", self.status)
+        self.error = message.get("error", self.error)
+        self.log = message.get("log", self.log)
+
+    def end(self, within_s: float) -> None:
+        """End the server and everything of it; its group by ourselves where the watchdog is gone or late."""
+        assert self._watchdog.stdin is not None
+        with contextlib.suppress(OSError):
+            self._watchdog.stdin.write(b"end\n")
+            self._watchdog.stdin.flush()
+        until = time.monotonic() + within_s
+        while self.listen(max(0.0, until - time.monotonic())) and time.monotonic() < until:
+            pass
+        with contextlib.suppress(OSError):
+            self._watchdog.stdin.close()
+        if self._watchdog.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._watchdog.wait(1.0)
+        if self._watchdog.poll() is None or self._watchdog.returncode:
+            if self.pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            self._watchdog.kill()
+
+
+@contextlib.contextmanager
+def owned(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Iterator[Server]:
+    """The server of that command, on those cores; afterwards nothing of it runs, also if knee was killed."""
+    task = Task(words=command.words, env=command.env, cpus=list(cpus), stop_s=stop_s, cleanup=command.cleanup)
+    words = interpreter.module("harness.run.stacks.watchdog")
+    # A session of its own: Ctrl-C is for the run, which still has to end its requests at the server.
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as watchdog:
+        assert watchdog.stdin is not None
+        server = Server(watchdog)
+        try:
+            watchdog.stdin.write(json.dumps(task).encode() + b"\n")
+            watchdog.stdin.flush()
+            while server.pid is None and not server.over:
+                server.listen(1.0)
+            yield server
+        finally:
+            server.end(stop_s + _BEYOND_S)
+
+
+def last_lines(log: str) -> str:
+    r"""Return the end of a log on one line, for a person.
+
+    >>> print(last_lines("first\n\nload \x1b[31merror\n"))
+    first | load \u001b[31merror
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return clean(" | ".join(lines[-_SHOWN_LINES:])[-_SHOWN:], _SHOWN)
+
+
+class RefusedError(HarnessError):
+    """The server ended before it was ready with status 2, which is that of a command line that it does not know."""
+
+
+def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) -> HarnessError:
+    """Return the error of a server that is not ready, with the end of its log, in which secrets are hidden."""
+    if server.error:
+        return HarnessError(
+            f"it cannot be started: {server.error}", place=name, way_out="install it, or mend its recipe"
+        )
+    if server.status is not None:
+        fact = f"it ended with status {server.status} before it was ready"
+    log = last_lines(redact(server.log, secrets))
+    kind = RefusedError if server.status == _USAGE else HarnessError
+    return kind(f"{fact}; the end of its log: {log}" if log else fact, place=name, way_out="see why, and resume")
