@@ -79,4 +79,4 @@ def _publish(found: Report, *, out: str | None, as_json: bool, no_plots: bool, q
                 for name, chart in zip(names, section.charts, strict=False):
                     files.write(folder / name, png.draw(chart))
                 made.append(("curves", folder / section.picture))
-    output.show(document, made, found, as_json=as_json, quiet=quiet)
+    output.show(comparison.report(found, brief=True), made, found, as_json=as_json, quiet=quiet)

@@ -10,6 +10,7 @@ from harness.data.summary import Knees
 from harness.data.views import Value
 from harness.decide.compare import spread
 from harness.decide.compare.comparison import Comparison, Report, Spot, Stack
+from harness.decide.compare.fairness import EQUAL
 from harness.decide.compare.pairs import Pair, Ratio
 from harness.decide.compare.runs import Load
 from harness.report import chart
@@ -24,15 +25,15 @@ PICTURE, PARETO = "comparison.png", "pareto.png"
 _AT_LIMITS = "Between levels by interpolation, without an interval."
 
 
-def report(found: Report) -> Document:
-    """Return the whole comparison; a matrix first where there are several workloads."""
+def report(found: Report, *, brief: bool = False) -> Document:
+    """Return the whole comparison, a matrix first where there are several workloads; `brief`: without equal facts."""
     many = len(found.workloads) > 1
     stacks = list(dict.fromkeys(stack.label for each in found.workloads for stack in each.stacks))
     simulated = any(stack.simulated for each in found.workloads for stack in each.stacks)
     sections = [Section("Winner by workload", columns=_matrix(found.workloads))] if many else []
     for i, each in enumerate(found.workloads, 1):
         name = plain(each.workload) or f"workload {i}"
-        sections += _sections(each, name, f"-{i}") if many else _sections(each)
+        sections += _sections(each, name, f"-{i}", brief=brief) if many else _sections(each, brief=brief)
     first = found.workloads[0]
     return Document(
         title=" against ".join(map(plain, stacks)) + _by(found.workloads[0]),
@@ -50,7 +51,7 @@ def _by(found: Comparison) -> str:
     return f", by {listed(found.differ)}" if found.differ and not found.refused else ""
 
 
-def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Section]:
+def _sections(found: Comparison, name: str = "", suffix: str = "", *, brief: bool) -> list[Section]:
     """Return the parts of one comparison; of several each has its workload's name, and charts of their own."""
     charts, prefix = [curves(found, suffix), frontier(found, suffix)], f"{name}: " if name else ""
     drawn = f"{unit.capitalize()} per second" if (unit := _unit(found)) else "Throughput"
@@ -63,7 +64,7 @@ def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Secti
             picture="" if name else PICTURE,
             alt=f"{drawn} of each stack against requests in flight",
         ),
-        Section(f"{prefix}Fairness", columns=_fairness(found)),
+        _fairness(found, f"{prefix}Fairness", brief=brief),
         Section(f"{prefix}Throughput at equal load", columns=_ratios(found), note=_pointwise(found)),
         Section(f"{prefix}Side by side", columns=_side_by_side(found)),
         Section(f"{prefix}At equal throughput", columns=_at_throughput(found)),
@@ -98,18 +99,24 @@ def _cell(pair: Pair) -> str:
     return f"{pair.b_over_a.value:.3f} ({UNCERTAIN if pair.b_over_a.uncertain else ends_of(pair.b_over_a.ci95)})"
 
 
-def _fairness(found: Comparison) -> list[Column]:
-    table = found.fairness
+def _fairness(found: Comparison, title: str, *, brief: bool) -> Section:
+    """Return what has to be alike, and whether it is; `brief`: the equal facts as their number alone."""
+    table = [row for row in found.fairness if row.state != EQUAL or not brief]
+    equal = len(found.fairness) - len(table)
+    note = f"{equal} more fact{'s are' if equal > 1 else ' is'} equal; --out DIR writes all of them" if equal else ""
+    if not table:
+        return Section(title, note=note.replace(" more", ""))
     values = [
         Column(plain(stack.label), [plain(row.values[i]) if row.values[i] else "unknown" for row in table], words=True)
         for i, stack in enumerate(found.stacks)
     ]
-    return [
+    columns = [
         Column("fact", [row.name for row in table], words=True),
         *values,
         Column("state", [row.state for row in table], words=True),
         *shown([Column("why", [row.why for row in table], words=True)], ("",)),
     ]
+    return Section(title, columns=columns, note=note)
 
 
 def _ratios(found: Comparison) -> list[Column]:

@@ -137,6 +137,20 @@ def test_what_differs_is_named_by_the_headline() -> None:
     ]
 
 
+def test_a_screen_counts_the_equal_facts_and_shows_the_others() -> None:
+    rows = [Row(name=name, values=["a", "a"], state="equal") for name in ("model", "unit")]
+    other = Row(name="GPU", values=["h100", None], state="unknown")
+
+    def fairness(rows: list[Row], *, brief: bool) -> tuple[list[str], str]:
+        document = comparison.report(Report(workloads=[found(fairness=rows)]), brief=brief)
+        section = next(each for each in document.sections if each.title == "Fairness")
+        return [str(cell) for cell in section.columns[0].cells] if section.columns else [], section.note
+
+    assert fairness([*rows, other], brief=False) == (["model", "unit", "GPU"], "")
+    assert fairness([*rows, other], brief=True) == (["GPU"], "2 more facts are equal; --out DIR writes all of them")
+    assert fairness(rows, brief=True) == ([], "2 facts are equal; --out DIR writes all of them")
+
+
 def test_a_forced_ranking_is_branded_first() -> None:
     rows = [Row(name="GPU", values=["h100", "a100"], state="fatal")]
     text = words(found(fatal=["GPU"], fairness=rows, forced=True))
