@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import msgspec
 
 from harness.report import document as doc
-from harness.report import inline
+from harness.report import png
 from harness.report.chart import Chart, described
+from harness.report.png import SOFT
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -28,6 +32,11 @@ _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "page.js")  # Plot needs D3
 _WHAT_IF, _LIVE = "what_if.js", "live.js"
 # Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data: blob:"
+# Of a chart as SVG: its size where it is one of several in a row, in inches; what a browser needs and what it assumes.
+_SMALL = (5.4, 4.2)
+_KEPT = ("id", "href", "clip-path", "style", "transform", "d", "x", "y", "width", "height")
+_USUAL = ("font-family: [^;]*", "stroke-dashoffset: 0", "text-anchor: start", "font-size: 9px", f"fill: {SOFT}")
+_ASSUMED = re.compile(f" ?({'|'.join(_USUAL)})(;|$)")
 _FIGURES = 6  # of a coordinate on the page: a ten-thousandth of a pixel
 
 
@@ -104,7 +113,7 @@ def _templates() -> Environment:
     )  # fmt: skip
     found.filters["rows"] = doc.rows
     found.filters["described"] = described
-    found.filters["drawn"] = lambda chart, kind: Markup(inline.svg(chart, small=kind == "small"))
+    found.filters["drawn"] = lambda chart, kind: Markup(svg(chart, small=kind == "small"))
     return found
 
 
@@ -142,3 +151,65 @@ def _rounded(value: Any) -> Any:
             return [_rounded(each) for each in value]
         case _:
             return value
+
+
+# ---- a chart as an SVG element: the picture of `png` without the title, the answer and the foot, which the page has --
+
+
+def svg(chart: Chart, *, small: bool = False) -> str:
+    """Return the chart as an `svg` element in which every text is escaped; `small` is for half a page's width."""
+    bare = msgspec.structs.replace(chart, title="", subtitle="", answer="", foot="")
+    drawn = ElementTree.fromstring(png.vector(bare, _SMALL if small else png.PAPER))
+    assumed = {"stroke-linejoin": "round", "font-size": "9", "fill": SOFT}
+    root = Element("svg", {"class": "drawn", "viewBox": drawn.attrib["viewBox"]} | assumed)
+    root.extend(each for child in drawn for each in _small(child, chart.name))
+    styles = {path.get("id"): path.get("style") for path in root.iter("path")}
+    for use in root.iter("use"):
+        if use.get("style") == styles[use.attrib["href"].removeprefix("#")]:
+            del use.attrib["style"]
+    return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")  # no text has an unescaped ">"
+
+
+def _small(element: Element, owner: str) -> Iterator[Element]:
+    """Yield the element without its superfluous parts, or the elements of a group that says nothing.
+
+    A style sheet goes, for it would be the page's; so do ids, but for those that are referred to.
+    """
+    tag = element.tag.rpartition("}")[2]
+    if tag in ("metadata", "style") or element.get("style") == "fill: #ffffff":  # the page has the paper
+        return
+    inside = [each for child in element for each in _small(child, owner)]
+    named = ((key.rpartition("}")[2], value) for key, value in element.attrib.items())
+    attributes = {name: short for name, value in named if name in _KEPT and (short := _short(name, value, owner))}
+    if tag in ("g", "defs") and not (inside and (attributes or tag == "defs")):
+        yield from inside
+        return
+    small = Element(tag, attributes)
+    small.text = (element.text or "").strip() or None
+    small.extend(inside)
+    yield small
+
+
+def _short(name: str, value: str, owner: str) -> str:
+    """Return an attribute's value without what a browser assumes; "" where nothing is left.
+
+    >>> _short("id", "figure_1", "curve"), _short("clip-path", "url(#p8dcefc4f35)", "curve")
+    ('', 'url(#curve-p8dcefc4f35)')
+    >>> _short("d", "M 55.084321 305.208  L 0.333333 3 ", "curve")
+    'M55.1 305.2L0.33 3'
+    """
+    if name in ("id", "href", "clip-path"):  # other charts are on the page: the chart's name makes an id unique
+        found = re.fullmatch(r"(.*?)([mp][0-9a-f]{10}.*)", value)
+        return f"{found[1]}{owner}-{found[2]}" if found else ""
+    if name == "style":
+        return _ASSUMED.sub("", value).replace(": ", ":").replace("; ", ";").strip(" ;")
+    if name == "transform" and value.startswith("rotate(-0 "):
+        return ""
+    short = re.sub(r"-?\d{1,9}\.\d+", _coordinate, value)
+    return re.sub(r" (?=[A-Za-z])|(?<=[A-Za-z]) ", "", " ".join(short.split())) if name == "d" else short
+
+
+def _coordinate(found: re.Match[str]) -> str:
+    """Return a coordinate to a tenth, a small one to a hundredth."""
+    at = float(found[0])
+    return f"{round(at, 1 if abs(at) > 10 else 2):g}"

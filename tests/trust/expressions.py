@@ -23,7 +23,7 @@ from harness.dialects import chunk, refusals, tokens, unlisted
 from harness.load import http1, schedule
 from harness.observe import server
 from harness.predict import catalog, quantisation
-from harness.report import inline, markdown
+from harness.report import markdown, page
 from harness.results import levelmap
 from harness.results.readers import level, pieces, table
 from harness.run.launch import answers, first_requests
@@ -193,12 +193,12 @@ TABLE = (
     Expression("predict/quantisation.py", r"\battn\b", _alike[5].search, times("att.")),
     Expression("predict/quantisation.py", r"\bffn\b", _alike[6].search, times("ff.")),
     Expression("predict/quantisation.py", r"\.experts\.", quantisation._EXPERT.search, times(".experts.1", after="!")),
-    Expression("report/inline.py", "f\" ?(", inline._ASSUMED.search, times(" ;")),
-    Expression("report/inline.py", r"-?\d{1,9}", re.compile(r"-?\d{1,9}\.\d+").search, times("1")),
+    Expression("report/page.py", "f\" ?(", page._ASSUMED.search, times(" ;")),
+    Expression("report/page.py", r"-?\d{1,9}", re.compile(r"-?\d{1,9}\.\d+").search, times("1")),
     Expression(
-        "report/inline.py", "(.*?)([mp]", re.compile(r"(.*?)([mp][0-9a-f]{10}.*)").fullmatch, times("m012345678!"),
+        "report/page.py", "(.*?)([mp]", re.compile(r"(.*?)([mp][0-9a-f]{10}.*)").fullmatch, times("m012345678!"),
     ),
-    Expression("report/inline.py", " (?=[A-Za-z])", re.compile(r" (?=[A-Za-z])|(?<=[A-Za-z]) ").search, times(" ")),
+    Expression("report/page.py", " (?=[A-Za-z])", re.compile(r" (?=[A-Za-z])|(?<=[A-Za-z]) ").search, times(" ")),
     Expression("results/readers/pieces.py", r"(---\s", pieces._YAML.match, times("a", after="!")),
     Expression("results/readers/pieces.py", r"^---\s*$", pieces._DOCUMENT.search, times("\n", before="---", after="x")),
     Expression("results/readers/pieces.py", r"[\s,]*", pieces._BETWEEN.match, times(" ,")),
