@@ -121,6 +121,12 @@ def test_a_level_that_was_cut_short_says_by_what(notes: tuple[str, ...], what: s
     assert advice in verdict.advice
 
 
+def test_a_window_that_the_requests_asked_for_ended_is_not_cut_short() -> None:
+    asked = Conditions(counted=True)
+    assert one(figures.cut_short, notes=("cut_short",), conditions=asked) is None
+    assert one(figures.cut_short, notes=("cut_short", "cooldown_cut"), conditions=asked) is not None
+
+
 @pytest.mark.parametrize("notes", [(), ("failing",), ("stalled",), ("not_precise",)])
 def test_a_level_whose_last_requests_were_waited_for_is_not_cut_short(notes: tuple[str, ...]) -> None:
     assert one(figures.cut_short, notes=notes) is None
