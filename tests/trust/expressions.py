@@ -24,18 +24,21 @@ from harness.load import http1, schedule
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown, page
-from harness.results import levelmap
-from harness.results.readers import level, pieces, table
+from harness.results import levelmap, readers
+from harness.results.readers import level, table
 from harness.run.launch import answers, first_requests
 from harness.run.stacks import command
 from harness.spec import reuse, rules, scenario
-from harness.workload.dataset import files
+from harness.workload.dataset import files, hub
 
 HARNESS = Path(__file__).parents[2] / "harness"
 LENGTH = 100_000  # characters, or as many as its input may have
 LONGER = 8  # times the shorter text
 WORST = 24.0  # times the shorter text's time: 8 where time grows with the length, 64 where it grows with its square
 _SHORTEST_S = 20e-6  # below this a time is the call's own
+
+
+_READERS = "results/readers/__init__.py"
 
 
 class Expression(NamedTuple):
@@ -101,7 +104,7 @@ TABLE = (
         "run/launch/answers.py", "connection error", answers._NO_UPSTREAM.search, times("connection "),
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!")),
-    Expression("stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times(".")),
+    Expression("run/stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times(".")),
     Expression("dialects/tokens.py", "reason|think|", tokens._THOUGHT.search, times("reaso")),
     Expression("dialects/chunk.py", " - at ", chunk._AT.search, times(" - at `$a")),
     Expression("dialects/chunk.py", r"\.([^", chunk._STEP.findall, times("[1")),
@@ -199,16 +202,18 @@ TABLE = (
         "report/page.py", "(.*?)([mp]", re.compile(r"(.*?)([mp][0-9a-f]{10}.*)").fullmatch, times("m012345678!"),
     ),
     Expression("report/page.py", " (?=[A-Za-z])", re.compile(r" (?=[A-Za-z])|(?<=[A-Za-z]) ").search, times(" ")),
-    Expression("results/readers/pieces.py", r"(---\s", pieces._YAML.match, times("a", after="!")),
-    Expression("results/readers/pieces.py", r"^---\s*$", pieces._DOCUMENT.search, times("\n", before="---", after="x")),
-    Expression("results/readers/pieces.py", r"[\s,]*", pieces._BETWEEN.match, times(" ,")),
-    Expression("results/readers/pieces.py", r"-?[1-9]", pieces._EITHER.fullmatch, times("1", before="1,", after="!")),
-    Expression("results/readers/pieces.py", r"\A\s*sep", pieces._SEPARATOR.match, times("\n", after="sep=")),
+    Expression(_READERS, r"(---\s", readers._YAML.match, times("a", after="!")),
+    Expression(_READERS, r"^---\s*$", readers._DOCUMENT.search, times("\n", before="---", after="x")),
+    Expression(_READERS, r"[\s,]*", readers._BETWEEN.match, times(" ,")),
+    Expression(_READERS, r"-?[1-9]", readers._EITHER.fullmatch, times("1", before="1,", after="!")),
+    Expression(_READERS, r"\A\s*sep", readers._SEPARATOR.match, times("\n", after="sep=")),
     Expression(
-        "results/readers/pieces.py", 'rf"{_WHOLE},', pieces._DECIMAL.fullmatch, times(".111", before="1", after="!"),
+        _READERS, 'rf"{_WHOLE},', readers._DECIMAL.fullmatch, times(".111", before="1", after="!"),
     ),
-    Expression("results/readers/pieces.py", "_WHOLE", pieces._INTEGER.fullmatch, times(".111", before="1", after="!")),
-    Expression("results/readers/pieces.py", "_GROUP", pieces._with_point, times("'111", before="1", after=",5")),
+    Expression(_READERS, "_WHOLE", readers._INTEGER.fullmatch, times(".111", before="1", after="!")),
+    Expression(_READERS, "_GROUP", readers._with_point, times("'111", before="1", after=",5")),
+    Expression("workload/dataset/hub.py", r"([\w.-]+/", hub._NAME.fullmatch, times("a", before="a/b@", after="!")),
+    Expression("workload/dataset/hub.py", r"^license:", hub._LICENCE.search, times("\n", before="license:")),
     Expression("dialects/unlisted.py", "(prompt|input)", unlisted._PROMPT.fullmatch, times("token", before="prompt_")),
     Expression("dialects/unlisted.py", "(completion|", unlisted._ANSWER.fullmatch, times("token", before="output_")),
     Expression("run/launch/first_requests.py", r"stream\w*", first_requests._NO_STREAM.search, times("stream ")),
