@@ -46,6 +46,9 @@ from harness.dialects.tokens import Shown, TokenPlacer
 from harness.dialects.unlisted import UNREADABLE, counts, look
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
+# Token-carrying chunks of an answer, some 11 bytes each: no model's answer is so long, and a worker's memory is bounded
+# by it where a server's answer never ends.
+MOST_CHUNKS = 1 << 20
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
 NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
 # `finish_reason` of an answer that failed: vLLM and SGLang; LMDeploy and OpenRouter; TensorRT-LLM, two; DeepSeek.
@@ -70,8 +73,8 @@ class Parser(Protocol):
 
 
 # How to account for usual chunks elsewhere: `extend`; bytes of the longest event; the begun event; the running count,
-# input and output tokens; whether the answer has begun, and whether there was a reasoning.
-Usual = tuple[Callable[..., None], int, bytes, int | None, int | None, int | None, bool, bool]
+# input and output tokens; whether the answer has begun, and whether there was a reasoning; the most chunks.
+Usual = tuple[Callable[..., None], int, bytes, int | None, int | None, int | None, bool, bool, int]
 
 
 class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -149,6 +152,8 @@ class StreamDecoder(Shown):
 
     def feed(self, data: bytes | None, stamp_ns: int) -> int:
         """Account for one body piece, None at the end; return the token-carrying chunks in it."""
+        if len(self._arrivals) > MOST_CHUNKS:  # it has been given up
+            return 0
         carried, events, read = 0, self._events, self._read
         for event in events.end() if data is None else events.feed(data):
             try:
@@ -159,6 +164,9 @@ class StreamDecoder(Shown):
             carried += self._account(chunk, stamp_ns, event)
         if carried > 1:
             self._merged += carried
+        if len(self._arrivals) > MOST_CHUNKS:
+            self._fail("endless", f"more than {MOST_CHUNKS:,} chunks, and no end")
+            raise ProtocolError(self._message, self._error)
         return carried
 
     def usual(self) -> Usual | None:
@@ -175,7 +183,7 @@ class StreamDecoder(Shown):
             return None
         return (
             self.extend, longest, tail, self._counted, self._input_tokens, self._output_tokens, self._answered >= 0,
-            self._reasoned,
+            self._reasoned, MOST_CHUNKS - len(self._arrivals),
         )  # fmt: skip
 
     def extend(
@@ -332,6 +340,8 @@ class StreamDecoder(Shown):
             self._text = None
         elif self._text is not None:
             self._text += text.encode()
+            if len(self._text) > _LONGEST_TEXT:
+                self._text = None
         self._keeps_text = not (self._opening is None and self._answer is None and self._text is None)
 
     def _no_chunk(self, event: bytes, why: Exception, stamp_ns: int) -> int:

@@ -43,13 +43,17 @@ def pause_after(failures: int, retry_after_s: float = 0.0) -> float:
 def tick_ns(itl_s: float | None, e2e_s: float | None) -> int:
     """Return how long the loop may sleep, nanoseconds: clamp(min(ITL/8, E2E/256), 0.25 ms, 3 ms).
 
-    Stamps are the kernel's, so the tick costs no accuracy of arrival; it bounds how late the next send is.
+    Stamps are the kernel's, so the tick costs no accuracy of arrival; it bounds how late the next send is. That is half
+    a tick in the mean, 0.2 % of a request: for requests below 64 ms the tick is shorter, E2E/256 down to 0.05 ms.
 
-    >>> tick_ns(0.016, 2.0), tick_ns(None, None)
-    (2000000, 1000000)
+    >>> tick_ns(0.016, 2.0), tick_ns(None, None), tick_ns(0.002, 0.017)
+    (2000000, 1000000, 66406)
     """
-    known = [t for t in (itl_s and itl_s / 8, e2e_s and e2e_s / 256) if t]
-    return round(min(0.003, max(0.00025, min(known))) * 1e9) if known else 1_000_000
+    of_itl, of_request = (itl_s or math.inf) / 8, (e2e_s or math.inf) / 256
+    if math.isinf(tick := min(of_itl, of_request)):
+        return 1_000_000
+    least = max(0.00005, min(0.00025, of_request))
+    return round(min(0.003, max(least, tick)) * 1e9)
 
 
 QUOTA_HEADERS = {  # header: our name

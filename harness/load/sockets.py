@@ -49,14 +49,15 @@ class Connection:
     plain = True  # what the socket receives is the response, not encrypted
 
     __slots__ = (
-        "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
-        "sock", "tls_ns",
+        "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "ended", "fd", "open", "opened_ns",
+        "recvmsg_into", "sock", "tls_ns",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
         self.sock, self.fd = sock, sock.fileno()
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
+        self.ended = False  # by the server: it takes no more requests
         self.opened_ns = now()
         self.done_ns = 0  # when its last response was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
@@ -179,10 +180,15 @@ class Connection:
         exchange.done_ns = self.done_ns = stamp
         if not exchange.response.keep_alive:
             self._pool.closes()
-        if exchange.error or not exchange.response.keep_alive or self._unsent or not self._pool.reuse:
+        if self.ended or exchange.error or not exchange.response.keep_alive or self._unsent or not self._pool.reuse:
             self.close()
+        else:
+            exchange.connection = None
+            self._pool.free.append(self)
         if not exchange.over.done():
             exchange.over.set_result(None)
+            if exchange.then is not None:
+                exchange.then(exchange)
 
     def close(self) -> None:
         if self.open:
@@ -209,7 +215,7 @@ class SocketTransport:
         self._down: set[Any] = set()  # of them: those that took no connection when they were tried last
         self._turn = 0  # connections that were begun
         self._resolving: asyncio.Task[list[Any]] | None = None
-        self._free: collections.deque[Connection] = collections.deque()
+        self.free: collections.deque[Connection] = collections.deque()
         self._connections: set[Connection] = set()
         self._in_flight = 0
         self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
@@ -293,8 +299,8 @@ class SocketTransport:
 
     async def prepare(self, connections: int) -> None:
         """Open connections until so many can be used; a refusal shows in the requests, not here."""
-        for connection in [each for each in self._free if not self._usable(each)]:
-            self._free.remove(connection)
+        for connection in [each for each in self.free if not self._usable(each)]:
+            self.free.remove(connection)
             connection.close()
         missing = connections - len(self._connections)
         with contextlib.suppress(TimeoutError):
@@ -308,7 +314,7 @@ class SocketTransport:
     async def _open_free(self) -> int:
         """Open one connection for the next request; returns 1, or 0 where there is none."""
         try:
-            self._free.append(await self.open())
+            self.free.append(await self.open())
         except OSError:
             return 0
         return 1
@@ -321,7 +327,7 @@ class SocketTransport:
 
     def _open_ahead(self, connections: int) -> None:
         """Open so many more, though never more than there are requests in flight."""
-        room = self._in_flight - len(self._free) - len(self._opening)
+        room = self._in_flight - len(self.free) - len(self._opening)
         for _ in range(min(connections, room, _AT_ONCE)):
             task = asyncio.get_running_loop().create_task(self._open_free())
             self._opening.add(task)
@@ -333,8 +339,8 @@ class SocketTransport:
         self._connections.discard(connection)
 
     def _take(self) -> Connection | None:
-        while self._free:
-            connection = self._free.popleft()  # the oldest: servers accept connections in order
+        while self.free:
+            connection = self.free.popleft()  # the oldest: servers accept connections in order
             if self._usable(connection):
                 return connection
             connection.close()
@@ -373,7 +379,7 @@ class SocketTransport:
                 if exchange.connection is None:
                     connection = self._take() or await self._opened(exchange, deadline, timeout_s)
                     if exchange.error:  # its deadline came while the connection was opened
-                        self._free.append(connection)
+                        self.free.append(connection)
                         break
                     self._put(connection, exchange, request)
                 assert exchange.over is not None
@@ -398,8 +404,6 @@ class SocketTransport:
                 exchange.done_ns = now()
                 if used is not None:
                     used.close()
-            elif used is not None and used.open:
-                self._free.append(used)
             self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
     def _deadlines_of(self, timeout_s: float) -> Deadlines:

@@ -333,6 +333,18 @@ def test_an_event_too_long_ends_the_response_at_once() -> None:
     assert (response.error, list(response.arrivals), response.finish_reason) == ("line_too_long", [1], "")
 
 
+def test_an_answer_that_never_ends_is_given_up_and_no_longer_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "MOST_CHUNKS", 100)
+    endless = StreamDecoder()
+    feed_all(endless, [delta(content="x")] * 100)
+    with pytest.raises(ProtocolError):
+        feed_all(endless, [delta(content="x")])
+    feed_all(endless, [delta(content="x")] * 50)  # what was queued
+    response = endless.end(4)
+    assert (response.error, len(response.arrivals)) == ("endless", 101)
+    assert response.message == "more than 100 chunks, and no end"
+
+
 def test_chunks_of_several_tokens_without_running_counts_share_the_usage_by_length() -> None:
     response = decoded(
         delta(content="aaaa"), delta(content="bb"), delta("length"), event({"choices": [], "usage": usage(7, 6)})

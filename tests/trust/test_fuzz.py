@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from harness.base import decoding
 from harness.base.errors import ProtocolError
-from harness.dialects import sse
+from harness.dialects import decoder, sse
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.sse import EventParser
 from harness.load import http1, receive
 from harness.load.http1 import ResponseParser
-from tests.builders.streams import VLLM
+from tests.builders.streams import DONE, VLLM, delta, usage
 from tests.trust.fuzzing import (
     BODIES,
     FRAMINGS,
@@ -123,6 +123,20 @@ def test_a_difference_is_seen() -> None:
     late = tuple(stamp + 1 for stamp in exact.arrivals)
     for wrong in (exact._replace(error="x"), exact._replace(tokens=(2,)), exact._replace(arrivals=late)):
         assert difference(exact, wrong, cut(data, range(len(data)))) != ""
+
+
+@pytest.mark.skipif(receive.poller is None, reason="the receive path is not compiled here")
+def test_both_paths_give_up_an_endless_answer_at_the_same_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, pure = Reader(), Reader(pure=True)
+    body = b"".join(delta(content="x" * n, usage=usage(7, n)) for n in range(1, 30)) + delta("stop") + DONE
+    data = framed(body, "events")
+    for most in range(1, 32):
+        monkeypatch.setattr(decoder, "MOST_CHUNKS", most)
+        for step in (1, 50, 173, 700, 4000):
+            reads = cut(data, range(0, len(data), step))
+            found = [reader.outcome(reads) for reader in (compiled, pure)]
+            assert compiled.last == pure.last, (most, step)
+            assert found[0].error == ("endless" if most < 29 else "")
 
 
 # Memory: bytes that never come to an end, after anything that may come before them.

@@ -31,6 +31,7 @@ typedef struct {
     int64_t counted, input_tokens, output_tokens;
     int answered, reasoned; /* the answer has begun; there was a reasoning */
     int64_t merged;         /* chunks that shared a read since the last batch */
+    int64_t left;           /* chunks that its decoder takes yet */
     int size, all_one;      /* chunks of the batch; each of them has one token */
 } Account;
 

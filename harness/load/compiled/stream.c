@@ -105,6 +105,7 @@ static int push(Stream *s, int64_t stamp, long length, int64_t tokens) {
     s->counts[a->size] = (int32_t)tokens;
     a->size++;
     a->all_one &= tokens == 1;
+    a->left--;
     return 1;
 }
 
@@ -117,7 +118,7 @@ static int take_event(Stream *s, const char *at, const char *end, int64_t stamp)
     if (answer < 0) answer = 0;
     if (e.delta) reasoning = e.reasoning_content > 0 ? e.reasoning_content : e.reasoning > 0 ? e.reasoning : 0;
     long length = answer + reasoning;
-    if (!length || length > UINT16_MAX || (answer && !a->answered)) return 0;
+    if (!length || length > UINT16_MAX || (answer && !a->answered) || a->left <= 0) return 0;
     a->reasoned |= reasoning > 0;
     if (e.usage) {
         if (e.prompt_tokens > 0 || a->input_tokens < 0) a->input_tokens = e.prompt_tokens;
@@ -323,16 +324,16 @@ static PyObject *resume(PyObject *self, PyObject *usual) {
     Stream *s = (Stream *)self;
     PyObject *extend, *counted, *input_tokens, *output_tokens;
     const char *tail;
-    Py_ssize_t size, longest;
+    Py_ssize_t size, longest, left;
     int answered, reasoned;
     s->quick = 0;
     if (usual == Py_None) Py_RETURN_NONE;
-    if (!PyArg_ParseTuple(usual, "Ony#OOOpp", &extend, &longest, &tail, &size, &counted, &input_tokens, &output_tokens,
-                          &answered, &reasoned))
+    if (!PyArg_ParseTuple(usual, "Ony#OOOppn", &extend, &longest, &tail, &size, &counted, &input_tokens, &output_tokens,
+                          &answered, &reasoned, &left))
         return NULL;
     s->account = (Account){.counted = number_or_none(counted), .input_tokens = number_or_none(input_tokens),
                            .output_tokens = number_or_none(output_tokens), .answered = answered,
-                           .reasoned = reasoned, .all_one = 1};
+                           .reasoned = reasoned, .left = left, .all_one = 1};
     if (PyErr_Occurred()) return NULL;
     if (keep_tail(s, tail, (size_t)size)) return PyErr_NoMemory();
     Py_INCREF(extend);
