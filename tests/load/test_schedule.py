@@ -15,3 +15,4 @@ def test_the_tick_follows_the_faster_of_itl_and_request_within_its_bounds() -> N
     assert tick_ns(0.1, 0.256) == 1_000_000
     assert tick_ns(1e-6, 1.0) == 250_000
     assert tick_ns(10.0, 1000.0) == 3_000_000
+    assert (tick_ns(0.002, 0.0256), tick_ns(0.002, 0.001)) == (100_000, 50_000), "half of it is 0.2 % of a request"
