@@ -370,13 +370,13 @@ class SocketTransport:
 
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
         """Send a request that has not begun; wait until its response is over. Failures are noted, never raised."""
-        if exchange.connection is None:
+        if exchange.over is None:
             self._count(1)
         deadlines = self._deadlines.get(timeout_s) or self._deadlines_of(timeout_s)
         deadline = deadlines.add(exchange)
         try:
             while True:
-                if exchange.connection is None:
+                if exchange.over is None:
                     connection = self._take() or await self._opened(exchange, deadline, timeout_s)
                     if exchange.error:  # its deadline came while the connection was opened
                         self.free.append(connection)
@@ -386,7 +386,7 @@ class SocketTransport:
                 await exchange.over
                 if not exchange.stale or now() >= deadline:
                     break
-                exchange.connection = exchange.over = None
+                exchange.connection = exchange.over = None  # not begun
                 self.reuse, self._ahead = False, True
                 self.resent += 1
                 exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
