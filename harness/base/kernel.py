@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import resource
 import select
 import selectors
+import struct
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
@@ -113,6 +115,23 @@ def prctl(option: int, value: int) -> None:
     found = getattr(ctypes.CDLL(None), "prctl", None)
     if found is not None:
         found(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the call's number, by machine
+_ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # struct sched_attr of linux/sched/types.h, its first version
+
+
+def shorten_turns(ns: int) -> None:
+    """Ask for turns of so long on a busy processor, where the system can (Linux 6.12, sched_setattr(2)).
+
+    Whoever has shorter ones is run sooner after a sleep, and has no more of the processor in all.
+    """
+    number = _SCHED_SETATTR.get(platform.machine())
+    if number is None or not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    wanted = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, ns, 0, 0)
+    ctypes.CDLL(None).syscall(number, 0, wanted, 0)
 
 
 def pipe() -> tuple[int, int]:

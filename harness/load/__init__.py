@@ -6,8 +6,9 @@
   second; the clock where the kernel gives no stamp.
 - Several events in one read share its stamp. In one chunk, or within half an ITL of the previous poll, the server sent
   them together (`lumped`); else we read late (`merged` without them).
-- Tick: clamp(min(ITL/8, E2E/256), 0.25 ms, 3 ms). It bounds how late a next request is sent, not how exact a stamp
-  is.
+- Tick: clamp(min(ITL/8, E2E/256), 0.25 ms, 3 ms), and down to 0.05 ms for requests below 64 ms. It bounds how late a
+  next request is sent, not how exact a stamp is. That one is sent where the end of the one before it is read, before
+  any task resumes.
 - A request of an open loop is sent by the loop's timer itself where a connection is open: a task would resume two turns
   later.
 - Garbage collection is frozen and off in the worker; it collects when a level changes.

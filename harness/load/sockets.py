@@ -24,7 +24,6 @@ import asyncio
 import collections
 import contextlib
 import fcntl
-import functools
 import socket
 import struct
 import termios
@@ -49,8 +48,8 @@ class Connection:
     plain = True  # what the socket receives is the response, not encrypted
 
     __slots__ = (
-        "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "ended", "fd", "open", "opened_ns",
-        "recvmsg_into", "sock", "tls_ns",
+        "_exchange", "_pool", "_sent", "_unsent", "await_end", "connect_ns", "done_ns", "ended", "fd", "open",
+        "opened_ns", "recvmsg_into", "sock", "tls_ns",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
@@ -62,6 +61,7 @@ class Connection:
         self.done_ns = 0  # when its last response was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
+        self.await_end = pool.await_end  # of an exchange whose answer is whole
         self._exchange: Exchange | None = None
         self._unsent = memoryview(b"")
         self._sent = 0  # bytes of the request that the kernel took, while no response has begun
@@ -154,10 +154,6 @@ class Connection:
             else:
                 exchange.fail("reset", "the server closed the connection without an answer")
         self._finish(stamp)  # closes: it has failed, or was to end with its connection
-
-    def await_end(self, exchange: Exchange) -> None:
-        """The answer of an exchange is whole: its body has to end soon."""
-        self._pool.await_end(exchange)
 
     def _untaken(self, error: OSError | None) -> bool:
         """Return whether it is certain that the server never received a byte of the request.
@@ -372,7 +368,9 @@ class SocketTransport:
         """Send a request that has not begun; wait until its response is over. Failures are noted, never raised."""
         if exchange.over is None:
             self._count(1)
-        deadlines = self._deadlines.get(timeout_s) or self._deadlines_of(timeout_s)
+        if (deadlines := self._deadlines.get(timeout_s)) is None:
+            deadlines = Deadlines(timeout_s, lambda late: late.end_late(timeout_s))
+            self._deadlines[timeout_s] = deadlines
         deadline = deadlines.add(exchange)
         try:
             while True:
@@ -406,11 +404,6 @@ class SocketTransport:
                     used.close()
             self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
-    def _deadlines_of(self, timeout_s: float) -> Deadlines:
-        """Return the deadlines of all requests that may take so long."""
-        made = self._deadlines[timeout_s] = Deadlines(timeout_s, functools.partial(_late, timeout_s))
-        return made
-
     async def _opened(self, exchange: Exchange, deadline_ns: int, timeout_s: float) -> Connection:
         """Return a new connection for a request; OSError where none can be made before its deadline."""
         try:
@@ -418,7 +411,7 @@ class SocketTransport:
                 connection = await self.open()
         except TimeoutError as error:
             if left.expired():
-                _late(timeout_s, exchange)
+                exchange.end_late(timeout_s)
             raise OSError(str(error)) from error
         exchange.connect_ns, exchange.tls_ns = connection.connect_ns, connection.tls_ns
         return connection
@@ -426,23 +419,12 @@ class SocketTransport:
     async def aclose(self) -> None:
         for each in (self._ends, *self._deadlines.values()):
             each.close()
-        opening = list(self._opening)
-        for task in opening:
+        for task in (opening := list(self._opening)):
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
                 connection.close()
-
-
-def _late(timeout_s: float, exchange: Exchange) -> None:
-    """Its deadline has come: it ends here, unless its response is over."""
-    over = exchange.over
-    if over is not None and over.done():
-        return
-    exchange.fail("client_deadline", f"no end within {timeout_s:g} s")
-    if over is not None:
-        over.set_result(None)
 
 
 def error_name(error: OSError) -> str:

@@ -211,6 +211,12 @@ class Exchange:
         self.noted.append("no_end")
         self._give_up()
 
+    def end_late(self, timeout_s: float) -> None:
+        """Its deadline has come: it ends here, unless its response is over."""
+        if self.over is None or not self.over.done():
+            self.fail("client_deadline", f"no end within {timeout_s:g} s")
+            self._give_up()
+
     def _give_up(self) -> None:
         """Read no more of it."""
         if self.over is not None and not self.over.done():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -54,3 +56,10 @@ def test_the_ends_of_a_pipe_neither_block_nor_are_inherited() -> None:
     finally:
         for end in ends:
             os.close(end)
+
+
+def test_shorter_turns_leave_the_priority_as_it_was() -> None:
+    code = (
+        "import os; from harness.base import kernel; n = os.nice(3); kernel.shorten_turns(9**6); print(os.nice(0) - n)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
