@@ -64,8 +64,7 @@ async def first(
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)
-    of_card = None if profile else served.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
-    deployed = (profile.model, profile.deployment) if profile else of_card
+    deployed = _deployed(scenario, endpoint, profile, found)
     simulated, workload = _simulated(scenario, endpoint, profile), _workload(scenario, endpoint)
     held = await _agents(scenario, endpoint, profile, deployed, workload.expected_hit_rate or None)
     if held is not None:
@@ -108,6 +107,15 @@ async def first(
         cache=endpoint.alone.cache or UNSET,
         sessions=[Session(created=created, command=command)],
     )
+
+
+def _deployed(
+    scenario: Scenario, endpoint: Endpoint, profile: Profile | None, found: served.ServingCard
+) -> tuple[Model, Deployment] | None:
+    """Return the model and how it is served, where both are known."""
+    if profile is not None:
+        return profile.model, profile.deployment
+    return served.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
 
 
 async def _predicted(
