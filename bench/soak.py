@@ -7,7 +7,7 @@ A heap has the size of the most that was ever in it at once. Of what varies and 
 ever more rarely: after n equal times the next one passes it with probability 1/n, so that a heap rises with the
 logarithm of time for as long as it is used. What is kept for good rises with time itself. So the steps of the readings
 are fitted by both, and what rises evenly over time is judged. A rise is within noise where 0 is in its interval, or
-where it falls. The rise of the stamps' error is its slope times the time, by harness.analysis.drift, which has no
+where it falls. The rise of the stamps' error is its slope times the time, by harness.analysis.timeline, which has no
 interval where neighbouring parts of the window are much alike. So its limit is on the range of all parts: each is of
 some 800,000 stamps, and the error cannot have changed by more.
 """
@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 import psutil
 
-from harness.analysis import drift
+from harness.analysis import timeline
 from harness.analysis.stats import t_quantile
 from harness.results.result import Result
 from harness.run.trial import pairs
@@ -146,7 +146,7 @@ def grown(name: str, unit: str, points: Sequence[tuple[float, float]], window: t
     `points` and `window` are in seconds since the load began. The steps between neighbouring parts of the window are
     a·Δ(ln t) + b·Δt; their variance falls as 1/t, as the number of the steps does, so they weigh in proportion to t.
     """
-    values = drift.means(points, *window, BINS)
+    values = timeline.means(points, *window, BINS)
     edges = np.linspace(*window, BINS + 1)
     t, values = ((edges[1:] + edges[:-1]) / 2)[: len(values)][~np.isnan(values)], values[~np.isnan(values)]
     if len(values) <= FEWEST:
@@ -168,7 +168,7 @@ def grown(name: str, unit: str, points: Sequence[tuple[float, float]], window: t
 
 def of_bins(name: str, unit: str, values: np.ndarray, seconds: float, **more: float) -> Rise:
     """By how much a figure rose that varies about a line, from its values in equal parts of so many seconds."""
-    found = drift.trend(values, 0.0, seconds / len(values))
+    found = timeline.trend(values, 0.0, seconds / len(values))
     if found is None or found.per_hour.value is None:
         nan = math.nan
         return Rise(name=name, unit=unit, mean=nan, whole=nan, rise=nan, low=None, high=None, **more)

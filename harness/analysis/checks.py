@@ -13,7 +13,6 @@ measure is "not measured", with what would. docs/definitions.md, Checks, has the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -22,7 +21,7 @@ from harness.analysis.explanation import KV_FULL
 from harness.analysis.rules import Purpose, usable
 from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
-from harness.data.summary import Check, WorkloadSummary
+from harness.data.summary import Check, NodeLoss, WorkloadSummary
 from harness.data.views import ServerView
 
 PASS, DOUBT, NOT_MEASURED = "pass", "doubt", "not measured"
@@ -35,21 +34,6 @@ HITS_SHORT = 0.10  # of the looked-up tokens, by which hits may fall short of th
 TAIL = 2.0  # p99 of the context over its mean, from which on a workload has a tail
 
 
-class Loss(Protocol):
-    """A replica that stopped answering."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def at(self) -> float | None: ...
-    @property
-    def errors(self) -> int: ...
-    @property
-    def recovery_s(self) -> float | None: ...
-    @property
-    def headroom_held(self) -> bool | None: ...
-
-
 def of_run(
     levels: Sequence[LevelSummary],
     knee: float | None,
@@ -57,7 +41,7 @@ def of_run(
     *,
     expected_hits: float | None = None,
     workload: WorkloadSummary | None = None,
-    losses: Sequence[Loss] = (),
+    losses: Sequence[NodeLoss] = (),
     room: float | None = None,
 ) -> list[Check]:
     """Return the checks of a run, in their order; none without a level.
@@ -220,7 +204,7 @@ def _tail(workload: WorkloadSummary | None) -> float | None:
     return max(longest for _, _, longest in found) / mean if mean else None
 
 
-def node_loss(losses: Sequence[Loss]) -> Check:
+def node_loss(losses: Sequence[NodeLoss]) -> Check:
     """Judge whether the replicas that were left could carry what all had given before."""
     stopped = [loss for loss in losses if loss.kind == "stopped"]  # one that only slowed down says less
     known = [loss for loss in stopped or losses if loss.headroom_held is not None]

@@ -17,11 +17,10 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from harness.analysis import window
-from harness.analysis.conditions import Conditions
 from harness.analysis.metrics import figures, late_share, mean_itl, meets, peak_rate, steps, ttft
 from harness.analysis.rules import findings
 from harness.analysis.rules.figures import LUMPED, PERCENTILES, TOKENS_PER_CHUNK, spoilt
-from harness.analysis.rules.requests import Measured, sent_late, unstable
+from harness.analysis.rules.requests import Conditions, Measured, sent_late, unstable
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.window import Little, began_in, in_flight, little

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import classes, drift, metrics, patterns, replicas, seats, slo, step_account, telemetry
-from harness.analysis.conditions import Conditions
+from harness.analysis import classes, metrics, patterns, seats, slo, step_account, telemetry, timeline
 from harness.analysis.figures import level_summary
 from harness.analysis.rules import findings
 from harness.analysis.rules.observed import Answered, Observed
+from harness.analysis.rules.requests import Conditions
 from harness.analysis.server_account import Ours, pool_view, server_view
 from harness.analysis.table import Floats, Table, placed_tokens
 from harness.analysis.window import all_requests, began_in, whole_requests
@@ -178,16 +178,16 @@ def summarise_level(
     made = classes.with_classes(made, table, level, facts, facts.class_limits)
     if facts.urls:
         servers = {
-            url: _server(samples, table.only(replicas.rows(table, url)), window, itl, facts, f"{SERVER} {url}")
+            url: _server(samples, table.only(table.to(url)), window, itl, facts, f"{SERVER} {url}")
             for url in facts.urls
         }
-        made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
+        made = classes.with_replicas(made, table, level, facts, servers)
     if facts.pools:
         pools = {name: pool_view(samples, window, f"{SERVER} {name}") for name in facts.pools}
         made = msgspec.structs.replace(made, pools=pools)
     in_service = seats.service(table, *window, made.e2e_s.mean)
     phases = _phases(table, window, in_service, made.server, facts)
-    moved = drift.of_level(table, samples, level)
+    moved = timeline.drift(table, samples, level)
     observed = Observed(
         s=made,
         pauses=telemetry.pauses(samples, window),

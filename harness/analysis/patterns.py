@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import classes, metrics, replicas
+from harness.analysis import classes, metrics
 from harness.analysis.stats import spread
 from harness.analysis.table import Bools, Floats, Ints, Table, follows
 from harness.data.levels import CACHED, Interference, SessionSummary
@@ -247,7 +247,7 @@ def losses(table: Table, levels: Sequence[Level], urls: Sequence[str], fitted: C
 
 def stops(table: Table, url: str) -> Iterator[Span]:
     """Yield when a replica did not answer, by a level's requests."""
-    own = replicas.rows(table, url)
+    own = table.to(url)
     failed = own & np.fromiter((error in LOST for error in table.error), np.bool_, len(table.error))
     ended = np.flatnonzero(own & (failed | table.ok) & ~np.isnan(table.done))
     ended = ended[np.argsort(table.done[ended], kind="stable")]
@@ -262,7 +262,7 @@ def stops(table: Table, url: str) -> Iterator[Span]:
 
 def slowdowns(table: Table, url: str) -> Iterator[Span]:
     """Yield when a replica took much longer for its tokens than it usually does, by a level's requests."""
-    own = replicas.rows(table, url) & table.ok
+    own = table.to(url) & table.ok
     if own.sum() < _USUAL:
         return
     pace = _pace(table)
@@ -274,7 +274,7 @@ def slowdowns(table: Table, url: str) -> Iterator[Span]:
         start = float(table.sent[sent[first]])
         end = float(table.sent[sent[last + 1]]) if last + 1 < len(sent) else None
         until = float(table.sent[sent[last]]) if end is None else end
-        others = ~replicas.rows(table, url) & table.ok & (table.sent >= start) & (table.sent <= until)
+        others = ~table.to(url) & table.ok & (table.sent >= start) & (table.sent <= until)
         if others.any() and float(np.median(pace[others])) <= SLOW * usual:
             yield Span(url, SLOWED, start, end)
 
@@ -312,7 +312,7 @@ def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | No
     end = level.window_end_s if level.window_end_s is not None else float(np.nanmax(table.done))
     begin = begin if begin < span.start_s else level.begin_s
     over = max(end, span.start_s) if span.end_s is None else span.end_s
-    lost = replicas.rows(table, span.url)
+    lost = table.to(span.url)
     until = np.inf if span.end_s is None else span.end_s
     failures = table.done[lost & table.failed & (table.done >= span.start_s) & (table.done <= until)]
     before = _phase(table, ~lost, begin, span.start_s)

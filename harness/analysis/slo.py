@@ -29,7 +29,7 @@ from harness.analysis import metrics
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.figures import LUMPED, TOKENS_PER_CHUNK
 from harness.analysis.rules.requests import errors_above_1_percent, unstable
-from harness.analysis.stats import Z95, batches, incomplete_beta, lag1, t_quantile, wilson
+from harness.analysis.stats import Z95, batches, incomplete_beta, t_quantile, uncorrelated, wilson
 from harness.analysis.table import Bools, Floats, Table, follows, placed_tokens
 from harness.analysis.table import gaps as gaps_of
 from harness.analysis.window import began_in
@@ -44,7 +44,6 @@ _NEEDED = 0.99  # of a limit that names no percentile
 CONFIDENCE = SLO_CONFIDENCE
 # docs/method.md, Attainment of an SLO: at least 10 time blocks of at least 2 request times
 _BLOCKS, _REQUEST_TIMES = 10, 2
-_CORRELATED = 0.2  # lag-1 correlation above which blocks are doubled
 _AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree
 QUEUE_TIMES = 3.0  # that a window has of the time in which the queue comes and goes
 _MORE = 1.02  # times as many samples are tried, until they decide
@@ -195,10 +194,8 @@ def clumping(times: Floats, values: Floats, limit: float, start: float, end: flo
     def scatter(blocks: int) -> Floats:
         return batches(times, late.astype(np.float64) - p, start, end, blocks) * ((end - start) / blocks)
 
-    x = scatter(blocks)
-    while lag1(x) > _CORRELATED and blocks >= 2 * _BLOCKS:
-        blocks //= 2
-        x = scatter(blocks)
+    x = uncorrelated(scatter, blocks, 2 * _BLOCKS)
+    blocks = len(x)
     effect = blocks / (blocks - 1) * float(x @ x) / (n * p * (1 - p))
     return effect * (t_quantile(0.975, blocks - 1) / Z95) ** 2 if effect > _AGREE else 1.0
 

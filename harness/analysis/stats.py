@@ -137,6 +137,15 @@ def lag1(x: Floats) -> float:
     return float(d[1:] @ d[:-1]) / total if total > 0 else 0.0
 
 
+def correlation(residual: Floats, fitted: int) -> float:
+    """Return lag-1 correlation of residuals about a fit of k coefficients, 0 to 0.9, less its bias -(k + 4ρ)/n.
+
+    Kendall 1954.
+    """
+    n = len(residual)
+    return min(_CLOSE_TO_1, max(0.0, (lag1(residual) + fitted / n) / (1 - 4 / n)))
+
+
 def batches(times: Floats, amounts: Floats | Counts, start: float, end: float, n: int) -> Floats:
     """Return rates (amount per second) in n equal parts of [start, end), shape [n]."""
     sums = np.zeros(n)
@@ -147,7 +156,7 @@ def batches(times: Floats, amounts: Floats | Counts, start: float, end: float, n
     return sums * (n / (end - start))
 
 
-def _uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floats:
+def uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floats:
     """Return batches, halved in number while they are correlated; they may end at fewer than `fewest`."""
     x = batched(n)
     while lag1(x) > _CORRELATED and n >= fewest:
@@ -187,16 +196,16 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
     """Return batch means of a span; `batched` gives the rates in n equal parts of it.
 
     Correlation up to 0.2 cannot be distinguished from none in 10 batches, and would cost an interval a fifth of its
-    width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation less its bias -(1 + 4ρ)/n (Kendall 1954).
+    width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation.
     """
     mean = float(batched(1)[0])
     n = min(_MOST_BATCHES, _fitting(span, _REQUEST_TIMES, request_s))
     if n < _BATCHES:
         return Estimate(mean)
-    x = _uncorrelated(batched, n, _BATCHES)
+    x = uncorrelated(batched, n, _BATCHES)
     n = len(x)
     if n >= _BATCHES:
-        rho = min(_CLOSE_TO_1, max(0.0, (lag1(x) + 1 / n) / (1 - 4 / n)))
+        rho = correlation(x, fitted=1)
         half = t_quantile(0.975, n - 1) * float(x.std(ddof=1)) / math.sqrt(n) * math.sqrt((1 + rho) / (1 - rho))
         return Estimate(mean, (mean - half, mean + half))
     # Slots of equal requests drift so slowly that batches of any length are correlated, and hardly differ: all of them.
@@ -266,7 +275,7 @@ def fit_error(
         n = min(_MOST_BATCHES, _fitting(end - start, 1, answer_s))
     if n < _FEW_BATCHES:
         return mean * max(ASSUMED, 1 / math.sqrt(max(completions, 1))), True
-    x = _uncorrelated(lambda n: batches(times, amounts, start, end, n), n, 2 * _FEW_BATCHES)
+    x = uncorrelated(lambda n: batches(times, amounts, start, end, n), n, 2 * _FEW_BATCHES)
     se = float(x.std(ddof=1)) / math.sqrt(len(x)) * t_quantile(0.975, len(x) - 1) / Z95
     return max(se, FLOOR * mean), False
 

@@ -17,7 +17,6 @@ from harness.analysis import (
     classes,
     curve,
     gap,
-    lengths,
     patterns,
     phases,
     quality,
@@ -67,7 +66,7 @@ def summarise(run: Result) -> Summary:
     steady = change.steady(change.timed(of_ramp))
     fitted, knees = _fitted(run, of_ramp, steady)
     probed = _probed(run, levels, fitted)
-    workload = lengths.compared(run.manifest.scenario, table, finished)
+    workload = classes.compared(run.manifest.scenario, table, finished)
     losses = patterns.losses(table, finished, facts.urls, fitted)
     prediction = _with_gap(run, of_ramp, fitted, probed)
     recorded = Recorded(

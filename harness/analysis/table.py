@@ -131,6 +131,10 @@ class Table(msgspec.Struct, frozen=True):
         }
         return msgspec.structs.replace(self, **picked, arrival=self.arrival[chunks], tokens=self.tokens[chunks])
 
+    def to(self, url: str) -> Bools:
+        """Return which requests went to a server or replica, shape [requests]."""
+        return np.fromiter((each == url for each in self.url), np.bool_, len(self.url))
+
     def pieces(self) -> Iterator[tuple[slice, slice]]:
         """Return the table in its order: some requests, and the chunks that are theirs."""
         return _pieces(self.chunks)

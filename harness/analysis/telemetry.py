@@ -9,6 +9,7 @@ import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.analysis.stats import known_mean
 from harness.data.record import Sample
 from harness.data.views import ClientView, GpuView, NodeView
 
@@ -28,40 +29,34 @@ _SLOWED = sum(THROTTLE.values()) - THROTTLE["sw_power_cap"]
 Points = list[tuple[float, float]]  # (time, value), in order of time
 
 
+def series(samples: Iterable[Sample], source: str, start: float, end: float) -> dict[str, dict[str, Points]]:
+    """Return what each worker, machine or card of a source showed in [start, end], by its name and by metric."""
+    found: dict[str, dict[str, Points]] = {}
+    for sample in samples:
+        if sample.source == source and start <= sample.time_s <= end:
+            name, _, metric = sample.metric.rpartition("/")
+            found.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
+    return found
+
+
 def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
     """Return the client over one window: its busiest worker and host; figures from records come with the metrics."""
-    workers: dict[str, dict[str, list[float]]] = {}  # by figure, by worker
-    hosts: dict[str, dict[str, list[float]]] = {}  # by machine, of which one alone has no name, by figure
-    for sample in samples:
-        if not window[0] <= sample.time_s <= window[1]:
-            continue
-        if sample.source == "client":
-            worker, _, metric = sample.metric.rpartition("/")
-            workers.setdefault(metric, {}).setdefault(worker, []).append(sample.value)
-        elif sample.source == "host":
-            machine, _, metric = sample.metric.rpartition("/")
-            hosts.setdefault(machine, {}).setdefault(metric, []).append(sample.value)
+    workers, hosts = (series(samples, source, *window) for source in ("client", "host"))
 
-    def worst(metric: str) -> float | None:
-        return max((_mean(values) for values in workers.get(metric, {}).values()), default=None)
+    def highest(of: dict[str, dict[str, Points]], metric: str) -> float | None:
+        return max((_mean(each[metric]) for each in of.values() if metric in each), default=None)
 
-    def highest(metric: str) -> float | None:
-        return max((_mean(host[metric]) for host in hosts.values() if metric in host), default=None)
-
-    idle = [
-        sum(1.0 - _mean(values) for name, values in host.items() if name.startswith("cpu"))
-        for host in hosts.values()
-        if any(name.startswith("cpu") for name in host)
-    ]
-    unstamped = worst("unstamped_fraction")
+    processors = [[_mean(points) for name, points in host.items() if name.startswith("cpu")] for host in hosts.values()]
+    unstamped = highest(workers, "unstamped_fraction")
+    late = (value for worker in workers.values() for _, value in worker.get("read_delay_p99_s", []))
     return ClientView(
-        cpu_fraction=worst("cpu_fraction"),
-        read_delay_p99_s=max((x for each in workers.get("read_delay_p99_s", {}).values() for x in each), default=None),
+        cpu_fraction=highest(workers, "cpu_fraction"),
+        read_delay_p99_s=max(late, default=None),
         timestamp_source=None if unstamped is None else "user" if unstamped > 0.5 else "kernel",
-        waited_fraction=worst("waited_fraction"),
-        steal_fraction=highest("steal_fraction"),
-        throttled_fraction=highest("throttled_fraction"),
-        idle_processors=min(idle, default=None),
+        waited_fraction=highest(workers, "waited_fraction"),
+        steal_fraction=highest(hosts, "steal_fraction"),
+        throttled_fraction=highest(hosts, "throttled_fraction"),
+        idle_processors=min((sum(1.0 - busy for busy in each) for each in processors if each), default=None),
     )
 
 
@@ -111,21 +106,16 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
     exporters ('0:3') stand for this machine's ('3'): they may be the same.
     """
     start, end = window
-    cards: dict[str, dict[str, Points]] = {}
-    for sample in samples:
-        if sample.source == "gpu" and start - _EDGE_S <= sample.time_s <= end + _EDGE_S:
-            name, _, metric = sample.metric.partition("/")
-            cards.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
-
+    cards = series(samples, "gpu", start - _EDGE_S, end + _EDGE_S)
     if any(":" in name for name in cards):
         cards = {name: card for name, card in cards.items() if ":" in name}
 
-    def inside(card: Mapping[str, Points], metric: str) -> list[float]:
-        return [value for time_s, value in card.get(metric, []) if start <= time_s <= end]
+    def inside(card: Mapping[str, Points], metric: str) -> Points:
+        return [point for point in card.get(metric, []) if start <= point[0] <= end]
 
     def busy(card: Mapping[str, Points]) -> bool:
         if "utilization" in card:
-            return any(inside(card, "utilization"))
+            return any(value for _, value in inside(card, "utilization"))
         return any(inside(card, metric) for metric in card)  # a MIG slice does not say
 
     busy_cards = [card for card in cards.values() if busy(card)]
@@ -133,10 +123,10 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
         return None
 
     def of_all(metric: str) -> list[float]:
-        return [value for card in busy_cards for value in inside(card, metric)]
+        return [value for card in busy_cards for _, value in inside(card, metric)]
 
     clocks = of_all("sm_clock_hz")
-    reasons = [[int(value) for value in inside(card, "throttle_reasons")] for card in busy_cards]
+    reasons = [[int(value) for _, value in inside(card, "throttle_reasons")] for card in busy_cards]
 
     def share(mask: int) -> float:
         return max(sum(bool(value & mask) for value in card) / len(card) for card in reasons if card)
@@ -145,11 +135,11 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
     shares = {name: share(mask) for name, mask in THROTTLE.items()} if known else {}
     return GpuView(
         gpus=len(busy_cards),
-        utilization=_mean_if_any(of_all("utilization")),
-        power_w=_sum(_mean_if_any(inside(card, "power_w")) for card in busy_cards),
+        utilization=known_mean(of_all("utilization")),
+        power_w=_sum(known_mean(value for _, value in inside(card, "power_w")) for card in busy_cards),
         energy_j=_sum(_energy(card, window) for card in busy_cards),
         memory_used_bytes=max(of_all("memory_used_bytes"), default=None),
-        sm_clock_hz=_mean_if_any(clocks),
+        sm_clock_hz=known_mean(clocks),
         sm_clock_min_hz=min(clocks, default=None),
         temperature_max_c=max(of_all("temperature_c"), default=None),
         throttle={name: value for name, value in shares.items() if value} if known else None,
@@ -159,11 +149,7 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
 
 def node_view(samples: Sequence[Sample], window: tuple[float, float]) -> NodeView | None:
     """Return the machines that serve over one window, by their node exporters; None without any."""
-    nodes: dict[str, dict[str, Points]] = {}
-    for sample in samples:
-        if sample.source == "node" and window[0] <= sample.time_s <= window[1]:
-            name, _, metric = sample.metric.partition("/")
-            nodes.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
+    nodes = series(samples, "node", *window)
     if not nodes:
         return None
     busy, used = [], []
@@ -213,12 +199,8 @@ def _integral(rate: Points) -> Points:
     return list(zip((t for t, _ in rate), sums, strict=False))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _mean_if_any(values: Sequence[float]) -> float | None:
-    return _mean(values) if values else None
+def _mean(points: Points) -> float:
+    return sum(value for _, value in points) / len(points)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

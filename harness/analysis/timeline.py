@@ -1,20 +1,32 @@
-"""A run over time: what flowed, was in flight, waited and failed, from its requests and its telemetry. Pure.
+"""A run over time, and how a server's figures move over one long window. Pure.
 
-Rates and means are over equal bins from the run's origin; gauges are as they were read. Levels are in `summary.json`.
+What flowed, was in flight, waited and failed: rates and means are over equal bins from the run's origin, gauges are as
+they were read.
+
+A figure of a long window is read in equal bins of it. Its slope is by least squares; the interval allows for the
+correlation of neighbouring bins, by which n of them count as n (1 - ρ)/(1 + ρ) (Santer et al. 2000, J. Geophys. Res.
+105, 7337). A change at once is found by the cumulative sum of the deviations from the mean, whose largest value is that
+of a Brownian bridge where nothing changes; its moment has the interval of Bai (1997, Rev. Econ. Stat. 79, 551). One
+change at most is looked for, and none where a line explains the figure better. Left out: windows below five minutes.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
+from harness.analysis import telemetry
 from harness.analysis.server_account import Scrapes
+from harness.analysis.stats import batches, correlation, slope, t_quantile
 from harness.analysis.table import Floats, Table
-from harness.data.record import SERVER, Sample
+from harness.analysis.window import began_in, in_flight
+from harness.data.levels import Change, Drift, Trend
+from harness.data.record import SERVER, Level, Sample
 from harness.data.server_metrics import Figure
+from harness.data.views import Value
 
 _BINS = 240  # at most: a page does not show more than that apart
 _WIDTHS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)  # seconds of a bin
@@ -49,19 +61,23 @@ def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Ti
         found = {each.partition(" ")[2]: Scrapes(samples, (0.0, end_s), each).over_time(figure) for each in sources}
         return {name: points for name, points in found.items() if points}
 
-    telemetry = Timeline(
+    sampled = Timeline(
         seconds=width,
         running=gauges(Figure.RUNNING),
         waiting=gauges(Figure.WAITING),
         kv_usage=gauges(Figure.KV_USAGE),
-        power=_power(samples),
+        power={
+            name: card["power_w"]
+            for name, card in telemetry.series(samples, "gpu", 0.0, end_s).items()
+            if "power_w" in card
+        },
     )
     if table is None or not len(table.sent):
-        return telemetry
+        return sampled
     flowed = _flowed(table, edges)
     failed, _ = np.histogram(table.done[table.failed & ~np.isnan(table.done)], edges)
     return msgspec.structs.replace(
-        telemetry,
+        sampled,
         throughput=line(flowed / width),
         in_flight=line(np.diff(_time_in_flight(table, edges)) / width),
         errors=line(failed / width) if failed.any() else [],
@@ -95,11 +111,213 @@ def _since(moments: Floats, at: Floats) -> Floats:
     return np.asarray(upto * at - np.concatenate([[0.0], np.cumsum(moments)])[upto])
 
 
-def _power(samples: Sequence[Sample]) -> dict[str, Line]:
-    """Return watts of each GPU that drew any, by its name."""
-    found: dict[str, Line] = defaultdict(list)
-    for sample in samples:
-        name, _, metric = sample.metric.rpartition("/")
-        if sample.source == "gpu" and metric == "power_w":
-            found[name].append((sample.time_s, sample.value))
-    return dict(found)
+# ---- how figures move over a window -------------------------------------------------------------------------
+
+SHORTEST_S = 300.0  # of a window
+FEWEST, _MOST = 20, 120  # bins of a figure
+_REQUEST_TIMES = 2.0  # of a bin at least
+_FOR_P99 = 100  # requests of a bin, whose p99 is read
+
+_SURE = 0.0001  # chance that a figure which does not move is found to move, of one test
+_NORMAL = 3.8906  # two-sided quantile of the normal distribution at _SURE
+_BRIDGE = math.sqrt(math.log(2 / _SURE) / 2)  # P(sup |B| > x) ≈ 2 exp(-2 x²) of a Brownian bridge
+_BAI = 11.0  # 97.5 % of argmax(W(s) - |s|/2), rounded up (Bai 1997, section III)
+_EDGE = 3  # bins at least, before a change and after it
+_FEWEST_FREE = 5.0  # degrees of freedom of an interval
+_FEWEST_OF_CHANGE, _FEWEST_EFFECTIVE = 30, 10.0  # bins of a change, and uncorrelated ones that they count as
+_HOUR = 3600.0
+
+_SLOWER = 0.03  # share of the GPUs' clock that is lost in a throttle
+_MORE = 0.10  # requests at the server beyond ours, as a share of ours, that a neighbour sends
+_STOLEN = 0.05  # of the processors' time that the hypervisor takes for a neighbour
+
+
+def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None:
+    """Return the figures of a level with a closed window; None where it is too short for any of them."""
+    start, end = level.window
+    if end - start < SHORTEST_S:
+        return None
+    good = began_in(table, level) & table.ok
+    took = (table.done - table.sent)[good]
+    request_s = float(took.mean()) if len(took) else 0.0
+    n = int(min(_MOST, (end - start) / max(_REQUEST_TIMES * request_s, 1e-9)))
+    if n < FEWEST:
+        return None
+    began = table.began if level.rate is None else table.scheduled
+    scrapes = Scrapes(samples, level.window)
+
+    def read(values: Floats) -> Trend | None:
+        found = trend(values, start, (end - start) / len(values)) if len(values) else None
+        if found is None or found.change is None:
+            return found
+        cause = _cause(table, samples, scrapes, level, found.change)
+        return msgspec.structs.replace(found, change=msgspec.structs.replace(found.change, cause=cause))
+
+    def mean_of(points: Sequence[tuple[float, float]]) -> Floats:
+        return means(points, start, end, n)
+
+    preempted = sums(scrapes.increases(Figure.PREEMPTIONS), start, end, n)
+    found = Drift(
+        throughput=read(batches(table.arrival, table.tokens, start, end, n)),
+        ttft_p99_s=read(_p99(began[good], (table.first - began)[good], start, end, n)),
+        kv_usage=read(mean_of(scrapes.over_time(Figure.KV_USAGE))),
+        preemptions_per_s=read(preempted * n / (end - start)),
+        memory_bytes=read(mean_of(scrapes.over_time(Figure.MEMORY))),
+        gpu_memory_bytes=read(_of_gpus(samples, "memory_used_bytes", start, end, n)),
+    )
+    return None if found == Drift() else found
+
+
+def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
+    """Return slope and change of a figure, a value for each bin of `width_s` from `start_s` on; nan: nothing was read.
+
+    None where fewer than 20 bins have a value. The slope's interval is None where the bins are too correlated for one.
+
+    >>> found = trend(100.0 - np.arange(40.0), 0.0, 60.0)
+    >>> found.per_hour.value, found.sure, found.change
+    (-60.0, True, None)
+    """
+    known = ~np.isnan(values)
+    x = values[known]
+    n = len(x)
+    if n < FEWEST:
+        return None
+    t: Floats = start_s + width_s * (np.flatnonzero(known).astype(np.float64) + 0.5)
+    rise, error = slope(t, x)
+    start = float(x.mean() + rise * (start_s - t.mean()))
+    line = x.mean() + rise * (t - t.mean())
+    rho = correlation(x - line, fitted=2)
+    free = n * (1 - rho) / (1 + rho) - 2
+    per_hour, sure = Value(rise * _HOUR), False
+    if free >= _FEWEST_FREE:
+        error *= math.sqrt((1 + rho) / (1 - rho) * (n - 2) / free) if error else 0.0
+        half = t_quantile(0.975, free) * error
+        per_hour = Value(rise * _HOUR, ((rise - half) * _HOUR, (rise + half) * _HOUR))
+        sure = abs(rise) > t_quantile(1 - _SURE / 2, free) * error
+    return Trend(
+        mean=float(x.mean()),
+        start=start,
+        per_hour=per_hour,
+        share_per_hour=_over(per_hour, start) if start > 0 else None,
+        sure=sure,
+        bins=n,
+        change=_change(x, t, width_s, float(((x - line) ** 2).sum())),
+    )
+
+
+def _change(x: Floats, t: Floats, width_s: float, of_line: float) -> Change | None:
+    """Return where the mean of a series changed at once; None where it did not, or a line explains it better.
+
+    `of_line` is the sum of squares about the line. By BIC the two means and their moment count one coefficient more.
+    """
+    n = len(x)
+    if n < _FEWEST_OF_CHANGE:
+        return None
+    upto = np.cumsum(x)[:-1]
+    k = np.arange(1, n)
+    gain = (upto - k * x.mean()) ** 2 * n / (k * (n - k))  # by which two means lower the sum of squares
+    gain[: _EDGE - 1] = gain[n - _EDGE :] = 0.0
+    at = int(np.argmax(gain)) + 1  # bins before the change
+    before, after = float(x[:at].mean()), float(x[at:].mean())
+    residual = np.concatenate([x[:at] - before, x[at:] - after])
+    of_step = float((residual**2).sum())
+    if gain[at - 1] <= 0 or n * (math.log(max(of_step, 1e-300)) - math.log(max(of_line, 1e-300))) > -math.log(n):
+        return None
+    rho = correlation(residual, fitted=3)
+    longer = (1 + rho) / (1 - rho)
+    variance = of_step / (n - 3) * longer  # of the long run, as of n uncorrelated bins
+    effective = n / longer
+    if effective < _FEWEST_EFFECTIVE:
+        return None
+    wider = t_quantile(1 - _SURE / 2, effective - 3) / _NORMAL  # few bins shall not look more precise than they are
+    if abs(upto[at - 1] - at * x.mean()) <= _BRIDGE * wider * math.sqrt(variance * n):
+        return None
+    step = after - before
+    far = (math.ceil(_BAI * variance / step**2) + 1) * width_s
+    moment = float(t[at - 1] + t[at]) / 2
+    half = t_quantile(0.975, n - 3) * math.sqrt(variance * (1 / at + 1 / (n - at)))
+    change = Value(step, (step - half, step + half))
+    return Change(
+        at_s=Value(moment, (max(float(t[0]), moment - far), min(float(t[-1]), moment + far))),
+        before=before,
+        after=after,
+        share=_over(change, before) if before > 0 else None,
+    )
+
+
+def means(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> Floats:
+    """Return the mean of a gauge in n equal parts of [start, end); nan where it was not read, nothing without points.
+
+    >>> means([(0.0, 2.0), (1.0, 4.0), (2.5, 1.0)], 0.0, 6.0, 3)
+    array([ 3.,  1., nan])
+    """
+    counts, total = _binned(points, start, end, n)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total / np.where(counts > 0, counts, np.nan)) if len(points) else np.zeros(0)
+
+
+def sums(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> Floats:
+    """Return what a counter grew by in each part; the same as `means` else."""
+    counts, total = _binned(points, start, end, n)
+    return np.asarray(np.where(counts > 0, total, np.nan)) if len(points) else np.zeros(0)
+
+
+def _binned(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> tuple[Floats, Floats]:
+    """Return how many points each part has, and their sum."""
+    times, values = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    edges = np.linspace(start, end, n + 1)
+    return np.histogram(times, edges)[0].astype(np.float64), np.histogram(times, edges, weights=values)[0]
+
+
+def _p99(began: Floats, waited: Floats, start: float, end: float, n: int) -> Floats:
+    """Return p99 of the waits of requests that began in each part; of as many parts as have 100 requests on average."""
+    known = ~np.isnan(waited)
+    began, waited = began[known], waited[known]
+    n = min(n, len(began) // _FOR_P99)
+    if n < FEWEST:
+        return np.zeros(0)
+    part = np.minimum(((began - start) * n / (end - start)).astype(np.int64), n - 1)
+    return np.array([np.percentile(waited[part == i], 99) if (part == i).any() else np.nan for i in range(n)])
+
+
+def _of_gpus(samples: Sequence[Sample], metric: str, start: float, end: float, n: int) -> Floats:
+    """Return a figure of all GPUs together, added; nan where one of them was not read."""
+    cards = [card[metric] for card in telemetry.series(samples, "gpu", start, end).values() if metric in card]
+    return np.asarray(sum(means(points, start, end, n) for points in cards)) if cards else np.zeros(0)
+
+
+def _over(value: Value, base: float) -> Value:
+    """Return a value and its interval as a share of a base above 0."""
+    assert value.value is not None
+    ends = value.ci95
+    return Value(value.value / base, None if ends is None else (ends[0] / base, ends[1] / base))  # type: ignore[operator]
+
+
+def _cause(table: Table, samples: Sequence[Sample], scrapes: Scrapes, level: Level, change: Change) -> str:
+    """Return what else changed then: restart, throttle or neighbour; "" where nothing that was recorded did."""
+    (start, end), at = level.window, change.at_s.value or 0.0
+    low, high = change.at_s.ci95 or (at, at)
+    if any((low or at) <= moment <= (high or at) for moment in scrapes.resets):
+        return "restart"
+    clocks = [_mean(_of_gpus(samples, "sm_clock_hz", *part, 1)) for part in ((start, at), (at, end))]
+    if clocks[1] < (1 - _SLOWER) * clocks[0]:
+        return "throttle"
+    others = [_others(table, scrapes, part) for part in ((start, at), (at, end))]
+    if others[1] - others[0] > max(1.0, _MORE * in_flight(table, start, end)):
+        return "neighbour"
+    stolen = [telemetry.client_view(samples, part).steal_fraction or 0.0 for part in ((start, at), (at, end))]
+    return "neighbour" if stolen[1] - stolen[0] > _STOLEN else ""
+
+
+def _others(table: Table, scrapes: Scrapes, part: tuple[float, float]) -> float:
+    """Return requests at the server beyond ours in a part of the window; nan where it does not publish them."""
+    there = [
+        value
+        for figure in (Figure.RUNNING, Figure.WAITING)
+        if (value := _mean(means(scrapes.over_time(figure), *part, 1))) == value
+    ]
+    return sum(there) - in_flight(table, *part) if there else math.nan
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from harness.analysis import classes, slo
-from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
+from harness.analysis.rules.requests import Conditions
 from harness.analysis.table import Table
 from harness.data.judgement import Verdict
 from harness.data.levels import ClassSummary, LevelSummary

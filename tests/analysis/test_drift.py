@@ -6,13 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis import drift
-from harness.analysis.drift import correlation, means, sums, trend
+from harness.analysis import timeline
 from harness.analysis.level import Facts
 from harness.analysis.rules import findings
 from harness.analysis.rules.observed import Observed
 from harness.analysis.server_account import Scrapes
+from harness.analysis.stats import correlation
 from harness.analysis.table import Floats
+from harness.analysis.timeline import means, sums, trend
 from harness.data.judgement import Gravity, Verdict
 from harness.data.levels import Change, Drift, Trend
 from harness.data.record import SERVER, Level, Sample
@@ -146,7 +147,7 @@ def decaying(seconds: float, *, samples: list[Sample] | None = None, slow_from: 
         arrivals = [at + took * (i + 1) / 10 for i in range(10)]
         records.append(request(at, arrivals))
         at += took
-    return drift.of_level(Facts().table(records), samples or [], level(seconds))
+    return timeline.drift(Facts().table(records), samples or [], level(seconds))
 
 
 def test_a_level_has_its_throughput_and_the_server_its_memory() -> None:

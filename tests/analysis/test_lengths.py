@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis import lengths
-from harness.analysis.lengths import Law
+from harness.analysis import classes
+from harness.analysis.classes import Law
 from harness.analysis.table import Table
 from harness.base.errors import HarnessError
 from harness.data import manifest
@@ -27,7 +27,7 @@ def law(text: str, more: int = 0, share: float = 0.0) -> Law:
 
 def compared(records: list[Record], **scenario: Any) -> WorkloadSummary | None:
     stated = msgspec.convert(scenario, manifest.Scenario)
-    return lengths.compared(stated, Table.of(records), [WINDOW])
+    return classes.compared(stated, Table.of(records), [WINDOW])
 
 
 def rows(records: list[Record], **scenario: Any) -> list[ClassWorkload]:
@@ -37,7 +37,7 @@ def rows(records: list[Record], **scenario: Any) -> list[ClassWorkload]:
 
 
 def test_a_law_stands_beside_what_came() -> None:
-    found = lengths.lengths(law("1..100"), np.repeat(np.arange(1.0, 101.0), 10))
+    found = classes.lengths(law("1..100"), np.repeat(np.arange(1.0, 101.0), 10))
     assert found.law == "1..100"
     assert found.asked is not None
     assert (found.asked.mean, found.asked.p10, found.asked.p50, found.asked.p90, found.asked.p99) == (
@@ -54,9 +54,9 @@ def test_a_law_stands_beside_what_came() -> None:
 
 
 def test_a_percentile_that_too_few_carry_is_missing_and_what_was_not_counted_is_out() -> None:
-    found = lengths.lengths(law("7"), np.array([7.0] * 11 + [math.nan]))
+    found = classes.lengths(law("7"), np.array([7.0] * 11 + [math.nan]))
     assert (found.realised.mean, found.realised.p10, found.realised.p50, found.realised.p90) == (7.0, None, 7.0, None)
-    none = lengths.lengths(law("7"), np.array([math.nan]))
+    none = classes.lengths(law("7"), np.array([math.nan]))
     assert (none.realised.mean, none.mean_se, none.ks) == (None, None, None)
 
 
@@ -71,14 +71,14 @@ def test_a_percentile_that_too_few_carry_is_missing_and_what_was_not_counted_is_
     ],
 )
 def test_the_distance_is_the_largest_at_any_length(text: str, found: list[int], largest: float) -> None:
-    assert lengths.distance(law(text), np.array(found, dtype=np.float64)) == pytest.approx(largest)
+    assert classes.distance(law(text), np.array(found, dtype=np.float64)) == pytest.approx(largest)
 
 
 def test_draws_of_a_law_are_near_it_and_those_of_another_are_not() -> None:
     rng, asked = random.Random(3), law("lognormal(512,300)")
     draws = np.array([asked.own.draw(rng) for _ in range(2000)], dtype=np.float64)
-    assert lengths.distance(asked, draws) < 1.63 / math.sqrt(2000), "p > .01 by Kolmogorov's limit"
-    assert lengths.distance(law("512±300"), draws) > 1.63 / math.sqrt(2000)
+    assert classes.distance(asked, draws) < 1.63 / math.sqrt(2000), "p > .01 by Kolmogorov's limit"
+    assert classes.distance(law("512±300"), draws) > 1.63 / math.sqrt(2000)
 
 
 def test_a_prefix_is_added_to_the_share_that_has_one() -> None:

@@ -10,9 +10,9 @@ import pytest
 from msgspec import UNSET
 
 from harness.analysis import metrics
-from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.metrics import mean_itl, peak_rate, stalls, tpot
+from harness.analysis.rules.requests import Conditions
 from harness.analysis.table import Table, gaps
 from harness.data.levels import LevelSummary
 from harness.data.record import Level, Record, arrivals_of

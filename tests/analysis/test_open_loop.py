@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from harness.analysis import curve
-from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
-from harness.analysis.rules.requests import NEAR, TOO_NEAR
+from harness.analysis.rules.requests import NEAR, TOO_NEAR, Conditions
 from harness.analysis.table import Table
 from harness.analysis.window import backlog
 from harness.data.levels import LevelSummary

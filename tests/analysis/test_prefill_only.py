@@ -9,10 +9,10 @@ import pytest
 from msgspec import UNSET
 
 from harness.analysis import curve
-from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.level import Facts
 from harness.analysis.rules.levels import Concluded, host_bound
+from harness.analysis.rules.requests import Conditions
 from harness.analysis.slo import attainments, limits
 from harness.analysis.table import Table
 from harness.data.judgement import Verdict

@@ -12,18 +12,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis import lengths
+from harness.analysis import classes
 from harness.analysis import rules as registry
 from harness.analysis.change import Shift
-from harness.analysis.conditions import Conditions
+from harness.analysis.classes import Law
 from harness.analysis.figures import level_summary
-from harness.analysis.lengths import Law
 from harness.analysis.points import Point, pool
 from harness.analysis.rules import Finding, Purpose, Rule, figures, findings, requests, usable
 from harness.analysis.rules import levels as of_levels
 from harness.analysis.rules import run as of_run
 from harness.analysis.rules.levels import Concluded, Fitted
-from harness.analysis.rules.requests import Measured
+from harness.analysis.rules.requests import Conditions, Measured
 from harness.analysis.rules.run import Recorded
 from harness.analysis.table import Table
 from harness.analysis.window import Little
@@ -446,7 +445,7 @@ def synthetic_text(manifest: Manifest, *, drafts: bool) -> Verdict | None:
 
 def came(asked: str, mean: float, se: float, name: str = "") -> ClassWorkload:
     """A class whose prompts and answers came to the same mean length."""
-    made = lengths.lengths(Law(parse(asked)), np.array([mean, mean]))
+    made = classes.lengths(Law(parse(asked)), np.array([mean, mean]))
     made = msgspec.structs.replace(made, mean_se=se)
     return ClassWorkload(class_=name, requests=2, share_asked=1.0, share=1.0, input_tokens=made, output_tokens=made)
 
@@ -463,7 +462,7 @@ def test_lengths_that_are_off_are_named_with_their_class() -> None:
     assert (found.code, found.level, found.at) == ("lengths_off", "doubt", None)
     assert "prompts of long 50.0 tokens, 100.0 asked; answers of long 50.0 tokens" in found.message
     assert "chat" not in found.message
-    unknown = lengths.lengths(None, np.array([5.0]))
+    unknown = classes.lengths(None, np.array([5.0]))
     alone = msgspec.structs.replace(came("5", 5.0, 0.0), input_tokens=unknown)
     assert lengths_off(alone) is None
 

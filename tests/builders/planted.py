@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.analysis import curve
-from harness.analysis.conditions import Conditions
-from harness.analysis.rules.requests import Measured, in_flight_low
+from harness.analysis.rules.requests import Conditions, Measured, in_flight_low
 from harness.analysis.window import Little
 from harness.data.judgement import Cause
 from harness.data.levels import LevelSummary

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from harness.analysis import lengths
-from harness.analysis.lengths import Law
+from harness.analysis import classes
+from harness.analysis.classes import Law
 from harness.data.levels import Attainment, ClassSummary, Interference, SessionSummary
 from harness.data.summary import ClassWorkload, FirstUse, Summary, WorkloadSummary
 from harness.data.views import Estimate
@@ -33,8 +33,8 @@ TASKS = SessionSummary(
 
 def differing() -> Summary:
     """A run of two classes in sessions, at 8 in flight."""
-    both = lengths.lengths(Law(parse("400..600")), np.array([500.0] * 11))
-    unknown = lengths.lengths(None, np.array([64.0] * 11))
+    both = classes.lengths(Law(parse("400..600")), np.array([500.0] * 11))
+    unknown = classes.lengths(None, np.array([64.0] * 11))
     chat = ClassWorkload(
         class_="chat", requests=90, share_asked=0.9, share=0.9, input_tokens=both, output_tokens=unknown
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
-from harness.analysis.conditions import Conditions
 from harness.analysis.rules import Finding, Purpose, rule
 from harness.analysis.stats import wilson
 from harness.analysis.window import REQUESTS_A_SLOT, Backlog, Little
@@ -14,6 +14,8 @@ from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.levels import LevelSummary
 from harness.data.record import Level, LevelNote
 from harness.data.views import ClientView
+from harness.spec.traffic import Traffic
+from harness.spec.work import Unit
 
 ERROR_RATE = 0.01  # share of failed requests above which, beyond doubt, a level is no point of the curve
 IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it there is no plateau
@@ -299,3 +301,26 @@ def silence(level: Measured) -> Finding | None:
         f"no token came for {level.silence_s:.3g} s of the window of {level.s.window_s:.3g} s, though answers streamed",
         "see what the server did then; throughput without that time was higher",
     )
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was requested of a level and what served it; by default nothing is known."""
+
+    unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
+    inputs: int = 1  # documents of a request
+    gpus: int | None = None
+    replicas: int = 1  # engines that serve side by side
+    slo: Mapping[str, float] = {}  # seconds a request by figure: ttft, ttfat, tpot or itl, icl (its stall), e2e
+    input_tokens: float | None = None  # a request, as requested
+    template_tokens: float = 0.0  # of these, that every prompt begins with
+    output_tokens: float | None = None  # a request, as requested
+    streams: bool = True  # whether answers are to come piece by piece
+    expected_hit_rate: float = 0.0  # share of the prompt tokens that a prefix cache is to serve, as requested
+    images: int = 0  # in each request
+    image_bytes: int = 0  # of these together
+    pauses: bool = False  # slots rest by request: they think, or wait for others of their batch or task
+    counted: bool = False  # a number of requests was asked for, all of them at one load
+    precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
+    ceiling: float | None = None  # events per second that the load generator can process
+    ceiling_is_lower_bound: bool = False
+    traffic: Traffic = Traffic()  # of an open loop
