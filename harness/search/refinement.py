@@ -29,9 +29,8 @@ import numpy as np
 from harness.analysis.conclusion import LEVELS, PAST, SURE
 from harness.analysis.seats import CROWDED
 from harness.data.summary import BEYOND, FOUND, PROVISIONAL
-from harness.search import first_pass
 from harness.search.decision import Decision, End, Part, Reason, Stop, end, measure
-from harness.search.state import UP_TO, Known, State, fit, known, waits
+from harness.search.state import UP_TO, Known, State, again, fit, known, waits
 
 LEAST, MOST = 8, 32  # levels before the knee is known, and at which it is taken as it is
 
@@ -50,8 +49,8 @@ _RISES = 4  # levels after the first pass that make sure that throughput rises a
 
 def next_step(state: State, why: str) -> Decision:
     """Return the next level that the knee needs, or why it needs no more; `why` the first pass ended."""
-    if state.measured and (again := first_pass.again(state.measured)):
-        return again
+    if state.measured and (step := again(state.measured)):
+        return step
     if not state.times or state.top < 1:
         return end(Stop.NOTHING_ALLOWED, bar=state.bar if state.measured else Part.SPENT.words())
     if state.search.quick and state.climbed == len(state.measured):

@@ -287,6 +287,14 @@ def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
     return level.fails and not any(m.counts and m.users >= level.users for m in measured)
 
 
+def again(measured: Sequence[MeasuredLevel]) -> Decision | None:
+    """Return the last level again where it is invalid, as its cause may have passed; not where it was overloaded."""
+    last = measured[-1]
+    if last.valid or overloaded(last, measured) or [m.concurrency for m in measured].count(last.concurrency) > 1:
+        return None
+    return decision.measure(last.users, Reason.INVALID)
+
+
 def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str]:
     """Return the highest concurrency still allowed, and what forbids more: the server, never a fault of the client."""
     bars = [(search.max_concurrency, Part.HIGHEST.words(concurrency=search.max_concurrency))]

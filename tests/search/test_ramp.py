@@ -13,9 +13,8 @@ from harness.analysis.points import points_of
 from harness.data.levels import Attainment, SessionSummary
 from harness.data.record import Level
 from harness.data.roles import Role
-from harness.search import first_pass
 from harness.search.decision import Decision, End, Reason, Stop
-from harness.search.ramp import next_level
+from harness.search.ramp import climb, next_level
 from harness.search.state import MeasuredLevel, ceiling
 from harness.search.state import measured as of_summary
 from tests.builders import summaries
@@ -184,9 +183,9 @@ def test_two_stalled_levels_in_a_row_end_the_ramp() -> None:
 def test_a_first_pass_ends_above_a_level_that_nothing_gains_on() -> None:
     """Of a noisy plateau neighbours seem to rise, 161 to 190, and nothing passes 200."""
     noisy = [measured(C, X) for C, X in ((1, 121.0), (2, 142.0), (4, 200.0), (8, 161.0), (11, 190.0))]
-    assert first_pass.next_step(noisy, search(paced=True)).reason == "two levels above 4 gained nothing on it"
-    assert first_pass.next_step(noisy, search()).concurrency == 22
-    assert first_pass.next_step(noisy[:-1], search(paced=True)).concurrency == 11
+    assert climb(noisy, search(paced=True)).reason == "two levels above 4 gained nothing on it"
+    assert climb(noisy, search()).concurrency == 22
+    assert climb(noisy[:-1], search(paced=True)).concurrency == 11
 
 
 def test_where_in_flight_no_longer_follows_nothing_higher_is_measured() -> None:
