@@ -62,6 +62,7 @@ class Evidence:
             return 0.0 if fall <= N else 1.0 - posterior.chance_below(N)
 
         self.above, self.near_last = chance_above(last), chance_above(BELOW_LAST * last)
+        low, high = _whole(low, high)
         ends = [min(max(each, float(levels.N[0])), fall) for each in (low, middle, high)]
         self.flat_throughout = ends[1] <= _LOWEST * levels.N[0]  # it lies past any bend
         bounded = self.above <= UNSURE or math.isfinite(fall)
@@ -109,6 +110,18 @@ class Evidence:
         rise = np.diff(np.log(self.draws.throughput(ends)), axis=1)[:, 0] / math.log(ends[1] / ends[0])
         middle, low, high = (float(each) for each in np.quantile(rise, (0.5, 0.025, 0.975)))
         return middle, low, high
+
+
+def _whole(low: float, high: float) -> tuple[float, float]:
+    """Return two ends with a whole number between them, the nearest: no server serves one and a half requests at once.
+
+    >>> _whole(1.26, 1.91), _whole(1.05, 1.3), _whole(7.8, 8.1)
+    ((1.26, 2.0), (1.0, 1.3), (7.8, 8.1))
+    """
+    least, most = math.floor(low), math.ceil(high)
+    if low < 1 or least + 1 <= high or least == low:
+        return low, high
+    return (float(least), high) if low - least < most - high else (low, float(most))
 
 
 def of(evidence: Evidence) -> Conclusion:

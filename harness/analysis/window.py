@@ -59,14 +59,6 @@ def bin_width(median_icl: float) -> float:
     return max(0.050, 5 * median_icl)
 
 
-def bins(table: Table, start: float, end: float, width: float) -> Floats:
-    """Return tokens that arrived in each whole bin of [start, end), shape [bins]; every request's, whatever its end."""
-    n = int((end - start) / width + 1e-9)
-    if n < 1:
-        return np.zeros(0)
-    return batches(table.arrival, table.tokens, start, start + n * width, n) * width
-
-
 def truncation(counts: npt.ArrayLike) -> Truncation:
     """Return the transient by MSER (White 1997): the cut d that minimises Σ_{i>=d} (x_i - mean)² / (n - d)².
 

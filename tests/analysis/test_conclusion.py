@@ -317,3 +317,12 @@ def test_the_examples_in_the_docstrings_hold() -> None:
     found = doctest.testmod(conclusion)
     assert found.attempted
     assert found.failed == 0
+
+
+@pytest.mark.parametrize("C", [DOUBLING, [1, 2, 3, 4, 5, 6, 8, 10, 12, 16]])
+@pytest.mark.parametrize("half", [1.3, 4.0, 40.0])
+def test_a_server_of_two_seats_has_them_in_its_interval(C: list[int], half: float) -> None:
+    """A bend just below 2 fits as well as one at 2 where the rise is steep, but no server has 1.4 seats."""
+    found = fit(csv(C, [100 * (half + 1) * min(c, 2) / (half + min(c, 2)) for c in C]))
+    low, high = ends(found)
+    assert low <= 2.0 <= high

@@ -13,7 +13,6 @@ from harness.analysis.table import Table
 from harness.analysis.window import (
     Truncation,
     bin_width,
-    bins,
     drift,
     even_rate,
     in_flight,
@@ -53,12 +52,6 @@ def test_the_cut_minimises_the_mser_statistic_over_the_first_half(counts: list[i
     x = np.array(counts, dtype=float)
     z = [float(((x[d:] - x[d:].mean()) ** 2).sum()) / (len(x) - d) ** 2 for d in range(len(x) // 2 + 1)]
     assert z[truncation(counts).cut] == pytest.approx(min(z), abs=1e-9)
-
-
-def test_bins_count_tokens_in_whole_bins_only() -> None:
-    table = Table.of([request(0.0, [0.95, 1.0, 1.04, 1.05, 1.19], tokens=[1, 2, 4, 8, 16])])
-    np.testing.assert_allclose(bins(table, 1.0, 1.19, 0.05), [6, 8, 0])
-    assert len(bins(table, 1.0, 1.01, 0.05)) == 0
 
 
 def test_in_flight_is_the_time_mean_with_failures_and_cut_requests() -> None:
