@@ -31,7 +31,8 @@ from harness.data.summary import Summary
 
 GPU_FILE = "gpu.json"
 AROUND_S = 12.0  # of every run: its checks, its last requests, and its report
-LEAST_S = 20.0  # of a run, below which it is left out
+LEAST = 0.5  # of the seconds of a run; where there is time for less, the last runs are left out
+LEAST_S = 10.0  # of the last one that is left
 CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
 
 
@@ -107,6 +108,18 @@ def seconds_of(part: PlannedRun, left: float, todo: Sequence[PlannedRun], start_
     runs = [part, *todo]
     there = left - len(runs) * AROUND_S - start_s * any(each.varied for each in todo)
     return part.seconds * max(0.0, min(1.0, there / sum(each.seconds for each in runs)))
+
+
+def fitting(planned: Sequence[PlannedRun], left: float, start_s: float) -> list[PlannedRun]:
+    """Return the first of the runs, as many as have at least half of their seconds in what is left; one at least.
+
+    >>> [part.name for part in fitting(parts("ttft_p99=1s", 256), 300, 120)]
+    ['ramp', 'slo', 'prefill', 'decode']
+    """
+    runs = list(planned)
+    while len(runs) > 1 and seconds_of(runs[0], left, runs[1:], start_s) < LEAST * runs[0].seconds:
+        runs.pop()
+    return runs
 
 
 def cores(count: int) -> tuple[str, str]:
@@ -193,15 +206,16 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
     planned = [part for part in parts(arguments.slo, arguments.max_concurrency) if part.name in arguments.only]
     began_all, made = time.monotonic(), list[Path]()
     for is_varied in (False, True):
-        chosen = [part for part in planned if part.varied == is_varied]
-        if not chosen:
+        planned = [part for part in planned if part.varied or not is_varied]
+        if not any(part.varied == is_varied for part in planned):
             continue
         server = arguments.vary if is_varied else Server((), tuple(shlex.split(arguments.server_facts)))
         command = [*serve, *server.flags]
         print(f"\nstarting {shlex.join(command)}", file=sys.stderr)
         try:
             with serving(command, server_cores, {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}) as (url, ready):
-                for part in chosen:
+                planned = fitting(planned, arguments.budget - (time.monotonic() - began_all), ready)
+                for part in [each for each in planned if each.varied == is_varied]:
                     left = arguments.budget - (time.monotonic() - began_all)
                     seconds = seconds_of(part, left, planned[planned.index(part) + 1 :], ready)
                     if seconds < LEAST_S:

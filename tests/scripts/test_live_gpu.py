@@ -32,6 +32,13 @@ def test_the_runs_end_in_the_budget_that_the_servers_starts_leave() -> None:
     assert gpu.seconds_of(ramp, 50, more, start_s=60) == 0
 
 
+def test_the_last_runs_are_left_out_before_all_get_too_short() -> None:
+    planned = gpu.parts("ttft_p99=1s", 256)
+    assert gpu.fitting(planned, 720 - 40, start_s=40) == planned
+    assert gpu.fitting(planned, 300, start_s=120) == planned[:4]  # 300 - 4 · 12 s is 65 % of 390 s
+    assert gpu.fitting(planned, 30, start_s=120) == planned[:1]
+
+
 @pytest.mark.parametrize("what", ["int3", "max-num-seqs", "max-num-seqs=many", ""])
 def test_what_cannot_be_varied_is_refused_with_what_can(what: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"fp8 or max-num-seqs=N"):
