@@ -46,8 +46,8 @@ from harness.dialects.tokens import Shown, TokenPlacer
 from harness.dialects.unlisted import UNREADABLE, counts, look
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
-# Token-carrying chunks of an answer, some 11 bytes each: no model's answer is so long, and a worker's memory is bounded
-# by it where a server's answer never ends.
+# Token-carrying chunks of an answer, some 11 bytes each, unless it asked for more tokens: no model's answer is so long,
+# and a worker's memory is bounded by it where a server's answer never ends.
 MOST_CHUNKS = 1 << 20
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
 NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
@@ -116,8 +116,8 @@ class StreamDecoder(Shown):
 
     __slots__ = (
         "_answer", "_aside", "_cached_tokens", "_done", "_events", "_final", "_finishes", "_input_tokens", "_is_usual",
-        "_keeps_text", "_kept", "_merged", "_opening", "_other_usage", "_read", "_silent", "_watches", "_words",
-        "came_whole", "media",
+        "_keeps_text", "_kept", "_merged", "_most", "_opening", "_other_usage", "_read", "_silent", "_watches",
+        "_words", "came_whole", "media",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +135,7 @@ class StreamDecoder(Shown):
         self._is_usual = read is read_chunk and events is EventParser
         self._read, self._finishes = read, finishes
         self.media = self._events.media
+        self._most = max(MOST_CHUNKS, asked or 0)
         self.came_whole = False  # only the body's own end is still to come
         self._answer: list[str] | None = [] if keep_text else None
         self._kept = 0  # characters of `_answer`
@@ -152,7 +153,7 @@ class StreamDecoder(Shown):
 
     def feed(self, data: bytes | None, stamp_ns: int) -> int:
         """Account for one body piece, None at the end; return the token-carrying chunks in it."""
-        if len(self._arrivals) > MOST_CHUNKS:  # it has been given up
+        if len(self._arrivals) > self._most:  # it has been given up
             return 0
         carried, events, read = 0, self._events, self._read
         for event in events.end() if data is None else events.feed(data):
@@ -164,8 +165,8 @@ class StreamDecoder(Shown):
             carried += self._account(chunk, stamp_ns, event)
         if carried > 1:
             self._merged += carried
-        if len(self._arrivals) > MOST_CHUNKS:
-            self._fail("endless", f"more than {MOST_CHUNKS:,} chunks, and no end")
+        if len(self._arrivals) > self._most:
+            self._fail("endless", f"more than {self._most:,} chunks, and no end")
             raise ProtocolError(self._message, self._error)
         return carried
 
@@ -183,7 +184,7 @@ class StreamDecoder(Shown):
             return None
         return (
             self.extend, longest, tail, self._counted, self._input_tokens, self._output_tokens, self._answered >= 0,
-            self._reasoned, MOST_CHUNKS - len(self._arrivals),
+            self._reasoned, self._most - len(self._arrivals),
         )  # fmt: skip
 
     def extend(

@@ -343,6 +343,7 @@ def test_an_answer_that_never_ends_is_given_up_and_no_longer_grows(monkeypatch: 
     response = endless.end(4)
     assert (response.error, len(response.arrivals)) == ("endless", 101)
     assert response.message == "more than 100 chunks, and no end"
+    feed_all(StreamDecoder(asked=120), [delta(content="x")] * 120)
 
 
 def test_chunks_of_several_tokens_without_running_counts_share_the_usage_by_length() -> None:
