@@ -291,7 +291,8 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         from harness.decide import calibration
 
         rates = calibration.rates(made, first, flags["measured"])
-    price = flags["price"]
+    if (price := flags["price"]) is not None:
+        cards = [msgspec.structs.replace(card, usd_per_hour=(price, price)) for card in cards]
     found = choice.choose(
         made,
         cards,
@@ -299,7 +300,6 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         slo=first.slo,
         rank=flags["rank"],
         demand=demand,
-        prices=None if price is None else {card.key: price for card in cards},
         measured=rates,
         **figures,
     )

@@ -2,7 +2,7 @@
 
 Each is judged at its best load: the most users within the SLO, never more than fit into the batch. Replicas share a
 demand, with a reserve. The slow end of the band decides the order, and cards whose constants are a guess come last.
-Prices are the middle of what renting costs, or the operator's own. A measured rate takes the place of a prediction.
+Prices are the middle of what renting a card costs. A measured rate takes the place of a prediction.
 """
 
 from __future__ import annotations
@@ -109,7 +109,6 @@ def choose(
     slo: Mapping[str, float] | None = None,
     rank: str = "cost",
     demand: Demand | None = None,
-    prices: Mapping[str, float] | None = None,
     measured: Mapping[tuple[str, int], float] | None = None,
     **figures: Any,
 ) -> list[Choice]:
@@ -119,8 +118,7 @@ def choose(
     rank "cost": the fewest dollars, a month for a `demand`, else a million tokens; "speed": the most tokens/s;
     "power": the fewest rated watts for the demand, else kWh a million tokens; of each the slow end. "latency": the
     shortest answer, at the demand's load, else alone. An `slo` on the first token alone is completed (`with_usual`).
-    `prices` are USD per GPU-hour by key, `measured` tokens/s (requests/s where nothing is decoded) by key and GPUs;
-    `figures` are of the Deployment.
+    `measured` are tokens/s (requests/s where nothing is decoded) by key and GPUs; `figures` are of the Deployment.
     """
     if rank not in RANKS:
         raise HarnessError(f"unknown order {rank!r}", place="--rank", way_out=nearest(rank, RANKS))
@@ -133,7 +131,7 @@ def choose(
         measured=measured or {},
         figures=figures,
     )
-    found = [each for card in cards for each in _sizes(asked, card, (prices or {}).get(card.key))]
+    found = [each for card in cards for each in _sizes(asked, card)]
     return sorted(found, key=lambda each: _order(each, rank, workload.output_tokens))
 
 
@@ -184,17 +182,15 @@ def gains(model: Model, card: Gpu, choice: Choice, workload: MeanLengths, **figu
     return offline, prompts
 
 
-def _sizes(asked: _Asked, card: Gpu, price: float | None) -> list[Choice]:
+def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
     """Return a card in every size that fits, and the largest that does not with the reason."""
-    if price is None and card.usd_per_hour:
-        price = sum(card.usd_per_hour) / 2
     sizes = [n for n in _SIZES if n in divisors(asked.model) and (n == 1 or among(card, n).link is not None)]
     deployment(card, **asked.figures)  # a mistake in the options is raised here: it is no reason against a card
     found: list[Choice] = []
     out: dict[int, str] = {}
     for tp in sizes:
         try:
-            found.append(_best(asked, card, tp, price))
+            found.append(_best(asked, card, tp))
         except HarnessError as error:
             out[tp] = error.fact
     if out:
@@ -208,8 +204,9 @@ def _sizes(asked: _Asked, card: Gpu, price: float | None) -> list[Choice]:
     return found
 
 
-def _best(asked: _Asked, card: Gpu, tp: int, price: float | None) -> Choice:
+def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
     model, workload, slo = asked.model, asked.workload, asked.slo
+    price = sum(card.usd_per_hour) / 2 if card.usd_per_hour else None
     where = deployment(card, tp=tp, **asked.figures)
     limits = caps(model, where, workload, slo)
     allowed = limits.get("slo")

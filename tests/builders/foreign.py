@@ -67,6 +67,13 @@ def inferencex(C: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def inferencex_apart(C: int) -> dict[str, Any]:
+    """The same with 4 GPUs for prefill and 8 for decode: the output is per GPU of these."""
+    X = throughput(C)
+    apart = {"disagg": True, "num_prefill_gpu": 4, "num_decode_gpu": 8}
+    return inferencex(C) | apart | {"tput_per_gpu": X * 5 / 12, "output_tput_per_gpu": X / 8}
+
+
 def guidellm(strategy: dict[str, Any], N: float, successful: float = 1.0) -> dict[str, Any]:
     """A benchmark in which so much of the work belongs to requests that ended in it."""
 

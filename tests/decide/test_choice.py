@@ -17,6 +17,10 @@ CHAT = MeanLengths(1000, 200)
 SLO = {"itl_p99": 0.025, "ttft": 2.0}
 
 
+def priced(key, usd_per_hour):
+    return msgspec.structs.replace(gpu(key), usd_per_hour=(usd_per_hour, usd_per_hour))
+
+
 def keys(found):
     return [(each.gpu, each.tp) for each in found]
 
@@ -72,11 +76,10 @@ def test_the_cheapest_that_meets_the_slo_is_first():
 
 
 def test_cards_whose_constants_are_a_guess_stand_behind_the_others_unless_they_were_measured():
-    cards = [gpu("mi300x"), gpu("h100-sxm")]
-    cheap = {"mi300x": 0.1, "h100-sxm": 3.0}
-    found = [each for each in choose(LLAMA, cards, CHAT, prices=cheap) if each.tp == 1]
+    cards = [priced("mi300x", 0.1), priced("h100-sxm", 3.0)]
+    found = [each for each in choose(LLAMA, cards, CHAT) if each.tp == 1]
     assert [(each.gpu, each.constants) for each in found] == [("h100-sxm", "published"), ("mi300x", "guess")]
-    measured = choose(LLAMA, cards, CHAT, prices=cheap, measured={("mi300x", 1): 5000.0})
+    measured = choose(LLAMA, cards, CHAT, measured={("mi300x", 1): 5000.0})
     assert (measured[0].gpu, measured[0].tp) == ("mi300x", 1)
 
 
@@ -120,12 +123,12 @@ def test_without_an_slo_the_batch_is_full():
 
 
 def test_an_own_price_beats_the_tables():
-    (one, *_) = choose(LLAMA, [gpu("h100-sxm")], CHAT, prices={"h100-sxm": 1.0})
+    (one, *_) = choose(LLAMA, [priced("h100-sxm", 1.0)], CHAT)
     assert one.usd_per_hour == one.tp
 
 
 def test_a_measured_rate_takes_the_place_of_the_prediction():
-    found = choose(LLAMA, [gpu("h100-sxm")], CHAT, measured={("h100-sxm", 1): 9000.0}, prices={"h100-sxm": 2.0})
+    found = choose(LLAMA, [priced("h100-sxm", 2.0)], CHAT, measured={("h100-sxm", 1): 9000.0})
     one = next(each for each in found if each.tp == 1)
     assert one.measured
     assert one.output_tokens_per_s.mid == 9000

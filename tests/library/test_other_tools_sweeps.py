@@ -33,6 +33,7 @@ SWEEPS = {
     "sglang.jsonl": foreign.lines([foreign.sglang(C) for C in LOADS]),
     "genai-perf.json": "".join(json.dumps(foreign.genai_perf(C)) for C in LOADS),
     "inferencex.json": json.dumps([foreign.inferencex(C) for C in LOADS]),
+    "inferencex-apart.json": json.dumps([foreign.inferencex_apart(C) for C in LOADS]),
     "guidellm-cut-off.json": json.dumps(
         {"benchmarks": [foreign.guidellm({"type_": "concurrent", "streams": C}, C, 1 - C / 300) for C in LOADS]}
     ),

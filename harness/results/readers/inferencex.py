@@ -1,14 +1,15 @@
 """The aggregate of InferenceX: a row a level, per GPU, with hardware, engine and precision.
 
-Fields: InferenceX (formerly InferenceMAX), utils/process_result.py. Rates are per GPU of the replica, of which there
-are tp; with prefill and decode apart both pools count. Times are seconds.
+Fields: InferenceX (formerly InferenceMAX), utils/process_result.py, by stored copies of several of its versions of 2025
+and 2026; none of its published files was at hand. Rates are per GPU of the replica, of which there are tp. With prefill
+and decode apart the output is per GPU of the decode pool, and the replica has both pools. Times are seconds.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from harness.results.readers.level import NO_ERROR, WHOLE_RUN, Latencies, Reader, at, count, number, positive, text
+from harness.results.readers.level import NO_ERROR, WHOLE_RUN, Latencies, Reader, count, number, positive, text
 
 
 def _matches(found: Any) -> bool:
@@ -22,7 +23,7 @@ def _gpus(found: Any) -> int | None:
 
 
 def _more(found: Any) -> dict[str, Any]:
-    per_gpu, gpus = number(found, "output_tput_per_gpu"), _gpus(found)
+    per_gpu, gpus = number(found, "output_tput_per_gpu"), count(found, "num_decode_gpu") or _gpus(found)
     return {
         "concurrency": positive(found, "conc"),
         "output_tokens_per_s": per_gpu * gpus if per_gpu is not None and gpus else None,
@@ -34,7 +35,7 @@ def _facts(found: Any) -> dict[str, Any]:
         "model": text(found, "model"),
         "engine": text(found, "framework"),
         "gpu": text(found, "hw"),
-        "gpus": None if at(found, "disagg") in (True, "true") else _gpus(found),
+        "gpus": _gpus(found),
         "precision": text(found, "precision"),
     }
 
