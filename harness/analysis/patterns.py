@@ -21,6 +21,7 @@ replicas at once is the failure of the whole endpoint.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,7 +45,9 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
     """Return the sessions of a level whose window is closed; None where it has none.
 
     `table` holds all of the level's requests, `requests` is how many a whole session has. Where that varies (None), a
-    session is whole if none of its requests was cut.
+    session is whole if it began in the level, none of its requests was cut, and it then sent nothing for longer than
+    any pause of the level lasted: so long no tool takes. A slot begins a session as soon as the one before is over, so
+    as many are completed in the window as begin in it, but for those that failed.
     """
     start, end = level.window
     named = table.level == level.index
@@ -67,9 +70,13 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
     began = -latest(-(table.began if level.rate is None else table.scheduled))
     done, last = latest(table.done), latest(table.last)
     sent = np.bincount(of, minlength=n)
+    spans = _spans(of, table)
     whole = (count(table.ok) == sent) & (sent >= (requests or 1))
-    counted = (began >= start) & (began < end)
-    ended = whole & (done >= start) & (done < end)
+    counted = (began >= start) & (began < end) & (count(table.turn == 0) > 0)
+    ended = int((whole & (done >= start) & (done < end)).sum())
+    if requests is None:
+        whole &= (count(table.turn == 0) > 0) & (done + spans.paused_s.max(initial=0.0) < table.began.max())
+        ended = int(counted.sum() - ((count(table.failed) > 0) & (done >= start) & (done < end)).sum())
     usage = table.ok & ~np.isnan(table.cached_tokens) & (table.input_tokens > 0)
     prompts, hits = (np.where(usage, each, 0.0) for each in (table.input_tokens, table.cached_tokens))
     of_sessions = np.bincount(of, hits, n) / np.maximum(np.bincount(of, prompts, n), 1.0)
@@ -79,22 +86,65 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
     inside = np.minimum(np.where(np.isfinite(done), done, end), end) - np.maximum(began, start)
     in_flight = float(np.maximum(inside, 0.0).sum()) / (end - start)
     tokens = table.output_tokens[table.ok & (table.done >= start) & (table.done < end)].sum() / (end - start)
+    idle = max(0.0, (level.concurrency or in_flight) - spans.busy_s(start, end) / (end - start))
     shares = hits / np.maximum(prompts, 1.0)
+    completed = counted & whole
     return SessionSummary(
         sessions=int(counted.sum()),
-        completed=int((counted & whole).sum()),
+        completed=int(completed.sum()),
         failed=int((counted & (count(table.failed) > 0)).sum()),
         in_flight=in_flight,
-        sessions_per_s=float(ended.sum()) / (end - start),
-        requests_mean=float(sent[counted & whole].mean()) if (counted & whole).any() else None,
-        latency_s=spread((done - began)[counted & whole]),
-        last_token_s=spread((last - began)[counted & whole]),
-        cached_fraction=spread(of_sessions[counted & whole]) if usage.any() else UNSET,
+        sessions_per_s=max(0, ended) / (end - start),
+        requests_mean=float(sent[completed].mean()) if completed.any() else None,
+        latency_s=spread((done - began)[completed]),
+        last_token_s=spread((last - began)[completed]),
+        cached_fraction=spread(of_sessions[completed]) if usage.any() else UNSET,
         cached_by_turn=_over(place[usage], hits[usage], prompts[usage]) if usage.any() else UNSET,
         ttft_by_turn_s=_over(place[first], ttft[first]) if first.any() else UNSET,
         ttft_by_cached_s=_over(np.digitize(shares[known], CACHED), ttft[known]) if known.any() else UNSET,
         tokens_per_minute=60 * float(tokens) / in_flight if in_flight else None,
+        idle=idle,
+        idle_tokens=idle * spans.waiting_tokens if spans.tokens.size else None,
     )
+
+
+class _Spans(NamedTuple):
+    """Times of sessions, shape [2, n], in seconds: with a request in flight; then with none, between two of them."""
+
+    busy: Floats
+    paused: Floats
+    tokens: Floats  # of the conversation in each pause: the prompt and the answer before it
+
+    @property
+    def paused_s(self) -> Floats:
+        found: Floats = self.paused[1] - self.paused[0]
+        return found
+
+    @property
+    def waiting_tokens(self) -> float:
+        """Return the tokens of a conversation in a pause, the mean over the time of all."""
+        return float((self.paused_s * self.tokens).sum() / self.paused_s.sum())
+
+    def busy_s(self, start: float, end: float) -> float:
+        """Return how long all sessions together had a request in flight within a window, in seconds."""
+        return float(np.maximum(np.minimum(self.busy[1], end) - np.maximum(self.busy[0], start), 0.0).sum())
+
+
+def _spans(of: Ints, table: Table) -> _Spans:
+    """Return the times of sessions; `of` has the session of each request."""
+    done = np.where(np.isnan(table.done), np.inf, table.done)
+    ended: dict[int, tuple[float, float]] = {}  # of each session, the last end so far, and its conversation's tokens
+    busy, paused = [], []
+    for row in np.argsort(table.began, kind="stable").tolist():
+        since, tokens = ended.get(session := int(of[row]), (-np.inf, 0.0))
+        began, until = table.began[row], max(done[row], since)
+        busy.append((max(began, since), until))
+        if began > since > -np.inf:
+            paused.append((since, began, tokens))
+        if until > since:
+            ended[session] = until, table.input_tokens[row] + table.output_tokens[row]
+    *pauses, of_pauses = np.array(paused, np.float64).reshape(-1, 3).T
+    return _Spans(np.array(busy, np.float64).T, np.array(pauses), of_pauses)
 
 
 def _over(place: Ints, parts: Floats, wholes: Floats | None = None) -> list[float | None]:

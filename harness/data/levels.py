@@ -78,6 +78,8 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     ttft_by_turn_s: list[float | None] | UnsetType = UNSET  # means, in the same order; not there where nothing streams
     ttft_by_cached_s: list[float | None] | UnsetType = UNSET  # means of prompts below CACHED, each, and above
     tokens_per_minute: float | None = None  # output tokens that one session gets, its pauses included
+    idle: float | None = None  # mean number of those at once that have nothing in flight
+    idle_tokens: float | None = None  # of the conversations of these: what a cache has to keep for them
 
 
 class AnswerQuality(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,7 +103,19 @@ def answer(summary: Summary) -> Answer:
     if of_phase and not own:
         return Answer(of_phase[0], rest=[knee, *limits])
     at_knee = of_phase or at_the_knee(distinct(valid), summary.knee_concurrency, summary.curve)
-    return Answer(knee, limits, [_plateau(summary), *at_knee])
+    return Answer(knee, limits, [*_seats(summary, distinct(valid)), _plateau(summary), *at_knee])
+
+
+def _seats(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
+    """Return how many requests the server serves at once, where a level counts agents, who also wait for tools."""
+    seats, level = summary.knees.seats, highest_up_to(levels, summary.knee_concurrency)
+    if not summary.of_sessions or seats is None or seats.value is None:
+        return []
+    of = level.sessions if level else None
+    idle = f"{number(of.idle)} of {load_of(level)} wait for tools" if level and of and of.idle else ""
+    kept = f"their conversations are {number(of.idle_tokens)} tokens" if idle and of and of.idle_tokens else ""
+    text = f"{count(seats.value, 'requests in flight')} ({confidence(seats.ci95)}): the server serves so many at once"
+    return [Fact("Seats", text, joined(idle, kept))]
 
 
 def by_curve(summary: Summary) -> bool:

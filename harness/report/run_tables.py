@@ -186,6 +186,8 @@ def _sessions(summary: Summary) -> doc.Section:
         "an hour": lambda x: number(3600 * x.of.sessions_per_s),
         "$ each": lambda x: _usd_each(summary, x.of),
         "tok/min\neach": lambda x: number(x.of.tokens_per_minute),
+        "idle\nin tools": lambda x: number(x.of.idle),
+        "their KV\ntokens": lambda x: number(x.of.idle_tokens),
         "latency s\np50": lambda x: number(x.of.latency_s.p50),
         "latency s\np99": lambda x: number(x.of.latency_s.p99),
         "last token\ns p50": lambda x: number(x.of.last_token_s.p50),

@@ -9,7 +9,7 @@ from harness.analysis import classes
 from harness.analysis.classes import Law
 from harness.data.levels import Attainment, ClassSummary, Interference, SessionSummary
 from harness.data.summary import ClassWorkload, FirstUse, Summary, WorkloadSummary
-from harness.data.views import Estimate
+from harness.data.views import Estimate, Value
 from harness.report import answer as answers
 from harness.report import charts, facts, level_table, markdown, run_report, run_tables
 from harness.report import document as doc
@@ -77,6 +77,18 @@ def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
         "an hour": ["2,160"], "$ each": ["0.000926"],
         "latency s p50": ["12"], "last token s p50": ["11.5"],
     }  # fmt: skip
+
+
+def test_idle_agents_take_none_of_the_server_s_seats_and_the_answer_says_both() -> None:
+    run, idle = differing(), msgspec.structs.replace(TASKS, idle=2.4, idle_tokens=51_200.0)
+    at = msgspec.structs.replace(run.levels[0], sessions=idle)
+    knees = msgspec.structs.replace(run.knees, seats=Value(4.0, (4.0, 4.0)))
+    run = msgspec.structs.replace(run, levels=[at], knees=knees, counted="agents")
+    (fact,) = [each for each in answers.answer(run).lines if each.label == "Seats"]
+    assert fact.value.startswith("4 requests in flight")
+    assert fact.value.endswith("the server serves so many at once")
+    assert fact.detail == "2.40 of C = 8 wait for tools; their conversations are 51,200 tokens"
+    assert not [each for each in answers.answer(full()).lines if each.label == "Seats"], "they are the knee there"
 
 
 def test_lengths_stand_asked_beside_realised() -> None:
