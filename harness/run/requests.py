@@ -31,9 +31,9 @@ from harness.spec.shard import FIRST_REQUEST, Shard
 from harness.workload import canaries, probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times, trace_rate
-from harness.workload.dataset import Row, hub
+from harness.workload.dataset import Row
 from harness.workload.dataset import table as tables
-from harness.workload.dataset.dataset import Skipped, open_dataset
+from harness.workload.dataset.dataset import Skipped, named, open_dataset
 from harness.workload.dataset.table import Table
 from harness.workload.request import Request
 from harness.workload.rows import answer_tokens, prompt_tokens, text_tokens
@@ -118,19 +118,19 @@ def _read(
                 models[row.model] += 1
             yield row
 
-    if named := hub.named(spec.path, spec.revision):
-        licence = f", licence {named.licence}" if named.licence else ""
-        note(f"{spec.path}: {named.path.name} of revision {named.revision[:12]}{licence}")
-        spec = msgspec.structs.replace(spec, revision=named.revision, licence=named.licence)
-    dataset = open_dataset(named.path if named else Path(spec.path), spec.format, spec.fields)
-    table = tables.write(counted(dataset.rows(skipped)), path)
+    if known := named(spec.path, spec.revision):
+        licence = f", licence {known.licence}" if known.licence else ""
+        note(f"{spec.path}: {known.path.name} of revision {known.revision[:12]}{licence}")
+        spec = msgspec.structs.replace(spec, revision=known.revision, licence=known.licence)
+    opened = open_dataset(known.path if known else Path(spec.path), spec.format, spec.fields)
+    table = tables.write(counted(opened.rows(skipped)), path)
     parts = [f"{each} ({count:,} of {len(table):,} rows)" for each, count in notes.items() if count]
     if left_out:
         parts.append(f"{left_out:,} requests longer than {spec.skip_longer:,} tokens, or behind one, are left out")
     if len(models) > 1 and not scenario.class_:
         parts.append(f"its models are one here ({few(list(models))}): a [[class]] of a model's name sends it elsewhere")
-    if dataset.unread:
-        parts.append(f"no reader knows the fields {few(dataset.unread)}: rename what is to be sent, or leave it out")
+    if opened.unread:
+        parts.append(f"no reader knows the fields {few(opened.unread)}: rename what is to be sent, or leave it out")
     if parts:
         note(f"{spec.path}: {'; '.join(parts)}")
     if spec.requests not in (None, len(table)):

@@ -12,7 +12,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.spec.options import _dataset
-from harness.workload.dataset import hub
+from harness.workload.dataset import dataset as hub
 from tests.builders.datasets import json_lines
 
 pytest.importorskip("huggingface_hub")
