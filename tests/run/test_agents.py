@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.data.prediction import crossing
 from harness.data.record import Record
@@ -75,7 +76,7 @@ def first_answers(result: Result, sessions: int) -> dict[tuple[int, int], Record
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_cache_that_never_evicts_serves_the_trace_s_own_hits_token_for_token(tmp_path: Path, workers: int) -> None:
     path = file(tmp_path, "trace.jsonl", json_lines(trace()))
     dataset = {"path": str(path), "sessions": True}
@@ -254,3 +255,22 @@ def test_a_request_that_no_cache_holds_is_refused() -> None:
     tree = {"workload": {"seed": 1, "session": {"turns": 30, "user_tokens": 900}}, "sim": {"kv_tokens": 4000}}
     with pytest.raises(HarnessError, match=r"does not fit into a KV cache of 4,000"):
         served(build(tree, place="test"), 1, 30)
+
+
+@pytest.mark.slow
+def test_the_cache_s_end_is_predicted_where_the_run_then_finds_it(tmp_path: Path) -> None:
+    """Conversations of 20 turns, of 1,848 tokens on average, in a cache of 24,000: within 15 % of each other."""
+    tree = {
+        "workload": {
+            "seed": 1,
+            "output_tokens": 16,
+            "session": {"turns": 20, "user_tokens": 160, "think": "100ms..200ms"},
+        },
+        "sim": {"kv_tokens": 24_000, "speed": 8.0},
+        "ramp": {"levels": [4, 8, 12, 16, 24], "level_seconds": 5.0},
+    }
+    result, _ = ran(tmp_path, tree)
+    found = summarise(result).agents
+    assert found
+    assert found.holds
+    assert found.measured_holds == pytest.approx(found.holds, rel=0.15)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.results.result import Result
@@ -281,7 +282,7 @@ def test_each_request_of_a_trace_is_sent_to_the_model_of_its_class_and_given_up_
     thirds = {("big", 2, ""), ("big", 0, ""), ("", 0, "")} if sessions else {("big", 0, ""), ("", 0, "")}
     assert thirds | {("small", 1 if sessions else 0, "abandoned")} <= kinds
     assert not {error for class_, _, error in kinds if class_ != "small"} - {"", "cancelled"}
-    assert {each.class_ for each in result.summary.levels[0].slo} == {"big"}
+    assert {each.class_ for each in summarise(result).levels[0].slo} == {"big"}
 
 
 def test_what_is_left_out_of_a_long_session_is_said(tmp_path: Path) -> None:
