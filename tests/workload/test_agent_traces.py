@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from harness.spec.reading import build
 from harness.workload import hit_rate, tasks
 from harness.workload.dataset import table
 from harness.workload.dataset.dataset import open_dataset
+from harness.workload.rows import answer_tokens, prompt_tokens
 from harness.workload.text import PromptWords
-from tests.builders.datasets import file, json_lines, rows_of, sound_and_broken
+from tests.builders.datasets import BURSTGPT, chat, export, file, json_lines, rows_of, sound_and_broken
 from tests.builders.prefix_hits import Cache
 
 
@@ -182,3 +184,73 @@ def test_the_words_that_are_sent_have_the_trace_s_hits_token_for_token(tmp_path:
             words = " ".join(each if isinstance(each, str) else each.text for each in prompt).split()
             found.append((len(words), cache.serve(hit_rate.hashes(words, 64), len(words))))
     assert found == [(tokens, cached) for _, tokens, cached, *_ in WEKA_ROWS]
+
+
+# ---- texts: session, turn, whole prompt in tokens of four characters, cached by a cache that keeps all, answer -------
+
+ASK, ANSWER, CALL = "a" * 40, "b" * 80, {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+STEP = [
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": ASK},
+]
+OPENAI = [{"messages": [{"role": "user", "content": ASK}, *STEP * n], "max_tokens": 5 + n} for n in range(5)]
+SHAREGPT = [
+    {
+        "id": name,
+        "conversations": [
+            {"from": ("human", "observation")[k > 0], "value": ASK}
+            if answer is None
+            else {"from": ("gpt", "function_call")[k < turns - 1], "value": answer}
+            for k in range(turns)
+            for answer in (None, ANSWER)
+        ],
+    }
+    for name, turns in (("a", 3), ("b", 2))
+]
+SGLANG = {
+    "conversations": [
+        [{"messages": [{"role": "user", "content": ASK}], "prompt_tokens": 100 * n, "max_tokens": n} for n in turns]
+        for turns in ((1, 3, 5), (2, 4))
+    ]
+}
+CALL_TOKENS = len('{"name":"f","arguments":"{}"}')
+
+
+OPENAI_ROWS = [(n, 0, round((40 + n * (CALL_TOKENS + 40)) / 4), 5 + n) for n in range(5)]
+SHAREGPT_ROWS = [(0, 0, 10, 20), (0, 1, 10, 20), (0, 2, 10, 20), (1, 0, 10, 20), (1, 1, 10, 20)]
+SGLANG_ROWS = [(0, 0, 100, 1), (0, 1, 300, 3), (0, 2, 500, 5), (1, 0, 200, 2), (1, 1, 400, 4)]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (json_lines(OPENAI), OPENAI_ROWS),
+        (json_lines(SHAREGPT), SHAREGPT_ROWS),
+        (json.dumps(SGLANG), SGLANG_ROWS),
+    ],
+)
+def test_texts_with_tools_read_to_the_requests_of_their_sessions(
+    tmp_path: Path, content: str, expected: list[tuple[int, int, int, int]]
+) -> None:
+    """A conversation's row adds its own message to what was said; SGLang's counts the whole prompt, a body holds it."""
+    sessions, turns, found = dict[str, int](), Counter[int](), []
+    for row in rows_of(tmp_path, "x.jsonl", content):
+        number = sessions.setdefault(row.session or row.place, len(sessions))
+        found.append((number, turns[number], prompt_tokens(row), answer_tokens(row)))
+        turns[number] += 1
+    assert found == expected
+
+
+def test_a_conversation_with_tools_is_served_all_that_was_said_before(tmp_path: Path) -> None:
+    """Each turn asks 10 tokens and is answered with 20: prompts of 10, 40 and 70, of which 0, 30 and 60 were there."""
+    table.write(open_dataset(file(tmp_path, "x.jsonl", json_lines(SHAREGPT))).rows(), tmp_path / "rows")
+    asked = build({"workload": {"seed": 1, "dataset": {"path": "x", "sessions": True}}}, place="test")
+    hits = hit_rate.hits(asked, block=1, rows=str(tmp_path / "rows"))
+    assert [(hit.prompt, hit.cached) for hit in hits] == [(10, 0), (40, 30), (70, 60), (10, 0), (40, 30)]
+
+
+def test_the_models_of_a_trace_are_kept(tmp_path: Path) -> None:
+    assert {row.model for row in rows_of(tmp_path, "x.jsonl", json_lines(WEKA))} == {"opus"}
+    spans = export(chat("a", 0, 1, gen_ai__request__model="big"), chat("b", 2, 3))
+    assert [row.model for row in rows_of(tmp_path, "s.jsonl", json_lines([spans]))] == ["big", ""]
+    assert [row.model for row in rows_of(tmp_path, "b.csv", BURSTGPT)] == ["ChatGPT", "ChatGPT", "GPT-4"]
