@@ -220,7 +220,9 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
         began |= began_in(table, level)
     began &= ~table.canary
     prefix = (workload.prefix.tokens, workload.prefix.share) if workload.prefix else (0, 0.0)
-    total, shares = int(began.sum()), sum(spec.share for spec in specs)
+    # A dataset's rows that were sent to a model without a class are in none.
+    total = sum(int((began & of_class[spec.name]).sum()) for spec in specs)
+    shares = sum(spec.share for spec in specs)
 
     def row(spec: ClassSpec) -> ClassWorkload:
         sent: Bools = began & of_class[spec.name]

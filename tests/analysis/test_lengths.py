@@ -137,3 +137,14 @@ def test_of_a_dataset_no_law_is_asked() -> None:
     [read] = rows([request(1.0, [2.0])], workload={"dataset": {"path": "chats.jsonl"}})
     assert (read.requests, read.input_tokens.law, read.output_tokens.law) == (1, None, None)
     assert (read.input_tokens.realised.mean, read.output_tokens.realised.mean) == (10.0, 1.0)
+
+
+def test_a_dataset_s_rows_without_a_class_are_in_no_share() -> None:
+    """Of four rows two were sent to `big`, one to `small`: their classes have 2/3 and 1/3."""
+    records = [request(float(i), [i + 0.5], class_=name) for i, name in enumerate(("big", "big", "small", ""))]
+    kinds = [{"name": "big", "share": 2.0}, {"name": "small", "share": 1.0}]
+    found = rows(records, workload={"dataset": {"path": "x"}}, **{"class": kinds})
+    assert [(each.share_asked, each.share) for each in found] == [
+        (pytest.approx(2 / 3),) * 2,
+        (pytest.approx(1 / 3),) * 2,
+    ]

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(dataset) == (0, 1)
+    assert doctest.testmod(dataset) == (0, 2)
 
 
 # Traces
