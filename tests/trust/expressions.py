@@ -29,7 +29,7 @@ from harness.results.readers import level, table
 from harness.run.launch import answers, first_requests
 from harness.run.stacks import command
 from harness.spec import reuse, rules, scenario
-from harness.workload.dataset import files, hub
+from harness.workload.dataset import dataset, files
 
 HARNESS = Path(__file__).parents[2] / "harness"
 LENGTH = 100_000  # characters, or as many as its input may have
@@ -212,8 +212,10 @@ TABLE = (
     ),
     Expression(_READERS, "_WHOLE", readers._INTEGER.fullmatch, times(".111", before="1", after="!")),
     Expression(_READERS, "_GROUP", readers._with_point, times("'111", before="1", after=",5")),
-    Expression("workload/dataset/hub.py", r"([\w.-]+/", hub._NAME.fullmatch, times("a", before="a/b@", after="!")),
-    Expression("workload/dataset/hub.py", r"^license:", hub._LICENCE.search, times("\n", before="license:")),
+    Expression(
+        "workload/dataset/dataset.py", r"([\w.-]+/", dataset._NAME.fullmatch, times("a", before="a/b@", after="!"),
+    ),
+    Expression("workload/dataset/dataset.py", r"^license:", dataset._LICENCE.search, times("\n", before="license:")),
     Expression("dialects/unlisted.py", "(prompt|input)", unlisted._PROMPT.fullmatch, times("token", before="prompt_")),
     Expression("dialects/unlisted.py", "(completion|", unlisted._ANSWER.fullmatch, times("token", before="output_")),
     Expression("run/launch/first_requests.py", r"stream\w*", first_requests._NO_STREAM.search, times("stream ")),
