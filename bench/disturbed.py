@@ -30,9 +30,9 @@ from harness.data.levels import LevelSummary
 from harness.data.record import Record
 from harness.data.summary import Summary
 from harness.results.result import Result
+from harness.sim.connection import Entry, entries
 from harness.sim.process import running
 from harness.sim.profile import Profile, Reference, StreamPace, profile, reference
-from harness.sim.writelog import Entry, entries
 
 MOVED = 0.02
 DISTURB = """

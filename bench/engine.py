@@ -30,9 +30,9 @@ import summary_speed
 from harness.dialects import DIALECTS
 from harness.load.http1 import request, request_head
 from harness.run.trial import Load, Trial, errors, pairs, run_trial
+from harness.sim.connection import entries
 from harness.sim.process import serving
 from harness.sim.profile import StreamPace, reference
-from harness.sim.writelog import entries
 from harness.workload.request import Request
 from harness.workload.text import COMMON
 

@@ -34,9 +34,9 @@ from harness.analysis import timeline
 from harness.analysis.stats import t_quantile
 from harness.results.result import Result
 from harness.run.trial import pairs
+from harness.sim.connection import entries
 from harness.sim.process import Served, serving
 from harness.sim.profile import StreamPace, reference
-from harness.sim.writelog import entries
 
 EVERY_S = 0.5  # between two readings of the processes
 BINS, FEWEST = 40, 20  # parts of the window

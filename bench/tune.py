@@ -17,7 +17,7 @@ import random
 import msgspec
 
 from harness.decide import tuning
-from harness.predict import limits, steady
+from harness.predict import steady
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
@@ -41,7 +41,7 @@ def plateau(values: dict[str, str], where: Deployment, C: float = 320.0) -> floa
         max_num_batched_tokens=int(values["max-num-batched-tokens"]),
     )
     cost = step_cost(of, here)
-    cap = limits.batch_cap(limits.caps(of, here, WORK))
+    cap = steady.batch_cap(steady.caps(of, here, WORK))
     return steady.steady_state(cost, WORK, C, cap).throughput
 
 

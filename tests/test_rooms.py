@@ -193,7 +193,7 @@ def test_the_core_imports_no_other_room() -> None:
         ("harness.predict.batching", "import random", "predict is pure"),
         ("harness.decide.choice", "from time import monotonic", "decide is pure"),
         ("harness.search.ramp", "import asyncio", "search is pure"),
-        ("harness.workload.shape", "from harness.predict.limits import caps", "up from workload to predict"),
+        ("harness.workload.shape", "from harness.predict.steady import caps", "up from workload to predict"),
         ("harness.analysis.gap", "def f():\n    from harness.predict import roofline", "up from analysis to predict"),
         ("harness.search.ramp", "from harness.sim import api", "up from search to sim"),
         ("harness.analysis.metrics", "from harness.search import precision", "up from analysis to search"),

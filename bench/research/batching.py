@@ -20,10 +20,9 @@ from harness.data.prediction import batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
-from harness.predict.limits import caps
 from harness.predict.model import Model, model
 from harness.predict.simulate import Simulation, closed_loop
-from harness.predict.steady import SteadyState, steady_state
+from harness.predict.steady import SteadyState, caps, steady_state
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths
 

@@ -45,9 +45,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from harness.base import units
 from harness.sim.api import WORDS
+from harness.sim.connection import Entry, entries
 from harness.sim.process import running
 from harness.sim.profile import StreamPace, reference
-from harness.sim.writelog import Entry, entries
 
 PACE = StreamPace(ttft_s=0.2, itl_s=0.025, groups=64)
 REQUEST_S = PACE.ttft_s + (ANSWER_TOKENS - 1) * PACE.itl_s

@@ -131,7 +131,7 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
     import msgspec
 
     from harness.base import decoding
-    from harness.predict import served
+    from harness.predict import question
     from harness.predict.catalog import short
     from harness.predict.fitting import CalibrationPoint
     from harness.results.readers import table
@@ -144,8 +144,8 @@ def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
             raise HarnessError("a CSV does not say it", place=flag_of(name), way_out="add it, above 0")
     lengths = MeanLengths(*(values.pop(name) for name in _OF_CSV))
     where = Hardware(**values)
-    card = served.find(where, None, prediction.measure).card
-    found = served.deployed(where, card, None)
+    card = question.find(where, None, prediction.measure).card
+    found = question.deployed(where, card, None)
     assert found is not None  # both are named
     model, deployment = found
     with decoding.reading(str(path), "a CSV of points", "give concurrency and output_tokens_per_s"):

@@ -117,9 +117,9 @@ def model(name: str, *, hub: bool) -> tuple[str, str]:
     """Return (path or name to read, name to show); `hub` looks the name up at the hub."""
     if not hub:
         return name, ""
-    from harness.predict import hub as hubs
+    from harness.predict import catalog
 
-    return hubs.config(name), name
+    return catalog.from_hub(name), name
 
 
 def card(key: str, cpus: str | None) -> Gpu:
@@ -130,10 +130,10 @@ def card(key: str, cpus: str | None) -> Gpu:
         from harness.predict import catalog
 
         return catalog.gpu(key)
-    from harness.predict import served
+    from harness.predict import question
     from harness.run import prediction
 
-    return served.host(prediction.measure(None if cpus is None else units.cpus(cpus)))
+    return question.host(prediction.measure(None if cpus is None else units.cpus(cpus)))
 
 
 def check_arrivals(flags: Mapping[str, Any]) -> None:
@@ -220,13 +220,13 @@ def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, seve
 
 def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
     """Return fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
-    from harness.predict import served
+    from harness.predict import question
     from harness.workload import shape
 
     own, hardware = figures(flags), resolved.hardware
     of_file: dict[str, Any] = {} if hardware.max_num_seqs is None else {"max_num_seqs": hardware.max_num_seqs}
     if not several and not own.keys() & _SPLIT:
-        of_file = served.figures(hardware)
+        of_file = question.figures(hardware)
     if cached := shape.cached_share(resolved):
         of_file["prefix_hit"] = cached
     return of_file | own

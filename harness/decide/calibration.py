@@ -19,7 +19,7 @@ from harness.data.machines import Machine
 from harness.data.prediction import Prediction
 from harness.data.summary import Summary
 from harness.decide import levels
-from harness.predict import fitting, served
+from harness.predict import fitting, question
 from harness.predict.catalog import Gpu, short
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
@@ -70,11 +70,11 @@ def deployed(
         profile = profiles.embedded(manifest.scenario.sim)
         return profile.model, profile.deployment
     known = manifest.machine
-    if known is not None and where.gpu == served.HOST and where.host_cpus is None:
-        card: Gpu | None = served.host(known)
+    if known is not None and where.gpu == question.HOST and where.host_cpus is None:
+        card: Gpu | None = question.host(known)
     else:
-        card = served.find(where, manifest.gpu_facts, measure).card
-    found = served.deployed(where, card, manifest.cache_config)
+        card = question.find(where, manifest.gpu_facts, measure).card
+    found = question.deployed(where, card, manifest.cache_config)
     if found is None:
         missing = "--gpu" if card is None else "--model-config"
         fact = f"the {'card' if card is None else 'model'} that served is not recorded"

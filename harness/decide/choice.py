@@ -19,10 +19,9 @@ from harness.data.prediction import Band, batch_cap
 from harness.decide.plan.question import MONTH_H, UTILIZATION, with_spares
 from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import Deployment, deployment, divisors
-from harness.predict.limits import caps
 from harness.predict.model import Model
 from harness.predict.roofline import predict
-from harness.predict.steady import slo_figure, steady_state
+from harness.predict.steady import caps, slo_figure, steady_state
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths, usd_per_million
 

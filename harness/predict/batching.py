@@ -54,7 +54,6 @@ class Step(msgspec.Struct, frozen=True):
 
     duration: float
     tokens: list[Token]
-    prefilled: int  # requests whose prompt is computed by its end, recomputations included
     computed: int = 0  # prompt tokens
 
 
@@ -187,7 +186,7 @@ class StepMachine:
                 if each.decoding:
                     last = min(after, each.end)
                     tokens += [Token(each.request.id, at - each.base, at + 1 == each.end) for at in range(before, last)]
-        return Step(stride.first, tokens, len(stride.started) + len(stride.resumed), stride.computed)
+        return Step(stride.first, tokens, stride.computed)
 
     def stride(self, until: float = math.inf, most: int | None = None) -> Stride | None:
         """Plan at most `most` steps that differ only in their context; None when there is nothing to do.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import difflib
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -369,3 +370,31 @@ def _models() -> dict[str, dict[str, Any]]:
     """Return the shipped configs; `same_as` names the one that a config differs from in the fields it has."""
     found = msgspec.json.decode((_DATA / "models.json").read_bytes(), type=dict[str, dict[str, Any]])
     return {name: {**found.get(config.pop("same_as", ""), {}), **config} for name, config in found.items()}
+
+
+_HUB = "--hub"
+
+
+def from_hub(name: str) -> str:
+    """Return the path of the config.json that the hub has for `name`, like meta-llama/Llama-3.1-8B; its cache keeps it.
+
+    Where that says nothing of quantisation, the hf_quant_config.json comes with it, if there is one.
+    """
+    try:
+        import huggingface_hub
+    except ImportError:
+        way_out = "install huggingface_hub, or give the path of a config.json"
+        raise HarnessError("huggingface_hub is not installed", place=_HUB, way_out=way_out) from None
+    from huggingface_hub.errors import EntryNotFoundError
+
+    # HfHubHTTPError and a hub that cannot be reached are OSErrors; a name that is none is a ValueError.
+    try:
+        found = huggingface_hub.hf_hub_download(name, "config.json")
+    except (OSError, ValueError, EntryNotFoundError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        way_out = "see its name and HF_TOKEN, or give the path of a config.json"
+        raise HarnessError(f"no config.json of {name!r} ({reason})", place=_HUB, way_out=way_out) from None
+    with suppress(OSError, ValueError, EntryNotFoundError):
+        if b"quantization_config" not in decoding.content(Path(found)):
+            huggingface_hub.hf_hub_download(name, "hf_quant_config.json")
+    return found

@@ -1,13 +1,17 @@
-"""Figures that are widely quoted without a source, as data, and the notes where an input relies on a wrong one.
+"""What people compare a prediction with: figures that are quoted without a source, and the rules of thumb.
 
 A claim is shown only where its condition is true, and marked unsourced; nothing is computed from it. The wrong ones
 become notes with the right figure for that input. Conditions are `key=value` pairs that must all be true,
 with `|` between values; the keys are those of `facts` and `facts_of_run`, and what a caller adds (compare, plan).
+
+The rules leave out prefill interference, overheads and memory, which predict.roofline has. Letters as there; other
+rules of money and of fleets are in decide.plan.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,7 +20,7 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.prediction import Prediction
-from harness.predict import catalog, rules
+from harness.predict import catalog
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
 from harness.spec.work import MeanLengths
@@ -148,7 +152,7 @@ def notes(
             f"dense matrices reach {card.flops['bf16'] / 1e12:,.0f}"
         )
     if "prefill-7b-a100" in walked:
-        roof = rules.prefill0(card.flops["bf16"], 1.0, parameters(model).matmul)
+        roof = prefill0(card.flops["bf16"], 1.0, parameters(model).matmul)
         out.append(
             f"25,000-50,000 prompt tok/s are quoted for a 7B on an A100; "
             f"the FLOP roof of {card.key} for {model.name} is {roof:,.0f} at 100 % MFU"
@@ -176,3 +180,64 @@ def _kv_tokens(model: Model, deployment: Deployment, workload: MeanLengths) -> i
         return kv_capacity(model, deployment, workload.context)
     except HarnessError:
         return 0
+
+
+def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
+    """Return the time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU).
+
+    >>> round(tpot0(1, 70e9, 0, 0, 3.35e12) * 1e3, 2)  # every weight of 70B in fp8, read once on an H100, ms
+    20.9
+    """
+    return (W + B * ctx * kv) / (BW * MBU)
+
+
+def x0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
+    """Return the decode throughput at batch B; tokens/s. B / TPOT0."""
+    return B / tpot0(B, W, ctx, kv, BW, MBU)
+
+
+def ceiling0(ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
+    """Return the decode throughput that no batch beats; tokens/s. (BW MBU) / (ctx kv).
+
+    >>> round(ceiling0(2000, 131072, 3.35e12, 0.7))
+    8945
+    """
+    return BW * MBU / (ctx * kv)
+
+
+def b_star(W: float, ctx: float, kv: float) -> float:
+    """Return the batch whose KV traffic equals the weight traffic, where X0 is half its ceiling. W / (ctx kv)."""
+    return W / (ctx * kv)
+
+
+def prefill0(peak: float, MFU: float, N: float) -> float:
+    """Return the prompt tokens/s of the compute roof; quoted next to decode, never summed with it. peak MFU / (2 N)."""
+    return peak * MFU / (2 * N)
+
+
+def ridge(F: float, BW: float) -> float:
+    """Return the arithmetic intensity above which compute limits; FLOP/byte. F / BW."""
+    return F / BW
+
+
+def slo_batch(tpot: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> int:
+    """Return the largest batch whose TPOT0 still meets the limit; 0 when not even one does."""
+    return max(0, math.floor((tpot * BW * MBU - W) / (ctx * kv)))
+
+
+def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: float) -> int:
+    """Return the requests whose KV cache fits next to the weights. floor((memory u - weights) / (ctx kv)).
+
+    >>> kv_batch(80e9, 0.9, 16e9, 2000, 131072)
+    213
+    """
+    return max(0, math.floor((memory * utilization - weights) / (ctx * kv)))
+
+
+def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> float:
+    """Return the output tokens/s of C users without think time, by Little's law. C G / (TTFT + (G - 1) TPOT).
+
+    >>> round(closed_loop_throughput(100, 0.2, 200, 0.025), 1)
+    3864.7
+    """
+    return C * G / (ttft + (G - 1) * tpot)

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.prediction import Band, PredictedLevel, batch_cap
 from harness.predict.deployment import Deployment, fast, in_a_node, kv_per_gpu, slow
-from harness.predict.limits import stops_of
 from harness.predict.model import Model
 from harness.predict.roofline import predict as of_both
-from harness.predict.steady import Latencies, meets, met, tokens_a_step
+from harness.predict.steady import Latencies, least, meets, met, stops_of, tokens_a_step
 from harness.predict.step import StepCost, decode_time, prefill_time, step_cost, taking_in
 from harness.spec.work import MeanLengths
 
@@ -127,7 +126,7 @@ class _Pools(msgspec.Struct, frozen=True):
     def batch(self, rate: float) -> float:
         """Return the batch of a decode replica at a rate of all: B = λ (G-1)/gain · t_dec(B)/replicas, or what fits."""
         per_step = rate * self.steps() / self.decode
-        return _least(lambda B: per_step * self.step_s(max(1.0, B)) <= B, 0.0, self.cap)
+        return least(lambda B: per_step * self.step_s(max(1.0, B)) <= B, 0.0, self.cap, close=_CLOSE)
 
     def inside(self, rate: float) -> float:
         """Return the requests in both pools and between them at a rate that no part is full at."""
@@ -136,7 +135,7 @@ class _Pools(msgspec.Struct, frozen=True):
     def rate(self, C: float) -> float:
         """Return λ with C in flight: inside(λ) = C, or a part is full and the rest wait."""
         most = min(self.most().values())
-        return most if self.inside(most) <= C else _least(lambda rate: self.inside(rate) >= C, 0.0, most)
+        return most if self.inside(most) <= C else least(lambda rate: self.inside(rate) >= C, 0.0, most, close=_CLOSE)
 
     def latencies(self, rate: float, C: float) -> Latencies:
         """Return the latencies at a rate with C in flight, by the usual share of a batch that meets."""
@@ -160,15 +159,7 @@ class _Pools(msgspec.Struct, frozen=True):
         if not slo or kept(most):
             return most
         alone = self.rate(1.0)
-        return _least(lambda rate: not kept(rate), alone, most) if kept(alone) else 0.0
-
-
-def _least(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the least value from which on something holds, between one where it does not and one where it does."""
-    while high - low > _CLOSE * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+        return least(lambda rate: not kept(rate), alone, most, close=_CLOSE) if kept(alone) else 0.0
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,9 +24,8 @@ from harness.base.errors import HarnessError
 from harness.data.prediction import batch_cap
 from harness.predict.calibration import FIGURES, FLOOR, RANGES, Calibration, UnseenError
 from harness.predict.deployment import Deployment
-from harness.predict.limits import caps
 from harness.predict.model import Model, weight_bytes
-from harness.predict.steady import latencies, steady_state
+from harness.predict.steady import caps, latencies, steady_state
 from harness.predict.step import layer_overhead, step_cost
 from harness.spec.work import MeanLengths
 

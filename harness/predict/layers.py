@@ -1,7 +1,7 @@
 """How the layers of a model mix tokens, from the fields of its config.json: which attention, and how far back.
 
 A layer mixes tokens (attention, or a state of constant size for all of the past) and then works on each token alone
-(predict.mlps). How a field is read is in predict.families. Norms, biases, convolutions and the towers of other senses
+(predict.families, as is how a field is read). Norms, biases, convolutions and the towers of other senses
 are left out.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from harness.predict.families import Config, blocks, heads, indices, pattern
-from harness.predict.mlps import DENSE, EXPERTS, dense, experts, works
+from harness.predict.families import DENSE, EXPERTS, Config, blocks, dense, experts, heads, indices, pattern, works
 
 _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
 _CHOOSING, _REUSING = "chooses", "reuses"  # attention to chosen tokens, by the layer's own choice or an earlier one's

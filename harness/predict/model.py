@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.predict import layers, mlps
-from harness.predict.families import Config, heads
+from harness.predict import families, layers
+from harness.predict.families import Config, Experts, heads
 from harness.predict.layers import Attention
-from harness.predict.mlps import Experts
 from harness.predict.quantisation import PLAIN, Quantisation, another_checkpoint, kv_bits, quantisation
 
 _SENSES = ("vision_config", "audio_config", "vision_tower")
@@ -75,7 +74,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
     hidden = text.figure("hidden_size")
     n_q, n_kv = (0, 0) if text.get("kv_lora_rank") else heads(text)[:2]
-    mixture, mixing = mlps.experts(text), layers.attention(text)
+    mixture, mixing = families.experts(text), layers.attention(text)
     longest = text.figure("max_position_embeddings")
     rows = longest + (text.maybe("type_vocab_size") or 0) if text.kind in _LEARNT else 0
     unseen = [field for field in _SENSES if config.get(field)]
@@ -90,7 +89,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         max_context=longest - (_OFFSET if text.kind in _OFFSETS else 0),
         stretched=_stretched(text, longest),
         attention=mixing,
-        dense=mlps.dense(text),
+        dense=families.dense(text),
         experts=mixture,
         positions=rows * hidden,
         generates=text.family.generates,

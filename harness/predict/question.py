@@ -1,22 +1,25 @@
-"""From what people type to every table of a prediction.
+"""From what people type, and from what a run knows of its server, to a model, a card, a deployment, and every table.
 
-Names become a model, a card and a deployment here; the figures come from predict.roofline and predict.rules.
-Arrivals and tails are predict.simulate's.
+The figures come from predict.roofline and predict.claims; arrivals and tails are predict.simulate's. A card is a row of
+the table, or this machine's own cores, which the caller measures. A prediction says what it assumed: from that its
+hinge follows for other prompts and answers than it was made for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from harness.base.errors import HarnessError
 from harness.data.prediction import Prediction, batch_cap
-from harness.predict import claims, limits, roofline, rules, steady
+from harness.predict import catalog, claims, roofline, steady
 from harness.predict.catalog import Gpu, gpu, model_config, short
 from harness.predict.claims import Claim
 from harness.predict.deployment import Deployment, deployment, slow
-from harness.predict.limits import ThroughputLimit
 from harness.predict.model import (
     Model,
     kv_bytes,
@@ -27,8 +30,14 @@ from harness.predict.model import (
     weight_bytes_per_step,
 )
 from harness.predict.roofline import Roofline
+from harness.predict.steady import ThroughputLimit
 from harness.predict.step import fastest, prefill_time, step_cost
+from harness.spec.scenario import Hardware
 from harness.spec.work import MeanLengths, Mixture, means
+
+if TYPE_CHECKING:
+    from harness.data.machines import Card, Machine
+
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -128,7 +137,7 @@ def answer(question: Question) -> PredictionResult:
     prediction = _of_setup(question, made, where, workload)
     return PredictionResult(
         prediction=prediction,
-        limits=limits.limits(made, where, workload, question.slo or None),
+        limits=steady.limits(made, where, workload, question.slo or None),
         rules=rule_comparisons(made, where, workload, question.slo) if workload.output_tokens else [],
         frontier=frontier(prediction),
         roof=roofline.roof(made, where, workload, question.levels),
@@ -153,7 +162,7 @@ def rule_comparisons(
     kv = kv_bytes(model, ctx) / ctx  # windows and states in their own size
     n = where.tp * where.pp
     BW, MBU, F, count = where.gpu.bandwidth * n, where.mbu, fastest(model, where.gpu) * n, parameters(model)
-    cost, caps = step_cost(model, where), limits.caps(model, where, workload, slo)
+    cost, caps = step_cost(model, where), steady.caps(model, where, workload, slo)
     cap = batch_cap(caps)
 
     def throughput(C: float, cap: float = float("inf")) -> float:
@@ -161,37 +170,191 @@ def rule_comparisons(
 
     far = 1e6
     rows = [
-        RuleComparison("single stream", "BW·MBU / W", "tok/s", rules.x0(1, W, 0, 0, BW, MBU), throughput(1)),
-        RuleComparison("ceiling", "BW·MBU / (ctx·kv)", "tok/s", rules.ceiling0(ctx, kv, BW, MBU), throughput(far)),
-        RuleComparison("half of it", "W / (ctx·kv)", "requests", rules.b_star(W, ctx, kv), _half(throughput, far)),
+        RuleComparison("single stream", "BW·MBU / W", "tok/s", claims.x0(1, W, 0, 0, BW, MBU), throughput(1)),
+        RuleComparison("ceiling", "BW·MBU / (ctx·kv)", "tok/s", claims.ceiling0(ctx, kv, BW, MBU), throughput(far)),
+        RuleComparison("half of it", "W / (ctx·kv)", "requests", claims.b_star(W, ctx, kv), _half(throughput, far)),
         RuleComparison(
             "prefill",
             "F·MFU / 2N",  # without the head, which only the last token of a prompt needs
             "prompt tok/s",
-            rules.prefill0(F, where.mfu_prefill, count.matmul - count.head),
+            claims.prefill0(F, where.mfu_prefill, count.matmul - count.head),
             workload.input_tokens / prefill_time(cost, workload.input_tokens),
         ),
         RuleComparison(
             "KV memory",
             "(mem·util - W) / (ctx·kv)",
             "requests",
-            rules.kv_batch(where.gpu.memory_bytes * n, where.gpu_memory_utilization, weight_bytes(model), ctx, kv),
+            claims.kv_batch(where.gpu.memory_bytes * n, where.gpu_memory_utilization, weight_bytes(model), ctx, kv),
             caps["kv_memory"],
         ),
-        RuleComparison("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
+        RuleComparison("at the cap", "B / TPOT0", "tok/s", claims.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
     ]
     token = {name: limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")}
     if token:
         alone = steady.slo_concurrency(step_cost(model, slow(model, where)), workload, cap, token)
-        within = rules.slo_batch(min(token.values()), W, ctx, kv, BW, MBU)
+        within = claims.slo_batch(min(token.values()), W, ctx, kv, BW, MBU)
         rows.append(RuleComparison("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
     return rows
 
 
 def _half(throughput: Any, far: float) -> float:
     """Return the users at whom throughput is half of what it is far out."""
-    low, high, half = 0.0, far, throughput(far) / 2
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if throughput(middle) < half else (low, middle)
-    return high
+    half = throughput(far) / 2
+    return steady.least(lambda C: throughput(C) >= half, 0.0, far, close=1e-6)
+
+
+APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
+HOST = "host"  # the key of this machine's own cores
+_ASSUMED = {  # of a deployment, by the names that they have among a prediction's assumptions
+    "mbu": "mbu",
+    "mfu_prefill": "mfu_prefill",
+    "mfu_decode": "mfu_decode",
+    "speed": "speed",
+    "layer_overhead_s": "o_layer",
+    "step_overhead_s": "o_step",
+    "request_overhead_s": "o_req",
+    "api_overhead_s": "o_api",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+}
+_MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
+
+
+class ServingCard(msgspec.Struct, frozen=True, kw_only=True):
+    """The card that serves, if it is known, and how it is known."""
+
+    card: Gpu | None = None
+    machine: Machine | None = None  # where the card is this machine
+    notes: list[str] = []
+
+
+def find(
+    hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]
+) -> ServingCard:
+    """Return the card by its key, else by the drivers of this machine's GPUs, where the server runs here.
+
+    Where the drivers contradict the data sheet there is a note. `measure` measures cores of this machine.
+    """
+    key, notes, known = hardware.gpu, [], cards or ()
+    if key is None:
+        keys = {catalog.key_of(each.name or "") for each in known}
+        key = keys.pop() if len(keys) == 1 else None
+        if key is None:
+            return ServingCard()
+        notes.append(f"the GPU is {key} by its driver")
+        if len(known) != hardware.gpus:
+            notes.append(f"{len(known)} GPUs are here, the prediction is for {hardware.gpus}: give --gpus and --tp")
+    if key.lower() == HOST:
+        measured = measure(hardware.host_cpus)
+        return ServingCard(card=host(measured), machine=measured)
+    card = catalog.gpu(key)
+    row = catalog.driver_figures(card.key)
+    contradicted = dict.fromkeys(text for each in known for text in differs(card.key, row, each))
+    return ServingCard(card=card, notes=[*notes, *contradicted])
+
+
+def host(measured: Machine) -> Gpu:
+    """Return a measured machine in the place of a card."""
+    return Gpu(
+        key=HOST,
+        memory_bytes=measured.memory_bytes,
+        bandwidth=measured.bandwidth,
+        flops=measured.flops,
+        certainty="measured",
+        source=measured.source,
+        vendor=measured.cpu,
+    )
+
+
+def differs(key: str, row: Mapping[str, float | None], card: Card) -> list[str]:
+    """Return where a GPU's driver contradicts the data sheet that predicts it by more than 5 %, in words.
+
+    Both by the names of `Card`: memory_bytes, memory_clock_max_hz, sm_clock_max_hz. What either side does not know is
+    not compared.
+
+    >>> from harness.data.manifest import Card
+    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card(memory_bytes=100.9e9))
+    ["h100-sxm: the driver's memory_bytes is 1.01e+11, its data sheet's 8.55e+10 (+18 %): is it that card?"]
+    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card())
+    []
+    """
+    out = []
+    for name, expected in row.items():
+        figure = getattr(card, name)
+        if figure is None or not expected or abs(figure / expected - 1) <= APART:
+            continue
+        apart = f"{100 * (figure / expected - 1):+.0f} %"
+        out.append(
+            f"{key}: the driver's {name} is {figure:.3g}, its data sheet's {expected:.3g} ({apart}): is it that card?"
+        )
+    return out
+
+
+def deployed(
+    hardware: Hardware, card: Gpu | None, cache_config: Mapping[str, Any] | None
+) -> tuple[Model, Deployment] | None:
+    """Return the model and where it runs, by the data sheet; None where either is not known.
+
+    `cache_config` is what the engine publishes of its KV blocks, which replaces the estimate where all layers keep all
+    tokens. Else vLLM shares its blocks among groups of layers, and a block holds a token of one group alone
+    (vllm/v1/core/kv_cache_utils.py).
+    """
+    if card is None or hardware.model_config is None:
+        return None
+    found = figures(hardware)
+    config = catalog.model_config(hardware.model_config)
+    made = model(config, hardware.model_config, dtype=hardware.dtype or "auto", kv_dtype=hardware.kv_dtype or "auto")
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        cache = cache_config or {}
+        tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
+        if 0 < tokens < _MOST_TOKENS and all(each.all_kept and not each.state for each in made.attention):
+            found["kv_tokens"] = tokens
+    return made, deployment(card, **found)
+
+
+def figures(hardware: Hardware) -> dict[str, Any]:
+    """Return what a scenario says of a Deployment, by the names of its fields."""
+    found: dict[str, Any] = {"gpus": hardware.gpus}
+    if hardware.tp is not None:
+        found["tp"] = hardware.tp
+        if hardware.gpus % hardware.tp == 0:
+            found["dp"] = hardware.gpus // hardware.tp
+        else:
+            fact = f"{hardware.gpus} GPUs are no whole replicas of {hardware.tp}"
+            raise HarnessError(fact, place="--tp", way_out="give as many by --gpus as serve, or a multiple")
+    elif hardware.gpus > 1:
+        way_out = f"give --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
+        raise HarnessError(f"{hardware.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
+    if hardware.max_num_seqs is not None:
+        found["max_num_seqs"] = hardware.max_num_seqs
+    return found
+
+
+def predicted_hinge(prediction: Prediction) -> Callable[[float, float], float | None] | None:
+    """Return the predicted hinge at any (P, G), from what a prediction assumed; None where it cannot be made again.
+
+    It is made again only where that gives the prediction itself at the place it was made for. The hinge is None for a
+    (P, G) that does not fit into the KV cache.
+    """
+    assumed = prediction.assumptions
+    stated = {field: getattr(assumed, name) for name, field in _ASSUMED.items()}
+    figures: dict[str, Any] = {field: value for field, value in stated.items() if value is not None}
+    if assumed.kv_tokens is not None:
+        figures["kv_tokens"] = int(assumed.kv_tokens)
+    seqs = prediction.caps.get("max_num_seqs")
+    if seqs is not None:
+        figures["max_num_seqs"] = int(seqs)
+    try:
+        served = model(catalog.model_config(prediction.model), prediction.model)
+        where = deployment(catalog.gpu(prediction.gpu), gpus=prediction.gpus, **figures)
+    except HarnessError:  # a config.json that is gone, or a model that needs more than its name
+        return None
+
+    def hinge(P: float, G: float) -> float | None:
+        try:
+            return roofline.predict(served, where, MeanLengths(P, G), [1]).hinge_concurrency
+        except HarnessError:
+            return None
+
+    again, known = hinge(prediction.input_tokens, prediction.output_tokens), prediction.hinge_concurrency
+    agrees = again is not None and known is not None and math.isclose(again, known, rel_tol=1e-6)
+    return hinge if agrees else None

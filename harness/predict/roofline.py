@@ -1,7 +1,7 @@
 """The whole prediction, level by level with its band, and the roofline that it lies under.
 
 Bytes over bandwidth, FLOP over peak and links make a step (predict.step), steps a steady state (predict.steady), and
-limits say where it ends (predict.limits). That is the closed form of the mean request. Where requests differ in length
+which ends at the limits (predict.steady). That is the closed form of the mean request. Where requests differ in length
 no mean is like them: attention over a prompt grows with its square, a long prompt holds up all that decode, and most
 tokens belong to the long answers. Then throughput, ITL and TTFT of each level are the step machine's with requests of
 these very lengths (predict.stepped); caps, limits and the distance of low and high from the middle stay the closed
@@ -36,10 +36,20 @@ from harness.predict.deployment import (
     slow,
     smallest_tp,
 )
-from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.rules import ridge
-from harness.predict.steady import MEETINGS, Latencies, SteadyState, latencies, meets, steady_state
+from harness.predict.steady import (
+    MEETINGS,
+    Latencies,
+    SteadyState,
+    binding_cap,
+    bound_by,
+    caps,
+    hinges,
+    latencies,
+    meets,
+    steady_state,
+    stops_of,
+)
 from harness.predict.step import (
     StepCost,
     decode_time,
@@ -286,7 +296,7 @@ def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: S
     flop = prefill_compute(peaks, P, 0.0) * flops
     read = weights_read(peaks, P) * bandwidth
     reached = flop / prefill_time(cost, P)
-    return Roofline(ridge(flops, bandwidth), bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
+    return Roofline(flops / bandwidth, bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
 
 
 def data_sheet_roof(model: Model, deployment: Deployment) -> Roof:

@@ -84,29 +84,19 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     stored = weights(model)
     always = stored.always if deployment.weight_bytes is None else deployment.weight_bytes
     head = parameters(model).head * 2 / card.flops["bf16"]
-    kv = [
-        each.layers * each.kv * model.kv_bits / 8 * kv_share(each.kv_heads, tp) / bytes_per_s
-        for each in model.attention
-    ]
-    attend = [each.layers * each.attend / card.flops["bf16"] / decode for each in model.attention]
-    # of one squared prompt token: half of all pairs are causal
-    pairs = [
-        each.layers * each.prefill / (1 if each.both_ways and not each.window else 2) / card.flops["bf16"] / prefill
-        for each in model.attention
-    ]
-    everywhere = [i for i, each in enumerate(model.attention) if not each.window]
-    indexing = _indexing(model, deployment)
+    mixing = _mixing(model, deployment)
+    everywhere = [each for each in mixing if not each.tokens]
     sync, sync_token = _links(model, deployment)
     front = FRONT_ENDS[deployment.engine]
     a, gamma = deployment.acceptance, deployment.draft_tokens
     return StepCost(
         weights=always / tp / weights_per_s,
-        kv=sum(kv[i] for i in everywhere) + indexing.kv,
+        kv=sum(each.kv for each in everywhere),
         token=(_flop_seconds(model, deployment, deployment.experts_decode) + head) / decode,
-        attend=sum(attend[i] for i in everywhere) + indexing.attend,
+        attend=sum(each.attend for each in everywhere),
         prompt=_flop_seconds(model, deployment, deployment.experts_prefill) / prefill,
         prompt_head=head / prefill,
-        prompt_attend=sum(pairs[i] for i in everywhere) + indexing.prompt_attend,
+        prompt_attend=sum(each.prompt_attend for each in everywhere),
         step=(layer_overhead(model, deployment) * model.layers + deployment.o_step) / speed,
         request=(deployment.o_req + (tp - 1) * deployment.o_rank) / speed,
         api=deployment.o_api / speed,
@@ -118,9 +108,7 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
         experts=stored.experts,
         per_token=stored.per_token,
         sharing=max(1.0, ep / tp),
-        windows=tuple(
-            WindowCost(each.window, kv[i], attend[i], pairs[i]) for i, each in enumerate(model.attention) if each.window
-        ),
+        windows=tuple(each for each in mixing if each.tokens),
         state=sum(2 * each.layers * each.state for each in model.attention) / tp / bytes_per_s,
         sync=sync / speed,
         sync_token=sync_token / speed,
@@ -136,19 +124,26 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     )
 
 
-def _indexing(model: Model, deployment: Deployment) -> WindowCost:
-    """Return what choosing tokens costs on every rank: reading the keys of all, and comparing them in 8 bits."""
-    card, speed = deployment.gpu, deployment.speed
-    kept = compared = 0.0
+def _mixing(model: Model, deployment: Deployment) -> list[WindowCost]:
+    """Return what reading KV and attending cost in layers that are alike, and what choosing tokens costs on every rank.
+
+    0 tokens: no window. Choosing reads the keys of all tokens and compares them in 8 bits.
+    """
+    card, speed, tp = deployment.gpu, deployment.speed, deployment.tp
+    bytes_per_s = card.bandwidth * deployment.mbu * speed
+    decode, prefill = deployment.mfu_decode * speed * tp, deployment.mfu_prefill * speed * tp
+    small = card.flops.get("fp8", card.flops["bf16"])
+    found = []
     for each in model.attention:
+        kv = each.layers * each.kv * model.kv_bits / 8 * kv_share(each.kv_heads, tp) / bytes_per_s
+        attend, pairs = (each.layers * flop / card.flops["bf16"] for flop in (each.attend, each.prefill))
+        # of one squared prompt token: half of all pairs are causal
+        causal = 1 if each.both_ways and not each.window else 2
+        found.append(WindowCost(each.window or 0, kv, attend / decode, pairs / causal / prefill))
         if each.index:
-            kept += each.layers * each.index.kept
-            compared += each.layers * each.index.attend
-    seconds = compared / card.flops.get("fp8", card.flops["bf16"]) / speed
-    return WindowCost(
-        0, kept / (card.bandwidth * deployment.mbu * speed), seconds / deployment.mfu_decode,
-        seconds / deployment.mfu_prefill / 2,
-    )  # fmt: skip
+            kept, compared = each.layers * each.index.kept / bytes_per_s, each.layers * each.index.attend / small * tp
+            found.append(WindowCost(0, kept, compared / decode, compared / prefill / 2))
+    return found
 
 
 def layer_overhead(model: Model, deployment: Deployment) -> float:

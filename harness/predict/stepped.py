@@ -16,10 +16,9 @@ from harness.base.errors import HarnessError
 from harness.data.prediction import PredictedLevel, SteppedLevel, batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.deployment import Deployment
-from harness.predict.limits import caps
 from harness.predict.model import Model
 from harness.predict.simulate import CARRIED, Lengths, Simulation, closed_loop, open_loop
-from harness.predict.steady import steady_state
+from harness.predict.steady import caps, steady_state
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths, Mixture, means
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from harness.decide.choice import Choice
 
 _GUESSED = "Cards whose MBU, MFU and overheads are a guess come last."
+_UNPRICED = "Cards without a price come after the others, whatever they cost."
 _CLOSE = 0.01  # of what two cards are ranked by: as good as the same
 
 
@@ -87,8 +88,10 @@ def sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> lis
         Column("why not", [plain(each.why_not) for each in out], words=True),
     ]
     columns = _fleets(fit) if demand else _choices(fit, rank, whole=whole)
-    doubts = _doubts(fit)
-    serve = Section(f"Cards that serve it, {by[rank]}", columns=columns, note=_GUESSED * any(map(guessed, fit)))
+    doubts, notes = _doubts(fit), [_GUESSED] if any(map(guessed, fit)) else []
+    if rank == "cost" and len({each.usd_per_hour is None for each in fit}) > 1:
+        notes.append(_UNPRICED)
+    serve = Section(f"Cards that serve it, {by[rank]}", columns=columns, note=" ".join(notes))
     return [
         *([serve] if fit else []),
         *([Section("Cards that do not", columns=reasons)] if out else []),

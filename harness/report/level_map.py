@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.data.views import Value
-from harness.predict.served import predicted_hinge
+from harness.predict.question import predicted_hinge
 from harness.report import claims
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
 from harness.report.document import Column, Document, FileLink, Section, Shaded

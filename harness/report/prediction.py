@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase
     from harness.predict.calibration import Calibration
     from harness.predict.disaggregated import Disaggregated, Share
-    from harness.predict.limits import ThroughputLimit
     from harness.predict.question import PredictionResult
+    from harness.predict.steady import ThroughputLimit
 
 _OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
 _ALIKE = 0.01
@@ -231,7 +231,7 @@ def _effect(limit: ThroughputLimit) -> str:
         if limit.concurrency is None:
             return "met at any load"
         return "the limits are met up to there" if limit.concurrency else "missed at any load"
-    return {"slope": "each user adds this at low load", "stop": "the batch grows no further"}[limit.kind]
+    return {"slope": "reading the weights gives no user more", "stop": "the batch grows no further"}[limit.kind]
 
 
 def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:

@@ -21,7 +21,7 @@ from harness.load.messages import Codec
 from harness.load.workers import Workers
 from harness.observe import host
 from harness.observe.gpu import Gpus
-from harness.predict import roofline, served
+from harness.predict import question, roofline
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.run import agents, calibrate, prediction
@@ -60,7 +60,7 @@ async def first(
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
     # Cores of this machine are measured now, before any load.
-    found = served.ServingCard() if profile else await asyncio.to_thread(prediction.find, scenario.hardware, cards)
+    found = question.ServingCard() if profile else await asyncio.to_thread(prediction.find, scenario.hardware, cards)
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)
@@ -110,12 +110,12 @@ async def first(
 
 
 def _deployed(
-    scenario: Scenario, endpoint: Endpoint, profile: Profile | None, found: served.ServingCard
+    scenario: Scenario, endpoint: Endpoint, profile: Profile | None, found: question.ServingCard
 ) -> tuple[Model, Deployment] | None:
     """Return the model and how it is served, where both are known."""
     if profile is not None:
         return profile.model, profile.deployment
-    return served.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
+    return question.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
 
 
 async def _predicted(

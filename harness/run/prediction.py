@@ -15,7 +15,7 @@ from harness.base import decoding, kernel
 from harness.data.machines import Card, Machine
 from harness.data.prediction import Prediction
 from harness.observe import machine
-from harness.predict import claims, deployment, model, roofline, served
+from harness.predict import claims, deployment, model, question, roofline
 from harness.predict.calibration import Calibration, calibrated, decode
 from harness.run.launch.endpoint import Endpoint, Prompts
 from harness.spec.scenario import Hardware, Scenario
@@ -23,9 +23,9 @@ from harness.spec.work import MeanLengths, Mixture, means
 from harness.workload import shape
 
 
-def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.ServingCard:
+def find(hardware: Hardware, cards: Sequence[Card] | None) -> question.ServingCard:
     """Return the card by its key, else by the drivers; `host` measures this machine's cores now."""
-    return served.find(hardware, cards, measure)
+    return question.find(hardware, cards, measure)
 
 
 def measure(cpus: Sequence[int] | None = None) -> Machine:

@@ -32,9 +32,9 @@ from harness.load.schedule import tick_ns
 from harness.load.transport import Target
 from harness.load.workers import Workers
 from harness.observe import server
+from harness.sim.connection import Entry, entries
 from harness.sim.process import Served, serving
 from harness.sim.profile import StreamPace, reference
-from harness.sim.writelog import Entry, entries
 from harness.workload.source import Uniform
 from harness.workload.text import COMMON
 

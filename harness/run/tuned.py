@@ -30,7 +30,7 @@ from harness.data.summary import Summary
 from harness.data.views import Value
 from harness.decide import tuning
 from harness.decide.tuning import Goal, Setting, Trial
-from harness.predict import limits, roofline, served
+from harness.predict import question, roofline, steady
 from harness.results import folder as folders
 from harness.run import experiment, prediction, stacked
 from harness.run.ending import Signals, reason_of, status_of
@@ -318,11 +318,11 @@ def _predicted(setting: Setting, wanted: Wanted, in_flight: int | None) -> Setti
     """Return the setting with its prediction, where the scenario names model and card; what cannot fit is left out."""
     scenario, stack = wanted.scenario, with_setting(wanted.stack, setting, wanted.scenario)
     hardware = stacked.of_stack(scenario, stack, scenario.ramp, "prediction", 0).hardware
-    if hardware.gpu is None or hardware.gpu.lower() == served.HOST:
+    if hardware.gpu is None or hardware.gpu.lower() == question.HOST:
         return setting
     card = prediction.find(hardware, None).card
     try:
-        both = served.deployed(hardware, card, None)
+        both = question.deployed(hardware, card, None)
     except HarnessError:  # a precision that the prediction does not know, and the server may
         return setting
     if both is None:
@@ -333,7 +333,7 @@ def _predicted(setting: Setting, wanted: Wanted, in_flight: int | None) -> Setti
         where = msgspec.structs.replace(where, max_num_batched_tokens=_tokens(budget))
     lengths = means(shape.representative(scenario))
     try:
-        caps = limits.caps(model, where, lengths, scenario.slo if in_flight is None else None)
+        caps = steady.caps(model, where, lengths, scenario.slo if in_flight is None else None)
         C = in_flight or max(1, int(min(cap for cap in caps.values() if cap is not None))) * where.dp
         X = roofline.predict(model, where, lengths, [C]).levels[0].output_tokens_per_s.mid
     except HarnessError as error:

@@ -1,7 +1,9 @@
 """What the simulated endpoint keeps of a client: its socket, the bytes that wait, and the request that is answered.
 
-HTTP/1.1 as bytes is here, too: the head of a request, and that of a response. Left out: reading and writing
-(`endpoint`), and what a request's body asks for (`api`).
+HTTP/1.1 as bytes is here, too: the head of a request, and that of a response. So are the texts and vectors of an
+encoder, whose tokens are words with the special ones of BERT's tokenizer; and the log of what was written and when, the
+truth that a client's records are compared with. Left out: reading and writing (`endpoint`), and what a request for an
+answer asks (`api`).
 """
 
 from __future__ import annotations
@@ -10,12 +12,17 @@ import socket
 import struct
 from array import array
 from collections import deque
+from pathlib import Path
+from typing import Any
 
-from harness.base import __version__
+import msgspec
+
+from harness.base import __version__, files
 from harness.dialects.dialect import Events
 from harness.dialects.sse import EVENTS
-from harness.sim.api import EventWriter, Generation, PlainWriter, RefusalError
-from harness.sim.encoder import AnswerWriter, Encoding
+from harness.results import frames
+from harness.sim.api import EventWriter, Generation, PlainWriter, RefusalError, bad_request
+from harness.sim.profile import Profile, Reference
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
@@ -139,3 +146,165 @@ def response_head(status: int, kind: bytes, length: int, *, closes: bool) -> byt
 def reset(sock: socket.socket) -> None:
     """Make closing this connection a reset."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+ENCODE = ("/v1/embeddings", "/v1/rerank", "/v1/score")
+_AROUND_ONE, _AROUND_TWO = 2, 3  # special tokens: [CLS] text [SEP], [CLS] query [SEP] document [SEP]
+_NUMBER = b"0.0123456789"
+
+
+class _Body(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    input: str | list[str] | None = None
+    query: str | None = None
+    documents: list[str] | None = None
+    text_1: str | None = None
+    text_2: str | list[str] | None = None
+
+
+class Encoding(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the engine needs it."""
+
+    path: str
+    texts: tuple[int, ...]  # tokens of each
+    output_tokens: int = 0
+    finish_reason: str = "stop"
+    priority: int = 0
+    hashes: tuple[int, ...] = ()
+    stream: bool = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return of all its texts."""
+        return sum(self.texts)
+
+
+def read_texts(path: str, data: bytes, profile: Profile | Reference) -> Encoding:
+    """Return the request in a body posted to one of the paths in ENCODE; raises RefusalError."""
+    try:
+        body = msgspec.json.decode(data, type=_Body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request(str(error)) from None
+    if body.model not in (None, profile.model_name):
+        raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
+    if not isinstance(profile, Profile) or profile.model.generates:
+        raise bad_request(f"The model generates text: it does not support {path}; --profile all-minilm-l6-v2/l4 does")
+    texts = tuple(_tokens(path, body))
+    if not texts:
+        raise bad_request("there is no text")
+    if max(texts) > profile.max_model_len:
+        fact = f"This model's maximum context length is {profile.max_model_len} tokens; one text has {max(texts)}."
+        raise bad_request(fact)
+    return Encoding(path=path, texts=texts)
+
+
+def _tokens(path: str, body: _Body) -> list[int]:
+    """Return the tokens of each text, with the query in front of it where there is one."""
+    if path == "/v1/embeddings":
+        return [len(text.split()) + _AROUND_ONE for text in _list(body.input)]
+    query, texts = (body.query, body.documents) if path == "/v1/rerank" else (body.text_1, body.text_2)
+    if query is None:
+        raise bad_request("there is no query")
+    return [len(query.split()) + len(text.split()) + _AROUND_TWO for text in _list(texts)]
+
+
+def _list(texts: str | list[str] | None) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts or []
+
+
+class AnswerWriter:
+    """The body of one answer, as vLLM words it."""
+
+    def __init__(self, encoding: Encoding, request_id: str, profile: Profile | Reference, created: int) -> None:
+        self.cached_tokens: int | None = None
+        self._encoding, self._profile = encoding, profile
+        self._id, self._created = request_id, created
+
+    def whole(self) -> bytes:
+        path, texts = self._encoding.path, len(self._encoding.texts)
+        usage = {"prompt_tokens": self._encoding.prompt_tokens, "total_tokens": self._encoding.prompt_tokens}
+        found: dict[str, Any] = {"id": self._id, "model": self._profile.model_name, "usage": usage}
+        if path == "/v1/rerank":
+            results = [{"index": i, "relevance_score": 1 / (1 + i)} for i in range(texts)]
+            return msgspec.json.encode(found | {"results": results})
+        of_each: dict[str, Any] = {"object": "score", "score": 0.5}
+        if path == "/v1/embeddings":
+            width = self._profile.model.hidden if isinstance(self._profile, Profile) else 1
+            of_each = {"object": "embedding", "embedding": msgspec.Raw(b"[%s]" % b",".join([_NUMBER] * width))}
+        data = [{"index": i} | of_each for i in range(texts)]
+        return msgspec.json.encode(found | {"object": "list", "created": self._created, "data": data})
+
+
+_DELAY_NS = 20_000_000  # well within the promised tenth of a second
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One request, as the server wrote it."""
+
+    id: str  # the client's X-Request-Id
+    received_ns: int
+    writes_ns: array[int]  # int64, taken right before each write that carried tokens
+    tokens: int  # that were really written
+    finished: bool  # False: cut by the client, or by the server's end
+    end_ns: int
+
+
+class _Row(msgspec.Struct, array_like=True):
+    """An entry in the file."""
+
+    id: str
+    received_ns: int
+    writes: bytes
+    tokens: int
+    finished: bool
+    end_ns: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Row).decode
+
+
+class WriteLog:
+    """Entries on their way to the file; without a path they go nowhere."""
+
+    def __init__(self, path: str | Path | None) -> None:
+        self._file: Any = None
+        if path is not None:
+            file = files.named(Path(path))
+            way_out = "name a file in a folder that exists"
+            fd = files.appending(file, new=not file.exists(), way_out=way_out)
+            self._file = open(fd, "ab", buffering=0)  # noqa: SIM115
+        self._pending: list[Entry] = []
+        self.due: int | None = None  # when the pending entries have to be on disk
+
+    def append(self, entry: Entry) -> None:
+        if self._file is None:
+            return
+        self._pending.append(entry)
+        if self.due is None:
+            self.due = entry.end_ns + _DELAY_NS
+
+    def flush(self) -> None:
+        if self._pending:
+            self._file.write(b"".join(map(_frame, self._pending)))
+            self._pending.clear()
+        self.due = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self.flush()
+            self._file.close()
+
+
+def _frame(entry: Entry) -> bytes:
+    writes = entry.writes_ns.tobytes()
+    row = _Row(entry.id, entry.received_ns, writes, entry.tokens, entry.finished, entry.end_ns)
+    return frames.frame(_encode(row))
+
+
+def entries(path: str | Path) -> list[Entry]:
+    """Return all requests of a write log, in the order they ended; one that is still being written is not one."""
+    rows = map(_decode, frames.payloads(Path(path).read_bytes()))
+    return [
+        Entry(row.id, row.received_ns, array("q", row.writes), row.tokens, row.finished, row.end_ns) for row in rows
+    ]

@@ -19,7 +19,6 @@ from time import monotonic_ns
 from harness.base import kernel
 from harness.predict.batching import Step
 from harness.predict.sequence import SimulatedRequest
-from harness.sim import encoder
 from harness.sim.api import (
     GENERATE,
     Counts,
@@ -35,19 +34,23 @@ from harness.sim.api import (
 )
 from harness.sim.connection import (
     BODY_LIMIT,
+    ENCODE,
     HEAD_LIMIT,
+    AnswerWriter,
     ClientConnection,
+    Encoding,
+    Entry,
     Job,
     Piece,
     RequestHead,
+    WriteLog,
+    read_texts,
     reset,
     response_head,
     stream_head,
 )
-from harness.sim.encoder import ENCODE, AnswerWriter, Encoding
 from harness.sim.machines import Flood, Pacer, machine_of
 from harness.sim.profile import Outages, Profile, Reference, StreamPace
-from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
 _AT_ONCE = 8  # sockets read before the clock is checked: a request takes some 50 µs
@@ -294,7 +297,7 @@ class Endpoint:
             self._machine.reset_cache()
             self._answer(connection, 200, b"")
         elif head.path in ENCODE:
-            self._begin_job(connection, head, encoder.read(head.path, body, self.profile))
+            self._begin_job(connection, head, read_texts(head.path, body, self.profile))
         else:
             self._begin_job(connection, head, read(head.path, body, self.profile))
 

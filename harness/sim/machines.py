@@ -105,7 +105,7 @@ class Pacer(_Unlimited):
             stream = coming.popleft()
             going[stream.id] = stream
         self._next += 1
-        return Step(self._duration, [_advance(stream, self._lump, self._finished) for stream in going.values()], 0)
+        return Step(self._duration, [_advance(stream, self._lump, self._finished) for stream in going.values()])
 
 
 class Flood(_Unlimited):
@@ -150,7 +150,7 @@ class Flood(_Unlimited):
         self._finished.clear()
         if not self._ready:
             return None
-        return Step(0.0, [_advance(stream, self._burst, self._finished) for stream in self._ready.values()], 0)
+        return Step(0.0, [_advance(stream, self._burst, self._finished) for stream in self._ready.values()])
 
 
 def _advance(stream: _Stream, tokens: int, finished: list[int]) -> Token:
@@ -200,7 +200,7 @@ class Passes(_Unlimited):
             return None
         self._launched = not self._launched
         if self._launched:
-            return Step(self._cost.step + self._cost.api, [], 0)
+            return Step(self._cost.step + self._cost.api, [])
         lengths: Counter[int] = Counter()
         whole: list[Token] = []
         while self._left and lengths.total() < self._most:
@@ -214,7 +214,7 @@ class Passes(_Unlimited):
             del self._left[request]
             whole.append(Token(request, 0, True))
         seconds = pass_time(self._cost, [(n, tokens) for tokens, n in lengths.items()], self.running)
-        return Step(seconds, whole, len(whole), sum(n * tokens for tokens, n in lengths.items()))
+        return Step(seconds, whole, sum(n * tokens for tokens, n in lengths.items()))
 
 
 class Replicas:

@@ -16,9 +16,9 @@ import msgspec
 
 from harness.base import interpreter, kernel
 from harness.base.errors import HarnessError
+from harness.sim.connection import WriteLog
 from harness.sim.endpoint import Endpoint
 from harness.sim.profile import Profile, Reference
-from harness.sim.writelog import WriteLog
 
 _READY = "ready "
 

@@ -217,7 +217,7 @@ _INTO = {"savefig", "to_parquet", "to_json", "to_pickle", "write_table", "Parque
 _FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
 _ALLOWED = {
     "harness.results.spool": {"ftruncate"},  # of the file descriptor that files.appending gave
-    "harness.sim.writelog": {"open"},  # likewise
+    "harness.sim.connection": {"open"},  # likewise
     "harness.cli.__init__": {"open"},  # of stdout and stderr, by their numbers
 }
 

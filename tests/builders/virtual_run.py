@@ -43,10 +43,9 @@ from harness.run.launch.unloaded import Reply
 from harness.run.levels import Levels
 from harness.run.resume import Earlier, RampInputs
 from harness.sim.api import CHAT_OVERHEAD, Generation, RefusalError, corrupted, read, writer
-from harness.sim.connection import response_head, stream_head
+from harness.sim.connection import Entry, response_head, stream_head
 from harness.sim.machines import Replicas
 from harness.sim.profile import Profile
-from harness.sim.writelog import Entry
 from harness.spec import reading, ready
 from harness.spec.scenario import Scenario
 from harness.spec.work import MeanLengths

@@ -15,7 +15,7 @@ from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.machines import Card, Machine
 from harness.decide import calibration
-from harness.predict import catalog, fitting, question, served
+from harness.predict import catalog, fitting, question
 from harness.predict.calibration import RANGES, Calibration, calibrated, decode, encode
 from harness.predict.fitting import CalibrationPoint
 from harness.results.result import Result
@@ -175,7 +175,7 @@ MACHINE = Machine(
 
 
 def test_a_measured_machine_stands_in_the_place_of_a_card_and_says_so() -> None:
-    card = served.host(MACHINE)
+    card = question.host(MACHINE)
     assert (card.key, card.bandwidth, card.flops["bf16"]) == ("host", 20e9, 2e11)
     found = question.predict(msgspec.structs.replace(CHAT, model="qwen2.5-0.5b", gpu=card))
     assert found.gpu == "host"
@@ -211,18 +211,18 @@ def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, An
 def test_several_gpus_need_to_be_told_how_they_share_the_model() -> None:
     card, wanted = catalog.gpu("h100-sxm"), Hardware(gpus=4, model_config="llama-3.1-8b")
     with pytest.raises(HarnessError, match="give --tp 4"):
-        served.deployed(wanted, card, None)
+        question.deployed(wanted, card, None)
     for tp, dp in ((4, 1), (2, 2), (1, 4)):
-        found = served.deployed(msgspec.structs.replace(wanted, tp=tp), card, None)
+        found = question.deployed(msgspec.structs.replace(wanted, tp=tp), card, None)
         assert found is not None
         assert (found[1].tp, found[1].dp, found[1].gpus) == (tp, dp, 4)
     with pytest.raises(HarnessError, match="no whole replicas of 3"):
-        served.deployed(msgspec.structs.replace(wanted, tp=3), card, None)
+        question.deployed(msgspec.structs.replace(wanted, tp=3), card, None)
 
 
 def test_dtypes_reach_the_model_and_the_engines_blocks_its_cache() -> None:
     wanted = Hardware(model_config="llama-3.1-8b", dtype="fp8", kv_dtype="fp8")
-    found = served.deployed(wanted, catalog.gpu("h100-sxm"), {"num_gpu_blocks": "100", "block_size": "16"})
+    found = question.deployed(wanted, catalog.gpu("h100-sxm"), {"num_gpu_blocks": "100", "block_size": "16"})
     assert found is not None
     made, where = found
     assert (made.stored.method, made.kv_bits, where.kv_tokens) == ("fp8", 8.0, 1600)
@@ -232,7 +232,7 @@ def test_blocks_that_groups_of_layers_share_are_not_taken_for_tokens() -> None:
     """Half of gpt-oss's layers have a window: a token takes a block's place in one group and none in the other."""
     wanted = Hardware(model_config="gpt-oss-20b")
     blocks = {"num_gpu_blocks": "15258", "block_size": "16"}
-    assert served.deployed(wanted, catalog.gpu("h100-sxm"), blocks) == served.deployed(
+    assert question.deployed(wanted, catalog.gpu("h100-sxm"), blocks) == question.deployed(
         wanted, catalog.gpu("h100-sxm"), None
     )
 

@@ -6,9 +6,9 @@ from harness.decide.choice import Demand, best_sizes, choose, gains, with_usual
 from harness.decide.plan.question import rounded_up
 from harness.predict.catalog import gpu, gpus, model_config
 from harness.predict.deployment import deployment
-from harness.predict.limits import caps
 from harness.predict.model import model
 from harness.predict.roofline import predict
+from harness.predict.steady import caps
 from harness.spec.work import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")

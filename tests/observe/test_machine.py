@@ -8,7 +8,7 @@ from harness.base.errors import HarnessError
 from harness.data.machines import Card, Machine
 from harness.observe import machine
 from harness.observe.machine import measure
-from harness.predict.served import differs
+from harness.predict.question import differs
 
 
 def known(**figures):

@@ -53,7 +53,6 @@ def test_a_step_carries_the_prefills_it_admits_beside_the_decoding():
     server.submit(SimulatedRequest(3, 60, 9))
     step = server.step()
     assert step.tokens == [(1, 1, False), (2, 0, False), (3, 0, False)]
-    assert step.prefilled == 2
     assert step.duration == pytest.approx(
         decode_time(COST, 3, 101 + 50 + 60) + prefill_time(COST, 50, decoding=1) + prefill_time(COST, 60, decoding=1)
     )
@@ -105,7 +104,6 @@ def test_the_youngest_loses_its_blocks_and_later_prefills_all_it_had_again():
     assert rest[-1].tokens == [(1, 7, True)]
     again = server.step()
     assert again.tokens == [(2, 1, False)]  # goes on where it stopped
-    assert again.prefilled == 1
     assert again.duration == pytest.approx(decode_time(COST, 1, 33) + prefill_time(COST, 33, decoding=1))
 
 
@@ -168,11 +166,11 @@ def test_a_step_that_only_computes_part_of_a_prompt_gives_no_token():
     server = machine(max_num_batched_tokens=100)
     server.submit(SimulatedRequest(1, 250, 2))
     steps = [server.step() for _ in range(4)]
-    assert [(step.computed, len(step.tokens), step.prefilled) for step in steps] == [
-        (100, 0, 0),
-        (100, 0, 0),
-        (50, 1, 1),
-        (0, 1, 0),
+    assert [(step.computed, len(step.tokens)) for step in steps] == [
+        (100, 0),
+        (100, 0),
+        (50, 1),
+        (0, 1),
     ]
     cost = step_cost(LLAMA, msgspec.structs.replace(H100, max_num_batched_tokens=100))
     assert steps[1].duration == pytest.approx(cost.step + prefill_time(cost, 200, 100))
@@ -452,7 +450,7 @@ class Plain:
                 each["done"] += 1
                 each["over"] = each["done"] == request.output_tokens
                 tokens.append(Token(request.id, each["done"] - 1, each["over"]))
-        return Step(seconds, tokens, 0, sum(end - start for start, end in chunks))
+        return Step(seconds, tokens, sum(end - start for start, end in chunks))
 
 
 servers = st.fixed_dictionaries(

@@ -14,9 +14,9 @@ from harness.predict.deployment import (
     room,
     weights_per_gpu,
 )
-from harness.predict.limits import caps
 from harness.predict.model import model, weight_bytes
 from harness.predict.roofline import predict
+from harness.predict.steady import caps
 from harness.spec.work import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")

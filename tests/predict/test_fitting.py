@@ -12,9 +12,8 @@ from harness.predict.calibration import Calibration, Rms, UnseenError, apply, de
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.fitting import CalibrationPoint, line_then_flat
-from harness.predict.limits import caps
 from harness.predict.model import model
-from harness.predict.steady import latencies, steady_state
+from harness.predict.steady import caps, latencies, steady_state
 from harness.predict.step import step_cost
 from harness.spec.work import MeanLengths
 

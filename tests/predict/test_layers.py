@@ -1,7 +1,7 @@
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.predict import layers, mlps
+from harness.predict import families, layers
 from harness.predict.catalog import model_config, models
 from harness.predict.families import Config
 
@@ -15,7 +15,7 @@ def reach(**figures):
 
 
 def sparse(config, **figures):
-    found = mlps.experts(Config({**config, **figures}, "toy"))
+    found = families.experts(Config({**config, **figures}, "toy"))
     return found.layers if found else 0
 
 
@@ -59,7 +59,7 @@ def test_chosen_tokens_are_understood_in_one_family_alone():
 def test_layers_that_are_not_understood_are_refused_by_their_field(figures, field):
     config = {**LLAMA, **figures}
     with pytest.raises(HarnessError, match=f"{field} of 'toy'"):
-        (layers.attention(Config(config, "toy")), mlps.experts(Config(config, "toy")))
+        (layers.attention(Config(config, "toy")), families.experts(Config(config, "toy")))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_which_layers_have_experts_follows_from_the_familys_own_fields():
 
 def test_shared_experts_are_of_the_width_that_their_family_says():
     def shared(name):
-        return mlps.experts(Config(model_config(name), name)).shared
+        return families.experts(Config(model_config(name), name)).shared
 
     assert shared("deepseek-v2-lite") == 2 * 3 * 2048 * 1408
     assert shared("qwen3-next-80b-a3b") == 3 * 2048 * 512
@@ -138,9 +138,9 @@ def test_latent_attention_counts_its_small_matrices():
 @pytest.mark.parametrize("name", models())
 def test_the_named_matrices_of_a_model_are_all_of_its_body(name):
     config = model_config(name)
-    mixture = mlps.experts(Config(config, name))
+    mixture = families.experts(Config(config, name))
     body = sum(each.layers * each.parameters for each in layers.attention(Config(config, name)))
-    body += mlps.dense(Config(config, name))
+    body += families.dense(Config(config, name))
     if mixture:
         body += mixture.layers * (mixture.count * mixture.each + mixture.shared + mixture.router)
     assert sum(count for part, _, count in layers.modules(Config(config, name)) if part != "head") == body

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from harness.data.summary import Summary
-from harness.predict import catalog, roofline, served
+from harness.predict import catalog, question, roofline
 from harness.results.result import read_manifest
 from harness.spec.work import MeanLengths
 
@@ -20,7 +20,7 @@ def apart(name: str) -> tuple[float, float]:
     folder = ROOT / f"results/live-h100-{name}"
     manifest, summary = read_manifest(folder), msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
     hardware = msgspec.structs.replace(manifest.scenario.hardware, model_config="llama-3.1-8b")
-    found = served.deployed(hardware, catalog.gpu("h100-sxm"), manifest.cache_config)
+    found = question.deployed(hardware, catalog.gpu("h100-sxm"), manifest.cache_config)
     assert found is not None
     assert summary.curve is not None
     levels = sorted({level.concurrency or 0 for level in summary.levels})

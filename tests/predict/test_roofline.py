@@ -10,11 +10,10 @@ from harness.data.prediction import batch_cap
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment, kv_capacity, slow
-from harness.predict.limits import caps, limits
 from harness.predict.model import model
 from harness.predict.roofline import predict, recomputed, roof
 from harness.predict.simulate import closed_loop
-from harness.predict.steady import steady_state
+from harness.predict.steady import caps, limits, steady_state
 from harness.predict.step import decode_time, prefill_time, step_cost
 from harness.spec.work import MeanLengths
 

@@ -1,20 +1,19 @@
 import pytest
 
 from harness.predict.catalog import model_config
-from harness.predict.model import kv_bytes_per_token, model
-from harness.predict.rules import (
+from harness.predict.claims import (
     b_star,
     ceiling0,
     closed_loop_throughput,
     kv_batch,
-    mixed_step,
     prefill0,
-    requests_per_s,
     ridge,
     slo_batch,
     tpot0,
     x0,
 )
+from harness.predict.model import kv_bytes_per_token, model
+from harness.predict.steady import mixed_step, requests_per_s
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16

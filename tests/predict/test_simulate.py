@@ -17,11 +17,10 @@ from harness.predict import simulate
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
-from harness.predict.limits import caps
 from harness.predict.model import model
 from harness.predict.roofline import predict
 from harness.predict.simulate import closed_loop, open_loop
-from harness.predict.steady import steady_state
+from harness.predict.steady import caps, steady_state
 from harness.predict.step import decode_time, prefill_time, step_cost
 from harness.predict.stepped import at_levels, at_rates
 from harness.spec.work import MeanLengths, means

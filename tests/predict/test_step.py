@@ -3,9 +3,10 @@ import pytest
 
 from harness.predict import step
 from harness.predict.catalog import gpu, model_config
+from harness.predict.claims import tpot0
 from harness.predict.deployment import deployment
 from harness.predict.model import model, weight_bytes_per_step
-from harness.predict.rules import mixed_step, tpot0
+from harness.predict.steady import mixed_step
 from harness.predict.step import decode_time, prefill_time, step_cost, weights_read
 from harness.spec.work import MeanLengths, means
 

@@ -10,7 +10,7 @@ import pytest
 from harness.data.prediction import Prediction
 from harness.data.views import Value
 from harness.predict import catalog, deployment, model, roofline
-from harness.predict.served import predicted_hinge
+from harness.predict.question import predicted_hinge
 from harness.report import document, level_map, map_png, markdown, page
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.spec import work

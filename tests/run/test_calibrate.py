@@ -18,7 +18,7 @@ from harness.load import receive
 from harness.run import trial
 from harness.run.calibrate import Effort, calibrate, here, load, path, rows, save, stale
 from harness.run.trial import errors
-from harness.sim.writelog import Entry
+from harness.sim.connection import Entry
 from tests.builders.records import request
 
 

@@ -19,7 +19,7 @@ from harness.analysis.table import Table
 from harness.data.summary import Summary
 from harness.results.folder import SPOOL
 from harness.results.result import Result
-from harness.sim import writelog
+from harness.sim import connection
 from harness.sim.process import running
 from harness.sim.profile import profile
 
@@ -46,7 +46,7 @@ def test_the_committed_schema_is_the_shape_of_the_summary() -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[writelog.Entry], dict[str, Any], int]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[connection.Entry], dict[str, Any], int]:
     """A short ramp against the simulated endpoint: folder, the server's write log, the printed summary, status."""
     folder = tmp_path_factory.mktemp("run")
     log = folder / "server.jsonl"
@@ -56,7 +56,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[write
             "--out", str(folder / "out"), "--json", "--quiet", "--no-plots",
         )  # fmt: skip
     assert measured_well(folder / "out", done.returncode), done.stderr
-    return folder / "out", writelog.entries(log), json.loads(done.stdout), done.returncode
+    return folder / "out", connection.entries(log), json.loads(done.stdout), done.returncode
 
 
 def test_the_summary_on_stdout_is_the_file_and_keeps_the_schema(measured: Any) -> None:

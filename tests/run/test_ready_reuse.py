@@ -14,8 +14,8 @@ import pytest
 from harness.data.levels import LevelSummary
 from harness.predict.batching import StepMachine
 from harness.predict.simulate import closed_loop
+from harness.sim.connection import Entry
 from harness.sim.profile import Profile, profile
-from harness.sim.writelog import Entry
 from harness.spec.work import MeanLengths
 from harness.workload import tasks
 from tests.builders.virtual_run import Run, asked, lengths_kept, log_agrees, run

@@ -16,9 +16,9 @@ from harness.dialects import DIALECTS
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.step import pass_time, step_cost
 from harness.results.result import Result
-from harness.sim import api, encoder
+from harness.sim import api, connection
 from harness.sim.api import RefusalError
-from harness.sim.encoder import ENCODE, AnswerWriter
+from harness.sim.connection import ENCODE, AnswerWriter
 from harness.sim.machines import Passes
 from harness.sim.profile import Profile, profile, reference
 from harness.workload.request import Message, Request
@@ -32,8 +32,8 @@ ASKED = Request(
 TEXTS = msgspec.structs.replace(ASKED, prompt=ASKED.prompt[1:])
 
 
-def read(path: str, body: dict[str, Any], served: Any = MINILM) -> encoder.Encoding:
-    return encoder.read(path, json.dumps({"model": "all-minilm-l6-v2"} | body).encode(), served)
+def read(path: str, body: dict[str, Any], served: Any = MINILM) -> connection.Encoding:
+    return connection.read_texts(path, json.dumps({"model": "all-minilm-l6-v2"} | body).encode(), served)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def read(path: str, body: dict[str, Any], served: Any = MINILM) -> encoder.Encod
 )
 def test_a_client_decodes_the_tokens_that_the_server_counted(name: str, request_: Request, texts: Any) -> None:
     dialect = DIALECTS[name]
-    found = encoder.read("/v1" + dialect.path, dialect.encoder("all-minilm-l6-v2").encode(request_), MINILM)
+    found = connection.read_texts("/v1" + dialect.path, dialect.encoder("all-minilm-l6-v2").encode(request_), MINILM)
     assert found.texts == texts
     decoder = dialect.decoder()
     decoder.feed(AnswerWriter(found, "r", MINILM, 1).whole(), 1)

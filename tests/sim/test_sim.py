@@ -23,15 +23,14 @@ from harness.data.prediction import batch_cap
 from harness.predict import fitting, question
 from harness.predict.batching import StepMachine
 from harness.predict.calibration import RANGES, encode
-from harness.predict.limits import caps
 from harness.predict.roofline import predict
 from harness.predict.sequence import SimulatedRequest
-from harness.predict.steady import steady_state
+from harness.predict.steady import caps, steady_state
 from harness.predict.step import decode_time, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, EventWriter, RefusalError, read
+from harness.sim.connection import Entry, WriteLog, entries
 from harness.sim.process import running, serving
 from harness.sim.profile import Profile, Reference, StreamPace, profile, reference
-from harness.sim.writelog import Entry, WriteLog, entries
 from harness.spec.work import MeanLengths
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -725,10 +724,7 @@ def test_it_ends_when_the_one_that_started_it_is_gone():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--profile", "llama-3.1-8b"], "'llama-3.1-8b' is not MODEL/GPU"),
-        (["--profile", "llama-3.1-8b/h100"], "unknown GPU 'h100'"),
         (["--log", "/nowhere/at/all"], "/nowhere/at/all: cannot be written"),
-        (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["--pace-ttft", "-1"], "--pace-ttft: -1 s is before the request"),
         (["--pace-itl", "0"], "--pace-itl: 0 s between tokens"),
         (["--pace-groups", "0"], "--pace-groups: 0 groups; give at least 1"),

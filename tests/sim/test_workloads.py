@@ -12,9 +12,9 @@ from harness.base.errors import HarnessError
 from harness.predict.batching import StepMachine
 from harness.predict.sequence import SimulatedRequest
 from harness.sim.api import CHAT_OVERHEAD, read
+from harness.sim.connection import entries
 from harness.sim.process import running
 from harness.sim.profile import embedded, profile
-from harness.sim.writelog import entries
 from harness.spec.reading import build
 from harness.spec.scenario import Sim
 from tests.builders.prefix_hits import Hits, hits

@@ -27,7 +27,7 @@ from harness.base.errors import HarnessError
 from harness.data.summary import Summary
 from harness.results.folder import MANIFEST, SPOOL
 from harness.results.result import Result
-from harness.sim import writelog
+from harness.sim import connection
 from harness.sim.process import running
 from harness.sim.profile import profile
 
@@ -132,7 +132,7 @@ class Scene:
     def account(self) -> Account:
         assert self.last is not None
         time.sleep(0.3)  # the server sees who went away, and its log is written
-        log = [e for e in writelog.entries(self.log) if e.id != "knee-check"]
+        log = [e for e in connection.entries(self.log) if e.id != "knee-check"]
         ids = [e.id for e in log]
         whole = {e.id: e.end_ns for e in log if e.finished}
         run = Result.open(self.out)
