@@ -164,7 +164,8 @@ def levels(found: Iterable[Curve], constants: Mapping[str, float] | None = None)
 def _with(curve: Curve, constants: Mapping[str, float]) -> Deployment:
     """Return the curve's deployment by these constants."""
     sort = kind(curve.model)
-    figures: dict[str, Any] = {name: constants[name] for name in ("o_rank", "experts_prefill", "experts_decode")}
+    names = ("experts_prefill", "experts_decode", *(("o_rank",) if curve.where.o_rank else ()))
+    figures: dict[str, Any] = {name: constants[name] for name in names}
     if sort != "dense":
         figures["o_layer"] = constants["o_experts" if sort == "experts" else "o_latent"]
     if curve.where.gpu.key.startswith(_BLACKWELL):

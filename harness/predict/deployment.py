@@ -48,13 +48,14 @@ class FrontEnd(NamedTuple):
     together: float  # share of the batch whose prompts it waits for half of
     graphed: int = 0  # prompt tokens that CUDA graphs hold
     reserves: bool = False  # a request begins once its whole answer fits into the KV cache
+    overlaps: bool = False  # requests are scheduled while the step before runs, so that they add nothing to a step
 
 
 # Set on published curves, docs/predict.md, Waiting times.
 FRONT_ENDS = {
     "vllm": FrontEnd(6.0, 0.12, graphed=512),  # its largest one (config/compilation.py, max_cudagraph_capture_size)
     "trtllm": FrontEnd(11.0, 0.12, reserves=True),  # its CapacitySchedulerPolicy, GUARANTEED_NO_EVICT by default
-    "sglang": FrontEnd(8.0, 0.7),
+    "sglang": FrontEnd(8.0, 0.7, overlaps=True),  # its scheduler since 0.4 (lmsys.org/blog/2024-12-04-sglang-v0-4)
 }
 
 
@@ -117,7 +118,10 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
         figures["dp"] = gpu_count // one
     figures.setdefault("gpus", one * figures.get("dp", 1))
     figures.setdefault("max_num_seqs", usual_sequences(gpu))
-    figures.setdefault("reserve", FRONT_ENDS[figures.get("engine", "vllm")].reserves)
+    front = FRONT_ENDS[figures.get("engine", "vllm")]
+    figures.setdefault("reserve", front.reserves)
+    if front.overlaps:
+        figures = {"o_req": 0.0, "o_rank": 0.0, **figures}
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
     found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
     _check_shares(found)
