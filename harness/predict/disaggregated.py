@@ -79,7 +79,7 @@ class Disaggregated(msgspec.Struct, frozen=True, kw_only=True):
     decode_batch: int  # requests of one decode replica, at most
     transfer_s: float  # of one prompt's KV from one pool to the other
     transfer_bytes: float
-    transfer_by: str  # NVLink or its like inside a node, else a network
+    transfer_by: str
     asked: Share
     best: Share  # the split with the shortest answers at the rate, else with the most requests/s at the slow end
     together: Share
@@ -259,9 +259,10 @@ def _transfer(
     ranks = decode.tp * decode.pp
     size = ranks * kv_per_gpu(model, decode, workload.input_tokens)
     near = decode.gpu.link is not None and gpus <= in_a_node(decode.gpu)
-    link = (decode.gpu.link or 0) if near else _NIC
+    link = decode.gpu.link or _NIC
+    link = link if near else min(link, _NIC)
     rate = link * decode.link_share * min(ranks, prefill.tp * prefill.pp)
-    by = f"links of {link / 1e9:.3g} GB/s inside a node" if near else "400 Gb/s a GPU, as between DGX H100s"
+    by = f"{link / 1e9:.3g} GB/s a GPU {'inside a node' if near else 'between nodes'}"
     return size, size / rate, by
 
 

@@ -205,17 +205,6 @@ def _half(throughput: Any, far: float) -> float:
 
 APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
 HOST = "host"  # the key of this machine's own cores
-_ASSUMED = {  # of a deployment, by the names that they have among a prediction's assumptions
-    "mbu": "mbu",
-    "mfu_prefill": "mfu_prefill",
-    "mfu_decode": "mfu_decode",
-    "speed": "speed",
-    "layer_overhead_s": "o_layer",
-    "step_overhead_s": "o_step",
-    "request_overhead_s": "o_req",
-    "api_overhead_s": "o_api",
-    "gpu_memory_utilization": "gpu_memory_utilization",
-}
 _MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
 
 
@@ -336,7 +325,7 @@ def predicted_hinge(prediction: Prediction) -> Callable[[float, float], float | 
     (P, G) that does not fit into the KV cache.
     """
     assumed = prediction.assumptions
-    stated = {field: getattr(assumed, name) for name, field in _ASSUMED.items()}
+    stated = {field: getattr(assumed, name) for name, field in roofline.ASSUMED.items()}
     figures: dict[str, Any] = {field: value for field, value in stated.items() if value is not None}
     if assumed.kv_tokens is not None:
         figures["kv_tokens"] = int(assumed.kv_tokens)

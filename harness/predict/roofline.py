@@ -314,19 +314,26 @@ def data_sheet_roof(model: Model, deployment: Deployment) -> Roof:
     )
 
 
+ASSUMED = {  # of a deployment, by the names that they have among a prediction's assumptions
+    "mbu": "mbu",
+    "mfu_prefill": "mfu_prefill",
+    "mfu_decode": "mfu_decode",
+    "layer_overhead_s": "o_layer",
+    "step_overhead_s": "o_step",
+    "request_overhead_s": "o_req",
+    "api_overhead_s": "o_api",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "speed": "speed",
+}
+
+
 def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) -> Assumptions:
     cost, P = step_cost(model, deployment), workload.input_tokens
     usual: dict[str, float] = {
-        "mbu": deployment.mbu,
-        "mfu_prefill": deployment.mfu_prefill,
-        "mfu_decode": deployment.mfu_decode,
+        **{name: getattr(deployment, field) for name, field in ASSUMED.items()},
         "layer_overhead_s": layer_overhead(model, deployment),
-        "step_overhead_s": deployment.o_step,
-        "request_overhead_s": deployment.o_req,
-        "api_overhead_s": deployment.o_api,
         "token_overhead_s": deployment.o_token,
         "first_token_steps": first_steps(cost, P, cost.cached * P),
-        "gpu_memory_utilization": deployment.gpu_memory_utilization,
         "kv_tokens": kv_capacity(model, deployment, workload.context),
         "weight_bytes": weight_bytes(model) if deployment.weight_bytes is None else deployment.weight_bytes,
         "kv_bytes_per_token": kv_bytes_per_token(model),
@@ -334,7 +341,6 @@ def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) ->
         "parameters": parameters(model).total,
         "prefill_s": prefill_time(cost, P, cost.cached * P),
         "prefill_beside_s": prefill_time(cost, P, cost.cached * P, decoding=1.0),
-        "speed": deployment.speed,
     }
     if deployment.kv_tokens is not None:  # published: what the card has room for is given too, where there is any
         estimated = msgspec.structs.replace(deployment, kv_tokens=None)

@@ -357,15 +357,9 @@ class PlainWriter:
 
 def models(profile: Profile | Reference) -> bytes:
     """Return the body of /v1/models."""
-    card = {
-        "id": profile.model_name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "knee-sim",
-        "root": profile.model_name,
-        "parent": None,
-        "max_model_len": profile.max_model_len,
-    }
+    name, most = profile.model_name, profile.max_model_len
+    card = {"id": name, "object": "model", "created": 0, "owned_by": "knee-sim", "root": name, "parent": None}
+    card["max_model_len"] = most
     return msgspec.json.encode({"object": "list", "data": [card]})
 
 

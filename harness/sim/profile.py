@@ -84,16 +84,15 @@ def reference(pace: StreamPace | None = None, *, seed: int = 0, api_key: str | N
     0.025
     """
     pace = pace or StreamPace()
-    if pace.ttft_s < 0:
-        raise HarnessError(f"{pace.ttft_s:g} s is before the request", place="--pace-ttft", way_out="give at least 0")
-    if pace.itl_s <= 0:
-        raise HarnessError(f"{pace.itl_s:g} s between tokens", place="--pace-itl", way_out="give a time above 0")
-    if pace.groups < 1:
-        raise HarnessError(f"{pace.groups} groups", place="--pace-groups", way_out="give at least 1")
-    if pace.flood < 0:
-        raise HarnessError(f"{pace.flood} tokens a write", place="--flood", way_out="give at least 1, or 0 for a pace")
-    if pace.lump < 1:
-        raise HarnessError(f"{pace.lump} tokens a chunk", place="--lump", way_out="give at least 1")
+    for wrong, fact, place, way_out in (
+        (pace.ttft_s < 0, f"{pace.ttft_s:g} s is before the request", "--pace-ttft", "give at least 0"),
+        (pace.itl_s <= 0, f"{pace.itl_s:g} s between tokens", "--pace-itl", "give a time above 0"),
+        (pace.groups < 1, f"{pace.groups} groups", "--pace-groups", "give at least 1"),
+        (pace.flood < 0, f"{pace.flood} tokens a write", "--flood", "give at least 1, or 0 for a pace"),
+        (pace.lump < 1, f"{pace.lump} tokens a chunk", "--lump", "give at least 1"),
+    ):
+        if wrong:
+            raise HarnessError(fact, place=place, way_out=way_out)
     return Reference(pace=pace, seed=seed, api_key=api_key)
 
 

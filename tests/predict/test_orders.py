@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
 from harness.data.prediction import batch_cap
-from harness.predict import question
+from harness.predict import disaggregated, question
 from harness.predict.catalog import gpus, models
 
 CLOSE = 1 + 1e-9
@@ -104,3 +104,34 @@ def test_a_prompt_longer_than_a_step_takes_leaves_one_request_at_a_time():
     ).prediction
     assert found.caps["max_num_batched_tokens"] == 1.0
     assert found.plateau_tokens_per_s.mid == pytest.approx(found.single_stream_tokens_per_s.mid)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.fixed_dictionaries(QUESTIONS), st.sampled_from([{"tpot": 0.03}, {"ttft_p99": 1.0}, {"ttft": 2.0, "itl": 0.02}])
+)
+def test_pools_of_prefill_and_decode_agree_with_their_limits_and_with_other_splits(asked, slo):
+    assume(asked["output_tokens"] > 1)
+    tp = asked["figures"]["tp"]
+
+    def pools(**more):
+        made, where, mean = question.setup(question.Question(**asked))
+        sizes = {"prefill_gpus": 2 * tp, "decode_gpus": 2 * tp}
+        return disaggregated.predict(made, where, where, mean, [1, 4, 16, 64, 256], **sizes, **more)
+
+    try:
+        free, within = pools(), pools(slo=slo)
+    except HarnessError:
+        assume(False)
+    for found in (free, within):
+        assert found.best.requests_per_s_slow >= found.asked.requests_per_s_slow
+        rates = [level.requests_per_s.mid for level in found.levels]
+        assert all(before <= after * (1 + 1e-5) for before, after in itertools.pairwise(rates))
+        least = min(found.prefill.requests_per_s.mid, found.decode.requests_per_s.mid)
+        assert max(rates) <= least * (1 + 1e-5)
+    assert within.asked.requests_per_s_slow <= free.asked.requests_per_s_slow * (1 + 1e-5)
+    met = [level.meets_slo for level in within.levels]
+    assert met == sorted(met, reverse=True)
+    assert met[0] == (within.asked.requests_per_s_slow > 0)
+    served = [level.requests_per_s.low for level, kept in zip(within.levels, met, strict=True) if kept]
+    assert max(served, default=0.0) <= within.asked.requests_per_s_slow * (1 + 1e-5)
