@@ -35,7 +35,10 @@ _GRAPHS = 0.7 * _GIB  # CUDA graphs, where there are experts; same source: 0.39 
 _TILE = 256  # columns: expert weights in mxfp4 are padded to whole tiles (same source: gpt-oss takes 1.067 of its own)
 # Times slower and faster within which about four in five published levels lie, by the kind of model.
 _SPREAD = {"dense": (1.15, 1.22), "experts": (1.22, 1.3), "latent attention": (1.22, 1.25)}
-_RELEASES = {("latent attention", "trtllm"): (1.35, 1.48)}  # of which two lie 40 % apart at the same load
+_OF_ENGINE = {
+    ("latent attention", "trtllm"): (1.35, 1.48),  # two releases lie 40 % apart at the same load
+    ("dense", "sglang"): (1.15, 1.2),
+}
 _UNTESTED = 1.6  # times slower still where the constants are a guess: other vendors, older cards, this machine's cores
 MEMORY = 1.25 * 2**30  # bytes that a GPU has less or more for KV than estimated, docs/predict.md
 _LARGEST = 64  # GPUs of one replica that a way out proposes
@@ -348,7 +351,7 @@ def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
     for KV than its memory says; the slow end has a sampler that no rank shares, the fast one a lean one.
     """
     sort = kind(model)
-    slower, faster = _RELEASES.get((sort, deployment.engine), _SPREAD[sort])
+    slower, faster = _OF_ENGINE.get((sort, deployment.engine), _SPREAD[sort])
     return slower * (_UNTESTED if constants(deployment.gpu) == "guess" else 1.0), faster
 
 
