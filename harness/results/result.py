@@ -45,8 +45,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         if not (folder / REQUESTS).exists():
             fact = "neither requests.parquet nor requests.spool here"
             inside = sorted(each.parent for each in folder.glob(f"*/{MANIFEST}"))
+            if not inside:
+                raise HarnessError(fact, place=str(folder), way_out="was it a run?")
             several = f"give one of the {len(inside)} in it, like {inside[-1]}; `knee list {folder}` lists them"
-            raise HarnessError(fact, place=str(folder), way_out=several if inside else "was it a run?")
+            raise HarnessError(fact, place=str(folder), way_out=several)
         header, levels, records = columns.requests(folder / REQUESTS)
         samples = columns.telemetry(folder / TELEMETRY) if (folder / TELEMETRY).exists() else []
         return cls(
