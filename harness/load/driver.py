@@ -16,7 +16,7 @@ import functools
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.data.record import ABANDONED, NOT_FAILED, Record
 from harness.dialects.tokens import TokenPlacer
@@ -54,13 +54,6 @@ _DECODED_S = 0.001  # between two checks whether a response is decoded
 _PAUSED_S = 5.0  # between two checks, in a pause, whether the level still has the slot
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 _OPEN_EVERY_NS = int(IDLE_S / 2 * 1e9)  # between two looks at whether it has them: those that idle are not used again
-
-
-class _Begun(NamedTuple):
-    """A request that counts as in flight, sent or not."""
-
-    running: Running
-    built: Built
 
 
 class Driver:
@@ -183,25 +176,20 @@ class Driver:
             send = functools.partial(self._one_of_task, slot=i, keep_text=source.live)
             await sending.one_after_the_other(source, self._requests.next_number, due, send, lambda: self._has(i))
             return
-        failures, before = 0, None
-        begun: _Begun | None = None
-        at_once = self._throttler is None and self._plan.think_ms is None
-
-        def over(ended: Exchange) -> None:
-            """Send the next request as soon as a response is over: this task goes on a turn of the loop later."""
-            nonlocal begun
-            if begun is None and not (_failed(ended) or (before is not None and _failed(before))):
-                begun = self._next_of(i, ended.done_ns, over)
-                if begun is not None:
-                    self._transport.begin(begun.running.exchange, begun.built.data)
-
-        while begun is not None or self._has(i):
+        failures = 0
+        before: Exchange | None = None
+        think_ms = self._plan.think_ms
+        while (level := self._level) is not None and i < level.slots:
             if self._throttler is not None:
                 await self._within_quota()
-            if (current := begun or self._next_of(i, due, over if at_once else None)) is None:
-                return
-            begun = None
-            exchange = await self._over(*current)
+                if (level := self._level) is None:
+                    return
+            if self._left is not None:
+                if not self._left:
+                    return
+                self._left -= 1
+            built = self._requests.next(level)
+            exchange = await self._sent(built, level, due)
             due = exchange.done_ns
             # An error inside the stream is known only once it is decoded, which is one request later.
             # Each is counted once: a second rest, after a request that went well, would look like a slow client.
@@ -212,25 +200,11 @@ class Driver:
             for ended in known:
                 failures = failures + 1 if _failed(ended) else 0
             before = None if failed else exchange
-            if begun is not None:
-                continue
             if known and failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
-            elif (think_ms := self._plan.think_ms) is not None:
-                due += round(think_s(think_ms, self._plan.source.seed, current.built.number) * 1e9)
+            elif think_ms is not None:
+                due += round(think_s(think_ms, self._plan.source.seed, built.number) * 1e9)
                 await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
-
-    def _next_of(self, slot: int, due: int, over: Callable[[Exchange], None] | None) -> _Begun | None:
-        """Return the next request of a slot, which counts as in flight; None: the level has no more for it."""
-        level = self._level
-        if level is None or slot >= level.slots or self._left == 0:
-            return None
-        if self._left is not None:
-            self._left -= 1
-        built = self._requests.next(level)
-        running = self._running(built, level, due)
-        running.exchange.then = over
-        return _Begun(running, built)
 
     def _has(self, slot: int) -> bool:
         """Return whether the level has the slot."""

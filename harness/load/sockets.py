@@ -48,15 +48,14 @@ class Connection:
     plain = True  # what the socket receives is the response, not encrypted
 
     __slots__ = (
-        "_exchange", "_pool", "_sent", "_unsent", "await_end", "connect_ns", "done_ns", "ended", "fd", "open",
-        "opened_ns", "recvmsg_into", "sock", "tls_ns",
+        "_exchange", "_pool", "_sent", "_unsent", "await_end", "connect_ns", "done_ns", "fd", "open", "opened_ns",
+        "recvmsg_into", "sock", "tls_ns",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
         self.sock, self.fd = sock, sock.fileno()
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
-        self.ended = False  # by the server: it takes no more requests
         self.opened_ns = now()
         self.done_ns = 0  # when its last response was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
@@ -176,15 +175,10 @@ class Connection:
         exchange.done_ns = self.done_ns = stamp
         if not exchange.response.keep_alive:
             self._pool.closes()
-        if self.ended or exchange.error or not exchange.response.keep_alive or self._unsent or not self._pool.reuse:
+        if exchange.error or not exchange.response.keep_alive or self._unsent or not self._pool.reuse:
             self.close()
-        else:
-            exchange.connection = None
-            self._pool.free.append(self)
         if not exchange.over.done():
             exchange.over.set_result(None)
-            if exchange.then is not None:
-                exchange.then(exchange)
 
     def close(self) -> None:
         if self.open:
@@ -211,7 +205,7 @@ class SocketTransport:
         self._down: set[Any] = set()  # of them: those that took no connection when they were tried last
         self._turn = 0  # connections that were begun
         self._resolving: asyncio.Task[list[Any]] | None = None
-        self.free: collections.deque[Connection] = collections.deque()
+        self._free: collections.deque[Connection] = collections.deque()
         self._connections: set[Connection] = set()
         self._in_flight = 0
         self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
@@ -295,8 +289,8 @@ class SocketTransport:
 
     async def prepare(self, connections: int) -> None:
         """Open connections until so many can be used; a refusal shows in the requests, not here."""
-        for connection in [each for each in self.free if not self._usable(each)]:
-            self.free.remove(connection)
+        for connection in [each for each in self._free if not self._usable(each)]:
+            self._free.remove(connection)
             connection.close()
         missing = connections - len(self._connections)
         with contextlib.suppress(TimeoutError):
@@ -310,7 +304,7 @@ class SocketTransport:
     async def _open_free(self) -> int:
         """Open one connection for the next request; returns 1, or 0 where there is none."""
         try:
-            self.free.append(await self.open())
+            self._free.append(await self.open())
         except OSError:
             return 0
         return 1
@@ -323,7 +317,7 @@ class SocketTransport:
 
     def _open_ahead(self, connections: int) -> None:
         """Open so many more, though never more than there are requests in flight."""
-        room = self._in_flight - len(self.free) - len(self._opening)
+        room = self._in_flight - len(self._free) - len(self._opening)
         for _ in range(min(connections, room, _AT_ONCE)):
             task = asyncio.get_running_loop().create_task(self._open_free())
             self._opening.add(task)
@@ -335,8 +329,8 @@ class SocketTransport:
         self._connections.discard(connection)
 
     def _take(self) -> Connection | None:
-        while self.free:
-            connection = self.free.popleft()  # the oldest: servers accept connections in order
+        while self._free:
+            connection = self._free.popleft()  # the oldest: servers accept connections in order
             if self._usable(connection):
                 return connection
             connection.close()
@@ -366,7 +360,7 @@ class SocketTransport:
 
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
         """Send a request that has not begun; wait until its response is over. Failures are noted, never raised."""
-        if exchange.over is None:
+        if exchange.connection is None:
             self._count(1)
         if (deadlines := self._deadlines.get(timeout_s)) is None:
             deadlines = Deadlines(timeout_s, lambda late: late.end_late(timeout_s))
@@ -374,17 +368,17 @@ class SocketTransport:
         deadline = deadlines.add(exchange)
         try:
             while True:
-                if exchange.over is None:
+                if exchange.connection is None:
                     connection = self._take() or await self._opened(exchange, deadline, timeout_s)
                     if exchange.error:  # its deadline came while the connection was opened
-                        self.free.append(connection)
+                        self._free.append(connection)
                         break
                     self._put(connection, exchange, request)
                 assert exchange.over is not None
                 await exchange.over
                 if not exchange.stale or now() >= deadline:
                     break
-                exchange.connection = exchange.over = None  # not begun
+                exchange.connection = exchange.over = None
                 self.reuse, self._ahead = False, True
                 self.resent += 1
                 exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
@@ -402,6 +396,8 @@ class SocketTransport:
                 exchange.done_ns = now()
                 if used is not None:
                     used.close()
+            elif used is not None and used.open:
+                self._free.append(used)
             self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
     async def _opened(self, exchange: Exchange, deadline_ns: int, timeout_s: float) -> Connection:

@@ -128,10 +128,7 @@ class SecureConnection(Connection):
             while rest:
                 rest = rest[self._tls.write(rest) :]
         except ssl.SSLError as error:
-            self._exchange = exchange
-            exchange.fail("tls", reason(error))
-            self._finish(now())
-            return
+            raise TlsError(reason(error)) from error
         super().begin(exchange, self._outgoing.read())
 
     def arrived(self, data: bytes, stamp: int) -> None:
@@ -155,7 +152,6 @@ class SecureConnection(Connection):
         except ssl.SSLError as error:
             ended, failure = False, error
         self._push()
-        self.ended = ended or failure is not None
         if pieces:
             super().arrived(b"".join(pieces), stamp)
         elif self._exchange is None and not ended and failure is None:

@@ -94,8 +94,8 @@ class Exchange:
 
     __slots__ = (
         "_decoder", "_kept", "bytes_received", "complete", "connect_ns", "connection", "decoded", "done_ns", "error",
-        "merged_late", "message", "noted", "over", "request_id", "response", "sent_ns", "stale", "stream", "then",
-        "tls_ns", "url",
+        "merged_late", "message", "noted", "over", "request_id", "response", "sent_ns", "stale", "stream", "tls_ns",
+        "url",
     )  # fmt: skip
     decoded: decoder.DecodedResponse  # as soon as it is complete
 
@@ -107,7 +107,6 @@ class Exchange:
         self.stream: Stream | None = None  # of the compiled receive path, while the response is received by it
         self.connection: Any = None  # the transport's own, while the request is on it
         self.over: asyncio.Future[None] | None = None
-        self.then: Callable[[Exchange], None] | None = None  # called when it is over, before `over` has its effect
         self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it changes any more
         self.connect_ns = self.tls_ns = self.sent_ns = self.done_ns = 0

@@ -127,46 +127,6 @@ def test_an_answer_that_does_not_stream_is_heard_of_when_it_is_over(api: str, bo
     assert [failed.take(1, b"busy"), failed.take(2, None)] == [0, 0]
 
 
-@pytest.mark.parametrize("wire", SOCKETS)
-def test_what_is_over_is_followed_at_once_on_the_same_connection(wire: str) -> None:
-    """The next request goes out before the loop has turned: no task has to resume first."""
-    selector = HotSelector(250_000)
-    first, second = Exchange("id-0"), Exchange("id-1")
-    turns: list[str] = []
-
-    async def go(target: Target) -> int:
-        transport = transport_for(target, selector)
-
-        def then(ended: Exchange) -> None:
-            turns.append("then")
-            assert ended is first
-            transport.begin(second, transport.request("id-1", b"{}"))
-
-        first.then = then
-        try:
-            await transport.send(first, transport.request("id-0", b"{}"), 5.0)
-            turns.append("resumed")
-            assert second.sent_ns >= first.done_ns > 0
-            await transport.send(second, b"", 5.0)
-            return transport.opened  # type: ignore[attr-defined]
-        finally:
-            await transport.aclose()
-
-    with (
-        reached(wire, lambda r: r.stream(VLLM)) as target,
-        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
-    ):
-        opened = runner.run(go(target))
-    selector.decode_all()
-    assert (turns, opened, first.error, second.error, second.decoded.output_tokens) == (
-        ["then", "resumed"],
-        1,
-        "",
-        "",
-        2,
-    )
-
-
 @every_wire
 def test_what_is_sent_is_the_same_over_every_transport(wire: str) -> None:
     seen: list[Request] = []

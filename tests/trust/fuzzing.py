@@ -112,7 +112,6 @@ class Reader:
         if stream.open:
             stream.lost(OSError("reset") if reset else None, at + 1)
         self._selector.decode_all()
-        self._pool.free.clear()
         exchange.take(exchange.done_ns, None)
         decoded = exchange.decoded
         self.last = (
