@@ -7,8 +7,7 @@
 - Several events in one read share its stamp. In one chunk, or within half an ITL of the previous poll, the server sent
   them together (`lumped`); else we read late (`merged` without them).
 - Tick: clamp(min(ITL/8, E2E/256), 0.25 ms, 3 ms), and down to 0.05 ms for requests below 64 ms. It bounds how late a
-  next request is sent, not how exact a stamp is. That one is sent where the end of the one before it is read, before
-  any task resumes.
+  next request is sent, not how exact a stamp is.
 - A request of an open loop is sent by the loop's timer itself where a connection is open: a task would resume two turns
   later.
 - Garbage collection is frozen and off in the worker; it collects when a level changes.
@@ -16,9 +15,9 @@
 - After failures a slot pauses (50 ms, doubling up to 1 s), so that a server that refuses is not flooded. Nothing is
   retried, and the pause is lag in the record. A Retry-After is kept up to one second.
 - A request that goes into a connection which the server has already closed, after promising to keep it, is sent again
-  on a fresh connection, stamped anew and counted in the manifest. From then on every request opens its own connection.
-  This is done only where it is certain: the first write failed, or the server's FIN acknowledged no byte of it. Any
-  other end without a response is the failure `reset`. httpx does not show this, so there nothing is sent again.
+  on a fresh connection, stamped anew and counted in the manifest. This is done only where it is certain: the first
+  write failed, or the server's FIN acknowledged no byte of it. Any other end without a response is the failure `reset`.
+  httpx does not show this, so there nothing is sent again. From either on every request opens its own connection.
 - A connection that idled for 4 s is not used again: uvicorn, and vLLM with it, closes one after 5 s, and a request
   sent at that moment is a `reset`. Connections idle that long where fewer requests are in flight than before.
 - When the wall clock is set, the kernel's stamps of that one poll are replaced by the clock's: the offset is compared

@@ -144,7 +144,9 @@ class Connection:
         if exchange is None:
             self.close()
             return
-        exchange.stale = bool(self.done_ns) and not exchange.bytes_received and self._untaken(error)
+        if self.done_ns and not exchange.bytes_received:
+            self._pool.breaks()
+            exchange.stale = self._untaken(error)
         if error is not None or not exchange.response.eof():
             if error is not None:
                 exchange.fail("reset", str(error))
@@ -315,6 +317,10 @@ class SocketTransport:
             self._ahead = True
             self._open_ahead(self._in_flight - 1)  # for those in flight, which opened none when they began
 
+    def breaks(self) -> None:
+        """The server ended a connection that it had promised to keep: from now on none is used twice."""
+        self.reuse, self._ahead = False, True
+
     def _open_ahead(self, connections: int) -> None:
         """Open so many more, though never more than there are requests in flight."""
         room = self._in_flight - len(self._free) - len(self._opening)
@@ -379,7 +385,6 @@ class SocketTransport:
                 if not exchange.stale or now() >= deadline:
                     break
                 exchange.connection = exchange.over = None
-                self.reuse, self._ahead = False, True
                 self.resent += 1
                 exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
         except OSError as error:

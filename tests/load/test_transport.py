@@ -336,6 +336,26 @@ def test_a_request_that_the_server_may_have_read_is_not_sent_again(wire: str, en
     assert (transport.resent, ids) == (0, [f"id-{i}" for i in range(6)])
 
 
+@pytest.mark.parametrize("wire", SOCKETS)
+def test_a_server_that_resets_what_it_promised_to_keep_fails_one_request_and_no_more(wire: str) -> None:
+    """It answers the first request of a connection and resets the second: no other connection is used twice."""
+    answered: set[int] = set()
+
+    def script(r: Request) -> None:
+        if id(r.sock) in answered:
+            return r.reset()
+        answered.add(id(r.sock))
+        held.append(r.sock)  # so that no other socket has its id
+        return r.stream(VLLM)
+
+    held: list[Any] = []
+    with reached(wire, script) as target:
+        exchanges, transport = exchanges_with(target, times=8)
+    assert [a.error for a in exchanges] == ["", "reset", *[""] * 6]
+    assert isinstance(transport, SocketTransport)
+    assert (transport.resent, transport.reuse) == (0, False)
+
+
 @every_wire
 def test_an_error_in_the_stream_is_named_though_the_connection_breaks_after_it(wire: str) -> None:
     for end in (Request.close, Request.reset):
