@@ -27,7 +27,7 @@ CLAIMED = 22 / 24  # of the folders that two levels passed
 # Folders by the limit of their server: docs/live-servers.md, docs/stacks.md, docs/fleets.md,
 # results/README.md, and live.json, gpu.json or `slots` of the manifest where the folder has them.
 LIMITS = {
-    16: ["live-vllm", "live-litellm", "live-nginx-buffered", "live-vllm-sweep-1"]
+    16: ["live-vllm", "live-litellm", "live-nginx-buffered", "live-vllm-sweep-1", "live-slo"]
     + [f"live-vllm-ramp-{i}" for i in (1, 2, 3)],
     8: ["live-llama-8", "live-answers/vllm-1", "live-answers/llama-server-1", "live-answers/q4-1"]
     + [f"live-quantised/{kind}-{i}" for kind in ("f32", "q4") for i in (1, 2)]

@@ -164,12 +164,15 @@ class _Crowd(msgspec.Struct, frozen=True):
     Those are the requests that stream and those whose prompt is computed. Where no more are in flight than were seen
     to stream at both of the highest loads, nobody waits: there N/S - 1 is the time of a prompt over that of an answer.
     At another load the prompt takes as long as there (`low`), or has slowed as much as the answer (`high`). Near the
-    seats the two are one; far from them `low` is nearer to the truth in the records of real servers.
+    seats the two are one; far from them `low` is nearer to the truth in the records of real servers. Both are of the
+    highest load at which nobody waits. Where its prompts came all at once, as in a short window, they took longer than
+    they do later, so `least` is the lowest of `low` by all such loads.
     """
 
     levels: list[Occupancy]
     low: Floats
     high: Floats
+    least: Floats
     prompts_known: bool  # else `low` and `high` are without them
 
     @classmethod
@@ -178,11 +181,11 @@ class _Crowd(msgspec.Struct, frozen=True):
         pooled = [_pooled(list(same)) for _, same in itertools.groupby(ordered, lambda level: level.load)]
         N, S, tpot, most = (_column(pooled, name) for name in ("in_flight", "streaming", "tpot_s", "most"))
         idle = np.flatnonzero(np.maximum(S, most)[-2:].min() >= N) if len(pooled) > 1 else np.zeros(0, np.int64)
-        prompt, pace = 0.0, np.ones(len(N))
-        if len(idle):
-            prompt, pace = N[idle[-1]] / S[idle[-1]] - 1, tpot[idle[-1]] / tpot
-        low, high = (S * (1 + prompt * end) for end in (np.minimum(pace, 1), np.maximum(pace, 1)))
-        return cls(pooled, low, high, len(idle) > 0)
+        if not len(idle):
+            return cls(pooled, S, S, S, False)
+        prompts, paces = N[idle, None] / S[idle, None] - 1, tpot[idle, None] / tpot  # [idle, 1], [idle, loads]
+        lows, highs = (S * (1 + prompts * end) for end in (np.minimum(paces, 1), np.maximum(paces, 1)))
+        return cls(pooled, lows[-1], highs[-1], lows.min(0), True)
 
     def column(self, name: str) -> Floats:
         """Return a field of the levels, nan where it is None; shape [loads]."""
@@ -201,7 +204,7 @@ class _Crowd(msgspec.Struct, frozen=True):
     def only(self, rows: Bools) -> _Crowd:
         """Return the marked loads."""
         kept = [level for level, row in zip(self.levels, rows, strict=True) if row]
-        return _Crowd(kept, self.low[rows], self.high[rows], self.prompts_known)
+        return _Crowd(kept, self.low[rows], self.high[rows], self.least[rows], self.prompts_known)
 
 
 def _column(levels: Sequence[Occupancy], name: str) -> Floats:
@@ -230,7 +233,7 @@ def _counted(full: _Crowd) -> _Found | None:
     """Return the greatest number that streamed, where two loads show it; its interval ends at the mean in service."""
     most = float(full.column("most").max())
     edges = (full.column("most") == most) & (full.column("most_fraction") >= EDGE)
-    if not most or np.count_nonzero(edges) < 2 or full.mean(full.low) > CROWDED * most:
+    if not most or np.count_nonzero(edges) < 2 or full.mean(full.least) > CROWDED * most:
         return None
     above = full.mean(full.high) if full.prompts_known else most + 1  # one prompt is always computed, at most
     return most, (most, max(most, above)), True

@@ -142,6 +142,19 @@ def test_where_requests_wait_at_every_load_only_counting_helps() -> None:
     assert (found.value, found.ci95) == (16, (16, 17))
 
 
+def test_prompts_that_came_all_at_once_do_not_hide_what_was_counted() -> None:
+    """16 seats, as measured on a real server: a short window at 16 had all its prompts at its begin.
+
+    There a prompt takes 16/11.6 - 1 = 0.38 of an answer, so 14 × 1.38 = 19.3 would be served past the seats; by the
+    lone stream, whose prompt is 0.235 of an answer of 17 ms a token, it is 14 × (1 + 0.235 × 17/75) = 14.7.
+    """
+    rows = (1, 0.81, 0.017, 1), (16, 11.6, 0.067, 16), (24, 14.0, 0.075, 16), (32, 14.0, 0.075, 16)
+    found = seats.find([Occupancy(N, N, streaming, tpot, 10.0, most, 0.2) for N, streaming, tpot, most in rows])
+    assert isinstance(found, Seats)
+    assert (found.value, found.counted, found.loads) == (16, True, (24, 32))
+    assert found.ci95 == pytest.approx((16, 14 * 16 / 11.6))
+
+
 def test_one_waiting_load_is_refused_and_no_level_is() -> None:
     assert "fewer than two" in refused(means((4, 3.8, 0.01), (8, 7.6, 0.01), (32, 15.2, 0.02)))
     assert refused([]) == "no level has answers that stream"
