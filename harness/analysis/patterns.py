@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from harness.analysis import classes, metrics
 from harness.analysis.stats import spread
@@ -80,14 +80,10 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
     usage = table.ok & ~np.isnan(table.cached_tokens) & (table.input_tokens > 0)
     prompts, hits = (np.where(usage, each, 0.0) for each in (table.input_tokens, table.cached_tokens))
     of_sessions = np.bincount(of, hits, n) / np.maximum(np.bincount(of, prompts, n), 1.0)
-    ttft = metrics.ttft(table.began if level.rate is None else table.scheduled, table.first)
-    first = table.ok & ~np.isnan(ttft)
-    place, known = np.minimum(table.turn, TURNS - 1), usage & first
     inside = np.minimum(np.where(np.isfinite(done), done, end), end) - np.maximum(began, start)
     in_flight = float(np.maximum(inside, 0.0).sum()) / (end - start)
     tokens = table.output_tokens[table.ok & (table.done >= start) & (table.done < end)].sum() / (end - start)
     idle = max(0.0, (level.concurrency or in_flight) - spans.busy_s(start, end) / (end - start))
-    shares = hits / np.maximum(prompts, 1.0)
     completed = counted & whole
     return SessionSummary(
         sessions=int(counted.sum()),
@@ -99,13 +95,29 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
         latency_s=spread((done - began)[completed]),
         last_token_s=spread((last - began)[completed]),
         cached_fraction=spread(of_sessions[completed]) if usage.any() else UNSET,
-        cached_by_turn=_over(place[usage], hits[usage], prompts[usage]) if usage.any() else UNSET,
-        ttft_by_turn_s=_over(place[first], ttft[first]) if first.any() else UNSET,
-        ttft_by_cached_s=_over(np.digitize(shares[known], CACHED), ttft[known]) if known.any() else UNSET,
+        **_by_turn(table, usage, prompts, hits, open_loop=level.rate is not None),
         tokens_per_minute=60 * float(tokens) / in_flight if in_flight else None,
         idle=idle,
         idle_tokens=idle * spans.waiting_tokens if spans.tokens.size else None,
     )
+
+
+def _by_turn(
+    table: Table, usage: Bools, prompts: Floats, hits: Floats, *, open_loop: bool
+) -> dict[str, list[float | None] | UnsetType]:
+    """Return the figures of a SessionSummary by turn and by the share of a prompt that was cached, by their names.
+
+    `usage` marks the requests whose `prompts` and `hits`, in tokens, are known.
+    """
+    ttft = metrics.ttft(table.scheduled if open_loop else table.began, table.first)
+    first = table.ok & ~np.isnan(ttft)
+    place, known = np.minimum(table.turn, TURNS - 1), usage & first
+    shares = hits / np.maximum(prompts, 1.0)
+    return {
+        "cached_by_turn": _over(place[usage], hits[usage], prompts[usage]) if usage.any() else UNSET,
+        "ttft_by_turn_s": _over(place[first], ttft[first]) if first.any() else UNSET,
+        "ttft_by_cached_s": _over(np.digitize(shares[known], CACHED), ttft[known]) if known.any() else UNSET,
+    }
 
 
 class _Spans(NamedTuple):

@@ -124,6 +124,16 @@ def frontier(
     )
 
 
+def labelled_apart(points: Sequence[Datum]) -> list[Datum]:
+    """Return the points without the labels that would cover another."""
+    width, height = max((p.x for p in points), default=1.0), max((p.y for p in points), default=1.0)
+    kept: list[Datum] = []
+    for point in points:
+        near = any(abs(p.x - point.x) < 0.06 * width and abs(p.y - point.y) < 0.06 * height for p in kept if p.label)
+        kept.append(msgspec.structs.replace(point, label="") if near else point)
+    return kept
+
+
 def ticks(levels: Sequence[float], octaves: float = 0.34) -> list[float]:
     """Return the levels that get a tick label: none closer than `octaves`, powers of two first.
 

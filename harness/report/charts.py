@@ -423,7 +423,7 @@ def frontier(summary: Summary) -> Chart:
         for x, y, level in levels
         if x is not None and y is not None and level.load is not None
     ]
-    points = _labelled_apart(points)
+    points = chart.labelled_apart(points)
     prediction, series = summary.prediction, []
     if prediction is not None and points and not summary.open_loop:
         guesses = [(each, each.itl_s, each.output_tokens_per_s.mid / prediction.gpus) for each in prediction.levels]
@@ -441,13 +441,3 @@ def frontier(summary: Summary) -> Chart:
     name = f"measured; the numbers are {load}"
     series.append(Series(name=name, tone="measured", points=points, line="solid", marker="dot"))
     return chart.frontier("frontier", "output tok/s per user (1/ITL)", series, room=1.15)
-
-
-def _labelled_apart(points: Sequence[Datum]) -> list[Datum]:
-    """Return the points without the labels that would cover another."""
-    width, height = max((p.x for p in points), default=1.0), max((p.y for p in points), default=1.0)
-    kept: list[Datum] = []
-    for point in points:
-        near = any(abs(p.x - point.x) < 0.06 * width and abs(p.y - point.y) < 0.06 * height for p in kept if p.label)
-        kept.append(msgspec.structs.replace(point, label="") if near else point)
-    return kept

@@ -128,10 +128,8 @@ def served(
             first[number] = now, machine.taking_in(sent[number][0]), machine.cached_tokens(number) or 0
         for number in stride.finished:
             (request, slot, node, due_s), (first_s, later_s, cached) = sent.pop(number), first.pop(number)
-            task, tokens = (
-                slots.ended(slot, node, now + later_s),
-                (request.prompt_tokens, cached, request.output_tokens),
-            )
+            task = slots.ended(slot, node, now + later_s)
+            tokens = (request.prompt_tokens, cached, request.output_tokens)
             yield Served(task, node, due_s, first_s + later_s, now + later_s, *tokens)
 
 

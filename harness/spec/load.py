@@ -15,24 +15,20 @@ from harness.spec import traffic
 
 
 class _Load(msgspec.Struct, frozen=True):
-    """What all kinds have."""
+    """What all kinds have; each of them says where it differs."""
 
-    is_open: ClassVar[bool]
-    is_given: ClassVar[bool]  # else a search chooses the loads
+    is_open: ClassVar[bool] = False
+    is_given: ClassVar[bool] = True  # else a search chooses the loads
     loads: Sequence[float] = ()  # requests in flight, or a second
 
 
 class Levels(_Load, frozen=True):
     """A closed loop at given levels of concurrency."""
 
-    is_open = False
-    is_given = True
-
 
 class Search(_Load, frozen=True):
     """A closed loop whose levels the ramp chooses."""
 
-    is_open = False
     is_given = False
 
 
@@ -40,7 +36,6 @@ class Rates(_Load, frozen=True):
     """An open loop at given requests per second, of the levels or of the arrivals themselves."""
 
     is_open = True
-    is_given = True
 
 
 class RateSearch(_Load, frozen=True):
@@ -54,7 +49,6 @@ class Trace(_Load, frozen=True):
     """An open loop at the times of a dataset's rows; its rate is known once the dataset is read."""
 
     is_open = True
-    is_given = True
 
 
 Load = Levels | Search | Rates | RateSearch | Trace
