@@ -17,7 +17,7 @@
 - A request that goes into a connection which the server has already closed, after promising to keep it, is sent again
   on a fresh connection, stamped anew and counted in the manifest. This is done only where it is certain: the first
   write failed, or the server's FIN acknowledged no byte of it. Any other end without a response is the failure `reset`.
-  httpx does not show this, so there nothing is sent again. From either on every request opens its own connection.
+  httpx does not show this, so there nothing is sent again. After either every request opens its own connection.
 - A connection that idled for 4 s is not used again: uvicorn, and vLLM with it, closes one after 5 s, and a request
   sent at that moment is a `reset`. Connections idle that long where fewer requests are in flight than before.
 - When the wall clock is set, the kernel's stamps of that one poll are replaced by the clock's: the offset is compared

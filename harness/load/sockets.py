@@ -6,8 +6,8 @@ written on a connection that is already open; connect and TLS times are figures 
 
 Nothing is retried: a failure is the request's result. The exception is a request that went into a connection which the
 server had already closed, though it promised to keep it. It is sent again on a fresh connection, stamped anew and
-counted, and no connection is used twice from then on. This is done only where it is certain (`Connection._untaken`):
-where the server may have read the request and closed without a response, that is the failure `reset`. Servers close
+counted. This is done only where it is certain (`Connection._untaken`): where the server may have read the request and
+closed without a response, that is the failure `reset`. After either no connection is used twice. Servers close
 connections that idle, and connections idle where fewer requests are in flight than before, so none that idled for
 IDLE_S is used again.
 
@@ -48,8 +48,8 @@ class Connection:
     plain = True  # what the socket receives is the response, not encrypted
 
     __slots__ = (
-        "_exchange", "_pool", "_sent", "_unsent", "await_end", "connect_ns", "done_ns", "fd", "open", "opened_ns",
-        "recvmsg_into", "sock", "tls_ns",
+        "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
+        "sock", "tls_ns",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
@@ -60,7 +60,6 @@ class Connection:
         self.done_ns = 0  # when its last response was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
-        self.await_end = pool.await_end  # of an exchange whose answer is whole
         self._exchange: Exchange | None = None
         self._unsent = memoryview(b"")
         self._sent = 0  # bytes of the request that the kernel took, while no response has begun
@@ -155,6 +154,10 @@ class Connection:
             else:
                 exchange.fail("reset", "the server closed the connection without an answer")
         self._finish(stamp)  # closes: it has failed, or was to end with its connection
+
+    def await_end(self, exchange: Exchange) -> None:
+        """The answer of an exchange is whole: its body has to end soon."""
+        self._pool.await_end(exchange)
 
     def _untaken(self, error: OSError | None) -> bool:
         """Return whether it is certain that the server never received a byte of the request.
@@ -318,7 +321,7 @@ class SocketTransport:
             self._open_ahead(self._in_flight - 1)  # for those in flight, which opened none when they began
 
     def breaks(self) -> None:
-        """The server ended a connection that it had promised to keep: from now on none is used twice."""
+        """Use no connection twice from now on: the server ended one that it had promised to keep."""
         self.reuse, self._ahead = False, True
 
     def _open_ahead(self, connections: int) -> None:
@@ -387,8 +390,12 @@ class SocketTransport:
                 exchange.connection = exchange.over = None
                 self.resent += 1
                 exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
+        except TlsError as error:
+            exchange.fail("tls", str(error))
+        except ConnectionRefusedError as error:
+            exchange.fail("refused", str(error))
         except OSError as error:
-            exchange.fail(error_name(error), str(error))
+            exchange.fail("connect", str(error))
         except asyncio.CancelledError:
             exchange.fail("cancelled", "cut by us")
             raise
@@ -420,19 +427,13 @@ class SocketTransport:
     async def aclose(self) -> None:
         for each in (self._ends, *self._deadlines.values()):
             each.close()
-        for task in (opening := list(self._opening)):
+        opening = list(self._opening)
+        for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
                 connection.close()
-
-
-def error_name(error: OSError) -> str:
-    """Return what a failure to open a connection is called in a record."""
-    if isinstance(error, TlsError):
-        return "tls"
-    return "refused" if isinstance(error, ConnectionRefusedError) else "connect"
 
 
 async def _connect(sock: socket.socket, address: Any) -> None:

@@ -211,7 +211,7 @@ class Exchange:
         self._give_up()
 
     def end_late(self, timeout_s: float) -> None:
-        """Its deadline has come: it ends here, unless its response is over."""
+        """End it at its deadline, `timeout_s` after its send, unless its response is over."""
         if self.over is None or not self.over.done():
             self.fail("client_deadline", f"no end within {timeout_s:g} s")
             self._give_up()

@@ -4,8 +4,8 @@ A claim is shown only where its condition is true, and marked unsourced; nothing
 become notes with the right figure for that input. Conditions are `key=value` pairs that must all be true,
 with `|` between values; the keys are those of `facts` and `facts_of_run`, and what a caller adds (compare, plan).
 
-The rules leave out prefill interference, overheads and memory, which predict.roofline has. Letters as there; other
-rules of money and of fleets are in decide.plan.
+The rules leave out prefill interference, overheads and memory, which predict.roofline has; its docstring
+lists their letters. Rules of money and of fleets are in decide.plan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The whole prediction, level by level with its band, and the roofline that it lies under.
 
-Bytes over bandwidth, FLOP over peak and links make a step (predict.step), steps a steady state (predict.steady), and
-which ends at the limits (predict.steady). That is the closed form of the mean request. Where requests differ in length
+Bytes over bandwidth, FLOP over peak and links make a step (predict.step), and steps a steady state, which ends at the
+limits (both in predict.steady). That is the closed form of the mean request. Where requests differ in length
 no mean is like them: attention over a prompt grows with its square, a long prompt holds up all that decode, and most
 tokens belong to the long answers. Then throughput, ITL and TTFT of each level are the step machine's with requests of
 these very lengths (predict.stepped); caps, limits and the distance of low and high from the middle stay the closed
