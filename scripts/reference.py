@@ -223,20 +223,11 @@ def comparability() -> str:
         "knee run         --backend vllm --port 8000 --dataset-name random --num-prompts 100 --max-concurrency 8",
         "```",
         "",
-        "Knee prints the line in its own words, and what it leaves out with the reason. It names all that it cannot",
-        "take at once, with what to type. Where a name is Knee's too, its value decides, or the rest of the line.",
-        "`knee export DIR --to vllm` writes a result in vLLM's format. `knee compare` and `knee fit` read other tools'",
-        "results. `scripts/reference` writes this page from `harness/cli/tools.toml`.",
+        "Knee prints the line in its own words. It names what it leaves out, and what it cannot take, with what to type.",
+        "[compare.md](compare.md#other-tools-results) reads other tools' results, [exports.md](exports.md) writes them.",
         "",
-        "## Knee",
-        "",
-        "- **window**: a steady part of each level, after its warm-up and before the load goes down",
-        "- **throughput**: output tokens that arrive in the window ÷ its length",
-        "- **TTFT**: last moment before the request is written, on an open connection, to the first chunk with a token",
-        "- **gaps**: mean ITL: by tokens; ITL percentiles only where chunks have one token; `icl_s`: gaps between "
-        "chunks; `tpot_s`: one a request",
-        "",
-        "[definitions.md](definitions.md) has them in full.",
+        "Each tool is listed with what it counts. Knee's own definitions are in",
+        "[definitions.md](definitions.md#times-of-a-request).",
         "",
     ]
     for tool in familiar.tools():
@@ -271,15 +262,8 @@ def _tool(tool: familiar.Tool) -> list[str]:
             ("its options", "here"),
             ((", ".join(names), _cell(here)) for here, names in rows.items() if here not in same),
         ),
-        *_alone("Taken under the same names", same),
-        *_alone(
-            "Left out, with the reason when one is given", [f"`{n}`" for n, row in tool.options.items() if row.left]
-        ),
+        *([f"Taken under the same names: {', '.join(same)}.", ""] if same else []),
     ]
-
-
-def _alone(words: str, names: list[str]) -> list[str]:
-    return [f"{words}: {', '.join(names)}.", ""] if names else []
 
 
 def _here(row: familiar.Row) -> str:
