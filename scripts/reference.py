@@ -422,11 +422,10 @@ def definitions() -> str:
     _, end, after = rest.partition("<!-- until here -->\n")
     kinds: dict[str, type[msgspec.Struct]] = {"level": LevelSummary, "class": ClassSummary, "replica": ReplicaSummary}
     figures = {name: each.about for kind in kinds.values() for name, each in declared(kind).items()}
-    of: dict[str, list[tuple[str, str, str]]] = {}
+    of: dict[str, list[tuple[str, str]]] = {}
     for name, each in sorted(figures.items(), key=lambda row: row[1].group):
-        unit = {"1": "share", "": "–"}.get(each.unit, each.unit)
-        of.setdefault(_of(name, kinds), []).append((f"`{name}`", _cell(each.what), unit))
-    table = "\n".join("\n".join(_table((f"of {words}", "what", "unit"), rows)) for words, rows in of.items())
+        of.setdefault(_of(name, kinds), []).append((f"`{name}`", _cell(each.what)))
+    table = "\n".join("\n".join(_table((f"of {words}", "what"), rows)) for words, rows in of.items())
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
