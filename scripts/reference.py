@@ -241,6 +241,9 @@ def _tool(tool: familiar.Tool) -> list[str]:
         if not row.left:
             rows.setdefault(_here(row), []).append(f"`{name}`")
     same = [here for here, names in rows.items() if names == [here]]
+    renamed = [here for here in rows if here not in same and re.fullmatch("`--[a-z-]+`", here)]
+    others = [(", ".join(names), _cell(here)) for here, names in rows.items() if here not in (*same, *renamed)]
+    pairs = "; ".join(f"{', '.join(rows[here])}: {here}" for here in renamed)
     return [
         f"## {tool.name}",
         "",
@@ -258,10 +261,8 @@ def _tool(tool: familiar.Tool) -> list[str]:
             if text != "–"
         ),
         "",
-        *_table(
-            ("its options", "here"),
-            ((", ".join(names), _cell(here)) for here, names in rows.items() if here not in same),
-        ),
+        *([f"Only the name differs: {pairs}.", ""] if renamed else []),
+        *(_table(("its options", "here"), others) if others else []),
         *([f"Taken under the same names: {', '.join(same)}.", ""] if same else []),
     ]
 
