@@ -69,19 +69,10 @@ def page() -> str:
         [
             "# Reference",
             "",
-            "Every key of a scenario file with its option, and every verdict with its remedy, as `scripts/reference`",
-            "reads them from the code. [guide.md](guide.md) is where to begin,",
-            "[definitions.md](definitions.md) says what every word, file and field means.",
-            "",
-            "- [Scenario](#scenario): every key of a TOML file, with its option",
-            "- [Options of other tools](#options-of-other-tools)",
-            "- [Verdicts](#verdicts): cause and remedy of each",
-            "- [Exit statuses](definitions.md#exit-statuses), "
-            "[fields of `summary.json`](definitions.md#summaryjson), "
-            "[metrics read from servers](server-metrics.md)",
+            "Every key of a scenario file with its option, and every verdict with its remedy. [guide.md](guide.md) is",
+            "where to begin, [definitions.md](definitions.md) says what every word, file and field means.",
             "",
             *_scenario(),
-            *_familiar(),
             *_verdicts(),
         ]
     )
@@ -101,7 +92,7 @@ def _scenario() -> list[str]:
     lines = [
         "## Scenario",
         "",
-        "`knee run FILE.toml` reads it, `--print-scenario` prints it. If both are given, an option wins over its key.",
+        "`knee run FILE.toml` reads it, `--print-scenario` prints it. An option wins over its key.",
         'Times are seconds or texts like `"500ms"`. Counts may be `"1.5k"`.',
         "",
         '`name = "run"` names the result folder. `[slo]` holds limits by name, like `ttft_p99 = "2s"` (`--slo`).',
@@ -109,12 +100,12 @@ def _scenario() -> list[str]:
     ]
     for name, kind, what in TABLES:
         rows = list(_keys(name, kind))
-        lines += [f"### `[{name}]`", "", what, "", *_table(("key", "option", "meaning"), rows)]
+        lines += [f"### `[{name}]`", "", what, "", *_table(("key, option", "meaning"), rows)]
     return lines
 
 
-def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
-    """(key, option, meaning with the default) of each field that a file may have."""
+def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
+    """(key and its option, meaning with the default) of each field that a file may have."""
     comments = dict(_comments(kind))
     for field in msgspec.structs.fields(kind):
         if (table, field.encode_name) in _WRITTEN:
@@ -123,10 +114,10 @@ def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, st
         meaning = (option.help if option else "") or comments.get(field.encode_name, "")
         if issubclass(_inner(field.type), msgspec.Struct):
             meaning = meaning or "a table, below"
-        flag = f"`{option.names.partition('/')[0]}`" if option else "–"
+        flag = f", `{option.names.partition('/')[0]}`" if option else ""
         if (value := _default(field)) != "–" and "default" not in meaning:
             meaning = f"{meaning.removesuffix('.')}; default {value}."
-        yield f"`{field.encode_name}`", flag, _cell(meaning or "–")
+        yield f"`{field.encode_name}`{flag}", _cell(meaning or "–")
 
 
 def _option(table: str, key: str) -> Option | None:
@@ -151,7 +142,8 @@ def _inner(kind: typing.Any) -> type:
 
 
 def _default(field: typing.Any) -> str:
-    if field.default_factory is not msgspec.NODEFAULT or field.default in (msgspec.NODEFAULT, msgspec.UNSET, None, ""):
+    unset = field.default is False or field.default in (msgspec.NODEFAULT, msgspec.UNSET, None, "")
+    if field.default_factory is not msgspec.NODEFAULT or unset:
         return "–"
     return f"`{msgspec.json.encode(field.default).decode()}`"
 
@@ -166,16 +158,6 @@ def _comments(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
 
 
 # ---- other tools --------------------------------------------------------------------------------------------
-
-
-def _familiar() -> list[str]:
-    return [
-        "## Options of other tools",
-        "",
-        "Lines of other load generators are taken as they are typed, without the tool's own name:",
-        "[comparability.md](comparability.md) has every option, and what differs in the figures.",
-        "",
-    ]
 
 
 _PARTS = {
@@ -289,7 +271,7 @@ def _verdicts() -> list[str]:
     rows = []
     first: dict[str, str] = {}  # advice → the code that gives it first
     for code, severity, says in _causes():
-        remedy = _cell("; or ".join(advice[code.removesuffix("_…")])) or "–"
+        remedy = _cell("; or ".join(advice[code.removesuffix("_…")][:2])) or "–"
         same = first.setdefault(remedy, code)
         rows.append(
             (f"`{code}`", severity, _cell(says), remedy if same == code or len(remedy) < 80 else f"as `{same}`")
@@ -298,7 +280,7 @@ def _verdicts() -> list[str]:
         "## Verdicts",
         "",
         "A note says something about the figures. A doubt: read them with care. An invalid voids its level or run.",
-        'What to do is what the program prints; "…" differs from run to run.',
+        "A run prints what to do in its case; the table has two ways out at most.",
         "",
         *_table(("verdict", "level", "cause", "what to do"), rows),
     ]
