@@ -244,7 +244,8 @@ def _tool(tool: familiar.Tool) -> list[str]:
         ),
         "",
         *([f"Only the name differs: {pairs}.", ""] if renamed else []),
-        *(_table(("its options", "here"), others) if others else []),
+        *(f"- {names}: {here}" for names, here in others),
+        *([""] if others else []),
         *([f"Taken under the same names: {', '.join(same)}.", ""] if same else []),
     ]
 
@@ -400,16 +401,18 @@ def _returned(function: ast.FunctionDef, i: int, functions: dict[str, ast.Functi
 
 
 def definitions() -> str:
-    """Return docs/definitions.md with the table of figures made anew."""
+    """Return docs/definitions.md with the lists of figures made anew."""
     before, begin, rest = DEFINITIONS.read_text().partition("<!-- made by scripts/reference -->\n")
     _, end, after = rest.partition("<!-- until here -->\n")
     kinds: dict[str, type[msgspec.Struct]] = {"level": LevelSummary, "class": ClassSummary, "replica": ReplicaSummary}
     figures = {name: each.about for kind in kinds.values() for name, each in declared(kind).items()}
     of: dict[str, list[tuple[str, str]]] = {}
     for name, each in sorted(figures.items(), key=lambda row: row[1].group):
-        of.setdefault(_of(name, kinds), []).append((f"`{name}`", _cell(each.what)))
-    table = "\n".join("\n".join(_table((f"of {words}", "what"), rows)) for words, rows in of.items())
-    return f"{before}{begin}\n{table}\n{end}{after}"
+        of.setdefault(_of(name, kinds), []).append((f"`{name}`", each.what))
+    lists = "\n".join(
+        f"Of {words}:\n\n" + "".join(f"- {name}: {what}\n" for name, what in rows) for words, rows in of.items()
+    )
+    return f"{before}{begin}\n{lists}\n{end}{after}"
 
 
 def _of(figure: str, kinds: Mapping[str, type[msgspec.Struct]]) -> str:
