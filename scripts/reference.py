@@ -99,8 +99,7 @@ def _scenario() -> list[str]:
         "",
     ]
     for name, kind, what in TABLES:
-        rows = list(_keys(name, kind))
-        lines += [f"### `[{name}]`", "", what, "", *_table(("key, option", "meaning"), rows)]
+        lines += [f"### `[{name}]`", "", what, "", *(f"- {key}: {meaning}" for key, meaning in _keys(name, kind)), ""]
     return lines
 
 
@@ -117,7 +116,7 @@ def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
         flag = f", `{option.names.partition('/')[0]}`" if option else ""
         if (value := _default(field)) != "–" and "default" not in meaning:
             meaning = f"{meaning.removesuffix('.')}; default {value}."
-        yield f"`{field.encode_name}`{flag}", _cell(meaning or "–")
+        yield f"`{field.encode_name}`{flag}", meaning or "–"
 
 
 def _option(table: str, key: str) -> Option | None:
@@ -224,7 +223,7 @@ def _tool(tool: familiar.Tool) -> list[str]:
             rows.setdefault(_here(row), []).append(f"`{name}`")
     same = [here for here, names in rows.items() if names == [here]]
     renamed = [here for here in rows if here not in same and re.fullmatch("`--[a-z-]+`", here)]
-    others = [(", ".join(names), _cell(here)) for here, names in rows.items() if here not in (*same, *renamed)]
+    others = [(", ".join(names), here) for here, names in rows.items() if here not in (*same, *renamed)]
     pairs = "; ".join(f"{', '.join(rows[here])}: {here}" for here in renamed)
     return [
         f"## {tool.name}",
@@ -232,7 +231,7 @@ def _tool(tool: familiar.Tool) -> list[str]:
         f"Version {tool.version} ([its documentation]({tool.docs})).",
         "",
         *(
-            f"- **{name}**: {_cell(text)}"
+            f"- **{name}**: {text}"
             for name, text in (
                 ("window", tool.window),
                 ("throughput", tool.throughput),

@@ -26,9 +26,9 @@ def test_every_verdict_has_a_cause_and_a_remedy() -> None:
 
 def test_every_key_has_a_meaning() -> None:
     scenario = reference.page().partition("## Scenario")[2].partition("\n## ")[0]
-    rows = [row.split("|") for row in scenario.splitlines() if row.startswith("| `")]
-    assert len(rows) > 80
-    assert [row[1].strip() for row in rows if row[-2].strip() in ("", "–")] == []
+    keys = [row.partition(": ") for row in scenario.splitlines() if row.startswith("- `")]
+    assert len(keys) > 80
+    assert [key for key, _, meaning in keys if meaning.strip() in ("", "–")] == []
 
 
 @pytest.mark.parametrize(
