@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, Part, PromptEncoder, SentMessage, Settings, Tools, calls, message_texts
+from harness.dialects.body import PromptEncoder, Settings, Tools, calls
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, Usage, usage_of
 from harness.dialects.decoder import StreamDecoder
-from harness.dialects.dialect import Answer, Dialect, Events, Server
-from harness.dialects.sse import event
+from harness.dialects.dialect import Dialect
 from harness.workload.request import Message
 
 
@@ -116,65 +115,6 @@ def _fields(settings: Settings) -> dict[str, Any]:
     return fields | {"temperature": 0.0, "ignore_eos": True}  # the last: of servers that speak it, not of the API
 
 
-class _Body(Body, kw_only=True):
-    system: str | list[Part] | None = None
-
-
-def _body(data: bytes) -> Body:
-    body = msgspec.json.decode(data, type=_Body)
-    if body.system and body.messages:
-        body.messages.insert(0, SentMessage("system", body.system))
-    return body
-
-
-def _opening(answer: Answer) -> list[bytes]:
-    cached = answer.cached_tokens or 0
-    usage = {"input_tokens": answer.prompt_tokens - cached, "cache_read_input_tokens": cached, "output_tokens": 1}
-    message = {"id": answer.id, "type": "message", "role": "assistant", "model": answer.model, "content": []}
-    kind = "thinking" if answer.reasoning_tokens else "text"
-    block = {"type": "content_block_start", "index": 0, "content_block": {"type": kind, kind: ""}}
-    start = {"type": "message_start", "message": message | {"stop_reason": None, "usage": usage}}
-    return [event(start, "message_start"), event(block, "content_block_start"), event({"type": "ping"}, "ping")]
-
-
-def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
-    kind = "thinking" if position < answer.reasoning_tokens else "text"
-    block = {"type": "content_block_delta", "index": int(kind == "text" and bool(answer.reasoning_tokens))}
-    return event(block | {"delta": {"type": f"{kind}_delta", kind: text}}, "content_block_delta")
-
-
-def _closing(answer: Answer) -> list[bytes]:
-    delta = {"stop_reason": _reason(answer), "stop_sequence": None}
-    usage = {"output_tokens": answer.output_tokens}
-    return [
-        event({"type": "content_block_stop", "index": 0}, "content_block_stop"),
-        event({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta"),
-        event({"type": "message_stop"}, "message_stop"),
-    ]
-
-
-def _reason(answer: Answer) -> str:
-    return "max_tokens" if answer.finish_reason == "length" else "end_turn"
-
-
-def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
-    cached = answer.cached_tokens or 0
-    thought = [{"type": "thinking", "thinking": reasoning, "signature": ""}] if reasoning else []
-    return {
-        "id": answer.id,
-        "type": "message",
-        "role": "assistant",
-        "model": answer.model,
-        "content": [*thought, {"type": "text", "text": text}],
-        "stop_reason": _reason(answer),
-        "usage": {
-            "input_tokens": answer.prompt_tokens - cached,
-            "cache_read_input_tokens": cached,
-            "output_tokens": answer.output_tokens,
-        },
-    }
-
-
 ANTHROPIC = Dialect(
     name="anthropic",
     path="/messages",
@@ -182,10 +122,4 @@ ANTHROPIC = Dialect(
     key="x-api-key",
     encoder=partial(PromptEncoder, _prompt, _fields),
     decoder=partial(StreamDecoder, read=_read),
-    server=Server(
-        body=_body,
-        texts=message_texts,
-        template=True,
-        wording=Events(opening=_opening, token=_token, closing=_closing, whole=_whole, reasons=True),
-    ),
 )

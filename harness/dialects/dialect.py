@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from harness.dialects.body import Body, read_body
+from harness.dialects.body import Body
 from harness.dialects.decoder import DecodedResponse
-from harness.dialects.sse import EVENTS
 from harness.dialects.tokens import TokenPlacer
 from harness.spec.work import Unit
 from harness.workload.request import Request
@@ -78,38 +77,13 @@ class Wording(msgspec.Struct, frozen=True, kw_only=True):
     choice: Callable[[str, str], dict[str, Any]]  # what holds text and reasoning of an answer that is not streamed
 
 
-class Answer(msgspec.Struct, kw_only=True):
-    """One answer of a server, as far as its words depend on it."""
-
-    id: str
-    model: str
-    created: int
-    finish_reason: str  # length | stop
-    prompt_tokens: int
-    output_tokens: int
-    reasoning_tokens: int  # of them
-    cached_tokens: int | None = None  # of the prompt, once it is known
-
-
-class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server words its answers where they are not OpenAI's; every event is whole bytes."""
-
-    media: str = EVENTS
-    opening: Callable[[Answer], list[bytes]] = lambda _: []  # events before the first token
-    token: Callable[[Answer, int, str, bool], bytes]  # of a token: its position, its text, whether it is the last
-    closing: Callable[[Answer], list[bytes]] = lambda _: []  # events after the last token
-    whole: Callable[[Answer, str, str], dict[str, Any]] | None = None  # of text and reasoning; None: it always streams
-    reasons: bool = False  # whether reasoning has words of its own
-
-
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's half of an API: how it reads a request and words the answer."""
+    """The server's half of an API: how the simulated endpoint reads a request and words the answer."""
 
-    body: Callable[[bytes], Body] = read_body
     texts: Callable[[Body], list[str]]  # of a request's prompt; ValueError where it has none
     template: bool = False  # whether a chat template adds to the prompt
     output_tokens: int | None = None  # of an answer where the request does not say; None: as many as there is room for
-    wording: Wording | Events
+    wording: Wording
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, PromptEncoder, Settings, one_text, prompt_texts
+from harness.dialects.body import PromptEncoder, Settings, one_text
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, usage_of
 from harness.dialects.decoder import StreamDecoder
-from harness.dialects.dialect import Answer, Dialect, Events, Server
-from harness.dialects.sse import event
+from harness.dialects.dialect import Dialect
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -42,39 +41,10 @@ def _fields(settings: Settings) -> dict[str, Any]:
     return {"n_predict": settings.output_tokens, "stream": True, "temperature": 0.0, "ignore_eos": True}
 
 
-class _Body(msgspec.Struct):
-    prompt: str | list[str | int] | None = None
-    n_predict: int | None = None
-    ignore_eos: bool = False
-    stream: bool = False
-
-
-def _body(data: bytes) -> Body:
-    body = msgspec.json.decode(data, type=_Body)
-    most = None if body.n_predict == -1 else body.n_predict
-    return Body(prompt=body.prompt, max_tokens=most, ignore_eos=body.ignore_eos, stream=body.stream)
-
-
-def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
-    counts = {"tokens_predicted": position + 1, "tokens_evaluated": answer.prompt_tokens}
-    return event({"index": 0, "content": text, "tokens": [0], "stop": False, "id_slot": 0, **counts})
-
-
-def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
-    counts = {"tokens_predicted": answer.output_tokens, "tokens_evaluated": answer.prompt_tokens}
-    ended = {"stop": True, "stop_type": "limit" if answer.finish_reason == "length" else "eos"}
-    return {"index": 0, "content": text, **ended, **counts, "timings": {"cache_n": answer.cached_tokens or 0}}
-
-
 LLAMA_CPP = Dialect(
     name="llama-cpp",
     path="/completion",
     root="",
     encoder=partial(PromptEncoder, lambda messages, tools: {"prompt": one_text(messages, tools)}, _fields),
     decoder=partial(StreamDecoder, read=_read),
-    server=Server(
-        body=_body,
-        texts=prompt_texts,
-        wording=Events(token=_token, closing=lambda answer: [event(_whole(answer, "", ""))], whole=_whole),
-    ),
 )

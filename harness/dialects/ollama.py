@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, PromptEncoder, SentMessage, Settings, Tools, message_texts
+from harness.dialects.body import PromptEncoder, Settings, Tools
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, usage_of
 from harness.dialects.decoder import StreamDecoder
-from harness.dialects.dialect import Answer, Dialect, Events, Server
-from harness.dialects.sse import NDJSON, LineParser
+from harness.dialects.dialect import Dialect
+from harness.dialects.sse import LineParser
 from harness.workload.request import Message
 
 
@@ -58,60 +58,10 @@ def _fields(settings: Settings) -> dict[str, Any]:
     return {"model": settings.model, "stream": True, "options": options}
 
 
-class _Options(msgspec.Struct, frozen=True):
-    num_predict: int | None = None
-
-
-class _Body(msgspec.Struct):
-    model: str | None = None
-    messages: list[SentMessage] | None = None
-    stream: bool = True
-    options: _Options = _Options()
-
-
-def _body(data: bytes) -> Body:
-    body = msgspec.json.decode(data, type=_Body)
-    # The simulated endpoint goes on after the end of text, as it does where a request can say so.
-    return Body(
-        model=body.model,
-        messages=body.messages,
-        max_tokens=body.options.num_predict,
-        ignore_eos=True,
-        stream=body.stream,
-    )
-
-
-def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
-    fields = {"content": "", "thinking": text} if position < answer.reasoning_tokens else {"content": text}
-    line = {"model": answer.model, "created_at": _DATE, "message": {"role": "assistant", **fields}, "done": False}
-    return msgspec.json.encode(line) + b"\n"
-
-
-def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text} | ({"thinking": reasoning} if reasoning else {})
-    counts = {"prompt_eval_count": answer.prompt_tokens, "eval_count": answer.output_tokens}
-    ended = {"done": True, "done_reason": answer.finish_reason}
-    return {"model": answer.model, "created_at": _DATE, "message": message, **ended, **counts}
-
-
-_DATE = "1970-01-01T00:00:00Z"
-
 OLLAMA = Dialect(
     name="ollama",
     path="/api/chat",
     root="",
     encoder=partial(PromptEncoder, _prompt, _fields),
     decoder=partial(StreamDecoder, read=_read, events=LineParser),
-    server=Server(
-        body=_body,
-        texts=message_texts,
-        template=True,
-        wording=Events(
-            media=NDJSON,
-            token=_token,
-            closing=lambda answer: [msgspec.json.encode(_whole(answer, "", "")) + b"\n"],
-            whole=_whole,
-            reasons=True,
-        ),
-    ),
 )

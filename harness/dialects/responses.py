@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, PromptEncoder, SentMessage, Settings, Tools, calls, message_texts
+from harness.dialects.body import PromptEncoder, Settings, Tools, calls
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, OutputDetails, PromptDetails, Usage
 from harness.dialects.decoder import StreamDecoder
-from harness.dialects.dialect import Answer, Dialect, Events, Server
+from harness.dialects.dialect import Dialect
 from harness.dialects.document import DocumentParser
-from harness.dialects.sse import event
 from harness.workload.request import Message
 
 _ANSWERS = {
@@ -138,83 +137,10 @@ def _fields(settings: Settings) -> dict[str, Any]:
     return fields | {"temperature": 0.0, "ignore_eos": True}  # the last: of servers that speak it, not of the API
 
 
-class _Body(msgspec.Struct):
-    model: str | None = None
-    input: str | list[SentMessage] | None = None
-    max_output_tokens: int | None = None
-    ignore_eos: bool | None = None
-    stream: bool = False
-
-
-def _body(data: bytes) -> Body:
-    body = msgspec.json.decode(data, type=_Body)
-    messages = [SentMessage("user", body.input)] if isinstance(body.input, str) else body.input
-    return Body(
-        model=body.model,
-        messages=messages,
-        max_tokens=body.max_output_tokens,
-        ignore_eos=body.ignore_eos,
-        stream=body.stream,
-    )
-
-
-def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
-    limited = answer.finish_reason == "length"
-    thought = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": reasoning}]}] if reasoning else []
-    return {
-        "id": answer.id,
-        "object": "response",
-        "created_at": answer.created,
-        "model": answer.model,
-        "status": "incomplete" if limited else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if limited else None,
-        "error": None,
-        "output": [
-            *thought,
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
-        ],
-        "usage": {
-            "input_tokens": answer.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": answer.cached_tokens or 0},
-            "output_tokens": answer.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
-            "total_tokens": answer.prompt_tokens + answer.output_tokens,
-        },
-    }
-
-
-def _opening(answer: Answer) -> list[bytes]:
-    begun = {"id": answer.id, "object": "response", "model": answer.model, "status": "in_progress", "error": None}
-    names, added = ("response.created", "response.in_progress"), "response.output_item.added"
-    item = {"type": "message", "role": "assistant", "content": []}
-    return [
-        *(event({"type": name, "response": begun}, name) for name in names),
-        event({"type": added, "output_index": 0, "item": item}, added),
-    ]
-
-
-def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
-    kind = "reasoning_text" if position < answer.reasoning_tokens else "output_text"
-    name = f"response.{kind}.delta"
-    return event({"type": name, "item_id": answer.id, "output_index": 0, "content_index": 0, "delta": text}, name)
-
-
-def _closing(answer: Answer) -> list[bytes]:
-    response = _whole(answer, "", "")
-    name = f"response.{response['status']}"
-    return [event({"type": name, "response": response}, name)]
-
-
 RESPONSES = Dialect(
     name="responses",
     path="/responses",
     encoder=partial(PromptEncoder, _prompt, _fields),
     decoder=partial(StreamDecoder, read=_read),
     whole=partial(StreamDecoder, read=_read_whole, events=DocumentParser),
-    server=Server(
-        body=_body,
-        texts=message_texts,
-        template=True,
-        wording=Events(opening=_opening, token=_token, closing=_closing, whole=_whole, reasons=True),
-    ),
 )

@@ -132,15 +132,6 @@ class EventParser:
             self._cut_off = True
 
 
-def event(data: object, name: str = "") -> bytes:
-    """Return the bytes of an event, as a server writes it.
-
-    >>> event({"a": 1}, "delta")
-    b'event: delta\\ndata: {"a":1}\\n\\n'
-    """
-    return (f"event: {name}\n".encode() if name else b"") + b"data: " + msgspec.json.encode(data) + b"\n\n"
-
-
 def _is_object(line: bytes) -> bool:
     """Return whether a line has data that is a whole JSON object."""
     data = line.removeprefix(b"data:").strip()

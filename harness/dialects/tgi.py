@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, PromptEncoder, Settings, one_text, prompt_texts
+from harness.dialects.body import PromptEncoder, Settings, one_text
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, usage_of
 from harness.dialects.decoder import StreamDecoder
-from harness.dialects.dialect import Answer, Dialect, Events, Server
-from harness.dialects.sse import event
+from harness.dialects.dialect import Dialect
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -53,36 +52,10 @@ def _fields(settings: Settings) -> dict[str, Any]:
     return {"parameters": {"max_new_tokens": settings.output_tokens, "do_sample": False, "details": True}}
 
 
-class _Parameters(msgspec.Struct, frozen=True):
-    max_new_tokens: int | None = None
-
-
-class _Body(msgspec.Struct):
-    inputs: str = ""
-    parameters: _Parameters = _Parameters()
-
-
-def _body(data: bytes) -> Body:
-    body = msgspec.json.decode(data, type=_Body)
-    # The simulated endpoint goes on after the end of text, as it does where a request can say so.
-    return Body(prompt=body.inputs, max_tokens=body.parameters.max_new_tokens, ignore_eos=True, stream=True)
-
-
-def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
-    details = None
-    if last:
-        reason = "length" if answer.finish_reason == "length" else "eos_token"
-        details = {"finish_reason": reason, "generated_tokens": position + 1, "input_length": answer.prompt_tokens}
-    token = {"id": 0, "text": text, "logprob": 0.0, "special": False}
-    whole = text if last else None  # a real server repeats the whole text here
-    return event({"index": position + 1, "token": token, "generated_text": whole, "details": details})
-
-
 TGI = Dialect(
     name="tgi",
     path="/generate_stream",
     root="",
     encoder=partial(PromptEncoder, lambda messages, tools: {"inputs": one_text(messages, tools)}, _fields),
     decoder=partial(StreamDecoder, read=_read),
-    server=Server(body=_body, texts=prompt_texts, output_tokens=100, wording=Events(token=_token)),
 )

@@ -1,6 +1,6 @@
 """What the endpoint reads and writes: bodies in, an answer's bytes out. No sockets, no clock.
 
-Chat and completions are written as vLLM does, and fast; every other dialect words each event itself.
+Chat and completions are written as vLLM does, and fast. No other API is simulated.
 
 Tokens here are words: a prompt has as many as its text has between blanks, behind a fixed few of the chat
 template, and an answer has one in each chunk. That makes every count exact from the outside, and a conversation that
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from harness.dialects import DIALECTS
-from harness.dialects.body import StreamOptions
-from harness.dialects.dialect import Answer, Events, Server, Wording
+from harness.dialects.body import StreamOptions, read_body
+from harness.dialects.dialect import Server
 from harness.sim.machines import Machine
 from harness.sim.profile import Profile, Reference
 from harness.workload.hit_rate import hashes
@@ -74,7 +74,7 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     """Return the request in a body posted to one of the paths in GENERATE; raises RefusalError."""
     server = GENERATE[path]
     try:
-        body = server.body(data)
+        body = read_body(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(str(error)) from None
     if body.model not in (None, profile.model_name):
@@ -103,9 +103,9 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     endless = body.ignore_eos or isinstance(profile, Reference)
     natural = limit if endless else 16 + salt % 512
     output = min(limit, natural)
-    wording = server.wording
-    reasons = wording.reasons if isinstance(wording, Events) else wording.reasoning is not None
-    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and reasons else 0
+    reasoning = 0
+    if isinstance(profile, Profile) and server.wording.reasoning is not None:
+        reasoning = profile.reasoning_tokens
     options = body.stream_options or StreamOptions()
     return Generation(
         server=server,
@@ -150,23 +150,6 @@ def _word(salt: int, position: int) -> int:
     return (salt + position * (salt | 1)) & 63
 
 
-def writer(generation: Generation, request_id: str, model: str, created: int) -> EventWriter | PlainWriter:
-    """Return what writes an answer, in the words of its dialect."""
-    wording = generation.server.wording
-    if isinstance(wording, Wording):
-        return EventWriter(generation, wording, request_id, model, created)
-    answer = Answer(
-        id=request_id,
-        model=model,
-        created=created,
-        finish_reason=generation.finish_reason,
-        prompt_tokens=generation.prompt_tokens,
-        output_tokens=generation.output_tokens,
-        reasoning_tokens=generation.reasoning_tokens,
-    )
-    return PlainWriter(wording, answer, lambda position: WORDS[_word(generation.salt, position)].decode())
-
-
 def framed(event: bytes) -> bytes:
     """Return an HTTP chunk."""
     return b"%x\r\n%s\r\n" % (len(event), event)
@@ -175,11 +158,11 @@ def framed(event: bytes) -> bytes:
 class EventWriter:
     """The bytes of one answer of chat or completions, token by token or whole."""
 
-    def __init__(self, generation: Generation, wording: Wording, request_id: str, model: str, created: int) -> None:
+    def __init__(self, generation: Generation, request_id: str, model: str, created: int) -> None:
         self.cached_tokens: int | None = None  # of the prompt, once it is known
         self._generation = generation
         self._reasoning = generation.reasoning_tokens
-        self._wording = wording
+        self._wording = generation.server.wording
         self._id = self._wording.id + request_id
         self._model, self._created = model, created
         self._stride = generation.salt | 1  # `_word`'s
@@ -305,54 +288,6 @@ class EventWriter:
         if self.cached_tokens is None:
             return usage
         return usage.replace(b"null", b'{"cached_tokens":%d}' % self.cached_tokens)
-
-
-class PlainWriter:
-    """The bytes of one answer, token by token or whole; `word` gives the text of its token at a position."""
-
-    def __init__(self, events: Events, answer: Answer, word: Callable[[int], str]) -> None:
-        self._events, self._answer, self._word = events, answer, word
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Return of the prompt, once it is known."""
-        return self._answer.cached_tokens
-
-    @cached_tokens.setter
-    def cached_tokens(self, tokens: int | None) -> None:
-        self._answer.cached_tokens = tokens
-
-    def run(self, position: int, tokens: int, finished: bool) -> bytes:
-        """Return what leaves with several tokens, the last of which may end the answer; an HTTP chunk an event."""
-        return b"".join(map(framed, self._token_events(position, tokens, finished))) + self._end(finished)
-
-    def middle(self, position: int) -> bytes:
-        """Return what leaves with a token that is neither the first nor the last."""
-        return self.run(position, 1, False)
-
-    def lump(self, position: int, tokens: int, finished: bool) -> bytes:
-        """Return the same in one HTTP chunk; what ends the answer has its own."""
-        return framed(b"".join(self._token_events(position, tokens, finished))) + self._end(finished)
-
-    def whole(self) -> bytes:
-        """Return the body of an answer that is not streamed."""
-        assert self._events.whole is not None, "its requests always stream"
-        answer = self._answer
-        reasoning = "".join(map(self._word, range(answer.reasoning_tokens)))
-        text = "".join(map(self._word, range(answer.reasoning_tokens, answer.output_tokens)))
-        return msgspec.json.encode(self._events.whole(answer, text, reasoning))
-
-    def _token_events(self, position: int, tokens: int, finished: bool) -> list[bytes]:
-        """Return the events of some tokens, behind those that open the answer."""
-        last = position + tokens - 1
-        opening = [] if position else self._events.opening(self._answer)
-        return opening + [
-            self._events.token(self._answer, at, self._word(at), finished and at == last)
-            for at in range(position, last + 1)
-        ]
-
-    def _end(self, finished: bool) -> bytes:
-        return b"".join(map(framed, self._events.closing(self._answer))) + b"0\r\n\r\n" if finished else b""
 
 
 def models(profile: Profile | Reference) -> bytes:

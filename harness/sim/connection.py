@@ -18,10 +18,9 @@ from typing import Any
 import msgspec
 
 from harness.base import __version__, files
-from harness.dialects.dialect import Events
 from harness.dialects.sse import EVENTS
 from harness.results import frames
-from harness.sim.api import EventWriter, Generation, PlainWriter, RefusalError, bad_request
+from harness.sim.api import EventWriter, Generation, RefusalError, bad_request
 from harness.sim.profile import Profile, Reference
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
@@ -43,14 +42,14 @@ class Job:
     """A request that is being answered."""
 
     __slots__ = ("connection", "generation", "id", "name", "received", "stream", "tokens", "writer", "writes")
-    stream: EventWriter | PlainWriter  # the writer of an answer that is generated
+    stream: EventWriter  # the writer of an answer that is generated
 
     def __init__(
         self,
         id: int,
         name: str,
         generation: Generation | Encoding,
-        writer: EventWriter | PlainWriter | AnswerWriter,
+        writer: EventWriter | AnswerWriter,
         connection: ClientConnection,
     ) -> None:
         self.id = id  # in the machine
@@ -121,14 +120,10 @@ class RequestHead:
         return int(length)
 
 
-def stream_head(generation: Generation) -> bytes:
-    """Return the head of a streamed response."""
-    wording = generation.server.wording
-    media = wording.media if isinstance(wording, Events) else EVENTS
-    return b"HTTP/1.1 200 OK\r\n%scontent-type: %s; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n" % (
-        _SERVER,
-        media.encode(),
-    )
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\n%scontent-type: %s; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n" % (
+    _SERVER,
+    EVENTS.encode(),
+)
 
 
 def response_head(status: int, kind: bytes, length: int, *, closes: bool) -> bytes:

@@ -24,18 +24,17 @@ from harness.sim.api import (
     Counts,
     EventWriter,
     Generation,
-    PlainWriter,
     RefusalError,
     corrupted,
     metrics,
     models,
     read,
-    writer,
 )
 from harness.sim.connection import (
     BODY_LIMIT,
     ENCODE,
     HEAD_LIMIT,
+    STREAM_HEAD,
     AnswerWriter,
     ClientConnection,
     Encoding,
@@ -47,7 +46,6 @@ from harness.sim.connection import (
     read_texts,
     reset,
     response_head,
-    stream_head,
 )
 from harness.sim.machines import Flood, Pacer, machine_of
 from harness.sim.profile import Outages, Profile, Reference, StreamPace
@@ -282,9 +280,8 @@ class Endpoint:
             raise RefusalError(404, "NotFoundError", f"there is no {head.path} here")
         if head.method != ("POST" if head.path in _POSTED else "GET"):
             raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
-        key = self.profile.api_key
-        sent = (head.fields.get("authorization"), f"Bearer {head.fields.get('x-api-key')}")
-        if (head.path.startswith("/v1/") or head.path in GENERATE) and key and f"Bearer {key}" not in sent:
+        key, sent = self.profile.api_key, head.fields.get("authorization")
+        if head.path.startswith("/v1/") and key and sent != f"Bearer {key}":
             raise RefusalError(401, "AuthenticationError", "this endpoint needs its API key")
         if head.path == "/health":
             self._answer(connection, 200, b"")
@@ -305,12 +302,12 @@ class Endpoint:
         self._issued += 1
         name, created = head.fields.get("x-request-id") or f"sim-{self._issued}", int(time.time())
         texts: tuple[int, ...] = ()
-        answer: EventWriter | PlainWriter | AnswerWriter
+        answer: EventWriter | AnswerWriter
         if isinstance(generation, Encoding):
             answer, texts = AnswerWriter(generation, name, self.profile, created), generation.texts
         else:
             generation = corrupted(generation, self.profile, self._issued, len(self._jobs) + 1)
-            answer = writer(generation, name, self.profile.model_name, created)
+            answer = EventWriter(generation, name, self.profile.model_name, created)
         job = Job(self._issued, name, generation, answer, connection)
         request = SimulatedRequest(
             job.id,
@@ -327,7 +324,7 @@ class Endpoint:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
         if isinstance(generation, Generation) and generation.stream:
-            self._send(connection, stream_head(generation))  # at once, however long the queue is
+            self._send(connection, STREAM_HEAD)  # at once, however long the queue is
 
     def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:
         connection.closing = close

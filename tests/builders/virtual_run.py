@@ -42,8 +42,8 @@ from harness.run.launch.endpoint import Alone, Endpoint, Prompts
 from harness.run.launch.unloaded import Reply
 from harness.run.levels import Levels
 from harness.run.resume import Earlier, RampInputs
-from harness.sim.api import CHAT_OVERHEAD, Generation, RefusalError, corrupted, read, writer
-from harness.sim.connection import Entry, response_head, stream_head
+from harness.sim.api import CHAT_OVERHEAD, EventWriter, Generation, RefusalError, corrupted, read
+from harness.sim.connection import STREAM_HEAD, Entry, response_head
 from harness.sim.machines import Replicas
 from harness.sim.profile import Profile
 from harness.spec import reading, ready
@@ -94,7 +94,7 @@ class Server:
         else:
             generation = corrupted(generation, self.profile, number, len(self._jobs) + 1)
             job = self._jobs[number] = _Job(number, exchange, generation, self.profile.model_name, wire)
-            wire.receive(exchange, stream_head(generation))
+            wire.receive(exchange, STREAM_HEAD)
             self.machine.submit(job.request)
             if not self._busy:
                 self._begin()
@@ -143,7 +143,7 @@ class _Job:
 
     def __init__(self, number: int, exchange: Exchange, generation: Generation, model: str, wire: _Wire) -> None:
         self.exchange, self.wire = exchange, wire
-        self.writer = writer(generation, exchange.request_id, model, 0)
+        self.writer = EventWriter(generation, exchange.request_id, model, 0)
         self.writes = array("q")
         self.request = SimulatedRequest(
             number,

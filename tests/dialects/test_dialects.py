@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from harness.dialects import DIALECTS, refusals
-from harness.dialects.dialect import Answer, Events, Server, Unit, Wording
+from harness.dialects.body import read_body
+from harness.dialects.dialect import Server, Unit
 from harness.workload.request import Message, Request
 
 SERVED = [name for name, dialect in DIALECTS.items() if dialect.server is not None]
@@ -22,21 +23,35 @@ def server(api: str) -> Server:
     return found
 
 
-ANSWER = Answer(
-    id="x", model="m", created=0, finish_reason="length", prompt_tokens=7, output_tokens=2, reasoning_tokens=0,
-    cached_tokens=4,
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("api", SERVED)
 def test_a_server_reads_the_prompt_and_the_length_that_a_client_wrote(api: str) -> None:
     dialect, reads = DIALECTS[api], server(api)
-    body = reads.body(dialect.encoder("m").encode(ASKED))
+    body = read_body(dialect.encoder("m").encode(ASKED))
     assert reads.texts(body) == [ASKED.prompt]
-    assert (body.max_tokens, body.ignore_eos, body.stream) == (9, True, True)
-    assert body.model == (None if dialect.root == "" and api != "ollama" else "m"), "a server of one model is not asked"
-    if dialect.whole is not None:
-        assert not reads.body(dialect.encoder("m", stream=False).encode(ASKED)).stream
+    assert (body.model, body.max_tokens, body.ignore_eos, body.stream) == ("m", 9, True, True)
+    assert not read_body(dialect.encoder("m", stream=False).encode(ASKED)).stream
+
+
+@pytest.mark.parametrize(
+    ("api", "prompt", "rest"),
+    [
+        ("responses", ("input", 0, "content"), {"model": "m", "max_output_tokens": 9, "stream": True}),
+        ("anthropic", ("messages", 0, "content"), {"model": "m", "max_tokens": 9, "stream": True}),
+        ("ollama", ("messages", 0, "content"), {"model": "m", "stream": True,
+                                                "options": {"num_predict": 9, "temperature": 0.0}}),
+        ("llama-cpp", ("prompt",), {"n_predict": 9, "stream": True, "ignore_eos": True}),
+        ("tgi", ("inputs",), {"parameters": {"max_new_tokens": 9, "do_sample": False, "details": True}}),
+    ],
+)  # fmt: skip
+def test_every_api_has_its_own_place_for_the_prompt_and_the_length(
+    api: str, prompt: tuple[str | int, ...], rest: dict[str, Any]
+) -> None:
+    body = json.loads(DIALECTS[api].encoder("m").encode(ASKED))
+    found = body
+    for step in prompt:
+        found = found[step]
+    assert found == ASKED.prompt
+    assert {name: body[name] for name in rest} == rest
 
 
 @pytest.mark.parametrize("api", SERVED)
@@ -44,46 +59,19 @@ def test_a_client_decodes_the_events_that_a_server_words(api: str) -> None:
     dialect, wording = DIALECTS[api], server(api).wording
     decoder = dialect.decoder(keep_text=True)
     for i, text in enumerate((" a", " b")):
-        if isinstance(wording, Wording):
-            token, finish = wording.token % text.encode(), b'"length"' if i else b"null"
-            decoder.feed(b'data: {"choices":[{"index":0,%s,"finish_reason":%s}]}\n\n' % (token, finish), i + 1)
-        else:
-            events = [] if i else wording.opening(ANSWER)
-            events += [wording.token(ANSWER, i, text, i == 1), *(wording.closing(ANSWER) if i else ())]
-            decoder.feed(b"".join(events), i + 1)
+        token, finish = wording.token % text.encode(), b'"length"' if i else b"null"
+        decoder.feed(b'data: {"choices":[{"index":0,%s,"finish_reason":%s}]}\n\n' % (token, finish), i + 1)
     response = decoder.end(3)
     assert (response.error, response.text, list(response.arrivals)) == ("", " a b", [1, 2])
     assert (response.output_tokens, dialect.unit) == (2, Unit.OUTPUT_TOKENS)
 
 
-@pytest.mark.parametrize("api", [name for name in SERVED if isinstance(server(name).wording, Events)])
-def test_a_client_reads_usage_reason_and_reasoning_as_a_server_words_them(api: str) -> None:
-    wording = server(api).wording
-    assert isinstance(wording, Events)
-    answer = msgspec.structs.replace(ANSWER, reasoning_tokens=1 if wording.reasons else 0)
-    decoder = DIALECTS[api].decoder(keep_text=True)
-    events = wording.opening(answer)
-    events += [wording.token(answer, i, f" {i}", i == 1) for i in range(2)] + wording.closing(answer)
-    for i, event in enumerate(events):
-        decoder.feed(event, i + 1)
-    response = decoder.end(99)
-    counts = (response.input_tokens, response.output_tokens, list(response.tokens), response.error)
-    assert counts == (7, 2, [1, 1], "")
-    assert response.text == (" 1" if wording.reasons else " 0 1")
-    assert response.finish_reason in ("length", "limit", "max_tokens", "max_output_tokens")
-    assert response.cached_tokens == (None if api in ("tgi", "ollama") else 4), "these two have no words for it"
-
-
-@pytest.mark.parametrize("api", [name for name in SERVED if DIALECTS[name].whole is not None])
+@pytest.mark.parametrize("api", SERVED)
 def test_a_client_reads_an_answer_that_did_not_stream(api: str) -> None:
-    wording, whole = server(api).wording, DIALECTS[api].whole
+    whole = DIALECTS[api].whole
     assert whole is not None
-    usage = {"prompt_tokens": 7, "completion_tokens": 2}
-    if isinstance(wording, Wording):
-        body = {"choices": [wording.choice(" a b", "") | {"finish_reason": "length"}], "usage": usage}
-    else:
-        assert wording.whole is not None
-        body = wording.whole(ANSWER, " a b", "")
+    choice = server(api).wording.choice(" a b", "") | {"finish_reason": "length"}
+    body = {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
     decoder = whole(keep_text=True)
     decoder.feed(msgspec.json.encode(body), 1)
     response = decoder.end(2)
@@ -174,7 +162,7 @@ def test_a_completion_s_messages_are_one_text_behind_the_tools() -> None:
     assert (json.loads(tools), rest) == ([TOOL], 'be "short"\n\n time\n\nü\n\n b')
 
 
-@pytest.mark.parametrize("api", SERVED)
+@pytest.mark.parametrize("api", ["chat", "completions", "responses", "anthropic", "ollama", "llama-cpp", "tgi"])
 def test_one_message_of_a_user_asks_what_a_plain_prompt_asks(api: str) -> None:
     encoder = DIALECTS[api].encoder("m", extra={"top_p": 0.5})
     one = msgspec.structs.replace(ASKED, prompt=(Message("user", str(ASKED.prompt)),))
@@ -183,7 +171,7 @@ def test_one_message_of_a_user_asks_what_a_plain_prompt_asks(api: str) -> None:
 
 @pytest.mark.parametrize("api", SERVED)
 def test_a_server_reads_every_message_that_a_client_wrote(api: str) -> None:
-    body = server(api).body(DIALECTS[api].encoder("m").encode(SAID))
+    body = read_body(DIALECTS[api].encoder("m").encode(SAID))
     assert "\n\n".join(server(api).texts(body)) == 'be "short"\n\n time\n\nü\n\n b'
 
 
@@ -209,7 +197,7 @@ def test_images_stand_behind_the_text_of_the_last_message() -> None:
         ],
     }
     read = server("chat")
-    assert " ".join(read.texts(read.body(msgspec.json.encode(body)))).split() == ["be", '"short"', "time", "ü", "b"]
+    assert " ".join(read.texts(read_body(msgspec.json.encode(body)))).split() == ["be", '"short"', "time", "ü", "b"]
 
 
 def test_tools_may_stand_before_a_plain_prompt() -> None:

@@ -241,7 +241,7 @@ def test_a_prompt_may_be_token_ids_and_content_may_come_in_parts():
 )
 def test_every_chunk_is_framed_to_the_byte_whatever_the_request_id(path, options):
     generation = read(path, json.dumps(asking(5, 70, path=path, stream=True, stream_options=options)).encode(), LLAMA)
-    writer = EventWriter(generation, generation.server.wording, 'a "quoted" id about ä', "llama-3.1-8b", 1)
+    writer = EventWriter(generation, 'a "quoted" id about ä', "llama-3.1-8b", 1)
     data, seen = b"".join(writer.chunk(each, each == 69) for each in range(70)), b""
     while data:
         size, _, data = data.partition(b"\r\n")
@@ -259,7 +259,7 @@ def test_every_chunk_is_framed_to_the_byte_whatever_the_request_id(path, options
 @pytest.mark.parametrize("burst", [1, 2, 63, 64, 65, 200])
 def test_tokens_that_leave_together_are_the_bytes_of_each_alone(burst, options):
     generation = read(CHAT, json.dumps(asking(5, 333, stream=True, stream_options=options)).encode(), LLAMA)
-    writer = EventWriter(generation, generation.server.wording, "id", "llama-3.1-8b", 1)
+    writer = EventWriter(generation, "id", "llama-3.1-8b", 1)
     alone = b"".join(writer.chunk(each, each == 332) for each in range(333))
     starts = range(0, 333, burst)
     together = b"".join(writer.run(at, min(burst, 333 - at), at + burst >= 333) for at in starts)
