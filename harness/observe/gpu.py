@@ -1,23 +1,18 @@
-"""What this machine's GPUs do while load runs: facts once, figures about once a second.
+"""What this machine's NVIDIA GPUs do while load runs: facts once, figures about once a second.
 
-NVIDIA's are read by NVML, the driver's own library. A GPU that vanishes keeps what was read of it. AMD's are read by
-AMD SMI, which comes with ROCm as the Python package amdsmi; names and units are those of its py-interface of ROCm
-6.3. A figure that a card does not publish is left out, and a machine without a driver has no GPUs here. Which GPUs
-serve is not known: `analysis.telemetry` counts those that were busy. Left out: other makers' cards, single processes,
-and the traffic on NVLink and PCIe.
+They are read by NVML, the driver's own library. A figure that a card does not publish is left out, a GPU that vanishes
+keeps what was read of it, and a machine without a driver has no GPUs here. Which GPUs serve is not known:
+`analysis.telemetry` counts those that were busy. Left out: other makers' cards, single processes, and the traffic on
+NVLink and PCIe.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import msgspec
 
 from harness.data.machines import Card
 from harness.data.record import Sample
@@ -25,35 +20,21 @@ from harness.data.record import Sample
 EVERY_S = 1.0  # between two samples; NVML's own power figure is a mean over a second from Ampere on
 
 
-class _Driver(msgspec.Struct, frozen=True, kw_only=True):
-    """A maker's library: how it is opened, and how what it knows of a GPU is read, by the GPU's handle."""
-
-    open: Callable[[], object]
-    close: Callable[[], object]
-    handles: Callable[[], dict[str, Any]]  # of the visible GPUs, by the names that their samples get
-    ways: Callable[[Any], dict[str, list[Callable[[], float | None]]]]  # to read each metric, in base units
-    card: Callable[[str, Any], Card]
-    error: type[Exception]  # of any call
-    lacking: tuple[type[Exception], ...]  # of a figure that the card or the driver does not have
-    gone: tuple[type[Exception], ...] = ()  # of a card that can no longer be read
-
-
 class Gpus:
     """The visible GPUs of this machine, opened for reading.
 
-    A library usually takes microseconds, but it calls the driver, which can hang with its card: open and read in a
-    thread (these calls release the GIL), one call at a time.
+    NVML usually takes microseconds, but it calls the driver, which can hang with its card: open and read in a thread
+    (these calls release the GIL), one call at a time.
     """
 
-    def __init__(self, driver: _Driver, handles: Mapping[str, Any]) -> None:
-        self._driver = driver
+    def __init__(self, nvml: Any, handles: Mapping[str, Any]) -> None:
+        self._nvml = nvml
         self._handles = handles
-        # Of each GPU and metric the ways to read it that are left; a way that the card or driver lacks is tried once.
-        self._ways = {name: driver.ways(handle) for name, handle in handles.items()}
+        self._ways = {name: _ways(nvml, handle) for name, handle in handles.items()}
 
     def facts(self) -> list[Card]:
         """Return the manifest's facts of each GPU."""
-        return [self._driver.card(name, handle) for name, handle in self._handles.items()]
+        return [_card(self._nvml, name, handle) for name, handle in self._handles.items()]
 
     def samples(self, time_s: float) -> list[Sample]:
         """Return every figure that can be read now, as '0/power_w' and so on: the GPU's index, then the metric.
@@ -62,55 +43,26 @@ class Gpus:
         """
         return [
             Sample(time_s, "gpu", f"{name}/{metric}", float(value))
-            for name in list(self._ways)
-            for metric, value in self._read(name)
+            for name, metrics in self._ways.items()
+            for metric, ways in metrics.items()
+            if (value := self._first(ways)) is not None
         ]
 
-    def _read(self, name: str) -> Iterator[tuple[str, float]]:
-        for metric, ways in self._ways[name].items():
-            while ways:
-                try:
-                    value = ways[0]()
-                except self._driver.lacking:
-                    ways.pop(0)
-                except self._driver.gone:
-                    del self._ways[name]
-                    return
-                except self._driver.error:  # not this time
-                    break
-                else:
-                    if value is not None:
-                        yield metric, value
-                    break
+    def _first(self, ways: list[Callable[[], float]]) -> float | None:
+        """Return a figure by the first of its ways that reads it; None where none does."""
+        for way in ways:
+            with contextlib.suppress(self._nvml.NVMLError):
+                return way()
+        return None
 
     def close(self) -> None:
         """Release the library; once. Nothing can be read afterwards."""
         self._ways.clear()
-        with contextlib.suppress(self._driver.error):  # the driver went first
-            self._driver.close()
+        with contextlib.suppress(self._nvml.NVMLError):  # the driver went first
+            self._nvml.nvmlShutdown()
 
 
-def opened() -> Gpus | None:
-    """Open NVIDIA's GPUs by NVML, else AMD's by AMD SMI; None where there are none."""
-    return nvidia() or amd()
-
-
-def _opened(driver: _Driver) -> Gpus | None:
-    """Open the GPUs of one maker; None where there is no library, no driver or no visible GPU."""
-    try:
-        driver.open()
-    except driver.error:
-        return None
-    handles: dict[str, Any] = {}
-    with contextlib.suppress(driver.error):
-        handles = driver.handles()
-    if not handles:
-        driver.close()
-        return None
-    return Gpus(driver, handles)
-
-
-def nvidia(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
+def opened(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
     """Open the GPUs that CUDA_VISIBLE_DEVICES leaves, all without it; None where there is no driver or no GPU.
 
     `nvml` is the module pynvml or what replaces it.
@@ -125,28 +77,17 @@ def nvidia(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | 
         import pynvml
 
         nvml = pynvml
-    return _opened(
-        _Driver(
-            open=nvml.nvmlInit,
-            close=nvml.nvmlShutdown,
-            handles=lambda: _handles(nvml, environ.get("CUDA_VISIBLE_DEVICES")),
-            ways=functools.partial(_ways, nvml),
-            card=functools.partial(_card, nvml),
-            error=nvml.NVMLError,
-            lacking=(
-                nvml.NVMLError_NotSupported,
-                nvml.NVMLError_FunctionNotFound,
-                nvml.NVMLError_NoPermission,
-                nvml.NVMLError_InvalidArgument,  # what some drivers return for a MIG slice without such a figure
-            ),
-            gone=(
-                nvml.NVMLError_GpuIsLost,
-                nvml.NVMLError_ResetRequired,
-                nvml.NVMLError_DriverNotLoaded,
-                nvml.NVMLError_Uninitialized,  # closed meanwhile
-            ),
-        )
-    )
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    handles: dict[str, Any] = {}
+    with contextlib.suppress(nvml.NVMLError):
+        handles = _handles(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
+    if not handles:
+        nvml.nvmlShutdown()
+        return None
+    return Gpus(nvml, handles)
 
 
 def visible(setting: str | None, uuids: Mapping[int, str]) -> list[int | str]:
@@ -198,7 +139,7 @@ def _handles(nvml: Any, setting: str | None) -> dict[str, Any]:
     return found
 
 
-def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float | None]]]:
+def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
     """Return how each metric of a GPU is read; where drivers differ in a function's name, by each of them."""
     return {
         "utilization": [lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100],
@@ -259,108 +200,3 @@ def _nvlinks(nvml: Any, handle: Any) -> int | None:
         except nvml.NVMLError:  # past the last one
             break
     return sum(states) if states else None
-
-
-_VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-# What holds the clock down, as the bits that NVML has for it: the power limit, heat, and the board's own brake.
-_VIOLATIONS = {
-    "active_ppt_pwr": 0x04,
-    "active_socket_thrm": 0x40,
-    "active_vr_thrm": 0x40,
-    "active_hbm_thrm": 0x40,
-    "active_prochot_thrm": 0x80,
-}
-
-
-def amd(smi: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
-    """Open the GPUs that ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES leaves; None where there is no library or no GPU.
-
-    `smi` is the module amdsmi or what replaces it.
-    """
-    if smi is None:
-        if importlib.util.find_spec("amdsmi") is None:
-            return None
-        try:
-            import amdsmi
-        except (ImportError, OSError):  # the package is there and its library is not
-            return None
-        smi = amdsmi
-    return _opened(
-        _Driver(
-            open=smi.amdsmi_init,
-            close=smi.amdsmi_shut_down,
-            handles=lambda: _amd_handles(smi, environ),
-            ways=functools.partial(_amd_ways, smi),
-            card=functools.partial(_amd_card, smi),
-            error=smi.AmdSmiException,
-            lacking=(smi.AmdSmiException, KeyError),
-        )
-    )
-
-
-def _amd_handles(smi: Any, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the handles of the visible GPUs, by the name that their samples get."""
-    handles = smi.amdsmi_get_processor_handles()
-    uuids = {index: smi.amdsmi_get_gpu_device_uuid(handle) for index, handle in enumerate(handles)}
-    setting = next((environ[name] for name in _VISIBLE if name in environ), None)
-    return {str(index): handles[index] for index in visible(setting, uuids) if isinstance(index, int)}
-
-
-def _number(value: Any, scale: float = 1.0) -> float | None:
-    """Return a figure in base units; None for "N/A"."""
-    return float(value) * scale if isinstance(value, int | float) else None
-
-
-def _amd_ways(smi: Any, handle: Any) -> dict[str, list[Callable[[], float | None]]]:
-    """Return how each metric of a GPU is read."""
-
-    def power() -> float | None:
-        """Of the cards some have a mean, others the present figure."""
-        info = smi.amdsmi_get_power_info(handle)
-        return _number(info["current_socket_power"]) or _number(info["average_socket_power"])
-
-    def energy() -> float | None:
-        """The counter's unit is its resolution, in microjoules."""
-        info = smi.amdsmi_get_energy_count(handle)
-        return _number(info["energy_accumulator"], info["counter_resolution"] * 1e-6)
-
-    def throttled() -> float:
-        status = smi.amdsmi_get_violation_status(handle)
-        bits = 0
-        for name, bit in _VIOLATIONS.items():
-            bits |= bit if status.get(name) is True else 0
-        return float(bits)
-
-    def clock(kind: Any) -> float | None:
-        return _number(smi.amdsmi_get_clock_info(handle, kind)["clk"], 1e6)
-
-    hotspot, current = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-    return {
-        "utilization": [lambda: _number(smi.amdsmi_get_gpu_activity(handle)["gfx_activity"], 1e-2)],
-        "memory_used_bytes": [lambda: _number(smi.amdsmi_get_gpu_vram_usage(handle)["vram_used"], 2.0**20)],
-        "power_w": [power],
-        "energy_j": [energy],
-        "sm_clock_hz": [lambda: clock(smi.AmdSmiClkType.GFX)],
-        "memory_clock_hz": [lambda: clock(smi.AmdSmiClkType.MEM)],
-        "temperature_c": [lambda: _number(smi.amdsmi_get_temp_metric(handle, hotspot, current))],
-        "throttle_reasons": [throttled],
-    }
-
-
-def _amd_card(smi: Any, index: str, handle: Any) -> Card:
-    def query(function: Callable[..., Any], field: str) -> Any:
-        try:
-            value = function(handle)[field]
-        except (smi.AmdSmiException, KeyError):
-            return None
-        return None if value == "N/A" else value
-
-    uuid = smi.amdsmi_get_gpu_device_uuid(handle)
-    return Card(
-        index=index,
-        name=query(smi.amdsmi_get_gpu_asic_info, "market_name"),
-        id=hashlib.sha256(uuid.encode()).hexdigest()[:12],
-        memory_bytes=_number(query(smi.amdsmi_get_gpu_vram_usage, "vram_total"), 2.0**20),
-        driver=query(smi.amdsmi_get_gpu_driver_info, "driver_version"),
-        power_limit_w=_number(query(smi.amdsmi_get_power_info, "power_limit")),
-    )

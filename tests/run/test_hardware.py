@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 from harness.cli import cli
 from harness.data.machines import Card
-from harness.observe.gpu import Gpus, nvidia
+from harness.observe import gpu
+from harness.observe.gpu import Gpus
 from harness.run import experiment, prediction
 from harness.sim.process import running
 from harness.sim.profile import profile
@@ -85,7 +86,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def open_(*cards: dict[str, Any]) -> Gpus:
         monkeypatch.setattr(pynvml, "nvmlLib", Driver(*cards))
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-        gpus = nvidia(pynvml, {})
+        gpus = gpu.opened(pynvml, {})
         assert gpus is not None
         found.append(gpus)
         return gpus

@@ -161,7 +161,7 @@ def _printed(words: Sequence[str], env: dict[str, str] | None = None) -> str:
 
 def _gpu_memory() -> dict[str, float]:
     """Return the bytes in use on each GPU of this machine; none where there is no driver."""
-    gpus = gpu.nvidia()
+    gpus = gpu.opened()
     if gpus is None:
         return {}
     try:
