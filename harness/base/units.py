@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from harness.base.errors import HarnessError, nearest
@@ -37,8 +36,7 @@ _ELSEWHERE = {  # names of limits in vLLM and AIPerf, whose inter-token latency 
 BEYOND = 1e15  # seconds, tokens, requests: nothing that can be measured has so many
 _MOST_CPUS = 65_536  # of any machine
 _LEAST_SD = 1e-6  # tokens: less is none
-_LENGTHS = "512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'"
-_AS_LENGTHS = f"write it like {_LENGTHS}"
+_AS_LENGTHS = "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'"
 N = TypeVar("N", int, float)
 
 
@@ -90,11 +88,9 @@ def share(text: str, place: str = "") -> float:
     >>> share("30%"), share("0.3"), share("43 %")
     (0.3, 0.3, 0.43)
     """
-    body, percent, rest = text.partition("%")
+    body = text.strip().removesuffix("%")
     value = _scaled(body, {"": 1.0}, "a share", place, "'30%' or '0.3'")
-    if rest.strip():
-        raise HarnessError(f"{text[:40]!r} is not a share", place=place, way_out="write it like '30%' or '0.3'")
-    return value / 100 if percent else value
+    return value / 100 if "%" in text else value
 
 
 def portion(text: str, place: str = "") -> float:
@@ -132,86 +128,71 @@ def lengths(text: str | int, place: str = "") -> dict[str, Any]:
     {'kind': 'normal', 'nominal': 512.0, 'sd': 64.0, 'low': 16, 'high': 1000}
     """
     body, bounded, bounds = str(text).replace("+-", "±").partition(" in ")
-    made: dict[str, Any]
-    if "±" in body:
-        made = {"kind": "normal"} | _mean_and_sd(body, "±", place)
-    elif "(" in body:
-        name, _, inside = body.strip().partition("(")
-        if name != "lognormal":
-            raise HarnessError(f"unknown distribution {name!r}", place=place, way_out=nearest(name, ["lognormal"]))
-        if not inside.endswith(")"):
-            raise HarnessError(f"{body!r} does not end with ')'", place=place, way_out=_AS_LENGTHS)
-        made = {"kind": "lognormal"} | _mean_and_sd(inside[:-1], ",", place)
-    elif bounded:
-        raise HarnessError(f"{body!r} has no standard deviation to bound", place=place, way_out=_AS_LENGTHS)
-    elif ".." in body:
-        made = {"kind": "range"} | _range(body, place)
-    elif ":" in body:
-        made = {"kind": "empirical"} | _weighted(body, place)
-    else:
-        _scaled(body, _COUNTS, "a length", place, _LENGTHS)
-        made = {"kind": "fixed", "tokens": _length(body, place)}
-    if bounded:
-        made |= _range(bounds, place)
-        if not made["low"] <= made["nominal"] <= made["high"]:
-            fact = f"the mean {made['nominal']:g} is not within {bounds.strip()}"
-            raise HarnessError(fact, place=place, way_out="give bounds that hold the mean")
+    try:
+        made = _distribution(body.strip())
+        if bounded:
+            made |= _range(bounds)
+            if not made["low"] <= made.get("nominal", 0) <= made["high"]:
+                raise ValueError(f"only a mean has bounds, and it is within {bounds.strip()}")
+    except ValueError as error:
+        raise HarnessError(f"{text!r} is not a length: {error}", place=place, way_out=_AS_LENGTHS) from None
     return made
 
 
-def _mean_and_sd(text: str, mark: str, place: str) -> dict[str, float]:
-    """Return a mean and a standard deviation, apart by a mark."""
-    mean, _, sd = text.partition(mark)
-    for part, name in ((mean, "mean"), (sd, "standard deviation")):
-        if not part.strip():
-            raise HarnessError(f"{text!r} has no {name}", place=place, way_out=_AS_LENGTHS)
-    nominal, deviation = (_scaled(part, _COUNTS, "a number of tokens", place, "'512±64'") for part in (mean, sd))
-    if nominal < 1:
-        raise HarnessError(f"a mean of {nominal:g} tokens is below 1", place=place, way_out="give 1 or more")
-    if deviation < _LEAST_SD:
-        raise HarnessError("a standard deviation is above 0", place=place, way_out=f"write {mean.strip()} alone")
-    _must_be_possible(max(nominal, deviation), place)
-    return {"nominal": nominal, "sd": deviation}
-
-
-def _range(text: str, place: str) -> dict[str, int]:
-    """Return the lowest and the highest length of a range."""
-    low, dots, high = (part.strip() for part in text.partition(".."))
-    if not (low and dots and high):
-        raise HarnessError(f"{text!r} is no range", place=place, way_out="write it like '100..900'")
-    ends = {"low": _length(low, place), "high": _length(high, place)}
-    if ends["low"] > ends["high"]:
-        raise HarnessError(f"the range {low}..{high} is reversed", place=place, way_out=f"write {high}..{low}")
-    return ends
-
-
-def _weighted(text: str, place: str) -> dict[str, list[float]]:
-    """Return lengths, rising, and the weight of each."""
+def _distribution(text: str) -> dict[str, Any]:
+    """Return the plain data of a distribution without bounds; ValueError where it is none."""
+    if "±" in text:
+        return {"kind": "normal"} | _mean_and_sd(text, "±")
+    if text.startswith("lognormal(") and text.endswith(")"):
+        return {"kind": "lognormal"} | _mean_and_sd(text[len("lognormal(") : -1], ",")
+    if ".." in text:
+        return {"kind": "range"} | _range(text)
+    if ":" not in text:
+        return {"kind": "fixed", "tokens": _length(text)}
     weights: dict[int, float] = {}
     for part in text.split(","):
         length, _, weight = part.partition(":")
-        tokens = _length(length, place)
-        if tokens in weights:
-            raise HarnessError(f"the length {tokens} stands twice", place=place, way_out="write each length once")
-        weights[tokens] = _scaled(weight, _COUNTS, "a weight", place, "'512:9,32k:1'")
-        if not weights[tokens]:
-            raise HarnessError(f"the weight of {tokens} is not above 0", place=place, way_out="leave the length out")
-    return {"values": sorted(weights), "weights": [weights[tokens] for tokens in sorted(weights)]}
+        weights[_length(length)] = _tokens(weight, BEYOND)
+    if len(weights) < text.count(":") or not min(weights.values()):
+        raise ValueError("each length comes once, with a weight above 0")
+    return {"kind": "empirical", "values": sorted(weights), "weights": [weights[each] for each in sorted(weights)]}
 
 
-def _length(text: str, place: str) -> int:
+def _mean_and_sd(text: str, mark: str) -> dict[str, float]:
+    """Return a mean and a standard deviation, apart by a mark."""
+    mean, _, sd = text.partition(mark)
+    nominal, deviation = _tokens(mean), _tokens(sd)
+    if nominal < 1 or deviation < _LEAST_SD:
+        raise ValueError("its mean is 1 or more, and its standard deviation above 0")
+    return {"nominal": nominal, "sd": deviation}
+
+
+def _range(text: str) -> dict[str, int]:
+    """Return the lowest and the highest length of a range."""
+    low, _, high = text.partition("..")
+    ends = {"low": _length(low), "high": _length(high)}
+    if ends["low"] > ends["high"]:
+        raise ValueError("its range is reversed")
+    return ends
+
+
+def _length(text: str) -> int:
     """Return one length in tokens."""
-    tokens = count(text, place)
-    if tokens < 1:
-        raise HarnessError(f"a length of {tokens} tokens is below 1", place=place, way_out="give 1 or more")
-    _must_be_possible(tokens, place)
-    return tokens
+    tokens = _tokens(text)
+    if tokens < 1 or tokens != int(tokens):
+        raise ValueError(f"{text.strip()} is not a whole number from 1 on")
+    return int(tokens)
 
 
-def _must_be_possible(tokens: float, place: str) -> None:
-    if tokens > MOST_TOKENS:
-        fact = f"{tokens:,.0f} tokens are more than the {MOST_TOKENS:,} of the longest context that models have"
-        raise HarnessError(fact, place=place, way_out=f"give {MOST_TOKENS:,} or less")
+def _tokens(text: str, most: float = MOST_TOKENS) -> float:
+    """Return a number of tokens; ValueError where it is none, or more than any model has."""
+    match = _NUMBER.fullmatch(text)
+    if not match or match[2] not in _COUNTS:
+        raise ValueError(f"{text.strip()!r} is not a number")
+    value = float(match[1]) * _COUNTS[match[2]]
+    if value > most:
+        raise ValueError(f"no model has a context of more than {MOST_TOKENS:,} tokens")
+    return value
 
 
 def size(text: str | int, place: str = "") -> int:
@@ -327,33 +308,28 @@ def goodput(text: str, place: str = "--goodput") -> dict[str, float]:
     def milliseconds(part: str, place: str) -> float:
         return _scaled(part, {"": 1e-3}, "a number of milliseconds", place, example)
 
-    return _limits(re.split(r"[\s,]+", text), ":", milliseconds, place, example, _ELSEWHERE)
+    return _limits(re.split(r"[\s,]+", text), ":", milliseconds, place, example)
 
 
 def _limits(
-    parts: list[str],
-    mark: str,
-    read: Callable[[str, str], float],
-    place: str,
-    example: str,
-    others: Mapping[str, str] = MappingProxyType({}),  # names that mean one of ours elsewhere
+    parts: list[str], mark: str, read: Callable[[str, str], float], place: str, example: str
 ) -> dict[str, float]:
+    way_out = f"write it like {example}"
     found: dict[str, float] = {}
     for part in filter(None, map(str.strip, parts)):
         name, separator, value = (piece.strip() for piece in part.partition(mark))
+        name = _ELSEWHERE.get(name, name) if mark == ":" else name
+        if separator or _turned(name):
+            known_limit(name, place)
         if not separator:
-            if name not in LIMITS and _turned(name):
-                known_limit(name, place)
-            raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=f"write it like {example}")
-        name = others.get(name, name)
-        known_limit(name, place)
+            raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=way_out)
         if name in found:
             raise HarnessError(f"{name!r} is limited twice", place=place, way_out="write each limit once")
         found[name] = read(value, place)
         if not found[name] > 0:
-            raise HarnessError(f"{part!r} is no limit above 0", place=place, way_out=f"write it like {example}")
+            raise HarnessError(f"{part!r} is no limit above 0", place=place, way_out=way_out)
     if not found:
-        raise HarnessError("no limit is given", place=place, way_out=f"write it like {example}")
+        raise HarnessError("no limit is given", place=place, way_out=way_out)
     return found
 
 

@@ -84,9 +84,10 @@ MISTAKES = {
     "leave one of them out",
     "run URL --arrivals uniform": "--arrivals: unknown arrivals 'uniform'; known: poisson, constant, gamma, series, "
     "wave, spike, trace",
-    "run URL --isl 512-1024": "--input-tokens: '512-1024' is not a length; write it like 512, '512±64', '100..900', "
-    "'lognormal(512,300)' or '512:9,32k:1'",
-    "run URL --osl 0": "--output-tokens: a length of 0 tokens is below 1; give 1 or more",
+    "run URL --isl 512-1024": "--input-tokens: '512-1024' is not a length: '512-1024' is not a number; write it like "
+    "512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
+    "run URL --osl 0": "--output-tokens: '0' is not a length: 0 is not a whole number from 1 on; write it like 512, "
+    "'512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
     "run URL --profile qwen3-8b/l4": "--profile: it is of the simulated endpoint; leave it out, or --url sim:",
     # limits
     "run URL --slo p99ttft": "--slo: unknown limit 'p99ttft'; did you mean 'ttft_p99'?",

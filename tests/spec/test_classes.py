@@ -77,11 +77,13 @@ def test_a_scenario_without_either_is_printed_and_stored_as_before() -> None:
     [
         (
             '[workload]\ninput_tokens = "lognorml(5,2)"',
-            "x.toml: $.workload.input_tokens: unknown distribution 'lognorml'; did you mean 'lognormal'?",
+            "x.toml: $.workload.input_tokens: 'lognorml(5,2)' is not a length: 'lognorml(5,2)' is not a number; "
+            "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
         ),
         (
             '[[class]]\nname = "a"\n[[class]]\nname = "b"\noutput = "900..100"',
-            "x.toml: $.class[1].output: the range 900..100 is reversed; write 100..900",
+            "x.toml: $.class[1].output: '900..100' is not a length: its range is reversed; "
+            "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
         ),
         (
             '[[class]]\nname = "a"\nshre = 2',

@@ -96,7 +96,11 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
             "1,001 turns are too many at $.workload.session.turns; give 1,000 or less",
         ),
         (SESSION + 'history = "dead"', "unknown history 'dead' at $.workload.session.history; known: live, scripted"),
-        (SESSION.replace("3", "'2..'"), "$.workload.session.turns: '2..' is no range; write it like '100..900'"),
+        (
+            SESSION.replace("3", "'2..'"),
+            "$.workload.session.turns: '2..' is not a length: '' is not a number; "
+            "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
+        ),
         (
             SESSION + "think = 'soon'",
             "$.workload.session.think: 'soon' is no pause; write it like '2s', '500ms..5s' or 'lognormal(8s,4s)'",
@@ -107,8 +111,8 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
         ),
         (
             NODE + "input_tokens = 'no'",
-            "$.workload.node[0].input_tokens: 'no' is not a length; write it like 512, '512±64', '100..900', "
-            "'lognormal(512,300)' or '512:9,32k:1'",
+            "$.workload.node[0].input_tokens: 'no' is not a length: 'no' is not a number; "
+            "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
         ),
         (
             SESSION + '[workload.dataset]\npath = "x.jsonl"',

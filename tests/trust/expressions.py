@@ -88,7 +88,8 @@ def _of_scenarios(text: str) -> list[bool]:
 def _matched(pattern: str) -> bool:
     """What a model's config may ask of a module's name, by a pattern of its own."""
     try:
-        return bool(quantisation._matcher(pattern)("model.layers.0." + "a" * 40))
+        matches = quantisation._matcher(pattern)
+        return not isinstance(matches, str) and matches("model.layers.0." + "a" * 40)
     except re.error:
         return False
 
