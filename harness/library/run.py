@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 from harness.base import files, units
 from harness.base.errors import HarnessError, nearest
@@ -30,47 +30,6 @@ _SAME = {"concurrency": "levels", "rate": "rates"}  # what people guess for a fi
 _SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # of a scenario, whose fields are options
 
 
-class Options(TypedDict, total=False):
-    """Fields of a scenario, each by its own name; the usual ones. A time is seconds or a text like "10s"."""
-
-    name: str
-    slo: str | Mapping[str, float | str]  # "ttft_p99=2s,itl_p99=50ms", or limits by name
-    model: str
-    api: str
-    api_key_env: str  # the variable that holds the API key
-    headers: Mapping[str, str]
-    extra_body: Mapping[str, Any]
-    omit: Sequence[str]  # fields that no request has
-    request_timeout: float | str
-    input_tokens: int | str  # a length, or a distribution like "512±64"
-    output_tokens: int | str
-    dataset: str | Path | Mapping[str, Any]
-    seed: int
-    levels: Sequence[int] | int | str  # requests in flight, also "1,4"; left out: the ramp chooses them
-    concurrency: Sequence[int] | int | str  # the same
-    rates: Sequence[float] | float | str  # open loop: requests per second
-    rate: Sequence[float] | float | str  # the same
-    arrivals: str
-    max_concurrency: int
-    level_seconds: float | str
-    precision: float
-    quick: bool
-    max_seconds: float | str
-    max_requests: int
-    max_dollars: float
-    max_disk: int | str
-    repeat: int
-    workers: int
-    gpu: str
-    gpus: int
-    tp: int
-    price: float  # USD per GPU and hour
-    model_config: str
-    max_num_seqs: int
-    profile: str  # of the simulated endpoint, "model/gpu"
-    speed: float
-
-
 def run(
     url: str | None = None,
     *,
@@ -78,16 +37,17 @@ def run(
     out: str | Path | None = None,
     progress: bool = False,
     yes: bool = False,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Measurement:
     """Measure an endpoint, write a result folder, and return it; "sim:" is the simulated one.
 
-    `scenario` is a file, a ready scenario's name, or a Scenario; the options are laid over it. `out` is the new folder,
-    by default one in results/. `progress` shows the levels on stderr. `yes` agrees to load a public host. HarnessError
-    where nothing can be measured; KeyboardInterrupt after Ctrl-C, with everything measured so far in the folder.
+    `scenario` is a file, a ready scenario's name, or a Scenario. The options are its fields by their names, like
+    `model`, `levels`, `rates`, `input_tokens`, `slo` or `max_seconds`, and are laid over it; a value may be a text as
+    `knee run` takes it ("1,4", "10s"). `out` is the new folder, by default one in results/. `progress` shows the levels
+    on stderr. `yes` agrees to load a public host. HarnessError where nothing can be measured; KeyboardInterrupt after
+    Ctrl-C, with everything measured so far in the folder.
     """
-    begin, signals = _prepared(url, scenario, out, dict(options), progress=progress, yes=yes)
-    waiting = _started(begin)
+    waiting, signals = _begun(url, scenario, out, options, progress=progress, yes=yes)
     try:
         outcome = waiting.result()
     except KeyboardInterrupt:
@@ -104,11 +64,11 @@ async def run_async(
     out: str | Path | None = None,
     progress: bool = False,
     yes: bool = False,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Measurement:
     """Measure as `run` does, for `await`; other tasks go on meanwhile. Cancelled, it ends the load in order first."""
-    begin, signals = _prepared(url, scenario, out, dict(options), progress=progress, yes=yes)
-    waiting = asyncio.wrap_future(_started(begin))
+    begun, signals = _begun(url, scenario, out, options, progress=progress, yes=yes)
+    waiting = asyncio.wrap_future(begun)
     try:
         outcome = await asyncio.shield(waiting)
     except asyncio.CancelledError:
@@ -119,7 +79,7 @@ async def run_async(
     return load(outcome.folder)
 
 
-def _prepared(
+def _begun(
     url: str | None,
     scenario: str | Path | Scenario | None,
     out: str | Path | None,
@@ -127,8 +87,8 @@ def _prepared(
     *,
     progress: bool,
     yes: bool,
-) -> tuple[Callable[[], Outcome], Signals]:
-    """Return the run as a function for its thread, and what interrupts it; HarnessError for what cannot be measured."""
+) -> tuple[Future[Outcome], Signals]:
+    """Begin the run in a thread of its own; return it, and what interrupts it. HarnessError where it cannot be."""
     from harness.report.live import LiveView
     from harness.results.folder import SUMMARY
     from harness.run import experiment
@@ -139,26 +99,31 @@ def _prepared(
     if resolved.sweep != scenarios.Sweep():
         raise HarnessError("a level map is many runs", place="scenario", way_out="run its cells, or use `knee run`")
     source = str(scenario) if isinstance(scenario, str | Path) else ""
-    own = scenarios.Target(
-        api_key_env=options.get("api_key_env"), headers=dict(options.get("headers", {})),
-        extra_body=dict(options.get("extra_body", {})),
-    )  # fmt: skip
-    named = {name for name, _ in scenarios.variables(Scenario(target=own))} | {
-        options.get(name, "") for name in ("before_level", "stop_replica")
-    }
     if source:
-        consent.must_be_allowed(resolved, named, os.environ, source)
+        given = ("api_key_env", "headers", "extra_body")
+        own = scenarios.Target(**{name: options[name] for name in given if name in options})
+        named = {name for name, _ in scenarios.variables(Scenario(target=own))}
+        commands = {options.get(name, "") for name in ("before_level", "stop_replica")}
+        consent.must_be_allowed(resolved, named | commands, os.environ, source)
     agreed = consent.Agreed(yes=yes, named_by="" if url else source)
     signals = Signals(handled=False)
-    folder = None if out is None else str(out)
+    ended: Future[Outcome] = Future()
 
-    def begin() -> Outcome:
-        with LiveView(quiet=not progress) as view:
-            outcome = experiment.run(resolved, folder, view, "harness.run", agreed=agreed, signals=signals)
-        files.write_json(outcome.folder / SUMMARY, outcome.summary)
-        return outcome
+    def work() -> None:
+        try:
+            with LiveView(quiet=not progress) as view:
+                folder = None if out is None else str(out)
+                outcome = experiment.run(resolved, folder, view, "harness.run", agreed=agreed, signals=signals)
+            files.write_json(outcome.folder / SUMMARY, outcome.summary)
+            ended.set_result(outcome)
+        except SystemExit:  # interrupted before anything was measured
+            ended.set_exception(KeyboardInterrupt())
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            ended.set_exception(error)
 
-    return begin, signals
+    # A daemon, so that nothing waits for it at the interpreter's end.
+    Thread(target=work, name="knee run", daemon=True).start()
+    return ended, signals
 
 
 def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: Mapping[str, Any]) -> Scenario:
@@ -206,19 +171,3 @@ def _value(name: str, value: Any) -> Any:
 def _fields(section: str) -> tuple[str, ...]:
     """Return the names of a section's fields."""
     return tuple(type(getattr(Scenario(), section)).__struct_fields__)
-
-
-def _started(begin: Callable[[], Outcome]) -> Future[Outcome]:
-    """Return the run in a thread of its own; a daemon, so that nothing waits for it at the interpreter's end."""
-    ended: Future[Outcome] = Future()
-
-    def work() -> None:
-        try:
-            ended.set_result(begin())
-        except SystemExit:  # interrupted before anything was measured
-            ended.set_exception(KeyboardInterrupt())
-        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
-            ended.set_exception(error)
-
-    Thread(target=work, name="knee run", daemon=True).start()
-    return ended

@@ -1,13 +1,9 @@
 """Many runs of one scenario: a level map, one knee a cell, or a comparison of stacks, which is one too (`stacked`).
 
-A cell is an ordinary run in a result folder of its own. The bounds of the scenario (seconds, requests, dollars) are of
-the whole map: a cell may use an equal part of what the cells before it left. `map.json` is written again after every
-cell, so an interruption costs at most the running cell, and `resume` continues with that one.
-
-An operator's mistake in the first cell ends the campaign, for it would end every cell. Once a cell is measured, another
-one that cannot be is recorded with its reason, and the campaign goes on. In a comparison each cell has a server of its
-own, the same bounds, and fails alone.
-Left out: choosing cells by the results of others; all are measured, in the order of the axes.
+The bounds of a map's scenario (seconds, requests, dollars) are of the whole: a cell may use an equal part of what the
+cells before it left. An operator's mistake in the first cell ends the map, for it would end every cell. Once a cell is
+measured, another one that cannot be is recorded with its reason. In a comparison each cell has a server of its own, the
+same bounds, and fails alone.
 """
 
 from __future__ import annotations
@@ -16,19 +12,19 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from harness.analysis.summarise import exit_status, summarise
 from harness.base import __version__, files
 from harness.base.errors import HarnessError
 from harness.data.judgement import rank
-from harness.data.manifest import MapManifest, Session, StackStart
+from harness.data.manifest import MapManifest, Session
 from harness.data.progress import View
 from harness.data.summary import Summary
 from harness.data.views import Value
@@ -36,10 +32,10 @@ from harness.results import folder as folders
 from harness.results import levelmap, result
 from harness.results.levelmap import INPUT, INPUTS, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.results.result import Result
-from harness.run import experiment
-from harness.run.ending import Signals, reason_of, status_of
+from harness.run import experiment, series
 from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
+from harness.run.series import Planned, Serving
 from harness.search.budget import Budget, Spent, Usage, dollars
 from harness.spec import reading
 from harness.spec import scenario as scenarios
@@ -62,7 +58,6 @@ class Cell(msgspec.Struct, frozen=True):
     scenario: Scenario
 
 
-Serving = contextlib.AbstractContextManager[tuple[Scenario, StackStart | None]]
 Report = Callable[[Outcome], object]
 
 
@@ -144,7 +139,7 @@ def _check(scenario: Scenario, swept: Sequence[Axis], place: str) -> None:
         levelmap.must_name_a_folder(name, "server", f"{place} urls")
 
 
-# ---- the campaign ------------------------------------------------------------------------------------------
+# ---- the map -----------------------------------------------------------------------------------------------
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -172,27 +167,20 @@ def run(
     """
     scenario = experiment.seeded(scenario)
     planned = plan(scenario)
-    hidden = scenarios.secrets(scenario, os.environ)
-    shown, created = scenarios.shown(scenario, hidden), datetime.now(UTC)
-    created_iso = created.isoformat(timespec="seconds")
+    shown, created = scenarios.shown(scenario, scenarios.secrets(scenario, os.environ)), datetime.now(UTC)
+    session = _session(command)
     manifest = MapManifest(
         name=scenario.name,
-        created=created_iso,
+        created=session.created,
         command=command,
         harness_version=__version__,
         scenario=shown,
         scenario_digest=scenarios.digest(shown),
-        sessions=[Session(created=created_iso, command=command)],
+        sessions=[session],
         **planned.described,
     )
-    with folders.new(out, scenario.name, created, _is_begun, (folders.MANIFEST, levelmap.MAP)) as folder:
-        files.write_json(folder / folders.MANIFEST, manifest)
-        return _Campaign(planned, folder, view, command, agreed, report, manifest, hidden).measure()
-
-
-def _is_begun(folder: Path) -> bool:
-    """Return whether any cell has a folder."""
-    return any(path.is_dir() for path in folder.iterdir())
+    with folders.new(out, scenario.name, created, series.has_folders, (folders.MANIFEST, levelmap.MAP)) as folder:
+        return _whole(_MapCampaign(planned, scenario, folder, report, manifest), view, command, agreed)
 
 
 def resume(
@@ -207,7 +195,8 @@ def resume(
 ) -> Swept:
     """Continue a map that ended early, with the scenario that it was begun with (`resume.begun_with`).
 
-    Complete cells stay; one that was interrupted is resumed with the bounds that it had.
+    Complete cells stay; one that was interrupted is resumed with the bounds that it had, and one that failed is tried
+    again.
     """
     folder = Path(path)
     with folders.claimed(folder):
@@ -218,140 +207,86 @@ def resume(
                 files.must_be_files(folder / cell.name, folders.WRITTEN)
         manifest = result.read_manifest(folder)
         assert isinstance(manifest, MapManifest)  # its scenario sweeps
-        this = Session(created=datetime.now(UTC).isoformat(timespec="seconds"), command=command)
-        manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions, this])
-        files.write_json(folder / folders.MANIFEST, manifest)
-        hidden = scenarios.secrets(scenario, os.environ)
-        campaign = _Campaign(planned, folder, view, command, agreed, report, manifest, hidden)
+        manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions, _session(command)])
+        campaign = _MapCampaign(planned, scenario, folder, report, manifest)
         if levelmap.is_map(folder):
-            campaign.known = {cell.name: cell for cell in levelmap.read(folder).cells}
-        return campaign.measure()
+            cells = levelmap.read(folder).cells
+            campaign.known = {each.name: each for each in cells if each.status is not None and each.status < 128}
+        return _whole(campaign, view, command, agreed)
 
 
-class _Campaign(msgspec.Struct):
-    """One session of a campaign: what it is to do, and what it has measured so far."""
+def _session(command: str) -> Session:
+    return Session(created=datetime.now(UTC).isoformat(timespec="seconds"), command=command)
 
-    plan: Plan
-    folder: Path
-    view: View
-    command: str
-    agreed: Agreed
-    report: Report
-    manifest: MapManifest
-    hidden: tuple[str, ...]
-    known: dict[str, MeasuredCell] = {}  # by name, of all sessions
 
-    def measure(self) -> Swept:
-        """Measure cell by cell, until the last one or a signal."""
-        with Signals().outside():
-            signalled = self._measured()
-        found = self._map(ended=not signalled)
-        self.manifest = msgspec.structs.replace(self.manifest, complete=found.complete)
-        files.write_json(self.folder / levelmap.MAP, found)
-        files.write_json(self.folder / folders.MANIFEST, self.manifest)
-        return Swept(self.folder, found, gravest([signalled, *map(_status, found.cells)]))
+def _whole(campaign: _MapCampaign, view: View, command: str, agreed: Agreed) -> Swept:
+    """Measure what a map lacks, and write what was found."""
+    folder = campaign.folder
+    files.write_json(folder / folders.MANIFEST, campaign.manifest)
+    campaign.write()
+    signalled = series.measure(campaign, view, command, agreed)
+    found = campaign.map(ended=not signalled)
+    files.write_json(folder / levelmap.MAP, found)
+    files.write_json(folder / folders.MANIFEST, msgspec.structs.replace(campaign.manifest, complete=found.complete))
+    return Swept(folder, found, gravest([signalled, *map(_status, found.cells)]))
 
-    def _measured(self) -> int:
-        """Measure what is not yet measured; the exit status of the signal that ended it, else 0."""
-        planned, alone = self.plan.cells, self.plan.each_alone
-        if alone:
-            files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
-        for number, cell in enumerate(planned, 1):
-            if self._is_measured(cell):
-                continue
-            place = self.folder / cell.name
-            is_begun = has_begun(place)
-            so_far = Spent() if alone else spent(self._cells())
-            over = Budget(cell.scenario.ramp, so_far).over()
-            if not is_begun:
-                _clear(place)
-            if over is not None and not is_begun:
-                self._put(MeasuredCell(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
-                continue
-            self.view.note(f"cell {number} of {len(planned)}: {cell.name}")
-            try:
-                outcome = self._resume(cell) if is_begun else self._run(cell, so_far, self._among(number))
-            except HarnessError as error:
-                if not (alone or self._any()):
-                    raise
-                reason = reason_of(error, self.hidden)
-                self.view.note(f"{cell.name} could not be measured: {reason}")
-                failed = MeasuredCell(name=cell.name, at=cell.at, error=reason)
-                self._put(costed(failed, place, cell))
-                continue
-            except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this cell
-                if not self._any():
-                    raise
-                return status_of(end)
-            self._take(cell, outcome)
-            if outcome.status >= 128:
-                return outcome.status
-        return 0
 
-    def _is_measured(self, cell: Cell) -> bool:
-        """Return whether the cell is measured already; a complete run that the map lacks is put into it."""
-        place = self.folder / cell.name
-        if not place.is_dir() or not result.read_manifest(place).complete:
-            return False
-        known = self.known.get(cell.name)
-        if known is None or known.status is None or known.status >= 128:
-            run = Result.open(place)
-            summary = summarise(run)
-            self._take(
-                cell, Outcome(place, summary, run.manifest, exit_status(summary, slo_fail=cell.scenario.ramp.slo_fail))
+class _MapCampaign:
+    """The cells of a map, and what is known of them."""
+
+    def __init__(self, plan: Plan, scenario: Scenario, folder: Path, report: Report, manifest: MapManifest) -> None:
+        self.plan, self.folder, self.report, self.manifest = plan, folder, report, manifest
+        self.slo_fail = scenario.ramp.slo_fail
+        self.hidden = scenarios.secrets(scenario, os.environ)
+        self.known: dict[str, MeasuredCell] = {}  # by name; those that need no further run
+
+    def due(self) -> Planned | None:
+        """Return the first cell that is not known, with its part of what is left of the map's bounds."""
+        while waiting := [cell for cell in self.plan.cells if cell.name not in self.known]:
+            cell, ramp = waiting[0], waiting[0].scenario.ramp
+            if not self.plan.each_alone:
+                so_far = spent(self.known.values())
+                over = Budget(ramp, so_far).over()
+                if over is not None and not has_begun(self.folder / cell.name):
+                    self._put(MeasuredCell(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
+                    continue
+                ramp = left_to(ramp, so_far, len(waiting))
+            scenario = msgspec.structs.replace(cell.scenario, ramp=ramp)
+            note = f"cell {self.plan.cells.index(cell) + 1} of {len(self.plan.cells)}: {cell.name}"
+            return Planned(cell.name, note, partial(self.plan.serving, cell, scenario))
+        return None
+
+    def ended(self, run: Planned, result: Outcome | HarnessError, seconds: float) -> None:
+        """Put a cell into the map; the first one's failure ends the map, for it would end every cell."""
+        cell = next(each for each in self.plan.cells if each.name == run.name)
+        if isinstance(result, HarnessError):
+            if not (self.plan.each_alone or self.has_measured()):
+                raise result
+            found = MeasuredCell(name=cell.name, at=cell.at, error=series.reason_of(result, self.hidden))
+        else:
+            self.report(result)
+            about = result.manifest
+            self.manifest = msgspec.structs.replace(
+                self.manifest, model=about.model, gpu=about.gpu, simulated=result.summary.simulated, unit=about.unit
             )
-        return True
+            found = measured(cell, result)
+        self._put(costed(found, self.folder / cell.name, cell))
 
-    def _among(self, number: int) -> int:
-        """Return how many cells, of this one and those behind it, share what is left of the map's bounds."""
-        if self.plan.each_alone:
-            return 1
-        behind = (self.known.get(cell.name) for cell in self.plan.cells[number:])
-        return 1 + sum(cell is None or cell.status is None for cell in behind)
-
-    def _run(self, cell: Cell, so_far: Spent, among: int) -> Outcome:
-        """Measure a cell, with its part of what is left of the map's bounds."""
-        scenario = msgspec.structs.replace(cell.scenario, ramp=left_to(cell.scenario.ramp, so_far, among))
-        place = str(self.folder / cell.name)
-        with self.plan.serving(cell, scenario, self.view) as (served, start):
-            return experiment.run(served, place, self.view, self.command, agreed=self.agreed, stack=start)
-
-    def _resume(self, cell: Cell) -> Outcome:
-        """Resume a cell that was interrupted, with the bounds that it had."""
-        place = self.folder / cell.name
-        about = result.read_manifest(place)
-        result.must_go_on(place, about)
-        scenario = msgspec.structs.replace(cell.scenario, ramp=about.scenario.ramp)
-        with self.plan.serving(cell, scenario, self.view) as (served, _):
-            return experiment.resume(str(place), served, self.view, self.command, agreed=self.agreed)
-
-    def _take(self, cell: Cell, outcome: Outcome) -> None:
-        """Report a cell's outcome and put it into the map."""
-        self.report(outcome)
-        self.manifest = msgspec.structs.replace(
-            self.manifest,
-            model=outcome.manifest.model,
-            gpu=outcome.manifest.gpu,
-            simulated=outcome.summary.simulated,
-            unit=outcome.manifest.unit,
-        )
-        self._put(costed(measured(cell, outcome), outcome.folder, cell))
-
-    def _put(self, cell: MeasuredCell) -> None:
-        """Put a cell into the map and write map.json."""
-        self.known[cell.name] = cell
-        files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
-
-    def _any(self) -> bool:
+    def has_measured(self) -> bool:
         """Return whether some cell of the map has been measured."""
         return any(cell.status is not None for cell in self.known.values())
 
-    def _cells(self) -> list[MeasuredCell]:
-        """Return the cells so far, in the order of the map."""
-        return [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
+    def _put(self, cell: MeasuredCell) -> None:
+        self.known[cell.name] = cell
+        self.write()
 
-    def _map(self, *, ended: bool) -> Map:
-        found = self._cells()
+    def write(self) -> None:
+        """Write the map as far as it has come."""
+        files.write_json(self.folder / levelmap.MAP, self.map(ended=False))
+
+    def map(self, *, ended: bool) -> Map:
+        """Return the map; `ended`: no cell is to come."""
+        found = [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
         return Map(
             name=self.manifest.name or "",
             created=self.manifest.created,
@@ -383,7 +318,7 @@ def gravest(statuses: Sequence[int]) -> int:
 # ---- the entries of the map --------------------------------------------------------------------------------
 
 
-def spent(cells: Sequence[MeasuredCell]) -> Spent:
+def spent(cells: Iterable[MeasuredCell]) -> Spent:
     """Return what these cells used of the map's bounds."""
     cost = sum(cell.dollars or 0.0 for cell in cells)
     return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), cost)
@@ -440,10 +375,3 @@ def costed(cell: MeasuredCell, folder: Path, of: Cell) -> MeasuredCell:
 def has_begun(folder: Path) -> bool:
     """Return whether a run has begun to load in a folder."""
     return folder.is_dir() and bool(result.read_manifest(folder).sessions)
-
-
-def _clear(folder: Path) -> None:
-    """Remove what a run left that was killed before it began to load."""
-    if folder.is_dir():
-        files.remove(folder, (folders.MANIFEST, *folders.segments(folder).values()))
-        files.remove_folder(folder)  # where something else lies in it, `run` says so

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
-from harness.base import secrecy
 from harness.base.errors import HarnessError
 from harness.load.receive import COMPILED, PURE
 
@@ -77,16 +76,6 @@ async def load(
     except HarnessError as failure:
         return Ended(RunEnd.FAILURE, failure=failure)
     return Ended.by_itself(levels.missing)
-
-
-def reason_of(failure: HarnessError, hidden: Sequence[str]) -> str:
-    """Return why a run failed, on one line and without the secrets `hidden`, for the file of the runs that it is of."""
-    return secrecy.redact(" ".join(str(failure).split()), hidden)
-
-
-def status_of(end: BaseException) -> int:
-    """Return the exit status of a signal that came before anything was measured."""
-    return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 128 + signal.SIGINT
 
 
 def timestamp_source(done: list[Done]) -> str | None:

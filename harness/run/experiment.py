@@ -134,10 +134,8 @@ def seeded(scenario: Scenario, seed: int | None = None) -> Scenario:
 
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
     """Continue a run that ended early, with the scenario that it was begun with (`resume.begun_with`)."""
-    from harness.analysis.summarise import exit_status, summarise
     from harness.run import manifest as describing
-    from harness.run.resume import Earlier, RampInputs, ended_at
-    from harness.workload import tasks
+    from harness.run.resume import ended_at
 
     folder = Path(path)
     with folders.claimed(folder):
@@ -147,20 +145,10 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         files.must_be_files(folder, folders.WRITTEN)  # before the load, not after it
         files.remove(folder, (folders.SUMMARY, *folders.FOR_PEOPLE))  # they are of the levels so far
         manifest = ended_at(run.manifest, run.last_s)
-        earlier, inputs = Earlier.of(run, 0.0), RampInputs.of(manifest)
-        dataset = scenario.workload.dataset  # the pauses of its sessions are in a file that is not read yet
-        rest_s = 0.0 if dataset and dataset.sessions else tasks.rest_s(scenario)
-        steps = earlier.all_steps(scenario, inputs, rest_s)
-        if steps is not None:  # it died after its last level
-            view.note("all levels are measured: only the result files were missing")
-            spool.Spool(folder).close()
-            manifest = msgspec.structs.replace(manifest, complete=True, ramp=steps)
-            summary = summarise(_finish(folder, manifest))
-            return Outcome(folder, summary, manifest, exit_status(summary, slo_fail=scenario.ramp.slo_fail))
         sessions = [*manifest.sessions, Session(created=describing.now_iso(), command=command)]
         manifest = msgspec.structs.replace(manifest, sessions=sessions)
         files.write_json(folder / folders.MANIFEST, manifest)
-        del run, earlier, inputs
+        del run
         session = _Session(
             scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, signals=Signals(),
             manifest=manifest,
@@ -310,7 +298,7 @@ async def _unloaded(session: _Session, endpoint: Endpoint) -> Endpoint:
     return await unloaded.with_canaries(quality, scenario.target, endpoint, note)
 
 
-class _Start(msgspec.Struct, frozen=True, kw_only=True):
+class _Start(msgspec.Struct, frozen=True):
     """Where a session begins: what is known by then, its spool and its clock."""
 
     endpoint: Endpoint
@@ -319,7 +307,6 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     records: spool.Spool
     origin_ns: int  # CLOCK_MONOTONIC at the run's t = 0
     unix_origin: float  # the wall clock then
-    began_s: float = 0.0  # of this session, since then
 
 
 async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None) -> _Start:
@@ -337,14 +324,9 @@ async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None)
         origin_ns, unix_origin = round(share.start_s * 1e9) - host.ahead_ns(), share.start_s
         manifest = msgspec.structs.replace(manifest, shards=[describing.shard(share)])
     origin = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
-    return _Start(
-        endpoint=endpoint,
-        manifest=msgspec.structs.replace(manifest, clock=origin, stack=session.stack or UNSET),
-        earlier=Earlier(),
-        records=spool.Spool(session.folder, spool.header(origin_ns, unix_origin)),
-        origin_ns=origin_ns,
-        unix_origin=unix_origin,
-    )
+    manifest = msgspec.structs.replace(manifest, clock=origin, stack=session.stack or UNSET)
+    records = spool.Spool(session.folder, spool.header(origin_ns, unix_origin))
+    return _Start(endpoint, manifest, Earlier(), records, origin_ns, unix_origin)
 
 
 async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manifest) -> _Start:
@@ -353,18 +335,8 @@ async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manife
 
     endpoint, manifest = as_before(endpoint, manifest)
     run = await asyncio.to_thread(Result.open, session.folder)
-    origin_ns, unix_origin = origin(manifest, run.last_s)
-    began_s = (time.monotonic_ns() - origin_ns) * 1e-9
-    loaded_s = sum(each.seconds for each in manifest.loaded)
-    return _Start(
-        endpoint=endpoint,
-        manifest=manifest,
-        earlier=await asyncio.to_thread(Earlier.of, run, loaded_s),
-        records=spool.Spool(session.folder),
-        origin_ns=origin_ns,
-        unix_origin=unix_origin,
-        began_s=began_s,
-    )
+    earlier = await asyncio.to_thread(Earlier.of, run, sum(each.seconds for each in manifest.loaded))
+    return _Start(endpoint, manifest, earlier, spool.Spool(session.folder), *origin(manifest, run.last_s))
 
 
 async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus: Gpus | None) -> Outcome:
@@ -393,7 +365,7 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
     manifest = describing.with_session(
         manifest,
         run_id=levels.run_id,
-        began_s=start.began_s,
+        began_s=0.0 if session.manifest is None else (time.monotonic_ns() - origin_ns) * 1e-9,
         monotonic_ns_origin=origin_ns,
         unix_origin=start.unix_origin,
         boot=host.boot(),

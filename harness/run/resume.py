@@ -21,10 +21,9 @@ from harness.results import result
 from harness.results.folder import MANIFEST
 from harness.results.result import Result
 from harness.run.launch.endpoint import Endpoint
-from harness.search import ramp
-from harness.search.budget import Budget, Spent, Usage
+from harness.search.budget import Usage
 from harness.search.decision import Decision
-from harness.search.state import MeasuredLevel, Search, measured
+from harness.search.state import MeasuredLevel, measured
 from harness.spec import reading
 from harness.spec import scenario as scenarios
 from harness.spec.choices import APIS
@@ -204,20 +203,6 @@ class Earlier(msgspec.Struct, frozen=True):
     def steps(self, repeat: int) -> list[RampStep]:
         """Return the decisions of a repeat, as far as its levels count."""
         return [RampStep.of(level) for level, _ in self._counting(repeat)]
-
-    def all_steps(
-        self, scenario: Scenario, inputs: RampInputs = RampInputs(), rest_s: float = 0.0
-    ) -> list[RampStep] | None:
-        """Return all decisions of the ramp, ends included, if the ramp alone has ended every repeat; else None."""
-        budget = Budget(scenario.ramp, Spent())
-        search = Search.of(scenario, budget, predicted_hinge=inputs.predicted_hinge, rest_s=rest_s)
-        out = []
-        for repeat in range(scenario.ramp.repeat):
-            end = ramp.next_level(self.measured(repeat), search)
-            if not end.over or set(inputs.probes) - self.probed(repeat):
-                return None
-            out += [*self.steps(repeat), end_step(end, repeat)]
-        return out
 
     def _counting(self, repeat: int) -> list[tuple[Level, MeasuredLevel]]:
         return [(level, m) for level, m in self.levels if m is not None and level.repeat == repeat]

@@ -1,18 +1,20 @@
 """The best setting of a server, found by starting it with one setting after the other (`harness.decide.tuning`).
 
-Every trial is a run in a folder of its own, on a server that was started for it: caches are cold and no prompt is sent
-twice. `tune.json` is written again after every trial, so an interruption costs at most the running one. A setting with
-which the server does not start costs one start and a line.
+Every trial is a run in a folder of its own (`series`), on a server that was started for it: caches are cold and no
+prompt is sent twice. `tune.json` is written again after every trial. A setting with which the server does not start
+costs one start and a line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -32,11 +34,11 @@ from harness.decide import tuning
 from harness.decide.tuning import Goal, Setting, Trial
 from harness.predict import question, roofline, steady
 from harness.results import folder as folders
-from harness.run import experiment, prediction, stacked
-from harness.run.ending import Signals, reason_of, status_of
+from harness.run import experiment, prediction, series, stacked
 from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.run.resume import rebuilt
+from harness.run.series import Planned
 from harness.run.stacks import command as commands
 from harness.run.stacks import endpoint
 from harness.run.stacks.endpoint import RefusedError
@@ -139,9 +141,9 @@ def run(
     The scenario is the one that it was begun with: what `found` has of it lacks the secrets.
     """
     name, created = f"tune-{found.stack.spec.name}", datetime.fromisoformat(found.created)
-    with folders.new(out, name, created, _has_trials, (folders.MANIFEST, FILE)) as folder:
+    with folders.new(out, name, created, series.has_folders, (folders.MANIFEST, FILE)) as folder:
         files.remove(folder, (folders.MANIFEST,))  # it claimed the folder, and a comparison has tune.json in its place
-        return folder, _Session(folder, view, agreed, scenario, found).measure()
+        return folder, _whole(_Settings(folder, scenario, found), view, agreed)
 
 
 def resume(path: str, view: View, *, agreed: Agreed = Agreed()) -> tuple[Path, Tuning]:
@@ -149,7 +151,7 @@ def resume(path: str, view: View, *, agreed: Agreed = Agreed()) -> tuple[Path, T
     folder = Path(path)
     with folders.claimed(folder):
         found, scenario = interrupted(path)
-        return folder, _Session(folder, view, agreed, scenario, found).measure()
+        return folder, _whole(_Settings(folder, scenario, found), view, agreed)
 
 
 def interrupted(path: str) -> tuple[Tuning, Scenario]:
@@ -177,115 +179,105 @@ def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Comm
     return endpoint.command(stack, stacked.model(stack, scenario), itertools.count(8000), composed=False)[-1]
 
 
-def _has_trials(folder: Path) -> bool:
-    return any(each.is_dir() for each in folder.iterdir())
+def _whole(settings: _Settings, view: View, agreed: Agreed) -> Tuning:
+    """Measure trial by trial until the answer is there, the time is over, or a signal comes."""
+    settings.write()
+    if series.measure(settings, view, settings.found.command, agreed):
+        return settings.found
+    if not settings.has_measured():
+        errors = [trial.error for trial in settings.found.trials if trial.error]
+        fact = f"no setting could be measured: {(errors or ['no time'])[0]}"
+        raise HarnessError(fact, place="--try", way_out="mend what the server says, or try other values")
+    settings.found = msgspec.structs.replace(settings.found, complete=True)
+    settings.write()
+    return settings.found
 
 
-class _Session(msgspec.Struct):
-    """One session of a comparison."""
+class _Settings:
+    """The trials of a comparison, the next one by those before it."""
 
-    folder: Path
-    view: View
-    agreed: Agreed
-    scenario: Scenario
-    found: Tuning
+    slo_fail = False
 
-    def measure(self) -> Tuning:
-        """Measure trial by trial until the answer is there, the time is over, or a signal comes."""
-        with Signals().outside():
-            return self._rounds()
+    def __init__(self, folder: Path, scenario: Scenario, found: Tuning) -> None:
+        self.folder, self.scenario, self.found = folder, scenario, found
+        self._spent_s = sum(trial.seconds for trial in found.trials)
 
-    def _rounds(self) -> Tuning:
-        self._write()
-        began = time.monotonic() - sum(trial.seconds for trial in self.found.trials)
-        while waiting := tuning.due(self.found.settings, self.found.trials):
-            setting, number = waiting[0]
-            spent = time.monotonic() - began
-            longest = max((trial.seconds for trial in self.found.trials if trial.round == number), default=0.0)
-            if self.found.max_seconds is not None and spent + longest > self.found.max_seconds:
-                self.view.note(f"the time is over before {setting.name}")
-                break
-            if self._tried(setting, number) >= 128:
-                return self.found
-        return self._ended()
+    def due(self) -> Planned | None:
+        """Return the next trial, as long as the time allows one more."""
+        waiting = tuning.due(self.found.settings, self.found.trials)
+        if not waiting:
+            return None
+        setting, number = waiting[0]
+        longest = max((trial.seconds for trial in self.found.trials if trial.round == number), default=0.0)
+        if self.found.max_seconds is not None and self._spent_s + longest > self.found.max_seconds:
+            return None
+        nth = len(self.found.trials) + 1
+        note = f"trial {nth}, round {number + 1}: {setting.name}"
+        return Planned(f"{nth:03}-round{number + 1}", note, partial(self._serving, setting, number))
 
-    def _ended(self) -> Tuning:
-        if not any(trial.value for trial in self.found.trials):
-            errors = [trial.error for trial in self.found.trials if trial.error]
-            way_out = "mend what the server says, or try other values"
-            raise HarnessError(
-                f"no setting could be measured: {(errors or ['no time'])[0]}", place="--try", way_out=way_out
-            )
-        self.found = msgspec.structs.replace(self.found, complete=True)
-        self._write()
-        return self.found
-
-    def _tried(self, setting: Setting, number: int) -> int:
-        """Measure one setting for one round; return the exit status of its run, 1 where the server did not start."""
-        nth = len(self.found.trials)
-        name, began = self._free(f"{nth + 1:03}-round{number + 1}"), time.monotonic()
-        self.view.note(f"trial {nth + 1}, round {number + 1}: {setting.name}")
-        trial = Trial(setting=setting.name, round=number, folder=name)
-        status = 1
-        try:
-            outcome = self._measured(setting, number, name, nth, began)
-            status = outcome.status
-            if status >= 128:
-                return status
-            self.found = msgspec.structs.replace(self.found, simulated=outcome.summary.simulated)
-            value, se = figure(outcome.summary, self.found, outcome.manifest.scenario.hardware.gpus)
-            trial = msgspec.structs.replace(trial, value=value, se=se)
-        except HarnessError as error:
-            reason = reason_of(error, scenarios.secrets(self.scenario, os.environ))
-            self.view.note(f"{setting.name} could not be measured: {reason}")
-            trial = msgspec.structs.replace(trial, error=reason, refused=isinstance(error, RefusedError))
-        except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this trial
-            if not self.found.trials:
-                raise
-            return status_of(end)
-        trial = msgspec.structs.replace(trial, seconds=round(time.monotonic() - began, 3))
+    def ended(self, run: Planned, result: Outcome | HarnessError, seconds: float) -> None:
+        """Add a trial to the comparison."""
+        setting, number = tuning.due(self.found.settings, self.found.trials)[0]
+        self._spent_s += seconds
+        if isinstance(result, Outcome) and result.status >= 128:
+            return  # it is resumed
+        value = se = None
+        if isinstance(result, Outcome):
+            self.found = msgspec.structs.replace(self.found, simulated=result.summary.simulated)
+            try:
+                value, se = figure(result.summary, self.found, result.manifest.scenario.hardware.gpus)
+            except HarnessError as error:
+                result = error
+        failed = isinstance(result, HarnessError)
+        trial = Trial(
+            setting=setting.name,
+            round=number,
+            folder=run.name,
+            value=value,
+            se=se or 0.0,
+            seconds=round(seconds, 3),
+            error=series.reason_of(result, scenarios.secrets(self.scenario, os.environ)) if failed else "",
+            refused=isinstance(result, RefusedError),
+        )
         self.found = msgspec.structs.replace(self.found, trials=[*self.found.trials, trial])
-        self._write()
-        return status
+        self.write()
 
-    def _free(self, name: str) -> str:
-        """Return a folder's name that no interrupted trial has."""
-        names = (f"{name}-{again}" if again > 1 else name for again in itertools.count(1))
-        return next(each for each in names if not os.path.lexists(self.folder / each))
+    def has_measured(self) -> bool:
+        """Return whether any setting has a figure."""
+        return any(trial.value for trial in self.found.trials)
 
-    def _measured(self, setting: Setting, number: int, name: str, nth: int, began: float) -> Outcome:
-        """Start the server with a setting and measure it."""
-        scenario = self.scenario
+    def write(self) -> None:
+        """Write the comparison as far as it has come."""
+        files.write_json(self.folder / FILE, self.found)
+
+    @contextlib.contextmanager
+    def _serving(self, setting: Setting, number: int, view: View) -> Iterator[tuple[Scenario, StackStart]]:
+        """Start the server with a setting; the scenario of the trial."""
+        scenario, began = self.scenario, time.monotonic()
         stack = with_setting(self.found.stack, setting, scenario)
         cpus, of = scenario.hardware.host_cpus or (), stacked.model(stack, scenario)
-        with endpoint.running(stack, of, scenario.target.api, self.view.note, cpus=cpus) as up:
+        with endpoint.running(stack, of, scenario.target.api, view.note, cpus=cpus) as up:
             if self.found.unit_s is None:
                 tried, start_s = len(tuning.ordered(self.found.settings)), time.monotonic() - began
                 unit_s = tuning.unit_s(tried, start_s, self.found.max_seconds, searched=self.found.in_flight is None)
                 self.found = msgspec.structs.replace(self.found, unit_s=unit_s)
                 least_s = tried * (start_s + unit_s)
                 if self.found.max_seconds is not None and least_s > self.found.max_seconds:
-                    self.view.note(f"one short run of each of the {tried} settings takes about {span(least_s)}")
-            seconds = tuning.ROUNDS[number] * (self.found.unit_s or 0.0)
-            wanted = stacked.of_stack(scenario, stack, self._ramp(scenario.ramp, seconds), name, nth)
+                    view.note(f"one short run of each of the {tried} settings takes about {span(least_s)}")
+            ramp = self._ramp(tuning.ROUNDS[number] * (self.found.unit_s or 0.0))
+            nth = len(self.found.trials)
+            wanted = stacked.of_stack(scenario, stack, ramp, f"{nth + 1:03}-round{number + 1}", nth)
             target = msgspec.structs.replace(wanted.target, url=up.url, model=up.model)
-            wanted = msgspec.structs.replace(wanted, target=target)
-            place, start = str(self.folder / name), _named(up.start, setting)
-            return experiment.run(wanted, place, self.view, self.found.command, agreed=self.agreed, stack=start)
+            start = msgspec.structs.replace(up.start, name=f"{up.start.name} {setting.name}")
+            yield msgspec.structs.replace(wanted, target=target), start
 
-    def _ramp(self, ramp: Ramp, seconds: float) -> Ramp:
+    def _ramp(self, seconds: float) -> Ramp:
         """Return the ramp of a trial: one window at the load of all, or a search for the limits."""
+        ramp = self.scenario.ramp
         if self.found.in_flight is None:
             return msgspec.structs.replace(ramp, max_seconds=seconds, repeat=1)
         one = {"levels": [self.found.in_flight], "level_seconds": seconds, "max_seconds": None, "repeat": 1}
         return msgspec.structs.replace(ramp, **one)
-
-    def _write(self) -> None:
-        files.write_json(self.folder / FILE, self.found)
-
-
-def _named(start: StackStart, setting: Setting) -> StackStart:
-    return msgspec.structs.replace(start, name=f"{start.name} {setting.name}")
 
 
 # ---- a setting ---------------------------------------------------------------------------------------------

@@ -56,14 +56,6 @@ def test_the_slots_and_contexts_of_llama_server_are_read() -> None:
     assert (got.prompts.count, got.prompts.tokens, got.notes) == (12, 20, ())
 
 
-def test_slots_are_counted_where_llama_server_shows_no_props() -> None:
-    def script(r: Request) -> None:
-        stacks.refuse(r, 501, "no props") if r.path == "/props" else stacks.llama(r, slots=3)
-
-    got = check(script)
-    assert (got.published.facts["slots"], got.model.max_context) == (3, 512)
-
-
 def test_a_length_that_no_slot_holds_is_refused() -> None:
     assert "600 tokens in and 4 out do not fit into 512" in refusal(stacks.llama, spec(600))
 

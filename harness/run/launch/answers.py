@@ -1,7 +1,7 @@
 """The server's answers to the checks: read as the load will read them, or the error with its way out.
 
-A body is known by its first bytes, whatever it is called. One that is whole has to end soon. Where an API's route is
-not there, single requests without work find the API that the server does speak.
+A body is known by its first bytes, whatever it is called. A stream that came whole has to end soon. Where there is no
+such route, single requests without work find the API that the server does speak.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -44,80 +44,91 @@ class NotSpokenError(HarnessError):
     """An answer that the API to be measured does not give: there may be no such route."""
 
 
-async def read(
-    answer: control.Reply, target: scenario.Target, asked: int, place: str
-) -> tuple[DecodedResponse, list[str]]:
-    """Return an answer of so many tokens, decoded, and notes on it.
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request came to."""
 
-    HarnessError where it is none, or where it came whole and the response does not end.
+    status: int
+    headers: Mapping[str, str]
+    http_version: str
+    response: DecodedResponse | None = None  # None: the status is not 200
+    message: str = ""  # the start of the body then
+    notes: tuple[str, ...] = ()
+    began_ns: int  # when the request was sent
+
+
+async def ask(
+    api: control.Client,
+    path: str,
+    content: bytes,
+    target: scenario.Target,
+    asked: int,
+    place: str,
+    *,
+    request_id: str = "knee-check",
+    keep_text: bool = False,
+) -> Reply:
+    """Send one request for so many tokens, within the endpoint's quota, and return its answer as the load will read it.
+
+    HarnessError where a 200 is no answer of this API, or does not end; else what `control` and decoders raise.
     """
-    decoding = DIALECTS[target.api].decoders(stream=target.streams)(asked=asked)
-    try:
-        notes = await _feed(decoding, answer, target, place)
-    except BaseException:
-        decoding.end(0)  # What it keeps counts against the bound of all unfinished responses of this process.
-        raise
-    return decoding.end(time.monotonic_ns()), notes
+    headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
+    if target.max_rps:
+        await asyncio.sleep(1.0 / target.max_rps)
+    began_ns = time.monotonic_ns()
+    async with control.response(api, "POST", path, target.request_timeout, content, headers) as answer:
+        response, notes, message = None, list[str](), ""
+        if answer.status == 200:
+            decoding = DIALECTS[target.api].decoders(stream=target.streams)(keep_text=keep_text, asked=asked)
+            try:
+                notes = await _fed(decoding, answer, target, place)
+            finally:  # what it keeps counts against the bound of all unfinished responses of this process
+                response = decoding.end(time.monotonic_ns())
+        else:
+            message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
+        return Reply(
+            status=answer.status,
+            headers=dict(answer.headers),
+            http_version=answer.http_version,
+            response=response,
+            message=message,
+            notes=tuple(notes),
+            began_ns=began_ns,
+        )
 
 
-async def _feed(decoding: Decoder, answer: control.Reply, target: scenario.Target, place: str) -> list[str]:
-    """Decode an answer as far as it comes; return notes on it. Raises what `read` raises."""
-    dialect, notes = DIALECTS[target.api], list[str]()
+async def _fed(decoding: Decoder, answer: control.Reply, target: scenario.Target, place: str) -> list[str]:
+    """Decode an answer to its end; return notes on it."""
+    media, notes = decoding.media, list[str]()
+    quiet_s = min(_QUIET_S, target.request_timeout / 2)
     came, readable = bytearray(), None
-    media, quiet_s = decoding.media, min(_QUIET_S, target.request_timeout / 2)
     _must_be_plain(media, answer.headers, place)
     ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
-
-    def over() -> bool:
-        return readable is False or decoding.came_whole or (media == JSON and _is_json(bytes(came)))
-
     try:
-        longest = _LONGEST if media == JSON else control.LONGEST
-        async for piece in _until_quiet(control.pieces(answer, longest), quiet_s, over):
-            came += piece
-            if readable is None:
-                readable = is_readable(media, answer.headers, bytes(came))
-                piece = bytes(came) if readable else b""
-            if readable:
-                decoding.feed(piece, time.monotonic_ns())
+        async with asyncio.timeout(None) as ending:
+            async for piece in control.pieces(answer, _LONGEST if media == JSON else control.LONGEST):
+                came += piece
+                if readable is None:
+                    readable = is_readable(media, answer.headers, bytes(came))
+                    piece = bytes(came) if readable else b""
+                if readable:
+                    decoding.feed(piece, time.monotonic_ns())
+                if decoding.came_whole:
+                    ending.reschedule(asyncio.get_running_loop().time() + quiet_s)
     except control.TransportError:
-        if readable is None or (readable and not decoding.came_whole):
+        if not decoding.came_whole:
             raise
         notes.append(_UNENDED)
     except TimeoutError:
-        if readable:
-            fact = f"its answer came whole, but {quiet_s:g} s later the response has not ended"
-            way_out = "let the server, or the proxy before it, end its responses"
-            raise HarnessError(fact, place=place, way_out=way_out) from None
+        if not ending.expired():
+            raise
+        fact = f"its answer came whole, but {quiet_s:g} s later the response has not ended"
+        way_out = "let the server, or the proxy before it, end its responses"
+        raise HarnessError(fact, place=place, way_out=way_out) from None
     if came.strip() and not readable:
-        raise _no_answer(dialect, media, answer.headers, bytes(came), place)
+        raise _no_answer(DIALECTS[target.api], media, answer.headers, bytes(came), place)
     if (kind := media_type(answer.headers.get("content-type", ""))) != media:
         notes.append(f"its answers are called {plain(kind[:60]) or 'nothing'}, and read as {media}")
     return notes
-
-
-def _is_json(body: bytes) -> bool:
-    """Return whether it is one whole JSON value."""
-    try:
-        msgspec.json.decode(body)
-    except (ValueError, RecursionError):  # of any depth
-        return False
-    return True
-
-
-async def _until_quiet(pieces: AsyncIterator[bytes], quiet_s: float, over: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yield the pieces of an answer; TimeoutError where it is over and no end comes for so many seconds."""
-    while True:
-        coming = asyncio.ensure_future(anext(pieces, None))
-        try:
-            if not (await asyncio.wait((coming,), timeout=quiet_s))[0] and over():
-                raise TimeoutError
-            piece = await coming
-        finally:
-            coming.cancel()
-        if piece is None:
-            return
-        yield piece
 
 
 def _must_be_plain(media: str, headers: Mapping[str, str], place: str) -> None:

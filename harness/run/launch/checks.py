@@ -188,8 +188,6 @@ async def _asked(api: control.Client, scenario: Scenario, endpoint: Endpoint, ho
         with reach.noted(how.note, f"the tokenizer {tokenizer}, or the hub that has it"):
             known, tokenizer_json = await words.of_tokenizer(tokenizer, trust_remote_code=how.trust_remote_code)
         prompts = msgspec.structs.replace(prompts, words=known, exact=True, tokenizer_json=tokenizer_json)
-    elif known := await words.of_server(api, endpoint, min(published.LIST_S, patience)):
-        prompts = msgspec.structs.replace(prompts, words=known, exact=True)
     endpoint = msgspec.structs.replace(endpoint, prompts=prompts)
     try:
         with reach.noted(how.note, f"the answers of {place} to the first requests"):

@@ -131,7 +131,6 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""  # as it is shown and stored
     listed: bool = True  # the list has it, or there is no list
     models: tuple[str, ...] = ()  # on the list
-    owner: str = ""  # by its entry on the list
     max_context: int | None = None  # tokens of prompt and answer together; None: unknown
 
 
@@ -139,7 +138,7 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts are made of, and what they come to by the server's count."""
 
     words: tuple[str, ...] = COMMON
-    exact: bool = False  # by the named tokenizer, or the server's, each word is one token
+    exact: bool = False  # by the named tokenizer each word is one token
     tokenizer_json: str = ""  # the named tokenizer's; "" without one
     count: int | None = None  # words of the mean prompt; None: not known yet
     tokens: int | None = None  # of the last check's prompt; None: the server gives no count

@@ -1,13 +1,13 @@
 """The first requests of a run, one at a time: they find the prompt's length, the accepted fields, and the time.
 
-A request of one token finds how many words make a prompt of --input-tokens; one of a few tokens is timed. Where the
-load has tools, or classes with fields of their own, one more of each kind shows that the server takes them.
+The first one asks for as short an answer as the load does, but not for less than servers take; it finds how many words
+make a prompt of --input-tokens. One of a few tokens is timed. Where the load has tools, or classes with fields of their
+own, one more of each kind shows that the server takes them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import Awaitable, Collection
@@ -19,7 +19,7 @@ from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS, decoder, refusals
 from harness.load import control
 from harness.run.launch import answers, published
-from harness.run.launch.answers import LONGEST_BODY, NotSpokenError, not_served, redirected, server_words, way_out_of
+from harness.run.launch.answers import NotSpokenError, Reply, not_served, redirected, server_words, way_out_of
 from harness.run.launch.endpoint import Alone, Endpoint
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
@@ -31,15 +31,15 @@ _PROBES = 6  # tries to meet the prompt length
 _NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
+_NO_STREAM = re.compile(r"stream\w*\W[^.]{0,40}\b(not|un|isn't|disabled)|not support\w*\W[^.]{0,20}stream", re.I)
 _BELIEVABLE = 100_000  # tokens that a chat template may add to a prompt
 _SEVERAL = 1.2  # tokens a word, above which it is noted
 _INSTEAD = {
     "max_tokens": "max_completion_tokens is sent",
     "temperature": "left out; the server samples by its default",
 }
-_TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer
-_FEWEST = 16  # tokens of an answer, where a server refuses shorter ones; OpenAI's newer models do
-_FEW_SHORTER = 0.01  # of requests, where lengths vary
+_FEW = 16  # tokens: OpenAI's newer models refuse fewer, and a run need not wait for a long answer
+_SHORTER = 0.01  # of the load's answers may be shorter than the first one
 
 
 async def first_requests(
@@ -47,8 +47,8 @@ async def first_requests(
 ) -> Endpoint:
     """Return the endpoint with its prompts' length, the fields that it takes, and the time of one request alone.
 
-    A request of one token finds the prompt's length, one of a few is timed; more follow if that was not exact. `busy`
-    is other work of this process: it is awaited before a request is timed.
+    The first request finds the prompt's length, the second is timed; more follow if that was not exact. `busy` is other
+    work of this process: it is awaited before a request is timed.
     """
     mean = shape.of(scenario).mean()
     wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
@@ -60,13 +60,10 @@ async def first_requests(
         raise _of_model(error, requests.status, endpoint) from None
     if busy is not None:
         await busy
-    few = min(answer, _TIMED)
-    asked = few if scenario.target.streams else answer
     if requests.counts:
         first = max(shortest or 1, text.next_words(requests.counts, wanted, one_token=one_token))
-    words, timed, e2e_s = await _timed(requests, first, wanted, asked, fewest=shortest or 1, one_token=one_token)
-    await requests.send_kinds(words, few)
-    await requests.send_shortest(words)
+    words, timed, e2e_s = await _timed(requests, first, wanted, fewest=shortest or 1, one_token=one_token)
+    await requests.send_kinds(words)
     counted = requests.counts[-1].tokens if requests.counts else None
     if counted is not None and words == 1 and counted > _BELIEVABLE:
         fact = f"the server counts {counted:,} tokens in a prompt of 1 word"
@@ -78,13 +75,13 @@ async def first_requests(
         tokens_per_word=text.tokens_per_word(requests.counts) if requests.counts else 1.0,
         used=requests.used,
     )
-    left_s, itl_s = _rest(timed.response, answer)
+    left_s, itl_s = _rest(timed, answer)
     codec = msgspec.structs.replace(endpoint.wire.codec, drop=requests.drop)
     found = msgspec.structs.replace(
         endpoint,
         wire=msgspec.structs.replace(endpoint.wire, codec=codec),
         unit=_unit(scenario, counted),
-        http_version=timed.http_version,
+        http_version=requests.http_version,
         prompts=prompts,
         alone=Alone(e2e_s=e2e_s + left_s, itl_s=itl_s),
     )
@@ -94,8 +91,8 @@ async def first_requests(
 
 
 async def _timed(
-    requests: _Requests, words: int, wanted: int, answer: int, *, fewest: int, one_token: bool
-) -> tuple[int, _Reply, float]:
+    requests: _Requests, words: int, wanted: int, *, fewest: int, one_token: bool
+) -> tuple[int, decoder.DecodedResponse, float]:
     """Send requests until a prompt has the wanted length, or until no nearer one is made of words.
 
     (words of the last prompt, its answer, seconds that it took).
@@ -103,7 +100,7 @@ async def _timed(
     near = 0.0 if requests.exact else _NEAR * wanted
     while True:
         began = time.monotonic()
-        timed = await requests.send(words, answer)
+        timed = await requests.send(words, requests.timed_tokens)
         took_s = time.monotonic() - began
         if abs(requests.off(wanted)) <= near or requests.sent >= _PROBES:
             return words, timed, took_s
@@ -119,12 +116,12 @@ async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, boo
     (words of its prompt, whether a word may be taken for one token).
     """
     try:
-        await requests.send(words, 1)
+        await requests.send(words, requests.first_tokens)
     except _RefusedError as error:  # a word may be several tokens, and the context full
         if not _TOO_LONG.search(error.fact) or words < _FEWER * fewest:
             raise
         words = max(fewest, words // _FEWER)
-        await requests.send(words, 1)
+        await requests.send(words, requests.first_tokens)
         return words, False
     return words, True
 
@@ -178,9 +175,6 @@ def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bo
     return notes
 
 
-_NO_STREAM = re.compile(r"stream\w*\W[^.]{0,40}\b(not|un|isn't|disabled)|not support\w*\W[^.]{0,20}stream", re.I)
-
-
 def _way_out_of_400(scenario: Scenario) -> str:
     """Return what makes a request acceptable that was refused without naming a field."""
     if not scenario.decodes:
@@ -197,11 +191,6 @@ def _way_out_of_kind(name: str, fields: Collection[str]) -> str:
 
 class _RefusedError(HarnessError):
     """A 400, 413 or 422 that names no field which could be left out, or an answer without a token."""
-
-
-class _Reply(msgspec.Struct, frozen=True):
-    response: decoder.DecodedResponse
-    http_version: str
 
 
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
@@ -228,7 +217,7 @@ class _Requests:
         self.exact = endpoint.prompts.exact
         self._url, self._path = endpoint.address.base, endpoint.wire.target.path
         self.place = self._url + self._path  # for errors
-        workload = scenario.workload
+        workload, lengths = scenario.workload, shape.of(scenario)
         planned = image.plan(workload)
         self._images = image.Images(*planned, workload.seed or 0) if planned else None
         # Without models and adapters: how long the first use of one takes is measured (`first_use`).
@@ -243,8 +232,12 @@ class _Requests:
         self.drop = self._omit  # with the fields that the server refuses
         self._seen: dict[str, None] = {}  # notes on the answers, each once
         least = scenario.target.extra_body.get("min_tokens")
-        self._fewest = least if isinstance(least, int) and least > 1 else 1  # tokens of an answer
-        self.status = 0  # of the last answer
+        few = max(_FEW, least) if isinstance(least, int) else _FEW
+        answer = round(lengths.mean().output_tokens)
+        shortest = [each.output.quantile(_SHORTER) for each in lengths.classes if each.share]
+        self.first_tokens = min([few, answer, *shortest])  # what is refused here, the load's answers would be
+        self.timed_tokens = min(few, answer) if scenario.target.streams else answer
+        self.status, self.http_version = 0, ""  # of the last answer
         self.counts: list[text.Counted] = []  # of the prompts so far, where the server counts them
 
     @property
@@ -263,57 +256,48 @@ class _Requests:
         found = [f"the server refuses {name}: {_INSTEAD.get(name, 'left out')}" for name in refused]
         return [*found, *self._seen]
 
-    async def send(self, prompt_words: int, output_tokens: int) -> _Reply:
+    async def send(self, prompt_words: int, output_tokens: int) -> decoder.DecodedResponse:
         """Send one request with a new prompt."""
         request = await self._request(prompt_words, output_tokens)
         try:
-            reply = await self._answer(request)
-        except _RefusedError as error:
-            reply = await self._accepted(request, error)
+            response = await self._answer(request)
+        except _RefusedError as refusal:
+            response = await self._with_fewer_fields(request, refusal)
         self.used += 1
-        if reply.response.input_tokens:  # 0 is a placeholder: no prompt is empty
-            each = round(reply.response.input_tokens / (self._scenario.workload.inputs or 1))
+        if response.input_tokens:  # 0 is a placeholder: no prompt is empty
+            each = round(response.input_tokens / (self._scenario.workload.inputs or 1))
             self.counts.append(text.Counted(prompt_words, each))
-        return reply
+        return response
 
-    async def _accepted(self, request: Request, refusal: _RefusedError) -> _Reply:
-        """Return the answer to a request that was refused without a field's name, made longer or with fewer fields.
+    async def _with_fewer_fields(self, request: Request, refusal: _RefusedError) -> decoder.DecodedResponse:
+        """Return the answer to a request that was refused without a field's name, without the fields that it was for.
 
-        As few are left out as the server allows. The refusal itself where it takes none of them.
+        The refusal is raised where no optional field was the reason.
         """
-        status, scenario = self.status, self._scenario
-        own = round(shape.of(scenario).mean().output_tokens)
-        for tokens in (_FEWEST, own) if scenario.decodes else ():
-            if tokens > request.output_tokens:
-                request = msgspec.structs.replace(request, output_tokens=min(tokens, _FEWEST))
-                longer = msgspec.structs.replace(request, output_tokens=tokens)
-                if (reply := await self._tried(longer, self.drop)) is not None:
-                    self._fewest = tokens
-                    return reply
-        sent = self._optional(request) if status in (400, 422) and not _TOO_LONG.search(refusal.fact) else []
-        for fields in [name for name in sent if name != "max_tokens"], sent:
-            if not fields or (reply := await self._tried(request, self.drop.union(fields))) is None:
-                continue
-            for name in reversed(fields):
-                drop = self.drop - {name}
-                if self._body(request, drop) == self._body(request, self.drop):
-                    self.drop = drop
-                else:
-                    reply = await self._tried(request, drop) or reply
-            return reply
-        self.status = status
-        raise refusal
+        status, before = self.status, self.drop
+        response = None
+        optional = self._optional(request) if status in (400, 422) and not _TOO_LONG.search(refusal.fact) else []
+        for name in optional:
+            if response is None:
+                response = await self._tried(request, self.drop | {name})
+        if response is None:
+            self.status, self.drop = status, before
+            raise refusal
+        for name in sorted(self.drop - before):  # the server may take it after all
+            drop = self.drop
+            if (again := await self._tried(request, drop - {name})) is None:
+                self.drop = drop
+            else:
+                response = again
+        return response
 
-    async def _tried(self, request: Request, drop: frozenset[str]) -> _Reply | None:
+    async def _tried(self, request: Request, drop: frozenset[str]) -> decoder.DecodedResponse | None:
         """Return the answer without these fields, which stay left out; None where the server refuses it."""
-        before, self.drop = self.drop, drop
-        with contextlib.suppress(_RefusedError):
-            reply = await self._answer(request)
-            # A server that does not know the limit's newer name gives answers without a limit.
-            if "max_tokens" not in drop - before or (reply.response.output_tokens or 0) <= request.output_tokens:
-                return reply
-        self.drop = before
-        return None
+        self.drop = drop
+        try:
+            return await self._answer(request)
+        except _RefusedError:
+            return None
 
     def _optional(self, request: Request) -> list[str]:
         """Return the optional fields that the request still has, but for those that are the operator's."""
@@ -321,7 +305,7 @@ class _Requests:
         names = [name for name in refusals.OPTIONAL if name not in own]
         return [name for name in names if self._body(request, self.drop | {name}) != whole]
 
-    async def send_kinds(self, prompt_words: int, output_tokens: int) -> None:
+    async def send_kinds(self, prompt_words: int) -> None:
         """Send one request with the tools of the load, and one for each set of fields that classes have of their own.
 
         HarnessError where the server does not take one: all such requests of the load would fail.
@@ -331,7 +315,7 @@ class _Requests:
         if tools and not kinds:
             kinds = {(): ""}
         for fields, name in kinds.items():
-            request = await self._request(prompt_words, output_tokens)
+            request = await self._request(prompt_words, self.timed_tokens)
             request = msgspec.structs.replace(request, class_=name, tools=tuple(tools) if tools else None)
             try:
                 await self._answer(request)
@@ -339,38 +323,13 @@ class _Requests:
                 raise HarnessError(error.fact, place=error.place, way_out=_way_out_of_kind(name, fields)) from None
             self.used += 1
 
-    async def send_shortest(self, prompt_words: int) -> None:
-        """Send one request with the load's shortest answer, where the server has refused a shorter one.
-
-        HarnessError where it refuses this one too. Where lengths vary, one request in a hundred may be shorter.
-        """
-        fewest, scenario = self._fewest, self._scenario
-        if fewest == 1 or not scenario.decodes:
-            return
-        classes = [each for each in shape.of(scenario).classes if each.share]
-        tokens, name = min((each.output.quantile(_FEW_SHORTER), each.name) for each in classes)
-        if tokens >= fewest:
-            return
-        self._fewest = 1
-        try:
-            await self._answer(await self._request(prompt_words, tokens))
-        except _RefusedError as error:
-            if scenario.ramp.probe == probe.PREFILL:
-                place, way_out = "--probe prefill", "leave it out: its answers have 1 token"
-            else:
-                place, way_out = f"class '{name}'" if name else "--output-tokens", f"give at least {fewest}"
-            what = "1 token" if tokens == 1 else f"{tokens} tokens"
-            fact = f"the server refuses answers of {what} ({error.fact})"
-            raise HarnessError(fact, place=place, way_out=way_out) from None
-        self.used += 1
-
     async def _request(self, prompt_words: int, output_tokens: int) -> Request:
         """Make a request with a new prompt, in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
         scenario = self._scenario
         source = Uniform(
             words=self._words,
             prompt_words=prompt_words,
-            output_tokens=max(output_tokens, self._fewest),
+            output_tokens=max(1, output_tokens),
             seed=scenario.workload.seed or 0,
             alike=not self.exact,
         )
@@ -383,34 +342,30 @@ class _Requests:
         """Return the request's body without these fields."""
         return msgspec.structs.replace(self._codec, drop=drop).encoder.encode(request)
 
-    async def _answer(self, request: Request) -> _Reply:
-        """Return the streamed answer; a field that the server refuses by name is dropped, and it is asked again."""
+    async def _answer(self, request: Request) -> decoder.DecodedResponse:
+        """Return the decoded answer; a field that the server refuses by name is dropped, and it is asked again."""
         target, place = self._scenario.target, self.place
-        headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         while True:
-            if target.max_rps:
-                await asyncio.sleep(1.0 / target.max_rps)
-            within_s, content = target.request_timeout, self._body(request, self.drop)
-            async with control.response(self._api, "POST", self._path, within_s, content, headers) as answer:
-                self.status = answer.status
-                if answer.status != 200:
-                    message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                    if (moved := redirected(answer.status, answer.headers, self._url, self._path)) is not None:
-                        raise moved
-                    self._drop_refused(request, answer.status, message)
-                    continue
-                response, seen = await answers.read(answer, target, request.output_tokens, place)
-                self._seen |= dict.fromkeys(seen)
-            if response.error:
+            content = self._body(request, self.drop)
+            reply = await answers.ask(self._api, self._path, content, target, request.output_tokens, place)
+            self.status, self.http_version = reply.status, reply.http_version
+            self._seen |= dict.fromkeys(reply.notes)
+            response = reply.response
+            if response is None:
+                if (moved := redirected(reply.status, reply.headers, self._url, self._path)) is not None:
+                    raise moved
+                self._drop_refused(request, reply)
+            elif response.error:
                 # One token may show no text: it is part of a character, or a mark.
                 kind = _RefusedError if response.error == "empty_response" else HarnessError
                 fact = f"the first request failed: {response.error} ({response.message[:160]})"
                 raise kind(fact, place=place, way_out="see the server's log; nothing was loaded")
-            return _Reply(response, answer.http_version)
+            else:
+                return response
 
-    def _drop_refused(self, request: Request, status: int, message: str) -> None:
+    def _drop_refused(self, request: Request, reply: Reply) -> None:
         """Drop the optional field that an error names; HarnessError where it names none."""
-        place, scenario = self.place, self._scenario
+        place, scenario, status, message = self.place, self._scenario, reply.status, reply.message
         if status >= 400 and (field := refusals.refused_field(message, self._optional(request))) is not None:
             self.drop |= {field}
             return

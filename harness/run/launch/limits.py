@@ -24,9 +24,7 @@ from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 
 OTHER_FILES = 64  # that a process needs besides its connections
-_FILES_A_WORKER = 2  # of the parent: its end of the link, and the other while the worker is started
 _WORKERS_A_PROCESSOR, _FEWEST_WORKERS = 4, 8  # more would compete for the processors
-_WORKER_BYTES = 64 << 20  # of a worker without load, measured: 45 MiB
 _STREAM_BYTES = 64 << 10  # of a connection, its task and its buffers
 _BYTES_A_TOKEN = 7  # of a prompt: a short word and its space
 _PROMPTS_A_STREAM = 3  # in flight, built ahead, and being built
@@ -38,9 +36,11 @@ def check(scenario: Scenario, machines: int = 1) -> None:
     """Raise HarnessError with the limit and its origin if this machine's share of the run does not fit."""
     if scenario.ramp.ray:
         return  # the nodes of the cluster have limits of their own
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    _check_workers(scenario, files[0])
-    _check_connections(scenario, files[1], machines)
+    wanted, cpus = scenario.ramp.workers or 1, len(kernel.cpus())
+    if wanted > (most := max(_FEWEST_WORKERS, _WORKERS_A_PROCESSOR * cpus)):
+        fact = f"{wanted:,} workers are too many for {cpus} processors"
+        raise HarnessError(fact, place="--workers", way_out=_at_most(most))
+    _check_connections(scenario, machines)
     _check_memory(scenario, machines)
 
 
@@ -113,21 +113,9 @@ def described_clocks(clocks: Sequence[WorkerClock]) -> list[str]:
     return [f"{counts}; their clocks are known to ± {error_ms:.2g} ms"]
 
 
-def _check_workers(scenario: Scenario, files: int) -> None:
-    wanted, cpus, free = scenario.ramp.workers or 1, len(kernel.cpus()), memory()
-    by = [
-        (max(_FEWEST_WORKERS, _WORKERS_A_PROCESSOR * cpus), f"{_counted(cpus, 'processor')} here"),
-        (max(1, free // _WORKER_BYTES), f"{_size(free)} of free memory here"),
-    ]
-    if files != resource.RLIM_INFINITY:
-        by.append((max(1, (files - OTHER_FILES) // _FILES_A_WORKER), f"{files:,} open files (`ulimit -Sn`)"))
-    most, why = min(by)
-    if wanted > most:
-        raise HarnessError(f"{wanted:,} workers are too many for {why}", place="--workers", way_out=_at_most(most))
-
-
-def _check_connections(scenario: Scenario, files: int, machines: int) -> None:
+def _check_connections(scenario: Scenario, machines: int) -> None:
     """Raise HarnessError where the highest level needs more connections than files may be open."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted, most = -(-most_streams(scenario) // machines), files - OTHER_FILES
     if files != resource.RLIM_INFINITY and wanted > most:
         fact = f"{wanted:,} connections do not fit into {files:,} open files"
@@ -166,10 +154,6 @@ def _levels(scenario: Scenario) -> str:
 
 def _at_most(most: int) -> str:
     return f"stay at or below {most:,}"
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def _size(count: int) -> str:

@@ -32,7 +32,7 @@ from harness.spec.scenario import Scenario
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
 CONNECT_S = 10.0  # TLS included
-LIST_S = 60.0  # for the list of models, and for what tells the tokenizer, from connecting to the last byte
+LIST_S = 60.0  # for the list of models, from connecting to the last byte
 _ONE_MODEL = ("llamacpp", "sglang")  # owners whose servers have one model, which answers to any name
 _MOST_NAMES = 10  # models of a list that are shown
 _LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models
@@ -74,14 +74,13 @@ async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, a
     if not entry and len(found) == 1 and found[0].get("owned_by") in _ONE_MODEL:
         entry = found[0]
     facts = await limits(api, where, entry, within_s)
-    max_context, owner = facts.get("n_ctx"), entry.get("owned_by")
+    max_context = facts.get("n_ctx")
     if "slots" not in facts and "name" not in facts:  # vLLM's context length is not among its facts
         facts.pop("n_ctx", None)
     model = Model(
         name=wanted,
         listed=wanted in served or not whole,
         models=served,
-        owner=owner if isinstance(owner, str) else "",
         max_context=max_context,
     )
     codec = msgspec.structs.replace(endpoint.wire.codec, model=wanted)
@@ -175,28 +174,21 @@ def is_name(name: object) -> bool:
 
 
 async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float) -> dict[str, Any]:
-    """Return the limits in a model's entry and on llama-server's pages: `slots`, and the tokens of one as `n_ctx`.
+    """Return the limits in a model's entry and on llama-server's page: `slots`, and the tokens of one as `n_ctx`.
 
-    No other server has such pages; vLLM's `max_model_len`, in the entry, is `n_ctx` too.
+    No other server has such a page; vLLM's `max_model_len`, in the entry, is `n_ctx` too.
     """
-    facts: dict[str, Any] = {}
-    if longest := _count(entry.get("max_model_len")):
-        facts["n_ctx"] = longest
+    facts = _some(n_ctx=_count(entry.get("max_model_len")))
     if entry.get("owned_by") != _LLAMA:
         return facts
-    facts["name"] = _LLAMA
     meta = entry.get("meta")
-    if isinstance(meta, dict) and (trained := _count(meta.get("n_ctx_train"))):
-        facts["n_ctx_train"] = trained
-    props = await _data(client, where.path("/props"), within_s)
+    facts |= {"name": _LLAMA} | _some(n_ctx_train=_count(meta.get("n_ctx_train")) if isinstance(meta, dict) else None)
+    found = await page(client, where.path("/props"), within_s)
+    props = found.json() if found is not None else None
     if isinstance(props, dict):
         settings = props.get("default_generation_settings")
         facts |= _some(slots=_count(props.get("total_slots")), version=_text(props.get("build_info")))
         facts |= _some(n_ctx=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None)
-    if "slots" not in facts or "n_ctx" not in facts:  # some builds show one page and not the other
-        slots = await _data(client, where.path("/slots"), within_s)
-        if isinstance(slots, list) and slots and isinstance(slots[0], dict):
-            facts = _some(slots=len(slots), n_ctx=_count(slots[0].get("n_ctx"))) | facts
     return facts
 
 
@@ -273,12 +265,6 @@ async def page(client: Client, path: str, within_s: float) -> Page | None:
         return await control.page(client, path, min(within_s, _FACTS_S))
     except control.TransportError:  # what is not published stays unknown
         return None
-
-
-async def _data(client: Client, path: str, within_s: float) -> Any:
-    """Get the data of a page that need not be there; None where there is none."""
-    found = await page(client, path, within_s)
-    return None if found is None else found.json()
 
 
 def _count(value: Any) -> int | None:

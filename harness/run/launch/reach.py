@@ -28,10 +28,10 @@ AGAIN_S = 5.0  # that a run waits for a server which has stopped answering, unle
 _EVERY_S = 0.25  # between two tries
 _TRY_S = 2.0  # for one of them
 _LOADING = (502, 503, 504)  # what a server that loads its model answers, or a proxy before it
-_HANDSHAKE_S = 2.0  # of a server that may speak TLS though the URL is http
+_HANDSHAKE_S = 2.0  # for what shows whether a server speaks TLS or plain HTTP
 _LATE_S = 1.0  # after which a server that should speak TLS is asked whether it does
 _LONGEST_REASON = 200  # characters of why a connection broke
-_NO_TLS = "it does not speak TLS", "is it http://?"
+_NO_TLS, _IS_HTTP = "it does not speak TLS", "is it http://?"
 
 
 def nowhere(_: str) -> None:
@@ -111,13 +111,10 @@ async def explained(endpoint: Endpoint, connect_s: float) -> AsyncIterator[None]
 
 async def by_tls(endpoint: Endpoint, first: Coroutine[Any, Any, T]) -> T:
     """Return what the first request finds; HarnessError where it is late because an https endpoint is http in fact."""
-    where, asking = endpoint.address, asyncio.create_task(first)
+    asking = asyncio.create_task(first)
     try:
-        by_us = where.scheme == "https" and not _by_proxy(endpoint)
-        if by_us and not (await asyncio.wait((asking,), timeout=_LATE_S))[0]:
-            shakes, speaks_http = await asyncio.gather(_shakes_hands(where, _LATE_S), _speaks_http(endpoint))
-            if speaks_http and not shakes:
-                raise HarnessError(_NO_TLS[0], place=where.place, way_out=_NO_TLS[1])
+        if not (await asyncio.wait((asking,), timeout=_LATE_S))[0] and await _speaks_http(endpoint):
+            raise HarnessError(_NO_TLS, place=endpoint.address.place, way_out=_IS_HTTP)
         return await asking
     finally:
         asking.cancel()
@@ -131,7 +128,7 @@ async def _unreachable(error: control.TransportError, endpoint: Endpoint) -> Har
         if isinstance(cause, ssl.SSLError):
             fact, way_out = tls.explained(cause)
             if cause.reason == "UNEXPECTED_EOF_WHILE_READING" and await _speaks_http(endpoint):
-                fact, way_out = _NO_TLS
+                fact, way_out = _NO_TLS, _IS_HTTP
             return HarnessError(fact, place=place, way_out=way_out)
     if isinstance(error, control.ProxyError):
         return HarnessError(
@@ -153,25 +150,22 @@ async def _unreachable(error: control.TransportError, endpoint: Endpoint) -> Har
 
 async def speaks_tls(where: Address) -> bool:
     """Return whether an http endpoint is https in fact: a handshake shows it, whatever the certificate."""
-    return where.scheme == "http" and not where.uds and await _shakes_hands(where, _HANDSHAKE_S)
-
-
-def _by_proxy(endpoint: Endpoint) -> bool:
-    """Return whether connections may lead through a proxy, so that one of our own shows nothing."""
-    return endpoint.wire.target.transport != "socket"
-
-
-async def _shakes_hands(where: Address, within_s: float) -> bool:
-    """Return whether a TLS handshake with the endpoint ends well in so many seconds, whatever its certificate."""
+    if where.scheme != "http" or where.uds:
+        return False
     anybody = ssl.create_default_context()
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(_HANDSHAKE_S):
             _, writer = await asyncio.open_connection(where.host, where.port, ssl=anybody)
     except (OSError, TimeoutError):
         return False
     writer.transport.abort()
     return True
+
+
+def _by_proxy(endpoint: Endpoint) -> bool:
+    """Return whether connections may lead through a proxy, so that one of our own shows nothing."""
+    return endpoint.wire.target.transport != "socket"
 
 
 async def _speaks_http(endpoint: Endpoint) -> bool:

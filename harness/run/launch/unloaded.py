@@ -30,7 +30,7 @@ from harness.data.manifest import CacheAudit, CachedPrompts, CanaryAnswer, Unloa
 from harness.dialects import refusals
 from harness.load import control
 from harness.load.client import client
-from harness.run.launch.answers import LONGEST_BODY
+from harness.run.launch import answers as asking
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.launch.published import CONNECT_S
 from harness.spec.scenario import QualitySpec, Scenario, Target
@@ -64,45 +64,36 @@ Ask = Callable[[Request], Awaitable[Reply]]
 @contextlib.asynccontextmanager
 async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncIterator[Ask]:
     """Yield what sends one request after the other, within the endpoint's quota."""
+    codec, path = endpoint.wire.codec, endpoint.wire.target.path
     async with client(endpoint.wire.target, connect_s=CONNECT_S) as api:
 
         async def ask(request: Request) -> Reply:
-            if target.max_rps:
-                await asyncio.sleep(1.0 / target.max_rps)
-            return await _reply(api, endpoint, request, request_id, target.request_timeout)
+            content = codec.encoder.encode(request)
+            place, tokens = endpoint.address.base + path, request.output_tokens
+            try:
+                found = await asking.ask(
+                    api, path, content, target, tokens, place, request_id=request_id, keep_text=True
+                )
+            except control.TransportError as error:
+                late = isinstance(error, control.DeadlineError)
+                return Reply(error="client_deadline" if late else "reset", message=str(error))
+            except ProtocolError as error:
+                return Reply(error=error.error)
+            decoded = found.response
+            if decoded is None:
+                return Reply(error=refusals.http_error(found.status, found.message))
+            first_ns = decoded.arrivals[0] if decoded.arrivals else time.monotonic_ns()
+            return Reply(
+                text=decoded.text,
+                finish_reason=decoded.finish_reason,
+                error=decoded.error,
+                message=decoded.message,
+                first_s=(first_ns - found.began_ns) * 1e-9,
+                tokens=decoded.input_tokens,
+                cached=decoded.cached_tokens,
+            )
 
         yield ask
-
-
-async def _reply(api: control.Client, endpoint: Endpoint, request: Request, request_id: str, within_s: float) -> Reply:
-    """Send one request and return its answer; what goes wrong is the reply's error."""
-    codec, headers = endpoint.wire.codec, {"Content-Type": "application/json", "X-Request-Id": request_id}
-    content, decoding = codec.encoder.encode(request), codec.decoders(keep_text=True)
-    began_ns = time.monotonic_ns()
-    try:
-        async with control.response(api, "POST", endpoint.wire.target.path, within_s, content, headers) as answer:
-            if answer.status != 200:
-                message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                return Reply(error=refusals.http_error(answer.status, message))
-            async for piece in control.pieces(answer):
-                decoding.feed(piece, time.monotonic_ns())
-    except control.TransportError as error:
-        late = isinstance(error, control.DeadlineError)
-        return Reply(error="client_deadline" if late else "reset", message=str(error))
-    except ProtocolError as error:
-        return Reply(error=error.error)
-    ended_ns = time.monotonic_ns()
-    decoded = decoding.end(ended_ns)
-    first_ns = decoded.arrivals[0] if decoded.arrivals else ended_ns
-    return Reply(
-        text=decoded.text,
-        finish_reason=decoded.finish_reason,
-        error=decoded.error,
-        message=decoded.message,
-        first_s=(first_ns - began_ns) * 1e-9,
-        tokens=decoded.input_tokens,
-        cached=decoded.cached_tokens,
-    )
 
 
 # ---- canaries --------------------------------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
-"""Words of one token each, by a tokenizer that the operator names or by the server's own.
+"""Words of one token each, by a tokenizer that the operator names.
 
-A named tokenizer is loaded in a process of its own. Its folder may come from others, and its code runs only with
---trust-remote-code; the process has no standard input, so it cannot ask for consent. It may take long or fail, and is
-killed when the run is interrupted.
-
-A server is asked at `POST /tokenize`. vLLM and llama-server have such a page and say which tokens a text is cut into;
-no other server is asked. What it says is compared with the words that were sent.
+It is loaded in a process of its own. Its folder may come from others, and its code runs only with --trust-remote-code;
+the process has no standard input, so it cannot ask for consent. It may take long or fail, and is killed when the run is
+interrupted.
 """
 
 from __future__ import annotations
@@ -14,22 +11,16 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 from harness.base import interpreter
 from harness.base.errors import HarnessError
-from harness.load import control
-from harness.load.control import Client
-from harness.run.launch.endpoint import Endpoint
-from harness.workload.text import COMMON, single_token_words, spaced
+from harness.workload.text import COMMON, single_token_words
 
 _FEWEST = 64  # words below which prompts would repeat themselves
 _MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried
-_MOST_S = 10.0  # for a page that need not be there
-_BLANKS = ("Ġ", "▁", " ")  # before a word, as vocabularies write it
 _TRUST = "--trust-remote-code"
 
 
@@ -72,47 +63,6 @@ async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tupl
     if len(found.words) < _FEWEST:
         raise HarnessError(f"only {len(found.words)} words are one token each", place=place, way_out="leave it out")
     return found.words, found.tokenizer_json
-
-
-async def of_server(client: Client, endpoint: Endpoint, within_s: float) -> tuple[str, ...]:
-    """Return the words of one token each by the server; none where it does not say, or says too few."""
-    text, model = "".join(spaced(COMMON)), endpoint.wire.codec.model
-    bodies: dict[str, dict[str, object]] = {
-        "vllm": {"model": model, "prompt": text, "add_special_tokens": False, "return_token_strs": True},
-        "llamacpp": {"content": text, "with_pieces": True},
-    }
-    if endpoint.model.owner not in bodies:
-        return ()
-    sent = msgspec.json.encode(bodies[endpoint.model.owner])
-    try:
-        page = await control.page(client, endpoint.address.path("/tokenize"), min(within_s, _MOST_S), sent)
-    except control.TransportError:
-        return ()
-    found = single_tokens(_pieces(page.json()))
-    return found if len(found) >= _FEWEST else ()
-
-
-def single_tokens(pieces: Sequence[str]) -> tuple[str, ...]:
-    """Return our words that are one token each, by the pieces of a text of such words; the blank may be Ġ or ▁.
-
-    >>> single_tokens(["Ġtime", "Ġye", "ar", "▁way", " day"])
-    ('time', 'way', 'day')
-    """
-    ours, starts = set(COMMON), [piece[:1] in _BLANKS for piece in pieces]
-    whole = [
-        piece[1:] for piece, begins, ends in zip(pieces, starts, [*starts, True][1:], strict=True) if begins and ends
-    ]
-    return tuple(dict.fromkeys(word for word in whole if word in ours))
-
-
-def _pieces(data: Any) -> list[str]:
-    """Return the texts of the tokens in an answer of vLLM or of llama-server; empty where it is neither."""
-    if not isinstance(data, dict):
-        return []
-    found = data.get("token_strs")
-    if found is None and isinstance(data.get("tokens"), list):
-        found = [each.get("piece") if isinstance(each, dict) else None for each in data["tokens"]]
-    return [each if isinstance(each, str) else "" for each in found] if isinstance(found, list) else []
 
 
 def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:

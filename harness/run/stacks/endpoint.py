@@ -132,6 +132,11 @@ def _over(of: Server) -> Callable[[], bool]:
     return lambda: of.over
 
 
+def _at(port: int) -> contextlib.AbstractAsyncContextManager[Client]:
+    """Return a client of a server on this machine."""
+    return client(Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={}), connect_s=_LOOK_S)
+
+
 def _url(of: Command) -> str:
     return f"http://127.0.0.1:{of.port}"
 
@@ -201,14 +206,9 @@ class Answered(NamedTuple):
 
 async def healthy(port: int, health: str, over: Callable[[], bool], within_s: float) -> float:
     """Wait until a page answers 200, and return the moment; NotReadyError after `within_s`, or once `over` is true."""
-    began = time.monotonic()
-    async with client(
-        Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={}), connect_s=_LOOK_S
-    ) as http:
-        seen = "nothing answers there"
-        while True:
-            if over():
-                raise NotReadyError("it ended before it was ready")
+    began, seen = time.monotonic(), "nothing answers there"
+    async with _at(port) as http:
+        while not over():
             try:
                 page = await control.page(http, health, _LOOK_S)
                 if page.status == 200:
@@ -219,6 +219,7 @@ async def healthy(port: int, health: str, over: Callable[[], bool], within_s: fl
             if time.monotonic() - began > within_s:
                 raise NotReadyError(f"it was not ready within {within_s:g} s: {seen}")
             await asyncio.sleep(_EVERY_S)
+    raise NotReadyError("it ended before it was ready")
 
 
 async def first_answer(
@@ -230,40 +231,29 @@ async def first_answer(
     """
     until = time.monotonic() + within_s
     ready_at = await healthy(port, health, over, within_s)
-    path = "/v1" + DIALECTS[api].path
-    async with client(
-        Target(scheme="http", host="127.0.0.1", port=port, path=path, headers={}), connect_s=_LOOK_S
-    ) as http:
-        model = model or await _listed(http)
+    async with _at(port) as http:
+        if not model:
+            listed = (await _asked(http, "/v1/models", _LOOK_S, "data"))[0]
+            model = str(listed.get("id", "")) if isinstance(listed, dict) else ""
         if api not in _BODIES:
             return Answered(ready_at, None, model)
         body = msgspec.json.encode(_BODIES[api] | {"model": model, "max_tokens": _TOKENS})
         sent = time.monotonic()
-        await _answer(http, path, body, max(_LOOK_S, until - ready_at))
+        await _asked(http, "/v1" + DIALECTS[api].path, max(_LOOK_S, until - ready_at), "choices", body)
         return Answered(ready_at, time.monotonic() - sent, model)
 
 
-async def _listed(server: Client) -> str:
-    """Return the first model that the server lists."""
+async def _asked(http: Client, path: str, within_s: float, field: str, body: bytes | None = None) -> list[Any]:
+    """Return a list that a page has in a field; NotReadyError where it has none, or an empty one."""
     try:
-        found = (await control.page(server, "/v1/models", _LOOK_S)).json()
+        page = await control.page(http, path, within_s, body)
     except TransportError as error:
-        raise NotReadyError(f"it lists no model: {error}") from None
-    try:
-        return str(found["data"][0]["id"])
-    except (TypeError, KeyError, IndexError):
-        raise NotReadyError("it lists no model at /v1/models") from None
-
-
-async def _answer(server: Client, path: str, body: bytes, within_s: float) -> None:
-    """Raise NotReadyError unless the request gets an answer with a choice in it."""
-    try:
-        page = await control.page(server, path, within_s, body)
-    except TransportError as error:
-        raise NotReadyError(f"its first request fails: {error}") from None
+        raise NotReadyError(f"{path} fails: {error}") from None
     found = page.json()
-    if not (isinstance(found, dict) and isinstance(found.get("choices"), list) and found["choices"]):
-        raise NotReadyError(f"its first request has no answer: {page.status} {page.text[:200]}")
+    if not (isinstance(found, dict) and isinstance(found.get(field), list) and found[field]):
+        raise NotReadyError(f"{path} gives no {field}: {page.status} {page.text[:200]}")
+    listed: list[Any] = found[field]
+    return listed
 
 
 # ---- a process of it, owned by a watchdog that outlives knee ---------------------------------------------------------
