@@ -4,14 +4,15 @@
 record of it, `Endpoint`), shows the plan (`estimate`), writes the manifest with the prediction (`manifest`,
 `prediction`), and measures level after level (`levels`) over the workers of the load room. What they send comes in
 through `live_state`, what else is watched through `telemetry`; `ending` says why the load ended, `resume` goes on with
-it. `campaign` is many runs: a level map, or the comparison of stacks (`stacked`), whose servers `stacks` starts.
-`calibrate` measures this machine's load generator by trials (`trial`).
+it. `series` is many runs, one after the other: a level map (`campaign`), a comparison of stacks (`stacked`), whose
+servers `stacks` starts, and a search for settings (`tuned`). `calibrate` measures this machine's load generator by
+trials (`trial`).
 
 - Without `--seed` each run draws one, so that a server that is still warm does not know the prompts.
 - The exit status is 3 if no valid level is left, or if a level of `--levels` or `--rate` has an `invalid` verdict,
   except the last one if its errors ended the run.
 - A calibration whose server was the limit, or that had fewer processors, is a lower bound; it is not stale.
-- A whole answer's time is estimated from a few tokens: the timed first request has at most 8.
+- A whole answer's time is estimated from a few tokens: the timed first request has at most 16.
 - A worker that dies, or sends nothing for 30 s (then it is killed), ends the run with status 1: its level is void,
   the finished levels stay, and the verdict `requests_lost` says how many sent requests have no record, at least.
 - `knee run --resume DIR` takes the scenario from the folder. Finished levels stay; unfinished ones are void and

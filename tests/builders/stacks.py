@@ -58,14 +58,12 @@ def counting(tokens: Callable[[int], int], context: int | None = None) -> Script
 
 
 def llama(r: Request, *, slots: int = 4, n_ctx: int = 512, overhead: int = 8, cached: int = 5) -> None:
-    """llama-server: its limits in pages of its own; ends the connection after a stream though it said keep-alive."""
+    """llama-server: its limits on a page of its own; ends the connection after a stream though it said keep-alive."""
     if r.path == "/v1/models":
         r.answer(200, models(owned_by="llamacpp", meta={"n_ctx_train": 8192, "n_vocab": 32000, "n_params": 1}))
     elif r.path == "/props":
         props = {"default_generation_settings": {"n_ctx": n_ctx}, "total_slots": slots, "build_info": "b7000-abc"}
         r.answer(200, json.dumps({**props, "model_path": "/models/toy.gguf"}).encode())
-    elif r.path == "/slots":
-        r.answer(200, json.dumps([{"id": i, "n_ctx": n_ctx, "prompt": "secret"} for i in range(slots)]).encode())
     elif r.path == "/v1/chat/completions":
         n, prompt = most(r), prompt_words(r) + overhead
         last = event({"choices": [], "usage": usage(prompt, n), "timings": {"cache_n": cached, "predicted_n": n}})

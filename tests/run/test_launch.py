@@ -239,7 +239,7 @@ def on_chat(answer: Callable[[Request], None]) -> Callable[[Request], None]:
             on_chat(lambda r: r.answer(307, b"", extra="Location: http://x/v1/chat/completions?a=1\r\n")),
         ),
         (
-            "/v1/models: 301: it redirects to https://x; give the address",
+            "/v1/models: 301: it redirects to https://x/v1/models; give the address",
             lambda r: r.answer(301, b"<html>", "text/html", extra="Location: https://x/v1/models\r\n"),
         ),
         (

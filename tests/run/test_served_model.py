@@ -184,32 +184,17 @@ def test_a_gateway_that_forbids_its_list_is_asked_for_the_named_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "line"),
+    ("location", "shown"),
     [
-        ("https://x/v1/models", "301: it redirects to https://x; give the address that it leads to"),
-        ("https://x/api/v1/models/?a=1", "301: it redirects to https://x/api; give the address"),
-        ("/api/v1/models", "301: it redirects to http://h:80/api; give the address"),
-        ("//x/v1/models", "301: it redirects to http://x; give the address"),
-        ("https://x/sign-in", "301: it redirects to https://x/sign-in; give the address"),
-        ("http://[", "301: it redirects to http://[; give the address"),
-        ("/v1/models/", "301: it wants a slash at the end of /v1/models, which Knee does not send; let"),
-        ("https://h/v1/models/", "301: it wants a slash at the end of /v1/models, which Knee does not send"),
+        ("https://x/v1/models", "https://x/v1/models"),
+        ("https://x/api/v1/models/?a=1", "https://x/api/v1/models/"),
+        ("/api/v1/models", "/api/v1/models"),
+        ("http://[", "http://["),
     ],
 )
-def test_a_redirect_names_an_address_that_can_be_given(location: str, line: str) -> None:
-    moved = answers.redirected(301, {"location": location}, "http://h:80", "/v1/models", cut="/v1/models")
-    assert isinstance(moved, HarnessError)
-    assert str(moved).startswith(f"http://h:80/v1/models: {line}")
-
-
-def test_a_redirect_keeps_what_the_given_address_had_at_its_end() -> None:
-    def script(r: Request) -> None:
-        r.answer(308, b"", extra=f"Location: https://x{r.path}\r\n")
-
-    for path in ("", "/a", "/openai/deployments/d?api-version=1", "/v4/chat/completions", "/a/v1/completions"):
-        with pytest.raises(HarnessError) as caught:
-            check(script, path=path)
-        assert f"it redirects to https://x{path}; give" in str(caught.value)
+def test_a_redirect_says_where_it_leads(location: str, shown: str) -> None:
+    moved = answers.redirected(301, {"location": location}, "http://h:80/v1/models")
+    assert str(moved) == f"http://h:80/v1/models: 301: it redirects to {shown}; give the address of that server"
 
 
 def test_azure_takes_its_key_in_a_header_of_its_own() -> None:

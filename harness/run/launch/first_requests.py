@@ -215,8 +215,8 @@ class _Requests:
     def __init__(self, api: control.Client, scenario: Scenario, endpoint: Endpoint) -> None:
         self._api, self._scenario, self._words = api, scenario, endpoint.prompts.words
         self.exact = endpoint.prompts.exact
-        self._url, self._path = endpoint.address.base, endpoint.wire.target.path
-        self.place = self._url + self._path  # for errors
+        self._path = endpoint.wire.target.path
+        self.place = endpoint.address.base + self._path  # for errors
         workload, lengths = scenario.workload, shape.of(scenario)
         planned = image.plan(workload)
         self._images = image.Images(*planned, workload.seed or 0) if planned else None
@@ -352,7 +352,7 @@ class _Requests:
             self._seen |= dict.fromkeys(reply.notes)
             response = reply.response
             if response is None:
-                if (moved := redirected(reply.status, reply.headers, self._url, self._path)) is not None:
+                if (moved := redirected(reply.status, reply.headers, place)) is not None:
                     raise moved
                 self._drop_refused(request, reply)
             elif response.error:

@@ -145,9 +145,7 @@ def _only(served: Sequence[str], answer: Page, where: Address, *, has_entries: b
         raise HarnessError(f"it serves {len(served):,} models", place=where.place, way_out=way_out)
     if has_entries:
         raise HarnessError("it serves a model whose name is no text on one line", place=place, way_out="give --model")
-    named = where.api_path(where.api, where.model or None) if where.api else where.path("")  # of the URL that is given
-    path, end = where.path(listed), named.removeprefix(where.prefix)
-    if (moved := redirected(status, answer.headers, where.base, path, cut=listed, instead=end)) is not None:
+    if (moved := redirected(status, answer.headers, place)) is not None:
         raise moved
     if "html" in answer.headers.get("content-type", ""):
         raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
