@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,12 +210,10 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
     with contextlib.ExitStack() as exits:
         with LiveView(console(stderr=True), quiet=flags["quiet"]) as terminal:
             view = _watched(terminal, flags, exits)
-            if flags["resume"] is not None:
-                begin = partial(campaign.resume, flags["resume"])
-            else:
-                begin = partial(campaign.run, out=flags["out"])
+            resumed = flags["resume"] is not None
+            folder = flags["resume"] if resumed else flags["out"]
             how: dict[str, Any] = {"plan": plan or campaign.plan, "agreed": agreed, "report": report}
-            found = begin(scenario=resolved, view=view, command=_command(), **how)
+            found = campaign.run(resolved, folder, view, _command(), resumed=resumed, **how)
         output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
         view.over(found.folder / "map.html")
     if flags.get("open_report"):

@@ -72,10 +72,8 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
         stack = found.stack
     else:
         of, stack = _resolved(scenario or "", flags)
-        wanted = tuned.Wanted(
-            scenario=of, stack=stack, tries=list(tries), goal=goal or ("slo" if of.slo else "plateau")
-        )
-        found = tuned.begun(wanted, shlex.join(["knee", *sys.argv[1:]]))
+        goal = goal or ("slo" if of.slo else "plateau")
+        found = tuned.begun(of, stack, tries, goal, shlex.join(["knee", *sys.argv[1:]]))
     consent.must_be_allowed(of, {*typed_variables(flags), *flags["allow_env"]}, os.environ, scenario or "")
     if (stack.own or flags["resume"] is not None) and not flags["yes"]:
         tried = [(each.name, tuned.command_of(found, of, each.name)) for each in found.settings if not each.left_out]
@@ -97,10 +95,9 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Any) -
     from harness.run.stacks import command
 
     with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
-        if flags["resume"] is not None:
-            folder, found = tuned.resume(flags["resume"], view, agreed=agreed)
-        else:
-            folder, found = tuned.run(found, of, flags["out"], view, agreed=agreed)
+        resumed = flags["resume"] is not None
+        out = flags["resume"] if resumed else flags["out"]
+        folder, found = tuned.run(found, of, out, view, resumed=resumed, agreed=agreed)
     if not found.complete:
         print(f"to go on: knee tune --resume {shlex.quote(str(folder))}", file=sys.stderr)
         return 130

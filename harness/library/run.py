@@ -135,7 +135,7 @@ def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: 
     from harness.spec import ready
 
     base = reading.load(str(ready.path(str(scenario)))) if isinstance(scenario, str | Path) else scenario
-    sections = {field: name for name in reversed(_SECTIONS) for field in _fields(name)}
+    sections = {field: name for name in reversed(_SECTIONS) for field in getattr(Scenario(), name).__struct_fields__}
     fields: dict[str, Any] = {} if url is None else {"target": {"url": url}}
     for given, value in options.items():
         name = _SAME.get(given, given)
@@ -166,8 +166,3 @@ def _value(name: str, value: Any) -> Any:
     if name in ("levels", "rates") and isinstance(value, int | float):
         return [value]
     return _TEXTS[name](value, name) if name in _TEXTS and isinstance(value, str) else value
-
-
-def _fields(section: str) -> tuple[str, ...]:
-    """Return the names of a section's fields."""
-    return tuple(type(getattr(Scenario(), section)).__struct_fields__)

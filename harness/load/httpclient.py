@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-# CPU seconds per million tokens, 512 streams of 40 tokens/s, one x86 core, Python 3.11, loopback, November 2026:
-# httpx, and the sockets of `sockets`.
-CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION = 164, 8
-
 
 class HttpxClient:
     """The control plane's client over httpx; see `control`."""

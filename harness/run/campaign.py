@@ -104,7 +104,10 @@ def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
     ['in128-out64', 'in256-out64']
     """
     swept = axes(scenario)
-    _check(scenario, swept, place)
+    if not swept:
+        raise HarnessError("nothing is swept", place=place, way_out="write it like input_tokens = [128, 512, 2048]")
+    for name in scenario.sweep.urls:
+        levelmap.must_name_a_folder(name, "server", f"{place} urls")
     workload = scenario.workload
     made = []
     for index, values in enumerate(itertools.product(*(axis.values for axis in swept))):
@@ -131,14 +134,6 @@ def _placed(scenario: Scenario, at: dict[str, Any], index: int) -> Scenario:
     return msgspec.structs.replace(scenario, workload=workload, target=target, sim=sim)
 
 
-def _check(scenario: Scenario, swept: Sequence[Axis], place: str) -> None:
-    """Raise HarnessError where nothing is swept, or a server's name cannot name a folder."""
-    if not swept:
-        raise HarnessError("nothing is swept", place=place, way_out="write it like input_tokens = [128, 512, 2048]")
-    for name in scenario.sweep.urls:
-        levelmap.must_name_a_folder(name, "server", f"{place} urls")
-
-
 # ---- the map -----------------------------------------------------------------------------------------------
 
 
@@ -156,19 +151,30 @@ def run(
     view: View,
     command: str,
     *,
+    resumed: bool = False,
     plan: Planner = plan,
     agreed: Agreed = Agreed(),
     report: Report = lambda _: None,
 ) -> Swept:
     """Measure every cell of the plan that is made of the scenario; HarnessError if none could be measured.
 
-    `report` is called with each cell's outcome when it ends, to write the files for people. A cell on a public host is
-    confirmed like any run, unless that is `agreed`.
+    `resumed`: the map in the folder `out` goes on, with the scenario that it was begun with (`resume.begun_with`).
+    Complete cells stay, one that was interrupted is resumed with the bounds that it had, and one that failed is tried
+    again. `report` is called with each cell's outcome when it ends, to write the files for people. A cell on a public
+    host is confirmed like any run, unless that is `agreed`.
     """
     scenario = experiment.seeded(scenario)
-    planned = plan(scenario)
-    shown, created = scenarios.shown(scenario, scenarios.secrets(scenario, os.environ)), datetime.now(UTC)
-    session = _session(command)
+    planned, created = plan(scenario), datetime.now(UTC)
+    session = Session(created=created.isoformat(timespec="seconds"), command=command)
+    if resumed:
+        folder = Path(out or "")
+        with folders.claimed(folder):
+            campaign = _MapCampaign(planned, scenario, folder, report, _going_on(folder, planned, session))
+            if levelmap.is_map(folder):
+                cells = levelmap.read(folder).cells
+                campaign.known = {each.name: each for each in cells if each.status is not None and each.status < 128}
+            return _whole(campaign, view, command, agreed)
+    shown = scenarios.shown(scenario, scenarios.secrets(scenario, os.environ))
     manifest = MapManifest(
         name=scenario.name,
         created=session.created,
@@ -183,40 +189,15 @@ def run(
         return _whole(_MapCampaign(planned, scenario, folder, report, manifest), view, command, agreed)
 
 
-def resume(
-    path: str,
-    scenario: Scenario,
-    view: View,
-    command: str,
-    *,
-    plan: Planner = plan,
-    agreed: Agreed = Agreed(),
-    report: Report = lambda _: None,
-) -> Swept:
-    """Continue a map that ended early, with the scenario that it was begun with (`resume.begun_with`).
-
-    Complete cells stay; one that was interrupted is resumed with the bounds that it had, and one that failed is tried
-    again.
-    """
-    folder = Path(path)
-    with folders.claimed(folder):
-        files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # before the load
-        planned = plan(scenario)
-        for cell in planned.cells:
-            if os.path.lexists(folder / cell.name):
-                files.must_be_files(folder / cell.name, folders.WRITTEN)
-        manifest = result.read_manifest(folder)
-        assert isinstance(manifest, MapManifest)  # its scenario sweeps
-        manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions, _session(command)])
-        campaign = _MapCampaign(planned, scenario, folder, report, manifest)
-        if levelmap.is_map(folder):
-            cells = levelmap.read(folder).cells
-            campaign.known = {each.name: each for each in cells if each.status is not None and each.status < 128}
-        return _whole(campaign, view, command, agreed)
-
-
-def _session(command: str) -> Session:
-    return Session(created=datetime.now(UTC).isoformat(timespec="seconds"), command=command)
+def _going_on(folder: Path, planned: Plan, session: Session) -> MapManifest:
+    """Return the manifest of a map with one more session; HarnessError where its files cannot be written again."""
+    files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # before the load
+    for cell in planned.cells:
+        if os.path.lexists(folder / cell.name):
+            files.must_be_files(folder / cell.name, folders.WRITTEN)
+    manifest = result.read_manifest(folder)
+    assert isinstance(manifest, MapManifest)  # its scenario sweeps
+    return msgspec.structs.replace(manifest, sessions=[*manifest.sessions, session])
 
 
 def _whole(campaign: _MapCampaign, view: View, command: str, agreed: Agreed) -> Swept:
@@ -228,7 +209,8 @@ def _whole(campaign: _MapCampaign, view: View, command: str, agreed: Agreed) -> 
     found = campaign.map(ended=not signalled)
     files.write_json(folder / levelmap.MAP, found)
     files.write_json(folder / folders.MANIFEST, msgspec.structs.replace(campaign.manifest, complete=found.complete))
-    return Swept(folder, found, gravest([signalled, *map(_status, found.cells)]))
+    statuses = [_FAILED if cell.error else cell.status or 0 for cell in found.cells]
+    return Swept(folder, found, gravest([signalled, *statuses]))
 
 
 class _MapCampaign:
@@ -299,11 +281,6 @@ class _MapCampaign:
             cells=found,
             claims=self.plan.claims,
         )
-
-
-def _status(cell: MeasuredCell) -> int:
-    """Return a cell's part in the exit status of the map; 0 for one that the bounds left out."""
-    return _FAILED if cell.error else cell.status or 0
 
 
 def gravest(statuses: Sequence[int]) -> int:

@@ -40,24 +40,16 @@ class RunEnd(enum.Enum):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Why the load ended, with the signal, the failure or what is missing; its text is in the manifest."""
+    """Why the load ended, as the manifest words it, with the failure."""
 
     why: RunEnd
-    signal: int = 0
+    words: str
     failure: HarnessError | None = None
-    missing: str = ""
 
     @classmethod
     def by_itself(cls, missing: str) -> Ended:
         """Return the end that no signal and no failure made; `missing` of what was asked for, "" where nothing is."""
-        return cls(RunEnd.SHORT, missing=missing) if missing else cls(RunEnd.COMPLETE)
-
-    def __str__(self) -> str:
-        if self.why is RunEnd.SIGNAL:
-            return signal.Signals(self.signal).name
-        if self.why is RunEnd.SHORT:
-            return self.missing
-        return RunEnd.COMPLETE.value if self.failure is None else str(self.failure)
+        return cls(RunEnd.SHORT, missing) if missing else cls(RunEnd.COMPLETE, RunEnd.COMPLETE.value)
 
 
 async def load(
@@ -72,9 +64,9 @@ async def load(
         if signals.number is None:
             raise
         task.uncancel()
-        return Ended(RunEnd.SIGNAL, signals.number)
+        return Ended(RunEnd.SIGNAL, signal.Signals(signals.number).name)
     except HarnessError as failure:
-        return Ended(RunEnd.FAILURE, failure=failure)
+        return Ended(RunEnd.FAILURE, str(failure), failure)
     return Ended.by_itself(levels.missing)
 
 

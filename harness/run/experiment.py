@@ -199,7 +199,7 @@ async def _run(session: _Session) -> Outcome:
             for note in limits.described_clocks(workers.clocks):
                 session.view.note(note)
             # A server on this machine has its GPUs here; opening them may take the driver a second.
-            is_here = session.profile is None and any(map(consent.is_here, session.urls))
+            is_here = session.profile is None and any(map(consent.is_here, servers, ips))
             opening = asyncio.create_task(asyncio.to_thread(gpu.opened)) if is_here else None
             endpoint = await _checked(session, servers, dict(zip(session.urls, ips, strict=True)))
             gpus = await opening if opening is not None else None
@@ -322,7 +322,8 @@ async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None)
         shard.must_lie_ahead(share.start_s, unix_origin)
         session.view.note(f"shard {share.number} of {share.of} begins at {shard.shown(share.start_s)}")
         origin_ns, unix_origin = round(share.start_s * 1e9) - host.ahead_ns(), share.start_s
-        manifest = msgspec.structs.replace(manifest, shards=[describing.shard(share)])
+        own = manifests.Shard(**msgspec.structs.asdict(share), clock=host.clock_error())
+        manifest = msgspec.structs.replace(manifest, shards=[own])
     origin = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
     manifest = msgspec.structs.replace(manifest, clock=origin, stack=session.stack or UNSET)
     records = spool.Spool(session.folder, spool.header(origin_ns, unix_origin))

@@ -51,7 +51,6 @@ _DEAD = {LevelNote.REFUSED, LevelNote.STALLED, LevelNote.COOLDOWN_STALLED}  # of
 _BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
 _NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
 _QUEUE_S, _QUEUE_REQUESTS = 10.0, 3.0  # seconds and request times that the queue of a higher rate has to end
-_QUEUE_NOTED_S = 5.0  # from which on that wait is noted
 
 
 class Levels:
@@ -161,7 +160,9 @@ class Levels:
         step = await self._decide(known)
         while not step.over:
             self._wanted_s = step.window_s
-            await self._until_quiet(step.rate, workers)
+            if (step.rate or 0.0) < self._last_rate:  # else it has the waits of the higher rate
+                await self._quiet(workers)
+            self._last_rate = step.rate or 0.0
             await self._before_level(workers)
             found = await self._measure(workers, self._level(step, repeat))
             if found is not None:
@@ -174,32 +175,21 @@ class Levels:
             self._view.note(step.reason)
         return step
 
-    async def _until_quiet(self, rate: float | None, workers: Workers) -> None:
-        """Before a lower rate, wait until requests of a higher one are over: else it has their waits."""
-        lower, self._last_rate = rate is not None and rate < self._last_rate, rate or 0.0
-        if lower:
-            await self._quiet(workers, "requests of the higher rate")
-
-    async def _quiet(self, workers: Workers, of: str) -> None:
+    async def _quiet(self, workers: Workers) -> None:
         """Send nothing until nothing is in flight, for some time at most, or until a bound of the run is reached."""
         workers.rest()
-        began_s, noted = self.live.now(), False
-        longest_s = max(_QUEUE_S, _QUEUE_REQUESTS * self.live.e2e_s)
+        until_s = self.live.now() + max(_QUEUE_S, _QUEUE_REQUESTS * self.live.e2e_s)
         while self._budget().over() is None:
             now = await workers.next_progress()
-            waited_s, over = now.time_s - began_s, now.level < 0 and now.oldest_sent_s is None
-            if over or waited_s > longest_s:
+            if (now.level < 0 and now.oldest_sent_s is None) or now.time_s > until_s:
                 return
-            if waited_s > _QUEUE_NOTED_S and not noted:
-                noted = True
-                self._view.note(f"waiting until {now.in_flight:,} {of} are over")
 
     async def _before_level(self, workers: Workers) -> None:
         """Do what the scenario has before each level, once nothing is in flight."""
         spec = self._scenario.hooks
         if spec and (spec.reset_cache or spec.before_level):
             if self._took:
-                await self._quiet(workers, "requests of the level before")
+                await self._quiet(workers)
             await hooks.before_level(spec, self._endpoint)
 
     async def _answers_again(self) -> bool:
@@ -344,11 +334,8 @@ class Levels:
             progress = await workers.next_progress()
             if progress.level != level.index and not resting:
                 continue  # a worker has not begun this level yet
-            phase, since_s, expected_s = timing.phase, timing.since_s, timing.expected_s
-            moment = timing.step(live.at(progress, self._budget()))
-            left_s = self._left_s(progress.time_s - level.begin_s)
-            self._shown.level(progress, timing, phase=phase, since_s=since_s, expected_s=expected_s, left_s=left_s)
-            if moment:
+            self._shown.level(progress, timing, self._left_s(progress.time_s - level.begin_s))
+            if timing.step(live.at(progress, self._budget())):
                 live.moment(timing.level)
                 self._note_read_delay(timing)
             if timing.phase is Phase.COOLDOWN and not resting and _NO_MORE & {*self._budget().reached()}:

@@ -13,7 +13,6 @@ from msgspec import UNSET
 
 from harness.base import __version__
 from harness.base.errors import HarnessError
-from harness.data import manifest as manifests
 from harness.data.machines import Client, ClientCalibration
 from harness.data.manifest import Manifest, Sampling, Session, Simulated, Workload
 from harness.data.prediction import Agents, Prediction
@@ -34,7 +33,6 @@ from harness.run.prediction import predict
 from harness.sim.profile import Profile
 from harness.spec import scenario as scenarios
 from harness.spec.scenario import Scenario
-from harness.spec.shard import Shard
 from harness.spec.work import Unit
 from harness.workload import hit_rate, image, shape
 from harness.workload.request import Request
@@ -64,7 +62,9 @@ async def first(
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)
-    deployed = _deployed(scenario, endpoint, profile, found)
+    deployed = question.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
+    if profile is not None:
+        deployed = profile.model, profile.deployment
     simulated, workload = _simulated(scenario, endpoint, profile), _workload(scenario, endpoint)
     held = await _agents(scenario, endpoint, profile, deployed, workload.expected_hit_rate or None)
     if held is not None:
@@ -107,15 +107,6 @@ async def first(
         cache=endpoint.alone.cache or UNSET,
         sessions=[Session(created=created, command=command)],
     )
-
-
-def _deployed(
-    scenario: Scenario, endpoint: Endpoint, profile: Profile | None, found: question.ServingCard
-) -> tuple[Model, Deployment] | None:
-    """Return the model and how it is served, where both are known."""
-    if profile is not None:
-        return profile.model, profile.deployment
-    return question.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
 
 
 async def _predicted(
@@ -210,12 +201,6 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
     return found, None
 
 
-def shard(share: Shard) -> manifests.Shard:
-    """Return a shard with what is known of its machine's clock."""
-    fields = msgspec.structs.asdict(share)
-    return manifests.Shard(**fields, clock=host.clock_error())
-
-
 def with_session(manifest: Manifest, **found: object) -> Manifest:
     """Return the manifest with these fields in its last session."""
     last = msgspec.structs.replace(manifest.sessions[-1], **found)
@@ -254,7 +239,7 @@ def ended(
         stepped_s = (host.ahead_ns() + origin.monotonic_ns_origin) * 1e-9 - origin.unix_origin
         own = msgspec.structs.replace(own, clock=msgspec.structs.replace(own.clock, stepped_s=stepped_s))
         manifest = msgspec.structs.replace(manifest, shards=[own])
-    manifest = with_session(manifest, ended=str(end), ended_s=levels.live.now(), sent=levels.live.sent)
+    manifest = with_session(manifest, ended=end.words, ended_s=levels.live.now(), sent=levels.live.sent)
     return msgspec.structs.replace(
         manifest,
         complete=end.why is RunEnd.COMPLETE,

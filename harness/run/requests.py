@@ -260,6 +260,8 @@ def _of_tasks(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
 
 
 def _planned(request: Request, input_tokens: float | None, due_s: float | None) -> Planned:
+    prompt = request.prompt
+    sent = prompt.encode() if isinstance(prompt, str) else msgspec.json.encode(prompt)
     return Planned(
         number=request.number,
         class_=request.class_,
@@ -269,7 +271,7 @@ def _planned(request: Request, input_tokens: float | None, due_s: float | None) 
         input_tokens=input_tokens,
         output_tokens=request.output_tokens,
         due_s=due_s,
-        prompt_sha256=_digest(request),
+        prompt_sha256=hashlib.sha256(sent).hexdigest(),
     )
 
 
@@ -289,8 +291,3 @@ def _due(scenario: Scenario, source: Single) -> Iterator[float | None]:
     ]
     for times in itertools.cycle(dealt):
         yield next(times)
-
-
-def _digest(request: Request) -> str:
-    prompt = request.prompt
-    return hashlib.sha256(prompt.encode() if isinstance(prompt, str) else msgspec.json.encode(prompt)).hexdigest()

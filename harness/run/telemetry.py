@@ -121,12 +121,19 @@ class ReadDelays:
     """
 
     def __init__(self) -> None:
-        self._workers: dict[int, _Worker] = {}
+        self._kept: dict[int, Thinned] = {}  # by worker
+        self._late: dict[int, Ints] = {}  # each one's histogram of the level so far
 
     def add(self, report: Progress) -> None:
         """Take a worker's next report."""
-        if report.late or report.waited_s is not None:
-            self._workers.setdefault(report.worker, _Worker()).add(report)
+        if not report.late and report.waited_s is None:
+            return
+        late = self._late.setdefault(report.worker, np.zeros(LATE_BINS, dtype=np.int64))
+        for bin_, reads in enumerate(report.late):  # an array of each length that comes would stay in numpy's cache
+            late[bin_] += reads
+        waited_ns = -1 if report.waited_s is None else round(report.waited_s * 1e9)
+        kept = self._kept.setdefault(report.worker, Thinned(MOST_REPORTS, LATE_BINS + 3))
+        kept.add(report.time_s, np.append(late, (report.reads, report.unstamped, waited_ns)))
 
     def between(self, start_s: float, end_s: float, tick_s: float) -> list[Sample]:
         """Return the figures from a time until the last report, as samples of the time `end_s`.
@@ -136,42 +143,29 @@ class ReadDelays:
         """
         return [
             Sample(end_s, "client", f"{number}/{name}", value)
-            for number, worker in sorted(self._workers.items())
-            for name, value in worker.since(start_s, tick_s).items()
+            for number, kept in sorted(self._kept.items())
+            for name, value in _since(kept, start_s, tick_s).items()
         ]
 
 
-class _Worker:
-    """One worker's read delays."""
-
-    def __init__(self) -> None:
-        self._kept = Thinned(MOST_REPORTS, LATE_BINS + 3)
-        self._late = np.zeros(LATE_BINS, dtype=np.int64)  # of the level so far
-
-    def add(self, report: Progress) -> None:
-        for bin_, reads in enumerate(report.late):  # an array of each length that comes would stay in numpy's cache
-            self._late[bin_] += reads
-        waited_ns = -1 if report.waited_s is None else round(report.waited_s * 1e9)
-        self._kept.add(report.time_s, np.append(self._late, (report.reads, report.unstamped, waited_ns)))
-
-    def since(self, start_s: float, tick_s: float) -> dict[str, float]:
-        """By name: from the last point before a time, or else from the level's first, to the latest."""
-        times, counts = self._kept.times, self._kept.counts
-        first = int(np.searchsorted(times, start_s)) - 1
-        before, last = counts[max(first, 0)], counts[-1]
-        late = last[:LATE_BINS] - (before[:LATE_BINS] if first >= 0 else 0)
-        reads, unstamped = (int(last[column] - before[column]) for column in (_READS, _UNSTAMPED))
-        found = {}
-        if late.any():
-            found["read_delay_p99_s"] = max(0.0, _p99(late) - tick_s)
-        if reads > 0:
-            found["unstamped_fraction"] = unstamped / reads
-            if 2 * unstamped > reads and late.any():
-                found["read_delay_mean_s"] = _mean_beyond(late, tick_s)
-        span_s = times[-1] - times[max(first, 0)]
-        if span_s > 0 and before[_WAITED_NS] >= 0:
-            found["waited_fraction"] = float((last[_WAITED_NS] - before[_WAITED_NS]) * 1e-9 / span_s)
-        return found
+def _since(kept: Thinned, start_s: float, tick_s: float) -> dict[str, float]:
+    """Return a worker's figures by name: from the last point before a time, or else from the first, to the latest."""
+    times, counts = kept.times, kept.counts
+    first = int(np.searchsorted(times, start_s)) - 1
+    before, last = counts[max(first, 0)], counts[-1]
+    late = last[:LATE_BINS] - (before[:LATE_BINS] if first >= 0 else 0)
+    reads, unstamped = (int(last[column] - before[column]) for column in (_READS, _UNSTAMPED))
+    found = {}
+    if late.any():
+        found["read_delay_p99_s"] = max(0.0, _p99(late) - tick_s)
+    if reads > 0:
+        found["unstamped_fraction"] = unstamped / reads
+        if 2 * unstamped > reads and late.any():
+            found["read_delay_mean_s"] = _mean_beyond(late, tick_s)
+    span_s = times[-1] - times[max(first, 0)]
+    if span_s > 0 and before[_WAITED_NS] >= 0:
+        found["waited_fraction"] = float((last[_WAITED_NS] - before[_WAITED_NS]) * 1e-9 / span_s)
+    return found
 
 
 def _mean_beyond(histogram: Ints, tick_s: float) -> float:

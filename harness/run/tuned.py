@@ -22,9 +22,8 @@ import msgspec
 from harness.analysis.answer import of_ramp, throughput
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import Z95
-from harness.base import __version__, decoding, files
+from harness.base import __version__, decoding, files, units
 from harness.base.errors import HarnessError
-from harness.base.units import span
 from harness.data.levels import LevelSummary
 from harness.data.manifest import StackStart
 from harness.data.progress import View
@@ -82,40 +81,27 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         return "output tokens per dollar" if self.goal == "cost" else "output tok/s"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison of settings as it was asked for."""
-
-    scenario: Scenario
-    stack: Stack
-    tries: list[str]
-    goal: Goal
-
-
-def begun(wanted: Wanted, command: str) -> Tuning:
+def begun(scenario: Scenario, stack: Stack, tries: Sequence[str], goal: Goal, command: str) -> Tuning:
     """Return a comparison with its settings and their predictions; HarnessError where it cannot be measured."""
-    scenario = experiment.seeded(wanted.scenario)
-    if not stacked.model(wanted.stack, scenario):
-        raise HarnessError("no model to serve", place=wanted.stack.spec.name, way_out="give --model DIR")
-    if wanted.stack.recipe.pools:
+    scenario = experiment.seeded(scenario)
+    if not stacked.model(stack, scenario):
+        raise HarnessError("no model to serve", place=stack.spec.name, way_out="give --model DIR")
+    if stack.recipe.pools:
         way_out = "compare settings of it by `knee stacks run`"
         raise HarnessError("its recipe has pools, of which one command says nothing", place="--stack", way_out=way_out)
     if scenario.target.url is not None:
         raise HarnessError("the server is started here", place="$.target.url", way_out="leave url out")
     price, limited = scenario.hardware.price, bool(scenario.slo)
-    if wanted.goal == "cost" and price is None:
+    if goal == "cost" and price is None:
         raise HarnessError("no price of a GPU-hour", place="--for cost", way_out="give --price DOLLARS")
-    if wanted.goal == "slo" and not limited:
+    if goal == "slo" and not limited:
         raise HarnessError("no limits to meet", place="--for slo", way_out="give --slo like ttft_p99=2s")
-    grid = tuning.grid(wanted.tries)
-    in_flight = None if limited and wanted.goal != "plateau" else _in_flight(scenario, wanted.stack, grid)
-    settings = [_predicted(each, wanted, in_flight) for each in grid]
+    grid = tuning.grid(tries)
+    in_flight = None if limited and goal != "plateau" else _in_flight(scenario, stack, grid)
+    settings = [_predicted(each, scenario, stack, goal, in_flight) for each in grid]
     for each in settings:
-        endpoint.command(
-            with_setting(wanted.stack, each, scenario),
-            stacked.model(wanted.stack, scenario),
-            itertools.repeat(0),
-            composed=False,
-        )
+        tried = with_setting(stack, each, scenario)
+        endpoint.command(tried, stacked.model(stack, scenario), itertools.repeat(0), composed=False)
     if not tuning.ordered(settings):
         raise HarnessError(f"no setting is possible: {settings[0].left_out}", place="--try", way_out="try others")
     hidden = scenarios.secrets(scenario, os.environ)
@@ -125,8 +111,8 @@ def begun(wanted: Wanted, command: str) -> Tuning:
         command=command,
         scenario=shown,
         scenario_digest=scenarios.digest(shown),
-        stack=commands.stored(wanted.stack),
-        goal=wanted.goal,
+        stack=commands.stored(stack),
+        goal=goal,
         in_flight=in_flight,
         max_seconds=scenario.ramp.max_seconds,
         settings=settings,
@@ -134,23 +120,20 @@ def begun(wanted: Wanted, command: str) -> Tuning:
 
 
 def run(
-    found: Tuning, scenario: Scenario, out: str | None, view: View, *, agreed: Agreed = Agreed()
+    found: Tuning, scenario: Scenario, out: str | None, view: View, *, resumed: bool = False, agreed: Agreed = Agreed()
 ) -> tuple[Path, Tuning]:
     """Measure what the comparison asks for; return its folder and what was found.
 
-    The scenario is the one that it was begun with: what `found` has of it lacks the secrets.
+    The scenario is the one that it was begun with: what `found` has of it lacks the secrets. `resumed`: the comparison
+    in the folder `out` goes on.
     """
+    if resumed:
+        folder = Path(out or "")
+        with folders.claimed(folder):
+            return folder, _whole(_Settings(folder, scenario, found), view, agreed)
     name, created = f"tune-{found.stack.spec.name}", datetime.fromisoformat(found.created)
     with folders.new(out, name, created, series.has_folders, (folders.MANIFEST, FILE)) as folder:
         files.remove(folder, (folders.MANIFEST,))  # it claimed the folder, and a comparison has tune.json in its place
-        return folder, _whole(_Settings(folder, scenario, found), view, agreed)
-
-
-def resume(path: str, view: View, *, agreed: Agreed = Agreed()) -> tuple[Path, Tuning]:
-    """Continue a comparison that was interrupted."""
-    folder = Path(path)
-    with folders.claimed(folder):
-        found, scenario = interrupted(path)
         return folder, _whole(_Settings(folder, scenario, found), view, agreed)
 
 
@@ -263,7 +246,7 @@ class _Settings:
                 self.found = msgspec.structs.replace(self.found, unit_s=unit_s)
                 least_s = tried * (start_s + unit_s)
                 if self.found.max_seconds is not None and least_s > self.found.max_seconds:
-                    view.note(f"one short run of each of the {tried} settings takes about {span(least_s)}")
+                    view.note(f"one short run of each of the {tried} settings takes about {units.span(least_s)}")
             ramp = self._ramp(tuning.ROUNDS[number] * (self.found.unit_s or 0.0))
             nth = len(self.found.trials)
             wanted = stacked.of_stack(scenario, stack, ramp, f"{nth + 1:03}-round{number + 1}", nth)
@@ -306,10 +289,10 @@ def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int
     return max(math.ceil(_BEYOND * each) for each in known)
 
 
-def _predicted(setting: Setting, wanted: Wanted, in_flight: int | None) -> Setting:
+def _predicted(setting: Setting, scenario: Scenario, stack: Stack, goal: Goal, in_flight: int | None) -> Setting:
     """Return the setting with its prediction, where the scenario names model and card; what cannot fit is left out."""
-    scenario, stack = wanted.scenario, with_setting(wanted.stack, setting, wanted.scenario)
-    hardware = stacked.of_stack(scenario, stack, scenario.ramp, "prediction", 0).hardware
+    tried = with_setting(stack, setting, scenario)
+    hardware = stacked.of_stack(scenario, tried, scenario.ramp, "prediction", 0).hardware
     if hardware.gpu is None or hardware.gpu.lower() == question.HOST:
         return setting
     card = prediction.find(hardware, None).card
@@ -322,7 +305,7 @@ def _predicted(setting: Setting, wanted: Wanted, in_flight: int | None) -> Setti
     model, where = both
     budget = setting.values.get("max-num-batched-tokens")
     if budget is not None:
-        where = msgspec.structs.replace(where, max_num_batched_tokens=_tokens(budget))
+        where = msgspec.structs.replace(where, max_num_batched_tokens=units.count(budget, "--try"))
     lengths = means(shape.representative(scenario))
     try:
         caps = steady.caps(model, where, lengths, scenario.slo if in_flight is None else None)
@@ -330,22 +313,7 @@ def _predicted(setting: Setting, wanted: Wanted, in_flight: int | None) -> Setti
         X = roofline.predict(model, where, lengths, [C]).levels[0].output_tokens_per_s.mid
     except HarnessError as error:
         return msgspec.structs.replace(setting, left_out=f"predicted not to fit: {error.fact}")
-    return msgspec.structs.replace(setting, predicted=_worth(X, wanted.goal, hardware.price, hardware.gpus))
-
-
-def _tokens(text: str) -> int:
-    """Return the tokens of a text as engines read it: 8k is 8,000, 8K is 8,192.
-
-    >>> _tokens("8k"), _tokens("8K"), _tokens("512")
-    (8000, 8192, 512)
-    """
-    factor = {"k": 1000, "K": 1024}.get(text[-1:], 0)
-    try:
-        return int(float(text[:-1]) * factor) if factor else int(text)
-    except ValueError:
-        raise HarnessError(
-            f"{text!r} is no number of tokens", place="--try", way_out="write it like 8192 or 8k"
-        ) from None
+    return msgspec.structs.replace(setting, predicted=_worth(X, goal, hardware.price, hardware.gpus))
 
 
 # ---- a figure ----------------------------------------------------------------------------------------------

@@ -281,10 +281,8 @@ def test_a_budget_does_not_wait_for_a_request_that_hangs(tmp_path: Path, monkeyp
     assert "cooldown_cut" in level.notes
 
 
-def test_a_server_that_stalls_is_said_to_within_seconds_and_its_level_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No token from 3 s on, requests of half a second: ended after 5 s, which is noted."""
+def test_a_level_ends_within_seconds_where_its_server_stalls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No token from 3 s on, requests of half a second: ended after 5 s."""
     stuck = msgspec.structs.replace
     monkeypatch.setattr(
         FakeWorker,
@@ -293,12 +291,10 @@ def test_a_server_that_stalls_is_said_to_within_seconds_and_its_level_ends(
             FakeWorker.next_progress, lambda p: stuck(p, tokens=min(p.tokens, 300), oldest_sent_s=min(p.time_s, 4.0))
         ),
     )
-    view = Quiet()
-    level, _ = run_level(tmp_path, monkeypatch, ramp={"level_seconds": 300}, pace=lambda t: 100.0, noise=0.0, view=view)
+    level, _ = run_level(tmp_path, monkeypatch, ramp={"level_seconds": 300}, pace=lambda t: 100.0, noise=0.0)
     assert level is not None
     assert "stalled" in level.notes
     assert level.window_end_s == pytest.approx(3.0 + 5.0, abs=0.5)
-    assert view.notes == ["no token for 5 s: 4 requests wait, the longest for 4 s"]
 
 
 def pauses(

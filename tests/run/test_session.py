@@ -50,17 +50,17 @@ def ended(ends: Any, number: int | None = None, missing: str = "") -> Ended:
 
 
 def test_a_load_is_complete_where_nothing_cut_it() -> None:
-    assert (ended(over).why, str(ended(over))) == (RunEnd.COMPLETE, "complete")
+    assert (ended(over).why, ended(over).words) == (RunEnd.COMPLETE, "complete")
 
 
 def test_a_load_that_did_not_measure_what_was_asked_for_is_not_complete() -> None:
     found = ended(over, missing="8 in flight: not measured")
-    assert (found.why, str(found)) == (RunEnd.SHORT, "8 in flight: not measured")
+    assert (found.why, found.words) == (RunEnd.SHORT, "8 in flight: not measured")
 
 
 def test_a_signal_ends_the_load_and_not_the_run() -> None:
     found = ended(cancelled, signal.SIGTERM)
-    assert (found.why, str(found)) == (RunEnd.SIGNAL, "SIGTERM")
+    assert (found.why, found.words) == (RunEnd.SIGNAL, "SIGTERM")
 
 
 def test_a_cancellation_without_a_signal_is_a_bug_and_goes_on() -> None:
@@ -71,8 +71,8 @@ def test_a_cancellation_without_a_signal_is_a_bug_and_goes_on() -> None:
 def test_a_failure_is_kept_until_what_was_measured_is_written() -> None:
     found = ended(worker_lost)
     assert found.why is RunEnd.FAILURE
-    assert str(found) == str(found.failure)
-    assert "a worker is lost" in str(found)
+    assert found.words == str(found.failure)
+    assert "a worker is lost" in found.words
 
 
 def test_arrivals_are_the_kernel_s_where_every_worker_had_its_stamps() -> None:

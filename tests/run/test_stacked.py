@@ -173,7 +173,8 @@ def test_resume_skips_what_is_done_and_goes_on_in_the_run_that_was_broken_off(tm
     assert isinstance(about, MapManifest)
     more = Silent()
     stored = list(about.stacks or [])
-    again = campaign.resume(str(found.folder), begun, more, "again", plan=stacked.planner(stored, [], composed=False))
+    plan = stacked.planner(stored, [], composed=False)
+    again = campaign.run(begun, str(found.folder), more, "again", resumed=True, plan=plan)
     assert more.started == 1  # the level that was broken off
     assert [note for note in more.notes if note.startswith("starting")] == ["starting b"]
     assert again.map.complete

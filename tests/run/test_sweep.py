@@ -257,7 +257,7 @@ def test_a_map_that_was_killed_keeps_its_whole_cells_and_measures_the_rest(
     begun = resume.begun_with(str(folder), {})
     assert begun == TWO_BY_TWO
     view = Silent()
-    found = campaign.resume(str(folder), begun, view, "again", report=reported.append)
+    found = campaign.run(begun, str(folder), view, "again", resumed=True, report=reported.append)
     assert {name: contents(folder / name) for name in names[:3]} == before
     assert [each.folder.name for each in reported] == names[2:]
     assert view.started == 6  # the levels of the one cell
@@ -278,7 +278,8 @@ def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp
     assert found.map == levelmap.read(found.folder)
     first = contents(found.folder / "in16-out16")
     more = Silent()
-    again = campaign.resume(str(found.folder), resume.begun_with(str(found.folder), {}), more, "again")
+    begun = resume.begun_with(str(found.folder), {})
+    again = campaign.run(begun, str(found.folder), more, "again", resumed=True)
     assert more.started == 3  # the level that was broken off, and the two of the last cell
     assert again.status in (0, 3)
     assert [cell.name for cell in again.map.cells] == ["in16-out16", "in32-out16", "in64-out16"]

@@ -34,8 +34,7 @@ def scenario(**sections: object) -> Scenario:
 
 
 def begun(*tries: str, goal: tuning.Goal = "plateau", recipe: str = "vllm", **sections: object) -> tuned.Tuning:
-    wanted = tuned.Wanted(scenario=scenario(**sections), stack=stack(recipe), tries=list(tries), goal=goal)
-    return tuned.begun(wanted, "knee tune")
+    return tuned.begun(scenario(**sections), stack(recipe), tries, goal, "knee tune")
 
 
 def words(option: str, value: str, recipe: str = "vllm") -> str:
@@ -95,8 +94,7 @@ def test_the_prediction_orders_the_settings_and_leaves_out_what_does_not_fit() -
 
 def test_a_fresh_comparison_sends_the_headers_and_its_file_lacks_them(tmp_path: Path) -> None:
     of = scenario(target={"model": "m", "headers": {"authorization": "Bearer abc"}})
-    wanted = tuned.Wanted(scenario=of, stack=stack("vllm"), goal="plateau", tries=["max-num-seqs=4"])
-    found = tuned.begun(wanted, "knee tune")
+    found = tuned.begun(of, stack("vllm"), ["max-num-seqs=4"], "plateau", "knee tune")
     (tmp_path / tuned.FILE).write_bytes(msgspec.json.encode(found))
     assert "abc" not in (tmp_path / tuned.FILE).read_text()
     with pytest.raises(HarnessError, match="the value of its header 'authorization' is not stored"):

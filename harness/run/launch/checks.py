@@ -8,8 +8,6 @@ replicas is checked as one server is, and all have to serve the same model alike
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 from collections.abc import Awaitable, Mapping, Sequence
 from urllib.parse import urlsplit
@@ -18,6 +16,7 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.base.secrecy import redact, redact_all
+from harness.base.terminal import few
 from harness.dialects import DIALECTS
 from harness.load import control
 from harness.load.client import client
@@ -35,7 +34,6 @@ from harness.workload import probe, shape, tasks
 
 _KEY = "Authorization"  # the header in which a resolved scenario has the API key
 _MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
-_MODEL_HIDDEN = "the model's name holds what a header or a key says, so it is not stored; --model shows it"
 _SERVE_ALIKE = "serve the same on all replicas, or add --allow-different-replicas"
 
 
@@ -70,8 +68,6 @@ async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> En
         as_first = msgspec.structs.replace(how, first_prompt=used, busy=None, any_model=allowed, secrets=secrets)
         replica = await _of_one(named, url, as_first)
         replica = msgspec.structs.replace(replica, model=msgspec.structs.replace(replica.model, name=first.model.name))
-        if not allowed and (other := _other_model(first, replica)):
-            raise HarnessError(other, place=url, way_out=_SERVE_ALIKE)
         if differences := differ(first, replica):
             fact = f"it differs from {first.address.place}: {'; '.join(differences)}"
             if not allowed:
@@ -85,27 +81,17 @@ async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> En
     return msgspec.structs.replace(first, wire=wire, prompts=prompts, notes=tuple(notes), replicas=tuple(found))
 
 
-def _other_model(first: Endpoint, replica: Endpoint) -> str:
-    """Return why a replica may serve another model, "" where nothing shows it.
-
-    What takes any name serves anything under it.
-    """
-    ours, theirs = first.model, replica.model
-    if ours.listed and not theirs.listed:
-        return f"it does not serve '{ours.name}'"
-    if theirs.listed and not ours.listed:
-        return f"{first.address.place} does not list '{ours.name}', and it does"
-    if not ours.listed and {*ours.models} != {*theirs.models}:
-        return f"it lists other models than {first.address.place}"
-    return ""
-
-
 def differ(first: Endpoint, other: Endpoint) -> list[str]:
-    """Return what two servers publish differently of themselves; what only one of them publishes is not compared."""
+    """Return what two servers publish differently of themselves; what only one of them publishes is not compared.
+
+    Where no list has the model the lists are compared: what takes any name serves anything under it.
+    """
     ours, theirs = first.published.facts, other.published.facts
-    facts = [(key, ours[key], theirs[key]) for key in sorted(ours.keys() & theirs.keys())]
-    if first.api != other.api:
-        facts.append(("API", first.api, other.api))
+    facts: list[tuple[str, object, object]] = [(key, ours[key], theirs[key]) for key in sorted(ours.keys() & theirs)]
+    facts.append(("API", first.api, other.api))
+    here, there = first.model, other.model
+    if here.listed != there.listed or not here.listed:
+        facts.append(("models", few(sorted(here.models)) or "none", few(sorted(there.models)) or "none"))
     return [f"{key} {there}, there {here}" for key, here, there in facts if here != there]
 
 
@@ -118,15 +104,16 @@ async def _of_one(scenario: Scenario, url: str, how: How) -> Endpoint:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
     name = found.model.name if scenario.target.model else redact(found.model.name, hide)
-    notes = found.notes if name == found.model.name else (*found.notes, _MODEL_HIDDEN)
     return msgspec.structs.replace(
         found,
         wire=msgspec.structs.replace(found.wire, secrets=hide),
-        model=msgspec.structs.replace(found.model, name=name),
+        model=msgspec.structs.replace(
+            found.model, name=name, models=tuple(redact(n, hide) for n in found.model.models)
+        ),
         published=Published(
             facts=redact_all(found.published.facts, hide), cache_config=redact_all(found.published.cache_config, hide)
         ),
-        notes=tuple(redact(note, hide) for note in notes),
+        notes=tuple(redact(note, hide) for note in found.notes),
     )
 
 
@@ -136,47 +123,22 @@ async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
     scenario = with_api(scenario, where)
     endpoint = Endpoint(address=where, wire=_wire(scenario, where), prompts=Prompts(used=how.first_prompt))
     named, patience = scenario.target.metrics_url, scenario.target.request_timeout
-    async with contextlib.AsyncExitStack() as stack:
-        api = await stack.enter_async_context(client(endpoint.wire.target, connect_s=CONNECT_S))
-        await stack.enter_async_context(reach.explained(endpoint, CONNECT_S))
+    async with client(endpoint.wire.target, connect_s=CONNECT_S) as api, reach.explained(endpoint, CONNECT_S):
         for page, exporter in zip(scenario.target.exporters or (), endpoint.wire.exporters, strict=True):
             await published.must_export(page, exporter, patience)
         with reach.noted(how.note, f"the list of models of {where.place}"):
             asking = published.served_model(api, scenario, endpoint, any_model=how.any_model)
             endpoint = await reach.by_tls(endpoint, asking)
-        reading = asyncio.create_task(published.read(api, endpoint, named, patience))
-        try:
-            endpoint = await _asked(api, probe.scenario_for(scenario, endpoint.model.max_context), endpoint, how)
-            with reach.noted(how.note, f"the pages of {where.place}"):
-                pages = await reading
-        finally:
-            reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError, HarnessError):
-                await reading
-    pools = [(name, await published.of_pool(endpoint, name, page, patience)) for name, page in endpoint.wire.pools]
-    parts = [*(each.published for _, each in pools), endpoint.published, pages.published]  # the latter win
-    model, facts = endpoint.model, {name: value for each in parts for name, value in each.facts.items()}
+        with reach.noted(how.note, f"the pages of {where.place}"):
+            endpoint = await published.read(api, endpoint, named, patience)
+        endpoint = await _asked(api, probe.scenario_for(scenario, endpoint.model.max_context), endpoint, how)
     notes = [
         *_choices(endpoint),
         *await _several(endpoint, how.ips.get(url)),
-        *([] if model.listed else [f"its list of models does not have '{model.name}'"]),
-        *pages.notes,
+        *([] if endpoint.model.listed else [f"its list of models does not have '{endpoint.model.name}'"]),
         *endpoint.notes,
     ]
-    return msgspec.structs.replace(
-        endpoint,
-        wire=msgspec.structs.replace(
-            endpoint.wire,
-            figures=pages.figures,
-            pools=tuple((name, each.figures) for name, each in pools if each.figures is not None),
-        ),
-        published=msgspec.structs.replace(
-            pages.published,
-            facts=facts,
-            cache_config=pages.published.cache_config or (pools[-1][1].published.cache_config if pools else {}),
-        ),
-        notes=tuple(notes),
-    )
+    return msgspec.structs.replace(endpoint, notes=tuple(notes))
 
 
 async def _asked(api: control.Client, scenario: Scenario, endpoint: Endpoint, how: How) -> Endpoint:
@@ -317,20 +279,14 @@ async def _several(endpoint: Endpoint, known: Sequence[str] | None) -> list[str]
 
 def _choices(endpoint: Endpoint) -> list[str]:
     """Return notes on choices about the connection that change what the figures mean."""
-    from harness.load.httpclient import CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION
-
-    where, wire = endpoint.address, endpoint.wire.target
-    notes = []
-    if where.api:
-        notes.append(f"the address names the API: {where.api}")
-    if not endpoint.wire.codec.stream:
-        notes.append("--no-stream: an answer arrives all at once, so TTFT is its whole time and there is no ITL")
-    if wire.insecure and wire.scheme == "https":
-        notes.append("--insecure: the server's certificate was not verified")
-    if wire.transport == "httpx":
-        notes.append(
-            f"--transport httpx ({endpoint.http_version}): arrivals are stamped by the clock when they are read, "
-            f"and a million tokens cost about {CPU_S_PER_MILLION} s of processor time "
-            f"(by sockets {SOCKET_CPU_S_PER_MILLION})"
-        )
-    return notes
+    wire = endpoint.wire.target
+    by_clock = f"--transport httpx ({endpoint.http_version}): arrivals are stamped by the clock when they are read"
+    notes = {
+        f"the address names the API: {endpoint.address.api}": endpoint.address.api,
+        "--no-stream: an answer arrives all at once, so TTFT is its whole time and there is no ITL": (
+            not endpoint.wire.codec.stream
+        ),
+        "--insecure: the server's certificate was not verified": wire.insecure and wire.scheme == "https",
+        f"{by_clock}, and the client costs many times as much": wire.transport == "httpx",
+    }
+    return [note for note, holds in notes.items() if holds]

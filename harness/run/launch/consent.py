@@ -15,7 +15,6 @@ import shlex
 import socket
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -92,7 +91,7 @@ async def before_the_first_byte(
     carried = [] if ours else scenarios.carried(scenario)
     # The socket transport cannot reach a name without addresses; the checks report that.
     public = is_foreign(where, found) and (bool(found) or scenario.target.transport == "httpx")
-    here = ours or bool(where.uds) or (bool(found) and all(map(is_loopback, found)))
+    here = ours or is_here(where, found)
     by_file = bool(agreed.named_by) and (bool(carried) or (agreed.resumed and not here))
     names = ", ".join(carried) or "no secret"
     if not by_file and not (public and carried):
@@ -114,12 +113,9 @@ def is_foreign(where: Address, found: Sequence[str]) -> bool:
     return any(map(is_public, found)) or not (found or where.uds)
 
 
-def is_here(url: str) -> bool:
-    """Return whether the endpoint is on this machine, as far as its address says."""
-    if url.startswith("unix:"):
-        return True
-    host_name = urlsplit(url).hostname or ""
-    return host_name in ("localhost", "::1") or host_name.startswith("127.")
+def is_here(where: Address, found: Sequence[str]) -> bool:
+    """Return whether the endpoint is on this machine, by the IP addresses of its name."""
+    return bool(where.uds) or (bool(found) and all(map(is_loopback, found)))
 
 
 def is_loopback(address: str) -> bool:

@@ -32,8 +32,6 @@ _NEAR = 0.005  # of the prompt length: near enough where prompts are made of who
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
 _NO_STREAM = re.compile(r"stream\w*\W[^.]{0,40}\b(not|un|isn't|disabled)|not support\w*\W[^.]{0,20}stream", re.I)
-_BELIEVABLE = 100_000  # tokens that a chat template may add to a prompt
-_SEVERAL = 1.2  # tokens a word, above which it is noted
 _INSTEAD = {
     "max_tokens": "max_completion_tokens is sent",
     "temperature": "left out; the server samples by its default",
@@ -52,22 +50,24 @@ async def first_requests(
     """
     mean = shape.of(scenario).mean()
     wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
-    shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
+    shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else 1  # its prompts are as short as can be
     requests = _Requests(api, scenario, endpoint)
+    words, one_token = max(wanted, shortest), True
     try:
-        first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
+        try:
+            await requests.send(words, requests.first_tokens)
+        except _RefusedError as error:  # a word may be several tokens, and the context full
+            if not _TOO_LONG.search(error.fact) or words < _FEWER * shortest:
+                raise
+            words, one_token = max(shortest, words // _FEWER), False
+            await requests.send(words, requests.first_tokens)
     except (_RefusedError, NotSpokenError) as error:
         raise _of_model(error, requests.status, endpoint) from None
     if busy is not None:
         await busy
-    if requests.counts:
-        first = max(shortest or 1, text.next_words(requests.counts, wanted, one_token=one_token))
-    words, timed, e2e_s = await _timed(requests, first, wanted, fewest=shortest or 1, one_token=one_token)
+    words, timed, e2e_s = await _timed(requests, words, wanted, fewest=shortest, one_token=one_token)
     await requests.send_kinds(words)
     counted = requests.counts[-1].tokens if requests.counts else None
-    if counted is not None and words == 1 and counted > _BELIEVABLE:
-        fact = f"the server counts {counted:,} tokens in a prompt of 1 word"
-        raise HarnessError(fact, place=requests.place, way_out="see what it says of usage; nothing was loaded")
     prompts = msgspec.structs.replace(
         endpoint.prompts,
         count=words,
@@ -97,33 +97,17 @@ async def _timed(
 
     (words of the last prompt, its answer, seconds that it took).
     """
-    near = 0.0 if requests.exact else _NEAR * wanted
-    while True:
-        began = time.monotonic()
+    near, found = 0.0 if requests.exact else _NEAR * wanted, None
+    while found is None or (abs(requests.off(wanted)) > near and requests.sent < _PROBES):
+        better = words
+        if requests.counts:
+            better = max(fewest, text.next_words(requests.counts, wanted, one_token=one_token))
+        if found is not None and better == words:
+            break
+        words, began = better, time.monotonic()
         timed = await requests.send(words, requests.timed_tokens)
-        took_s = time.monotonic() - began
-        if abs(requests.off(wanted)) <= near or requests.sent >= _PROBES:
-            return words, timed, took_s
-        better = max(fewest, text.next_words(requests.counts, wanted, one_token=one_token))
-        if better == words:
-            return words, timed, took_s
-        words = better
-
-
-async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, bool]:
-    """Send the first request, with a shorter prompt if it is refused as too long.
-
-    (words of its prompt, whether a word may be taken for one token).
-    """
-    try:
-        await requests.send(words, requests.first_tokens)
-    except _RefusedError as error:  # a word may be several tokens, and the context full
-        if not _TOO_LONG.search(error.fact) or words < _FEWER * fewest:
-            raise
-        words = max(fewest, words // _FEWER)
-        await requests.send(words, requests.first_tokens)
-        return words, False
-    return words, True
+        found = words, timed, time.monotonic() - began
+    return found
 
 
 def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessError:
@@ -154,7 +138,7 @@ def _unit(scenario: Scenario, counted: int | None) -> Unit:
 
 def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bool) -> list[str]:
     """Return notes on the length of the prompts."""
-    counted, words, per_word = found.prompts.tokens, found.prompts.count, found.prompts.tokens_per_word
+    counted = found.prompts.tokens
     notes = []
     if counted is None and not scenario.decodes:
         what = {Unit.DOCUMENTS: "throughput is in documents, and --tokenizer counts tokens"}
@@ -163,23 +147,12 @@ def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bo
     elif counted is None:
         output = "the tokenizer's" if found.prompts.tokenizer_json else "chunks"
         notes.append(f"the server gives no usage: input tokens are words, output tokens are {output}")
-    elif words == 1 and counted > wanted:
-        notes.append(f"the server adds tokens: a prompt of 1 word comes to {counted} by its count, not {wanted}")
     elif counted != wanted:
         notes.append(
             f"prompts come to {counted} tokens by the server's count, not {wanted}"
             + ("" if exact else "; --tokenizer makes them exact")
         )
-    if per_word > _SEVERAL:
-        notes.append(f"a word of the prompts is {per_word:.2g} tokens by the server's count: {words} words a prompt")
     return notes
-
-
-def _way_out_of_400(scenario: Scenario) -> str:
-    """Return what makes a request acceptable that was refused without naming a field."""
-    if not scenario.decodes:
-        return f"serve a model for --api {scenario.target.api} there"
-    return "change it: --input-tokens, --output-tokens, --extra-body"
 
 
 def _way_out_of_kind(name: str, fields: Collection[str]) -> str:
@@ -373,7 +346,10 @@ class _Requests:
             way_out = "--no-stream measures such answers"
             raise HarnessError(server_words(status, message), place=place, way_out=way_out)
         if status in (400, 413, 422):
-            raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(scenario))
+            way_out = "change it: --input-tokens, --output-tokens, --extra-body"
+            if not scenario.decodes:
+                way_out = f"serve a model for --api {scenario.target.api} there"
+            raise _RefusedError(server_words(status, message), place=place, way_out=way_out)
         if (no := not_served(status, message, place)) is not None:
             raise no
         kind = NotSpokenError if status in (404, 405) else HarnessError

@@ -65,7 +65,7 @@ async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, a
     if wanted is None and status == 404 and where.root:
         await _must_not_lie_above(api, scenario, where, within_s)
     if wanted is None:
-        wanted = _only(served, answer, where, has_entries=any("id" in entry for entry in found))
+        wanted = _only(served, answer, where)
     whole = bool(served) and not any_model and not goes_on(answer)  # what the list lacks may not be served
     for name in (each.model for each in scenario.class_ or () if each.model):
         if whole and name not in (*served, wanted):
@@ -134,7 +134,7 @@ async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, w
     raise HarnessError(fact, place=where.place, way_out=way_out)
 
 
-def _only(served: Sequence[str], answer: Page, where: Address, *, has_entries: bool) -> str:
+def _only(served: Sequence[str], answer: Page, where: Address) -> str:
     """Return the one model of a list; HarnessError where it has several, or none whose name can be sent."""
     status, listed = answer.status, where.root + "/models"
     place = where.place + listed
@@ -143,8 +143,6 @@ def _only(served: Sequence[str], answer: Page, where: Address, *, has_entries: b
     if served:
         way_out = f"give --model, one of: {few(served, _MOST_NAMES)}"
         raise HarnessError(f"it serves {len(served):,} models", place=where.place, way_out=way_out)
-    if has_entries:
-        raise HarnessError("it serves a model whose name is no text on one line", place=place, way_out="give --model")
     if (moved := redirected(status, answer.headers, place)) is not None:
         raise moved
     if "html" in answer.headers.get("content-type", ""):
@@ -201,8 +199,28 @@ class Pages(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
-    """Read version and figures; `named` is the value of --metrics-url."""
+async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Endpoint:
+    """Return the endpoint with what its own pages have, and those of the pools; `named` is the value of --metrics-url.
+
+    HarnessError where a page that was named is not there, or a pool's has no figures that are known.
+    """
+    own = await _pages(api, endpoint, named, within_s)
+    pools = [(name, await _of_pool(endpoint, name, page, within_s)) for name, page in endpoint.wire.pools]
+    parts = [*(each.published for _, each in pools), endpoint.published, own.published]  # the latter win
+    wire = msgspec.structs.replace(
+        endpoint.wire,
+        figures=own.figures,
+        pools=tuple((name, each.figures) for name, each in pools if each.figures is not None),
+    )
+    found = Published(
+        facts={name: value for each in parts for name, value in each.facts.items()},
+        cache_config=next((each.cache_config for each in reversed(parts) if each.cache_config), {}),
+    )
+    return msgspec.structs.replace(endpoint, wire=wire, published=found, notes=(*endpoint.notes, *own.notes))
+
+
+async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
+    """Read version and figures."""
     target, version_path = endpoint.wire.figures, endpoint.address.path("/version")
     assert target is not None
     elsewhere = client(target, connect_s=CONNECT_S) if named else contextlib.nullcontext(api)
@@ -234,11 +252,11 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
     return Pages(found, target if names else None, notes)
 
 
-async def of_pool(endpoint: Endpoint, name: str, target: Target, within_s: float) -> Pages:
+async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: float) -> Pages:
     """Read the pages of a server behind the endpoint; HarnessError where it publishes no figures that are known."""
     there = msgspec.structs.replace(endpoint, wire=msgspec.structs.replace(endpoint.wire, figures=target))
     async with client(target, connect_s=CONNECT_S) as http:
-        found = await read(http, there, None, within_s)
+        found = await _pages(http, there, None, within_s)
     if found.figures is None:
         way_out = "give the Prometheus page of that server, or leave it out"
         raise HarnessError("none of its figures is known", place=f"--pool-metrics {name}", way_out=way_out)

@@ -121,8 +121,10 @@ def with_options(stack: Stack, options: Mapping[str, str], place: str) -> Stack:
     """
     ours: dict[str, Any] = {}
     words: list[str] = []
+    known = {field.name: field.name for field in msgspec.structs.fields(Settings)}
+    known |= {each[0].lstrip("-"): key for key, each in stack.recipe.flags.items() if each and "{value}" in each}
     for option, value in options.items():
-        name = _setting(stack, option)
+        name = known.get(option.replace("-", "_"), known.get(option))
         if name is not None:
             ours[name] = None if value == "auto" else value
         else:
@@ -136,15 +138,6 @@ def with_options(stack: Stack, options: Mapping[str, str], place: str) -> Stack:
     return msgspec.structs.replace(
         stack, spec=msgspec.structs.replace(stack.spec, **own, args=[*stack.spec.args, *words])
     )
-
-
-def _setting(stack: Stack, option: str) -> str | None:
-    """Return the name of the setting of ours that an option is; None where it is the server's alone."""
-    name = option.replace("-", "_")
-    if name in {field.name for field in msgspec.structs.fields(Settings)}:
-        return name
-    words = stack.recipe.flags.items()
-    return next((key for key, each in words if each[:1] == [f"--{option}"] and "{value}" in each), None)
 
 
 def served(recipe: Recipe, model: str) -> str:

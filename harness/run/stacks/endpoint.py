@@ -31,14 +31,12 @@ from harness.load import control
 from harness.load.client import client
 from harness.load.control import Client, TransportError
 from harness.load.transport import Target
-from harness.observe import gpu
 from harness.run.stacks import command as commands
 from harness.run.stacks.command import Command
 from harness.run.stacks.watchdog import Task
 from harness.spec.recipe import Recipe, Stack
 
 _VERSION_S = 60.0  # for a command that prints it; importing an engine takes a while
-_FREE_S, _FREE_BYTES = 60.0, 256 << 20  # for a GPU's memory to come back, to within so much
 _LONGEST_FACT = 200  # characters
 _EVERY_S = 0.2  # between two looks
 _LOOK_S = 5.0  # that one may take
@@ -93,7 +91,6 @@ def running(
     recipe, name, began = stack.recipe, stack.spec.name, time.monotonic()
     made = command(stack, model, iter(_free_port, 0), composed=composed)
     last, version = made[-1], "" if composed else _printed(recipe.version)
-    before = _gpu_memory()
     note(f"starting {name}")
     of, its = last, None
     try:
@@ -124,8 +121,6 @@ def running(
         assert its is not None
         whose = f"{name}, {of.pool}" if of.pool else name
         raise failed(its, whose, clean(error), commands.secrets(of)) from None
-    finally:
-        _until_free(before, note)
 
 
 def _over(of: Server) -> Callable[[], bool]:
@@ -162,31 +157,6 @@ def _printed(words: Sequence[str], env: dict[str, str] | None = None) -> str:
         return ""
     lines = done.stdout[:65_536].decode("utf-8", "replace").strip().splitlines()
     return clean(lines[0], _LONGEST_FACT) if lines and done.returncode == 0 else ""
-
-
-def _gpu_memory() -> dict[str, float]:
-    """Return the bytes in use on each GPU of this machine; none where there is no driver."""
-    gpus = gpu.opened()
-    if gpus is None:
-        return {}
-    try:
-        found = gpus.samples(0.0)
-    finally:
-        gpus.close()
-    return {each.metric: each.value for each in found if each.metric.endswith("/memory_used_bytes")}
-
-
-def _until_free(before: dict[str, float], note: Callable[[str], object]) -> None:
-    """Wait until no GPU has more memory in use than before; a note where that does not come."""
-    until = time.monotonic() + _FREE_S
-    while before:
-        more = {name: used - before.get(name, used) for name, used in _gpu_memory().items()}
-        if all(each <= _FREE_BYTES for each in more.values()):
-            return
-        if time.monotonic() > until:
-            note(f"{max(more.values()) / 2**30:.1f} GiB of GPU memory are still in use after {_FREE_S:g} s")
-            return
-        time.sleep(0.5)
 
 
 # ---- waiting for its health, then for one real answer ------------------------------------------------------

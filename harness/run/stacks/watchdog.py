@@ -18,7 +18,9 @@ import select
 import signal
 import subprocess
 import time
-from typing import Any, TypedDict
+from typing import TypedDict
+
+import psutil
 
 from harness.base import kernel
 
@@ -38,30 +40,6 @@ class Task(TypedDict):
     cpus: list[int]  # []: wherever the system likes
     stop_s: float
     cleanup: list[str]
-
-
-def descendants(parents: dict[int, int], root: int) -> list[int]:
-    """Return every process below one, by the parent of each.
-
-    >>> descendants({2: 1, 3: 2, 4: 3, 5: 9}, 2)
-    [3, 4]
-    """
-    below, pending = [], [root]
-    while pending:
-        here = pending.pop()
-        children = [pid for pid, parent in parents.items() if parent == here]
-        below += children
-        pending += children
-    return below
-
-
-def _parents() -> dict[int, int]:
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-                found[int(name)] = int(file.read().rpartition(b")")[2].split()[1])  # proc(5): 4th field, ppid
-    return found
 
 
 class _Owner:
@@ -106,13 +84,15 @@ class _Owner:
     def end(self, stop_s: float) -> None:
         """End the server's group, then everything else that came from it."""
         self._signal(signal.SIGTERM)
-        self._until(lambda: self.status is not None, stop_s)
+        until = time.monotonic() + stop_s
+        while self.status is None and time.monotonic() < until:
+            self.wait([], _TICK_S)
         self._signal(signal.SIGKILL)
         until = time.monotonic() + _REST_S
-        while (left := descendants(_parents(), os.getpid())) and time.monotonic() < until:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < until:
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
             self.wait([], _TICK_S)
         if self.output >= 0:
             self.read()
@@ -121,11 +101,6 @@ class _Owner:
         if self.status is None or number == signal.SIGKILL:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
-
-    def _until(self, holds: Any, within_s: float) -> None:
-        until = time.monotonic() + within_s
-        while not holds() and time.monotonic() < until:
-            self.wait([], _TICK_S)
 
 
 def _report(**message: object) -> None:
