@@ -165,7 +165,8 @@ def run(
     """
     scenario = experiment.seeded(scenario)
     planned, created = plan(scenario), datetime.now(UTC)
-    session = Session(created=created.isoformat(timespec="seconds"), command=command)
+    created_iso = created.isoformat(timespec="seconds")
+    session = Session(created=created_iso, command=command)
     if resumed:
         folder = Path(out or "")
         with folders.claimed(folder):
@@ -177,7 +178,7 @@ def run(
     shown = scenarios.shown(scenario, scenarios.secrets(scenario, os.environ))
     manifest = MapManifest(
         name=scenario.name,
-        created=session.created,
+        created=created_iso,
         command=command,
         harness_version=__version__,
         scenario=shown,

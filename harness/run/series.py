@@ -47,6 +47,11 @@ class Series(Protocol):
     folder: Path  # of all
     slo_fail: bool
 
+    @property
+    def hidden(self) -> Sequence[str]:
+        """Return the secrets, of which no file and no note has any."""
+        ...
+
     def due(self) -> Planned | None:
         """Return the next run, or None at the end."""
         ...
@@ -66,17 +71,19 @@ def measure(series: Series, view: View, command: str, agreed: Agreed) -> int:
         while run := series.due():
             view.note(run.note)
             began = time.monotonic()
+            result: Outcome | HarnessError
             try:
                 result = _measured(series, run, view, command, agreed)
             except HarnessError as error:
-                view.note(f"{run.name} could not be measured: {error}")
                 result = error
             except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this run
                 if not series.has_measured():
                     raise
                 return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 128 + signal.SIGINT
             series.ended(run, result, time.monotonic() - began)
-            if isinstance(result, Outcome) and result.status >= 128:
+            if isinstance(result, HarnessError):
+                view.note(f"{run.name} could not be measured: {reason_of(result, series.hidden)}")
+            elif result.status >= 128:
                 return result.status
     return 0
 

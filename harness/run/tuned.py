@@ -183,6 +183,7 @@ class _Settings:
 
     def __init__(self, folder: Path, scenario: Scenario, found: Tuning) -> None:
         self.folder, self.scenario, self.found = folder, scenario, found
+        self.hidden = scenarios.secrets(scenario, os.environ)
         self._spent_s = sum(trial.seconds for trial in found.trials)
 
     def due(self) -> Planned | None:
@@ -204,23 +205,23 @@ class _Settings:
         self._spent_s += seconds
         if isinstance(result, Outcome) and result.status >= 128:
             return  # it is resumed
-        value = se = None
+        value, se = None, 0.0
+        failure = result if isinstance(result, HarnessError) else None
         if isinstance(result, Outcome):
             self.found = msgspec.structs.replace(self.found, simulated=result.summary.simulated)
             try:
                 value, se = figure(result.summary, self.found, result.manifest.scenario.hardware.gpus)
             except HarnessError as error:
-                result = error
-        failed = isinstance(result, HarnessError)
+                failure = error
         trial = Trial(
             setting=setting.name,
             round=number,
             folder=run.name,
             value=value,
-            se=se or 0.0,
+            se=se,
             seconds=round(seconds, 3),
-            error=series.reason_of(result, scenarios.secrets(self.scenario, os.environ)) if failed else "",
-            refused=isinstance(result, RefusedError),
+            error=series.reason_of(failure, self.hidden) if failure else "",
+            refused=isinstance(failure, RefusedError),
         )
         self.found = msgspec.structs.replace(self.found, trials=[*self.found.trials, trial])
         self.write()

@@ -27,6 +27,7 @@ class Runs:
     """Runs in a given order, and what they came to."""
 
     slo_fail = False
+    hidden = ()
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.folder, self._waiting = folder, list(names)
