@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.base.errors import HarnessError, nearest
+from harness.base.secrecy import redact
 from harness.base.terminal import few
 from harness.load import control
 from harness.load.client import client
@@ -60,8 +61,7 @@ async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, a
         raise is_https(where.place)
     if (no := not_served(status, answer.text[:LONGEST_BODY] if status >= 500 else "", place)) is not None:
         raise no
-    found = entries(answer)
-    served = tuple(entry["id"] for entry in found if is_name(entry.get("id")))
+    found, served = entries(answer), names(answer)
     if wanted is None and status == 404 and where.root:
         await _must_not_lie_above(api, scenario, where, within_s)
     if wanted is None:
@@ -73,15 +73,12 @@ async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, a
     entry = next((entry for entry in found if entry.get("id") == wanted), {})
     if not entry and len(found) == 1 and found[0].get("owned_by") in _ONE_MODEL:
         entry = found[0]
-    facts = await limits(api, where, entry, within_s)
-    max_context = facts.get("n_ctx")
-    if "slots" not in facts and "name" not in facts:  # vLLM's context length is not among its facts
-        facts.pop("n_ctx", None)
+    facts = await limits(api, where, entry, within_s) if entry.get("owned_by") == _LLAMA else {}
     model = Model(
         name=wanted,
         listed=wanted in served or not whole,
         models=served,
-        max_context=max_context,
+        max_context=facts.get("n_ctx") or _count(entry.get("max_model_len")),
     )
     codec = msgspec.structs.replace(endpoint.wire.codec, model=wanted)
     wire = msgspec.structs.replace(endpoint.wire, codec=codec)
@@ -96,9 +93,9 @@ async def listed_after(endpoint: Endpoint) -> list[str]:
     for each in endpoint.replicas or (endpoint,):
         async with client(each.wire.target, connect_s=_AFTER_S) as api:
             answer = await page(api, each.address.path(each.address.root + "/models"), _AFTER_S)
-        served = [entry["id"] for entry in (entries(answer) if answer else ()) if is_name(entry.get("id"))]
-        if endpoint.model.name in each.model.models and served and endpoint.model.name not in served:
-            return served[:_MOST_NAMES]
+        served = names(answer) if answer else ()
+        if endpoint.model.name in each.model.models and served and each.wire.codec.model not in served:
+            return [redact(name, each.wire.secrets) for name in served[:_MOST_NAMES]]
     return []
 
 
@@ -124,12 +121,11 @@ def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
 
 async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, within_s: float) -> None:
     """Raise HarnessError with the address that works where the list of models, and so the API, lacks `/v1`."""
-    found = entries(await control.page(api, where.path("/models"), within_s))
-    names = [entry["id"] for entry in found if is_name(entry.get("id"))]
-    if not names:
+    served = names(await control.page(api, where.path("/models"), within_s))
+    if not served:
         return
-    bare = await answers.without_root(api, where, scenario.target.api, names[0], within_s)
-    way_out = f"give {bare}" if bare else f"give --model, one of: {few(names, _MOST_NAMES)}"
+    bare = await answers.without_root(api, where, scenario.target.api, served[0], within_s)
+    way_out = f"give {bare}" if bare else f"give --model, one of: {few(served, _MOST_NAMES)}"
     fact = f"it has its list of models at /models, not at {where.root}/models"
     raise HarnessError(fact, place=where.place, way_out=way_out)
 
@@ -158,6 +154,11 @@ def entries(answer: Page) -> list[dict[str, Any]]:
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
+def names(answer: Page) -> tuple[str, ...]:
+    """Return the names of the models on a list."""
+    return tuple(entry["id"] for entry in entries(answer) if is_name(entry.get("id")))
+
+
 def goes_on(answer: Page) -> bool:
     """Return whether a list of models is one page of several, as Anthropic's is."""
     data = answer.json()
@@ -170,15 +171,10 @@ def is_name(name: object) -> bool:
 
 
 async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float) -> dict[str, Any]:
-    """Return the limits in a model's entry and on llama-server's page: `slots`, and the tokens of one as `n_ctx`.
-
-    No other server has such a page; vLLM's `max_model_len`, in the entry, is `n_ctx` too.
-    """
-    facts = _some(n_ctx=_count(entry.get("max_model_len")))
-    if entry.get("owned_by") != _LLAMA:
-        return facts
+    """Return the limits in llama-server's entry and on its page: `slots`, and the tokens of one as `n_ctx`."""
     meta = entry.get("meta")
-    facts |= {"name": _LLAMA} | _some(n_ctx_train=_count(meta.get("n_ctx_train")) if isinstance(meta, dict) else None)
+    trained = _count(meta.get("n_ctx_train")) if isinstance(meta, dict) else None
+    facts = {"name": _LLAMA} | _some(n_ctx=_count(entry.get("max_model_len")), n_ctx_train=trained)
     found = await page(client, where.path("/props"), within_s)
     props = found.json() if found is not None else None
     if isinstance(props, dict):
