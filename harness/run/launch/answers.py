@@ -114,7 +114,7 @@ async def _fed(decoding: Decoder, answer: control.Reply, target: scenario.Target
                 if decoding.came_whole:
                     ending.reschedule(asyncio.get_running_loop().time() + quiet_s)
     except control.TransportError:
-        if not decoding.came_whole:
+        if readable is not False and not decoding.came_whole:
             raise
         notes.append(_UNENDED)
     except TimeoutError:
