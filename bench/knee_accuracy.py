@@ -28,12 +28,11 @@ import knee_truths
 import msgspec
 import numpy as np
 from knee_table import COVERED, Line, Options, Tally, covers, kept, promise, share, tally, width
-from knee_truths import KINDS, SERVERS, Floats, TrueCurve
+from knee_truths import KINDS, SERVERS, Floats, TrueCurve, Window, window
 
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
 from harness.data.views import Value
-from harness.search.pace import Window, window
 from harness.search.state import MeasuredLevel
 
 NOISES = (0.01, 0.03, 0.05)

@@ -22,6 +22,7 @@ import numpy as np
 from harness.analysis import stats
 from harness.analysis.curve import Point
 from harness.analysis.seats import Occupancy
+from harness.data.views import Estimate
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -30,6 +31,7 @@ from harness.predict.sequence import SimulatedRequest
 from harness.search import pace
 from harness.search.ramp import next_level
 from harness.search.state import MeasuredLevel, Search
+from harness.spec.scenario import PRECISION
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Measure = Callable[[int, np.random.Generator], MeasuredLevel]  # a concurrency in, the measured level out
@@ -249,13 +251,31 @@ def traced(name: str, steps: int, C: int) -> Trace:
     return trace(SERVERS[name], C, steps * len(SERVERS[name].shares))
 
 
+class Window(msgspec.Struct, frozen=True):
+    """A window that ended at a check: its length, and the throughput in it."""
+
+    seconds: float
+    estimate: Estimate
+
+
+def window(times: Floats, counts: Floats, start: float, request_s: float, most: float = math.inf) -> Window:
+    """Return the window of a whole series: from check to check until it is precise or the last check has come.
+
+    The series has to reach as far as the last check may. `times` rise, `counts` are shape of `times`.
+    """
+    for length in pace.lengths(request_s, most=most):
+        if pace.precise(times, counts, start, start + length, request_s, PRECISION):
+            break
+    return Window(length, stats.running_means(times, counts, start, start + length, request_s))
+
+
 def windowed(name: str, steps: int, C: int, rng: np.random.Generator) -> MeasuredLevel:
     """Return a level: a window cut at random from the trace, as long as a real one, at most half of the trace."""
     found = traced(name, steps, C)
     half = (float(found.at[-1]) - found.warm_s) / 2
     start = found.warm_s + rng.uniform() * half
-    window = pace.window(found.at, found.counts, start, found.request_s, most=half)
-    return _level(found, C, start, start + window.seconds)
+    made = window(found.at, found.counts, start, found.request_s, most=half)
+    return _level(found, C, start, start + made.seconds)
 
 
 def whole(name: str, steps: int, C: int) -> MeasuredLevel:

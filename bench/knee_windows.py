@@ -395,7 +395,7 @@ def measured_level(
             break
         counts = np.concatenate(([0.0], np.cumsum(series.tokens)))
         times = np.concatenate(([series.at[0] - 1e-9], series.at))
-        if pace.check(times, counts, start, start + length, series.request_s, 0.02).precise:
+        if pace.precise(times, counts, start, start + length, series.request_s, 0.02):
             break
     return sample(series, C, start, length)
 

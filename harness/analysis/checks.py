@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from harness.analysis.answer import knee_load
-from harness.analysis.explanation import KV_FULL
+from harness.analysis.gap import KV_FULL
 from harness.analysis.rules import Purpose, usable
 from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
@@ -206,8 +206,7 @@ def _tail(workload: WorkloadSummary | None) -> float | None:
 
 def node_loss(losses: Sequence[NodeLoss]) -> Check:
     """Judge whether the replicas that were left could carry what all had given before."""
-    stopped = [loss for loss in losses if loss.kind == "stopped"]  # one that only slowed down says less
-    known = [loss for loss in stopped or losses if loss.headroom_held is not None]
+    known = [loss for loss in losses if loss.headroom_held is not None]
     if not known:
         why = "no plateau of the others is known: measure one without a loss"
         if not losses:

@@ -1,26 +1,22 @@
 """The parts of a level's requests, its classes and its replicas: the figures of each, by a level's own formulas. Pure.
 
-Of a class also whether it meets its SLO, what the others cost it, and the lengths of its prompts and answers as they
+Of a class also whether it meets its SLO, and the lengths of its prompts and answers as they
 were asked and as the server counted them. What is asked is a law (`distribution`), what came is counted from the
-requests that succeeded and began in a window, so that neither a warm-up nor what was cut has a part in it. How far the
-two are apart is the distance of Kolmogorov and Smirnov, the largest between their cumulative distributions. Left out:
+requests that succeeded and began in a window, so that neither a warm-up nor what was cut has a part in it. Left out:
 prompts of sessions and of an agent's tasks, whose lengths follow from the answers before them, and of a dataset: they
 are counted, and no law is known; and when a replica is lost (`patterns`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 
 from harness.analysis import slo
 from harness.analysis.figures import part_summary
-from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import Conditions
 from harness.analysis.slo import SloLimit
 from harness.analysis.stats import SAMPLES
@@ -28,7 +24,7 @@ from harness.analysis.table import Bools, Floats, Table
 from harness.analysis.window import began_in
 from harness.data.levels import Attainment, ClassSummary, LevelSummary, ReplicaSummary
 from harness.data.record import Level
-from harness.data.summary import ClassWorkload, FirstUse, Lengths, LengthSpread, WorkloadSummary
+from harness.data.summary import ClassWorkload, Lengths, LengthSpread, WorkloadSummary
 from harness.data.views import ServerView
 from harness.spec import distribution
 from harness.spec.classes import ClassSpec
@@ -62,7 +58,7 @@ def with_classes(
         found[name] = ClassSummary(**_figures(made, ClassSummary))
     if not found:
         return whole
-    whole = msgspec.structs.replace(whole, classes=found, worst_slowdown=None)
+    whole = msgspec.structs.replace(whole, classes=found)
     return _with_goodput(whole, list(found.values())) if any(limits.values()) else whole
 
 
@@ -122,87 +118,23 @@ def attainments(
     return found
 
 
-def first_use(table: Table, rows: Bools) -> FirstUse:
-    """Return the TTFT of the first answered request of a class in the run, and of its later ones at that level.
-
-    `table` is the whole run, `rows` are the class's requests. What a server has put away meanwhile nobody says.
-    """
-    found = np.flatnonzero(rows & table.ok & ~np.isnan(table.first))
-    if not len(found):
-        return FirstUse(None, None)
-    found = found[np.argsort(table.sent[found], kind="stable")]
-    ttft, same = (table.first - table.sent)[found], table.level[found] == table.level[found[0]]
-    later = ttft[same][1:]
-    return FirstUse(float(ttft[0]), float(np.median(later)) if len(later) else None)
-
-
-def with_slowdowns(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """Return the levels with the slowdown of each class, and that of the class which has the worst.
-
-    E2E per output token, Σ E2E / Σ output tokens, over that of the same class at the lowest valid level that has it: at
-    a concurrency of 1 no other request was there.
-    """
-    alone: dict[str, float] = {}
-    for level in sorted(levels, key=lambda level: level.load or 0):
-        for name, each in (level.classes or {}).items():
-            if usable(level, Purpose.ANSWER) and (pace := _pace(each)) is not None:
-                alone.setdefault(name, pace)
-    return [_with_slowdown(level, alone) for level in levels]
-
-
-def _with_slowdown(level: LevelSummary, alone: Mapping[str, float]) -> LevelSummary:
-    if not level.classes:
-        return level
-    found = {}
-    for name, each in level.classes.items():
-        pace, base = _pace(each), alone.get(name)
-        slowdown = pace / base if pace is not None and base is not None else None
-        found[name] = msgspec.structs.replace(each, slowdown=slowdown)
-    worst = max((each.slowdown for each in found.values() if each.slowdown is not None), default=None)
-    return msgspec.structs.replace(level, classes=found, worst_slowdown=worst)
-
-
-def _pace(of_class: ClassSummary) -> float | None:
-    """Return the E2E per output token; seconds."""
-    e2e_s, tokens = of_class.e2e_s.mean, of_class.output_tokens_mean
-    return e2e_s / tokens if e2e_s and tokens else None
-
-
 # ---- lengths ------------------------------------------------------------------------------------------------
 
 
-class Law(msgspec.Struct, frozen=True):
-    """A distribution of lengths, a share of them with some tokens more.
+def asked(own: Distribution, prefix: int, share: float) -> tuple[str, LengthSpread]:
+    """Return a distribution of lengths, a share of them with a prefix, as a text and by its figures.
 
-    >>> Law(distribution.parse("100..102"), more=50, share=1.0).mean()
-    151.0
+    Percentiles are None where only some have the prefix.
+
+    >>> text, found = asked(distribution.parse("100..102"), 50, 1.0)
+    >>> text, found.mean, found.p50
+    ('100..102, after a prefix of 50', 151.0, 151)
     """
-
-    own: Distribution
-    more: int = 0  # tokens of a prefix
-    share: float = 0.0  # of the requests that have it
-
-    def __str__(self) -> str:
-        if not self.more:
-            return str(self.own)
-        often = f"{self.share * 100:.3g} % of them " if self.share < 1 else ""
-        return f"{self.own}, {often}after a prefix of {self.more}"
-
-    def cdf(self, n: int) -> float:
-        """Return the share of the lengths up to n."""
-        if not self.more:
-            return self.own.cdf(n)
-        return self.share * self.own.cdf(n - self.more) + (1 - self.share) * self.own.cdf(n)
-
-    def quantile(self, p: float) -> int:
-        """Return the smallest length that a share p does not pass."""
-        low = self.own.quantile(p)
-        if not self.more:
-            return low
-        return low + bisect_left(range(self.more), p, key=lambda tokens: self.cdf(low + tokens))
-
-    def mean(self) -> float:
-        return self.own.mean() + self.share * self.more
+    often = f"{share * 100:.3g} % of them " if share < 1 else ""
+    text = f"{own}, {often}after a prefix of {prefix}" if prefix else str(own)
+    known = not prefix or share == 1
+    at = [own.quantile(q / 100) + prefix if known else None for q in _PERCENTILES]
+    return text, LengthSpread(own.mean() + share * prefix, *at)
 
 
 def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> WorkloadSummary | None:
@@ -227,10 +159,11 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     def row(spec: ClassSpec) -> ClassWorkload:
         sent: Bools = began & of_class[spec.name]
         answered = sent & table.ok
-        prompt = (
-            None if conversation or dataset or workload.tools else Law(distribution.parse(spec.input, _PLACE), *prefix)
-        )
-        answer = None if dataset or workload.node else Law(distribution.parse(spec.output, _PLACE))
+        prompt = answer = None
+        if not (conversation or dataset or workload.tools):
+            prompt = asked(distribution.parse(spec.input, _PLACE), *prefix)
+        if not (dataset or workload.node):
+            answer = asked(distribution.parse(spec.output, _PLACE), 0, 0.0)
         return ClassWorkload(
             class_=spec.name,
             requests=int(answered.sum()),
@@ -238,38 +171,22 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
             share=int(sent.sum()) / total if total else None,
             input_tokens=lengths(prompt, table.input_tokens[answered]),
             output_tokens=lengths(answer, table.output_tokens[answered]),
-            first_use=first_use(table, of_class[spec.name]) if spec.model else UNSET,
         )
 
     return WorkloadSummary(classes=[row(spec) for spec in specs])
 
 
-def lengths(law: Law | None, found: Floats) -> Lengths:
-    """Return a law and the lengths that came, shape [requests]; nan, which was not counted, is left out."""
+def lengths(asked: tuple[str, LengthSpread] | None, found: Floats) -> Lengths:
+    """Return what was asked and the lengths that came, shape [requests]; nan, which was not counted, is left out."""
     found = found[~np.isnan(found)]
     n = len(found)
+    law, spread = asked or (None, None)
     return Lengths(
-        law=None if law is None else str(law),
-        asked=None if law is None else LengthSpread(law.mean(), *(law.quantile(q / 100) for q in _PERCENTILES)),
+        law=law,
+        asked=spread,
         realised=_length_spread(found),
         mean_se=float(found.std(ddof=1)) / n**0.5 if n > 1 else None,
-        ks=None if law is None or not n else distance(law, found),
     )
-
-
-def distance(law: Law, found: Floats) -> float:
-    """Return the largest distance between the share of `found` up to a length and that of the law, 0 to 1.
-
-    Whole numbers: both only step at them, so that it lies at one of those found or just below it.
-
-    >>> distance(Law(distribution.parse("1..4")), np.array([1.0, 2.0, 2.0, 4.0]))  # 3/4 of them up to 2, half asked
-    0.25
-    """
-    values, counts = np.unique(found, return_counts=True)
-    upto = np.cumsum(counts) / len(found)
-    at = np.array([law.cdf(int(value)) for value in values])
-    below = np.array([law.cdf(int(value) - 1) for value in values])
-    return float(max(np.abs(upto - at).max(), np.abs(upto - counts / len(found) - below).max()))
 
 
 def _length_spread(found: Floats) -> LengthSpread:

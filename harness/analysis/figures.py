@@ -76,7 +76,6 @@ def level_summary(
         late=made,
         little=requests.little,
         backlog=backlog,
-        drift=rates.drift,
         events_at_once=chunks.at_once,
         gaps=chunks.gaps,
         median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
@@ -191,7 +190,6 @@ class _Rates(msgspec.Struct, frozen=True):
     output: Estimate
     output_se: float | None
     se_assumed: bool
-    drift: float | None
     peak: float | None
     input: Estimate
     requests: Estimate
@@ -218,7 +216,6 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
         output=batch_means(arrival, tokens, start, end, request_s),
         output_se=se,
         se_assumed=assumed,
-        drift=window.drift(arrival, tokens, start, end, request_s),
         peak=peak_rate(arrival, tokens, start, end),
         input=Estimate(None) if prompts is None else batch_means(table.first[firsts], prompts, start, end, request_s),
         requests=batch_means(table.done[done], np.ones(int(done.sum())), start, end, request_s),

@@ -5,13 +5,12 @@ token. Three of its figures are measured by themselves: decoding by ITL and pref
 flight, and the cap by the hinge. Each is put in place of its prediction, and what the plateau changes by is its
 factor; since the change depends on what was replaced before, it is the geometric mean over all orders (Shapley's
 share). What then still lies between the curve and the measured plateau is the client's where the client was the limit
-and it is a loss, else software's or the host's. So the factors multiply to measured over predicted, their logarithms
-add up to its logarithm, and the one that moves it furthest its own way is named.
+and it is a loss, else software's or the host's. So the factors multiply to measured over predicted, and the one that
+moves it furthest its own way is named.
 
 Measured and predicted agree where the whole curve does: the plateau, every level, and the pace of one request alone.
-
-Left out: the sentence that says it (`explanation`); telling a slow memory from a slow launch, which one request in
-flight cannot; and anything of a workload without output tokens.
+Left out: telling a slow memory from a slow launch, which one request in flight cannot; and anything of a workload
+without output tokens.
 """
 
 from __future__ import annotations
@@ -22,14 +21,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from harness.analysis.explanation import QUEUED, SLACK, Cap, Off, agree, sentence
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.stats import known_mean
-from harness.data.judgement import Cause
+from harness.data.judgement import AGREES, Cause
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Roof
-from harness.data.prediction import Achieved, Gap, PredictedLevel, Prediction, batch_cap
+from harness.data.prediction import Achieved, Gap, PredictedLevel, Prediction, batch_cap, stopping
 from harness.data.summary import Curve, Phases
+from harness.data.views import ServerView, Value
+
+KV_FULL = 0.95  # from here on the KV cache counts as full
+_QUEUED = 1.0  # requests that wait, from where the batch is full
 
 
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:
@@ -80,40 +82,40 @@ def attribute(
     predicted, top = predicted_curve(prediction), _top(levels, curve)
     if top is None or not predicted.decoding(1) > 0:
         return None
-    alone = _alone(levels)
+    alone = _Alone.of(levels)
     decode = alone.itl / predicted.decoding(1) if alone.itl else None
-    prefill = _prefill_ratio(predicted, alone, prediction, phases)
-    cap = Cap.of(top.hinge, top.queues, prediction)
-    figures = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cap.cause: cap.running}
-    measured = {cause: value for cause, value in figures.items() if value is not None}
+    prefill, mfu = _prefill(prediction, predicted, alone, roof, phases)
+    expected, cause = _batch(top, prediction)
+    figures = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cause: top.batch}
     C = top.concurrency
-    if math.isinf(C) and math.isinf(cap.expected):  # a plateau where none was to come
-        C = float(max(_concurrencies(levels)))
-    factors = _factors(predicted, C, cap.expected, measured)
+    if math.isinf(C) and math.isinf(expected):  # a plateau where none was to come
+        C = float(max(s.concurrency for s in levels if s.concurrency is not None))
+    factors = _factors(predicted, C, expected, {each: value for each, value in figures.items() if value is not None})
     if factors is None:
         return None
-    ratio = top.throughput / predicted.throughput(min(C, cap.expected))
+    ratio = top.throughput / predicted.throughput(min(C, expected))
     unexplained = ratio / math.prod(factors.values())
     rest = Cause.CLIENT if top.client and unexplained < 1 else Cause.SOFTWARE  # a client makes nothing faster
     factors[rest] = unexplained
-    mbu, mfu = _achieved(prediction, predicted, alone, roof, phases)
-    off = _furthest(with_ratios(prediction, levels).levels, decode)
+    off, where = _furthest(with_ratios(prediction, levels).levels, decode)
+    mbu = None
+    if roof is not None and alone.itl:
+        least = roof.step(prediction.input_tokens + prediction.output_tokens / 2)
+        mbu = Achieved(least / alone.itl, least / predicted.decoding(1))
     found = Gap(
         at=None if math.isinf(top.concurrency) else top.concurrency,
         ratio=ratio,
         ratio_single=decode,
         ratio_prefill=prefill,
-        hinge_over_cap=cap.running / cap.expected if cap.running is not None and cap.expected < math.inf else None,
-        limits=cap.inside,
+        hinge_over_cap=top.batch / expected if top.batch is not None and expected < math.inf else None,
         mbu=mbu,
         mfu=mfu,
         factors=factors,
-        largest=_largest(factors, ratio, off.ratio if off else 1.0, rest),
+        largest=_largest(factors, ratio, off, rest),
         sentence="",
     )
-    context = prediction.input_tokens + prediction.output_tokens / 2
-    words = sentence(found, cap, context, off, single_stream=alone.itl is not None)
-    return msgspec.structs.replace(found, sentence=words)
+    stops = f"the batch stops at {top.batch or 0:.3g} requests, not at {expected:.3g}"
+    return msgspec.structs.replace(found, sentence=_sentence(found, stops, off, where))
 
 
 def _factors(
@@ -141,20 +143,25 @@ def _factors(
     return {cause: math.exp(by / len(orders)) for cause, by in moved.items()}
 
 
-def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> Off | None:
-    """Return where measured leaves predicted furthest, of the levels and of the pace of one request alone.
+def agree(ratio: float) -> bool:
+    """Return whether a measured figure over the predicted one lies within what counts as agreement (`AGREES`).
 
-    `decode` is ITL at one request in flight, measured over predicted. None where everything agrees.
+    >>> agree(0.8), agree(0.31)
+    (True, False)
     """
-    found = [
-        Off(each.measured_over_predicted, f"at C = {each.concurrency}")
-        for each in levels
-        if each.measured_over_predicted
-    ]
-    found += [Off(1 / decode, "for one request alone (by ITL)")] if decode else []
-    return max(
-        (each for each in found if not agree(each.ratio)), key=lambda each: abs(math.log(each.ratio)), default=None
-    )
+    low, high = AGREES
+    return low <= ratio <= high
+
+
+def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> tuple[float, str]:
+    """Return the ratio that is furthest off, of the levels and of the pace of one request alone, and where it is.
+
+    `decode` is ITL at one request in flight, measured over predicted.
+    """
+    found = [(1.0, "")]
+    found += [(x, f"at C = {each.concurrency}") for each in levels if (x := each.measured_over_predicted)]
+    found += [(1 / decode, "for one request alone (by ITL)")] if decode else []
+    return max(found, key=lambda each: abs(math.log(each[0])))
 
 
 def _largest(factors: Mapping[str, float], ratio: float, off: float, rest: Cause) -> str:
@@ -179,7 +186,7 @@ class _Top(msgspec.Struct, frozen=True):
     concurrency: float
     throughput: float
     client: bool  # it was the limit there
-    hinge: tuple[float, float, float] | None  # value and interval, where the batch is full
+    batch: float | None  # requests running where the batch is full
     queues: list[LevelSummary]  # levels at which requests wait for the batch
 
 
@@ -187,24 +194,20 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
     ramp = [s for s in levels if s.concurrency is not None and s.throughput.mean and usable(s, Purpose.TOP)]
     good = [s for s in ramp if usable(s, Purpose.ANSWER)]
     if curve and curve.plateau_reached and curve.plateau_tokens_per_s.value and curve.hinge_concurrency.value:
-        hinge = curve.hinge_concurrency
-        low, high = hinge.ci95 or (None, None)
-        value = curve.hinge_concurrency.value
-        ends = (value, low if low is not None else value, high if high is not None else math.inf)
-        past = [s for s in good if (s.concurrency or 0) > value]
-        return _Top(math.inf, curve.plateau_tokens_per_s.value, False, ends, past)
+        hinge = curve.hinge_concurrency.value
+        past = [s for s in good if (s.concurrency or 0) > hinge]
+        return _Top(math.inf, curve.plateau_tokens_per_s.value, False, hinge, past)
     if not ramp:
         return None
     # Levels that the client voided do not count, unless they end the curve: then the client is what ended it. Too few
     # in flight without failures is its doing too: a slot without a request waits to send one.
     C = max(s.concurrency or 0 for s in ramp)
     there = [s for s in good if s.concurrency == C] or [s for s in ramp if s.concurrency == C]
-    queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= QUEUED]
+    queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= _QUEUED]
     full = known_mean(s.server.running for s in queues if s.server)
-    hinge_ends = (full, full * (1 - SLACK), full * (1 + SLACK)) if full else None
     rate = known_mean(s.throughput.mean for s in there)
     assert rate is not None
-    return _Top(float(C), rate, there[0] not in good, hinge_ends, queues)
+    return _Top(float(C), rate, there[0] not in good, full or None, queues)
 
 
 class _Alone(msgspec.Struct, frozen=True):
@@ -213,63 +216,115 @@ class _Alone(msgspec.Struct, frozen=True):
     itl: float | None
     ttft: float | None
 
-
-def _alone(levels: Sequence[LevelSummary]) -> _Alone:
-    one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]
-    return _Alone(known_mean(s.itl_s.mean for s in one), known_mean(s.ttft_s.mean for s in one))
-
-
-def _concurrencies(levels: Sequence[LevelSummary]) -> list[int]:
-    return [s.concurrency for s in levels if s.concurrency is not None]
+    @classmethod
+    def of(cls, levels: Sequence[LevelSummary]) -> _Alone:
+        one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]
+        return cls(known_mean(s.itl_s.mean for s in one), known_mean(s.ttft_s.mean for s in one))
 
 
-def _prefill_ratio(
-    predicted: PredictedCurve, alone: _Alone, prediction: Prediction, phases: Phases | None
-) -> float | None:
-    """Return how many times the predicted time a prompt takes to compute; by the probe's slope where there is one.
-
-    Else what TTFT leaves for it over what is expected of it.
-    """
-    assumed = prediction.assumptions
-    probed = phases.prefill.mfu if phases and phases.prefill else None
-    if probed and probed.value and assumed.mfu_prefill is not None:
-        return assumed.mfu_prefill / probed.value
-    expected = predicted.prefill + (assumed.api_overhead_s or 0.0)
-    taken = _prefill_s(prediction, predicted, alone)
-    return taken / expected if taken is not None and taken > 0 and expected > 0 else None
-
-
-def _prefill_s(prediction: Prediction, predicted: PredictedCurve, alone: _Alone) -> float | None:
-    """Return TTFT without the decoding of its step, the steps that it waits, and what takes the request in."""
-    if alone.ttft is None:
-        return None
-    assumed, step = prediction.assumptions, predicted.decoding(1) if alone.itl is None else alone.itl
-    steps = 1 + (assumed.first_token_steps or 0.0)
-    return alone.ttft - steps * step - (assumed.token_overhead_s or 0.0) * prediction.input_tokens
-
-
-def _achieved(
+def _prefill(
     prediction: Prediction, predicted: PredictedCurve, alone: _Alone, roof: Roof | None, phases: Phases | None
-) -> tuple[Achieved | None, Achieved | None]:
-    """Return MBU = bytes of a step / (BW ITL), MFU = FLOP of a prompt / (F (TTFT - ITL)) at one request in flight.
+) -> tuple[float | None, Achieved | None]:
+    """Return how many times the predicted time a prompt takes to compute, and the MFU that is reached.
 
-    Overheads count against both, measured and predicted alike: what is predicted lies below what is assumed.
+    By the probe's slope where there is one, else by TTFT without the decoding of its step, the steps that it waits, and
+    what takes the request in. Overheads count against MFU, measured and predicted alike.
     """
-    mbu = mfu = None
     P, assumed = prediction.input_tokens, prediction.assumptions
-    if roof is not None and alone.itl:
-        context = P + prediction.output_tokens / 2
-        least = roof.step(context)
-        mbu = Achieved(least / alone.itl, least / predicted.decoding(1))
     probed = phases.prefill.mfu if phases and phases.prefill else None
-    taken = _prefill_s(prediction, predicted, alone)
     if probed and probed.value and assumed.mfu_prefill is not None:
-        mfu = Achieved(probed.value, assumed.mfu_prefill)
-    elif roof is not None and taken is not None and taken > 0 and predicted.prefill > 0:
+        return assumed.mfu_prefill / probed.value, Achieved(probed.value, assumed.mfu_prefill)
+    expected = predicted.prefill + (assumed.api_overhead_s or 0.0)
+    if alone.ttft is None or not expected > 0:
+        return None, None
+    step = predicted.decoding(1) if alone.itl is None else alone.itl
+    before = (1 + (assumed.first_token_steps or 0.0)) * step + (assumed.token_overhead_s or 0.0) * P
+    taken = alone.ttft - before
+    if taken <= 0:
+        return None, None
+    mfu = None
+    if roof is not None and predicted.prefill > 0:
         cached = P * assumed.prefix_hit
         least = roof.prompt * (P - cached) + roof.attend / 2 * (P * P - cached * cached)
-        mfu = Achieved(least / taken, least / (predicted.prefill + (assumed.api_overhead_s or 0.0)))
-    return mbu, mfu
+        mfu = Achieved(least / taken, least / expected)
+    return taken / expected, mfu
+
+
+def _batch(top: _Top, prediction: Prediction) -> tuple[float, Cause]:
+    """Return where the batch was to stop, in requests, and what stopped it.
+
+    A batch that stops before the expected cap is stopped by what the server's counters show while requests wait; else
+    the expected cap is named. The cap of KV memory is that of the card's memory, not of what the server reports.
+    """
+    stops = {name: limit for name, limit in stopping(prediction.caps).items() if 0 < limit < math.inf}
+    assumed = prediction.assumptions
+    if "kv_memory" in stops and assumed.kv_tokens_by_memory is not None and assumed.kv_tokens:
+        stops["kv_memory"] *= assumed.kv_tokens_by_memory / assumed.kv_tokens
+    binding = min(stops, key=lambda name: stops[name], default="")
+    expected = stops.get(binding, math.inf)
+    cause = Cause.KV_MEMORY if binding == "kv_memory" else Cause.SEQUENCES  # of every limit of the scheduler
+    if top.batch is not None and top.batch < expected:
+        reported = {found for s in top.queues if s.server and (found := _by_counters(s.server))}
+        cause = next((each for each in (Cause.KV_MEMORY, Cause.SEQUENCES) if each in reported), cause)
+    return expected, cause
+
+
+def _by_counters(server: ServerView) -> Cause | None:
+    """Return what keeps a queue out of the batch: no KV for one more like those that run, or the batch limit."""
+    if server.preemptions:
+        return Cause.KV_MEMORY
+    if server.kv_usage is None or (server.waiting or 0.0) < _QUEUED:
+        return None
+    running = server.running or 0.0
+    return Cause.KV_MEMORY if server.kv_usage >= min(KV_FULL, running / (running + 1)) else Cause.SEQUENCES
+
+
+# ---- in words ------------------------------------------------------------------------------------------------------
+
+
+def _sentence(found: Gap, stops: str, off: float, where: str) -> str:
+    """Return what the gap comes from, and which figures of the hardware are wrong.
+
+    `stops` says where the batch stopped; `off` is the ratio that is furthest off, and `where`.
+    """
+    at = "at the plateau" if found.at is None else f"at C = {found.at:.4g}"
+    beyond = above_peak(found.mbu, found.mfu)
+    end = f". {beyond}." if beyond else "."
+    if found.largest == Cause.NONE:
+        return f"Measured agrees with predicted: {found.ratio:.2f} of it {at}{end}"
+    ratios = f"{found.ratio:.2f} of predicted {at}"
+    if agree(found.ratio):
+        ratios = f"{off:.2f} of predicted {where}, though {found.ratio:.2f} {at}"
+    part = f"the largest part is {found.largest}, a factor {found.factors[found.largest]:.2f}"
+    return f"Measured is {ratios}; {part}: {_why(found, stops)}{end}"
+
+
+def _why(found: Gap, stops: str) -> str:
+    """Return what the largest part of a gap comes from."""
+    if found.largest == Cause.BANDWIDTH:
+        took = f"a token of one request alone takes {found.ratio_single or 0:.2f} × the predicted time"
+        return f"{took}: memory is slower, or each step takes longer to launch"
+    if found.largest == Cause.COMPUTE:
+        return f"a prompt takes {found.ratio_prefill or 0:.2f} × the predicted time to compute"
+    if found.largest in (Cause.SEQUENCES, Cause.KV_MEMORY):
+        return stops
+    if found.largest == Cause.CLIENT:
+        return "the load generator or its quota, not the server, set what was measured"
+    if found.ratio > AGREES[1]:
+        return "faster than the figures given allow: one is wrong (a sparse peak, prefix cache hits, the KV dtype)"
+    if found.ratio_single is None:
+        return "without a valid level at C = 1 it cannot be told from bandwidth and compute"
+    return "neither one request alone nor the batch limit explains it"
+
+
+def above_peak(mbu: Achieved | Value | None, mfu: Achieved | Value | None) -> str:
+    """Return which shares of the hardware's figures are above 1, and what that means; "" where none is."""
+    named = [("MBU", mbu, "bytes/s"), ("MFU", mfu, "FLOP/s")]
+    above = [(f"{name} {share.value:.2f}", what) for name, share, what in named if share and (share.value or 0.0) > 1]
+    if not above:
+        return ""
+    shares, figures = (" and ".join(words) for words in zip(*above, strict=True))
+    return f"{shares}: no hardware reaches more than 1, so its {figures} are given too low, or it is another card"
 
 
 # ---- the prediction as a curve -----------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ reading is during it; one that does not, but overlaps the time before or after i
 after it.
 
 A replica is lost from the end of the first of three or more failures in a row, until the send of its next request that
-succeeds, while other replicas answer. It is slow while five or more requests in a row take twice as long for an output
-token as its faster quarter does, while the others do not. What a replica refuses (4xx) is no loss, and a loss of all
-replicas at once is the failure of the whole endpoint.
+succeeds, while other replicas answer. What a replica refuses (4xx) is no loss, and a loss of all replicas at once is
+the failure of the whole endpoint.
 """
 
 from __future__ import annotations
@@ -282,16 +281,13 @@ def _mean(values: Floats) -> float:
 
 
 FEWEST = 3  # failures in a row that are a loss
-FEWEST_SLOW, SLOW = 5, 2.0  # requests in a row, and how many times their usual time for a token
-_USUAL = 20  # requests of a replica at one level, from where on its usual time is known
-STOPPED, SLOWED = "stopped", "slowed"
+STOPPED = "stopped"
 
 
 class Span(msgspec.Struct, frozen=True):
     """When a replica was lost; seconds since the run's origin, `end_s` None where it did not come back."""
 
     url: str
-    kind: str  # stopped | slowed
     start_s: float
     end_s: float | None
 
@@ -302,7 +298,6 @@ def losses(table: Table, levels: Sequence[Level], urls: Sequence[str], fitted: C
     for level in levels if len(urls) > 1 else ():
         of_level = table.only(table.level == level.index)
         spans = [span for url in urls for span in stops(of_level, url)]
-        spans += [span for url in urls for span in slowdowns(of_level, url) if not _overlaps(span, spans)]
         found += [_loss(of_level, level, span, len(urls), fitted) for span in spans]
     return sorted(found, key=lambda loss: loss.start_s)
 
@@ -319,31 +314,7 @@ def stops(table: Table, url: str) -> Iterator[Span]:
         end = float(table.sent[answered].min()) if answered.any() else None
         until = float(table.done[ended[last]]) if end is None else end
         if (~own & table.ok & (table.done >= start) & (table.sent <= until)).any():
-            yield Span(url, STOPPED, start, end)
-
-
-def slowdowns(table: Table, url: str) -> Iterator[Span]:
-    """Yield when a replica took much longer for its tokens than it usually does, by a level's requests."""
-    own = table.to(url) & table.ok
-    if own.sum() < _USUAL:
-        return
-    pace = _pace(table)
-    sent = np.flatnonzero(own)
-    sent = sent[np.argsort(table.sent[sent], kind="stable")]
-    usual = float(np.quantile(pace[sent], 0.25))
-    slow = pace[sent] > SLOW * usual
-    for first, last in _runs(slow, FEWEST_SLOW):
-        start = float(table.sent[sent[first]])
-        end = float(table.sent[sent[last + 1]]) if last + 1 < len(sent) else None
-        until = float(table.sent[sent[last]]) if end is None else end
-        others = ~table.to(url) & table.ok & (table.sent >= start) & (table.sent <= until)
-        if others.any() and float(np.median(pace[others])) <= SLOW * usual:
-            yield Span(url, SLOWED, start, end)
-
-
-def _pace(table: Table) -> Floats:
-    """Return the E2E per output token; seconds, shape [requests]."""
-    return np.asarray((table.done - table.sent) / np.fmax(table.output_tokens, 1.0))
+            yield Span(url, start, end)
 
 
 def _runs(marked: Bools, least: int) -> Iterator[tuple[int, int]]:
@@ -356,16 +327,6 @@ def _runs(marked: Bools, least: int) -> Iterator[tuple[int, int]]:
     for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if end - first >= least:
             yield first, end - 1
-
-
-def _overlaps(span: Span, others: Sequence[Span]) -> bool:
-    """Return whether it lies within the loss of another replica, which slows down those that are left."""
-    far = float("inf")
-    return any(
-        span.start_s < (far if other.end_s is None else other.end_s)
-        and other.start_s < (far if span.end_s is None else span.end_s)
-        for other in others
-    )
 
 
 def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | None) -> NodeLoss:
@@ -384,7 +345,7 @@ def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | No
     needed = before.output_tokens_per_s if before else None
     return NodeLoss(
         url=span.url,
-        kind=span.kind,
+        kind=STOPPED,
         at=level.concurrency if level.rate is None else level.rate,
         start_s=span.start_s,
         end_s=span.end_s,

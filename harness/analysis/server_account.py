@@ -21,7 +21,6 @@ from harness.data.server_metrics import Figure, Kind, Meaning
 from harness.data.views import EngineView, PoolView, ServerView, Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
-_LARGEST_POWER = 2.0**1023  # of two, that a float has
 _ENOUGH = 200  # engine steps or requests: a step or a request more or less at the edges is then half a percent
 _TIERS = {"device": "gpu", "host": "cpu"}  # what engines call the tiers of their caches
 
@@ -125,17 +124,6 @@ class Scrapes:
             for (_, before), (after, value) in itertools.pairwise(points)
         ]
 
-    @property
-    def resets(self) -> list[float]:
-        """When a counter was less than before: its server began anew."""
-        counters = [
-            points
-            for series in self._series.values()
-            for (_, meaning), points in series.items()
-            if meaning.kind is Kind.COUNTER
-        ]
-        return sorted({after for points in counters for (_, x), (after, y) in itertools.pairwise(points) if y < x})
-
     def ratio(self, part: Figure, whole: Sequence[Figure]) -> float | None:
         """Return the growth of a counter over that of others together; None where they did not grow."""
         top, bottom = self.growth(part), [self.growth(figure) for figure in whole]
@@ -184,7 +172,6 @@ def server_view(
     preempted, running = scrapes.growth(Figure.PREEMPTIONS), scrapes.mean(Figure.RUNNING)
     stated = batch_limit * max(1, len(engines)) if batch_limit else None
     limit = scrapes.mean(Figure.BATCH_LIMIT) or stated
-    batch, batch_histogram = _batch(scrapes)
     tiers = _tiers(scrapes)
     hits = scrapes.ratio(Figure.PREFIX_HITS, [Figure.PREFIX_QUERIES])
     if hits is None:
@@ -205,8 +192,7 @@ def server_view(
         decode_s=scrapes.spread(Figure.DECODE_TIME),
         ttft_s=scrapes.spread(Figure.TTFT),
         prefill_time_fraction=_prefill_fraction(scrapes),
-        batch_size=batch,
-        batch_histogram=batch_histogram,
+        batch_size=_batch(scrapes),
         batch_limit=limit,
         batch_utilization=running / limit if running is not None and limit else None,
         step_tokens=scrapes.spread(Figure.STEP_TOKENS),
@@ -214,8 +200,6 @@ def server_view(
         tokens_per_step=_tokens_per_step(scrapes),
         cache_tiers=tiers,
         engines=views,
-        running_imbalance=_imbalance([view.running for view in views.values()], relative=True),
-        kv_usage_imbalance=_imbalance([view.kv_usage for view in views.values()]),
     )
 
 
@@ -285,22 +269,22 @@ def _prefill_fraction(scrapes: Scrapes) -> float | None:
     return None
 
 
-def _batch(scrapes: Scrapes) -> tuple[Spread | None, list[tuple[float | None, float]]]:
-    """Return requests in a batch, and their histogram: the engine's own, by running requests, else by its counters.
+def _batch(scrapes: Scrapes) -> Spread | None:
+    """Return requests in a batch: the engine's own, by running requests, else by its counters.
 
     The counters come last: Triton's are of all its models, of which an engine's batch is another thing.
     """
     of_batches = scrapes.spread(Figure.BATCH_SIZE)
     if of_batches is not None:
-        return of_batches, shares(scrapes.buckets(Figure.BATCH_SIZE).items())
+        return of_batches
     seen = scrapes.values(Figure.RUNNING)
     if seen:
-        return spread(np.array(seen)), shares((value, 1) for value in seen)
+        return spread(np.array(seen))
     executed, executions = scrapes.growth(Figure.EXECUTED), scrapes.growth(Figure.EXECUTIONS)
     if executed is None or executions is None or executions.increase <= 0:
-        return None, []
+        return None
     n = int(executions.increase)
-    return Spread(executed.increase / executions.increase, None, None, None, None, None, n), []
+    return Spread(executed.increase / executions.increase, None, None, None, None, None, n)
 
 
 def _tokens_per_step(scrapes: Scrapes) -> float | None:
@@ -327,17 +311,6 @@ def _engine(scrapes: Scrapes, label: str) -> EngineView:
         kv_usage=scrapes.mean(Figure.KV_USAGE, label),
         generation_tokens_per_s=generation.per_s if generation else None,
     )
-
-
-def _imbalance(values: Sequence[float | None], *, relative: bool = False) -> float | None:
-    """Return largest − smallest, over the mean where it is `relative`; None unless every engine has its value."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    mean = sum(known) / len(known)
-    if relative:
-        return (max(known) - min(known)) / mean if mean > 0 else None
-    return max(known) - min(known)
 
 
 # ---- histograms --------------------------------------------------------------------------------------------------
@@ -370,19 +343,3 @@ def bucket_spread(buckets: Buckets, mean: float | None) -> Spread:
     n = int(sum(buckets.values()))
     p50, p90, p95, p99 = (quantile(buckets, q / 100) if n >= SAMPLES[q] else None for q in (50, 90, 95, 99))
     return Spread(mean, p50, p90, p95, p99, None, n)
-
-
-def shares(counts: Iterable[tuple[float, float]]) -> list[tuple[float | None, float]]:
-    """Return counts of numbers up to a bound as shares of few buckets: up to 0, 1, 2, 4 …, None for one without an end.
-
-    >>> shares([(0, 1), (3, 4), (4, 2), (100, 1)])
-    [(0.0, 0.125), (4.0, 0.75), (128.0, 0.125)]
-    >>> shares([(1e308, 1)])  # a number beyond the last power of two has a bucket of its own
-    [(1e+308, 1.0)]
-    """
-    found: dict[float, float] = {}
-    for bound, count in counts:
-        end = 2.0 ** math.ceil(math.log2(bound)) if 0 < bound <= _LARGEST_POWER else bound
-        found[float(end)] = found.get(end, 0.0) + count
-    n = sum(found.values())
-    return [(end if math.isfinite(end) else None, count / n) for end, count in sorted(found.items()) if count]

@@ -123,7 +123,7 @@ def _levels(
 ) -> tuple[list[LevelSummary], quality.Quality | None]:
     """Return the finished levels, and what the canaries say of the answers; None without canaries."""
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
-    levels = step_account.completed(classes.with_slowdowns(levels))
+    levels = step_account.completed(levels)
     if not run.manifest.quality:
         return levels, None
     answers = quality.of_run(run.manifest.quality, run.records, finished)

@@ -5,9 +5,7 @@ they were read.
 
 A figure of a long window is read in equal bins of it. Its slope is by least squares; the interval allows for the
 correlation of neighbouring bins, by which n of them count as n (1 - ρ)/(1 + ρ) (Santer et al. 2000, J. Geophys. Res.
-105, 7337). A change at once is found by the cumulative sum of the deviations from the mean, whose largest value is that
-of a Brownian bridge where nothing changes; its moment has the interval of Bai (1997, Rev. Econ. Stat. 79, 551). One
-change at most is looked for, and none where a line explains the figure better. Left out: windows below five minutes.
+105, 7337). Left out: windows below five minutes, and when a figure changed at once.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from harness.analysis import telemetry
 from harness.analysis.server_account import Scrapes
 from harness.analysis.stats import batches, correlation, slope, t_quantile
 from harness.analysis.table import Floats, Table
-from harness.analysis.window import began_in, in_flight
-from harness.data.levels import Change, Drift, Trend
+from harness.analysis.window import began_in
+from harness.data.levels import Drift, Trend
 from harness.data.record import SERVER, Level, Sample
 from harness.data.server_metrics import Figure
 from harness.data.views import Value
@@ -119,17 +117,8 @@ _REQUEST_TIMES = 2.0  # of a bin at least
 _FOR_P99 = 100  # requests of a bin, whose p99 is read
 
 _SURE = 0.0001  # chance that a figure which does not move is found to move, of one test
-_NORMAL = 3.8906  # two-sided quantile of the normal distribution at _SURE
-_BRIDGE = math.sqrt(math.log(2 / _SURE) / 2)  # P(sup |B| > x) ≈ 2 exp(-2 x²) of a Brownian bridge
-_BAI = 11.0  # 97.5 % of argmax(W(s) - |s|/2), rounded up (Bai 1997, section III)
-_EDGE = 3  # bins at least, before a change and after it
 _FEWEST_FREE = 5.0  # degrees of freedom of an interval
-_FEWEST_OF_CHANGE, _FEWEST_EFFECTIVE = 30, 10.0  # bins of a change, and uncorrelated ones that they count as
 _HOUR = 3600.0
-
-_SLOWER = 0.03  # share of the GPUs' clock that is lost in a throttle
-_MORE = 0.10  # requests at the server beyond ours, as a share of ours, that a neighbour sends
-_STOLEN = 0.05  # of the processors' time that the hypervisor takes for a neighbour
 
 
 def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None:
@@ -147,11 +136,7 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
     scrapes = Scrapes(samples, level.window)
 
     def read(values: Floats) -> Trend | None:
-        found = trend(values, start, (end - start) / len(values)) if len(values) else None
-        if found is None or found.change is None:
-            return found
-        cause = _cause(table, samples, scrapes, level, found.change)
-        return msgspec.structs.replace(found, change=msgspec.structs.replace(found.change, cause=cause))
+        return trend(values, start, (end - start) / len(values)) if len(values) else None
 
     def mean_of(points: Sequence[tuple[float, float]]) -> Floats:
         return means(points, start, end, n)
@@ -169,13 +154,13 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
 
 
 def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
-    """Return slope and change of a figure, a value for each bin of `width_s` from `start_s` on; nan: nothing was read.
+    """Return the slope of a figure, a value for each bin of `width_s` from `start_s` on; nan: nothing was read.
 
     None where fewer than 20 bins have a value. The slope's interval is None where the bins are too correlated for one.
 
     >>> found = trend(100.0 - np.arange(40.0), 0.0, 60.0)
-    >>> found.per_hour.value, found.sure, found.change
-    (-60.0, True, None)
+    >>> found.per_hour.value, found.sure
+    (-60.0, True)
     """
     known = ~np.isnan(values)
     x = values[known]
@@ -185,8 +170,7 @@ def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
     t: Floats = start_s + width_s * (np.flatnonzero(known).astype(np.float64) + 0.5)
     rise, error = slope(t, x)
     start = float(x.mean() + rise * (start_s - t.mean()))
-    line = x.mean() + rise * (t - t.mean())
-    rho = correlation(x - line, fitted=2)
+    rho = correlation(x - x.mean() - rise * (t - t.mean()), fitted=2)
     free = n * (1 - rho) / (1 + rho) - 2
     per_hour, sure = Value(rise * _HOUR), False
     if free >= _FEWEST_FREE:
@@ -199,50 +183,23 @@ def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
         start=start,
         per_hour=per_hour,
         share_per_hour=_over(per_hour, start) if start > 0 else None,
-        sure=sure,
+        sure=sure or _steps(x),
         bins=n,
-        change=_change(x, t, width_s, float(((x - line) ** 2).sum())),
     )
 
 
-def _change(x: Floats, t: Floats, width_s: float, of_line: float) -> Change | None:
-    """Return where the mean of a series changed at once; None where it did not, or a line explains it better.
-
-    `of_line` is the sum of squares about the line. By BIC the two means and their moment count one coefficient more.
-    """
-    n = len(x)
-    if n < _FEWEST_OF_CHANGE:
-        return None
-    upto = np.cumsum(x)[:-1]
-    k = np.arange(1, n)
-    gain = (upto - k * x.mean()) ** 2 * n / (k * (n - k))  # by which two means lower the sum of squares
-    gain[: _EDGE - 1] = gain[n - _EDGE :] = 0.0
-    at = int(np.argmax(gain)) + 1  # bins before the change
-    before, after = float(x[:at].mean()), float(x[at:].mean())
-    residual = np.concatenate([x[:at] - before, x[at:] - after])
-    of_step = float((residual**2).sum())
-    if gain[at - 1] <= 0 or n * (math.log(max(of_step, 1e-300)) - math.log(max(of_line, 1e-300))) > -math.log(n):
-        return None
-    rho = correlation(residual, fitted=3)
-    longer = (1 + rho) / (1 - rho)
-    variance = of_step / (n - 3) * longer  # of the long run, as of n uncorrelated bins
-    effective = n / longer
-    if effective < _FEWEST_EFFECTIVE:
-        return None
-    wider = t_quantile(1 - _SURE / 2, effective - 3) / _NORMAL  # few bins shall not look more precise than they are
-    if abs(upto[at - 1] - at * x.mean()) <= _BRIDGE * wider * math.sqrt(variance * n):
-        return None
-    step = after - before
-    far = (math.ceil(_BAI * variance / step**2) + 1) * width_s
-    moment = float(t[at - 1] + t[at]) / 2
-    half = t_quantile(0.975, n - 3) * math.sqrt(variance * (1 / at + 1 / (n - at)))
-    change = Value(step, (step - half, step + half))
-    return Change(
-        at_s=Value(moment, (max(float(t[0]), moment - far), min(float(t[-1]), moment + far))),
-        before=before,
-        after=after,
-        share=_over(change, before) if before > 0 else None,
-    )
+def _steps(x: Floats) -> bool:
+    """Return whether the last third of a series surely differs from the first, as it does after a change at once."""
+    ends = [part - part.mean() for part in np.array_split(x, 3)][::2]
+    residual = np.concatenate(ends)
+    # By the upper end of the correlation: few bins do not show that they are independent.
+    rho = min(0.9, correlation(residual, fitted=2) + 1.3 / math.sqrt(len(residual)))
+    free = len(residual) * (1 - rho) / (1 + rho) - 2
+    if free < _FEWEST_FREE:
+        return False
+    error = math.sqrt(float(residual @ residual) / free * sum(1 / len(part) for part in ends))
+    third = len(ends[0])
+    return abs(float(x[-third:].mean() - x[:third].mean())) > t_quantile(1 - _SURE / 2, free) * error
 
 
 def means(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> Floats:
@@ -291,33 +248,3 @@ def _over(value: Value, base: float) -> Value:
     assert value.value is not None
     ends = value.ci95
     return Value(value.value / base, None if ends is None else (ends[0] / base, ends[1] / base))  # type: ignore[operator]
-
-
-def _cause(table: Table, samples: Sequence[Sample], scrapes: Scrapes, level: Level, change: Change) -> str:
-    """Return what else changed then: restart, throttle or neighbour; "" where nothing that was recorded did."""
-    (start, end), at = level.window, change.at_s.value or 0.0
-    low, high = change.at_s.ci95 or (at, at)
-    if any((low or at) <= moment <= (high or at) for moment in scrapes.resets):
-        return "restart"
-    clocks = [_mean(_of_gpus(samples, "sm_clock_hz", *part, 1)) for part in ((start, at), (at, end))]
-    if clocks[1] < (1 - _SLOWER) * clocks[0]:
-        return "throttle"
-    others = [_others(table, scrapes, part) for part in ((start, at), (at, end))]
-    if others[1] - others[0] > max(1.0, _MORE * in_flight(table, start, end)):
-        return "neighbour"
-    stolen = [telemetry.client_view(samples, part).steal_fraction or 0.0 for part in ((start, at), (at, end))]
-    return "neighbour" if stolen[1] - stolen[0] > _STOLEN else ""
-
-
-def _others(table: Table, scrapes: Scrapes, part: tuple[float, float]) -> float:
-    """Return requests at the server beyond ours in a part of the window; nan where it does not publish them."""
-    there = [
-        value
-        for figure in (Figure.RUNNING, Figure.WAITING)
-        if (value := _mean(means(scrapes.over_time(figure), *part, 1))) == value
-    ]
-    return sum(there) - in_flight(table, *part) if there else math.nan
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else math.nan

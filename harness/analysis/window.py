@@ -12,12 +12,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.analysis.stats import batches, slope, t_quantile
-from harness.analysis.table import Bools, Counts, Floats, Table
+from harness.analysis.stats import slope, t_quantile
+from harness.analysis.table import Bools, Floats, Table
 from harness.data.record import Level
 
 _FEWEST_BINS = 20  # below this the transient is not searched for
-_FEWEST_PARTS = 5  # of a window, below which a line through them has no meaning
 _LITTLE_APART = 0.05
 REQUESTS_A_SLOT = 20
 _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one more or less is within its error
@@ -126,21 +125,6 @@ def _periods(start: float, end: float, period_s: float) -> Floats:
     periods = int((end - start) / period_s * (1 + 1e-6))
     each = max(1, math.ceil(periods / 10))
     return np.asarray(start + each * period_s * np.arange(periods // each + 1))
-
-
-def drift(arrival: Floats, tokens: Floats | Counts, start: float, end: float, request_s: float | None) -> float | None:
-    """Return the share of its mean by which throughput moved over the window; None where that may be chance.
-
-    A line through ten or fewer parts of the window, each of at least two request times, with Student's t at 99 %:
-    it is used only where a level already has a doubt.
-    """
-    parts = min(10, int((end - start) / (2 * request_s))) if request_s else 10
-    if parts < _FEWEST_PARTS:
-        return None
-    x = batches(arrival, tokens, start, end, parts)
-    rise, error = slope((np.arange(parts) + 0.5) / parts, x)
-    mean = float(x.mean())
-    return rise / mean if mean > 0 and abs(rise) > t_quantile(0.995, parts - 2) * error else None
 
 
 def began_in(table: Table, level: Level) -> Bools:

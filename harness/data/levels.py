@@ -39,15 +39,6 @@ class FromSend(msgspec.Struct, frozen=True):
 class ClassSummary(RequestFigures, frozen=True, kw_only=True):
     """A class of requests at one level."""
 
-    slowdown: Annotated[
-        float | None,
-        Figure(
-            Group.GOAL,
-            "ΣE2E/Σ(output tokens) over that of the class at the lowest valid level that has it",
-            columns=(Column("slowdown", (Of.CLASS,)),),
-        ),
-    ] = None
-
 
 class ReplicaSummary(Figures, frozen=True, kw_only=True):
     """One of several replicas at one level."""
@@ -130,16 +121,6 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     after_s: Spread
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a figure changed at once; means before and after it."""
-
-    at_s: Value  # since the run began
-    before: float
-    after: float
-    share: Value | None  # after over before, less 1; None where it was 0 before
-    cause: str = ""  # restart | throttle | neighbour; "": nothing that was recorded tells
-
-
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
     """How a figure moves over a window, by a line through equal parts of it."""
 
@@ -147,9 +128,8 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     start: float  # of the line, at the window's beginning
     per_hour: Value
     share_per_hour: Value | None  # of `start`; None where that is not above 0
-    sure: bool  # the slope is not 0, at 99.99 %
+    sure: bool  # the slope is not 0, or the last third of the window differs from the first, at 99.99 %
     bins: int  # parts in which it was read
-    change: Change | None = None  # None: it does not change at once, or a line tells more
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,7 +279,6 @@ class LevelSummary(RequestFigures, frozen=True, kw_only=True):
     slo: list[Attainment] = msgspec.field(default_factory=list)
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
-    worst_slowdown: float | UnsetType | None = UNSET  # of all classes; not in the file without classes
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
     interference: Interference | UnsetType = UNSET  # not in the file without a class of much longer prompts
     recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike, None: not before the next; UNSET: no spike

@@ -214,7 +214,6 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     ratio_single: float | None  # ITL at one request in flight, measured over predicted
     ratio_prefill: float | None  # of a prompt's computing time, the same quotient, as far as ITL does not explain it
     hinge_over_cap: float | None  # requests at which the batch was seen to stop, over the predicted cap
-    limits: list[str]  # predicted caps that lie in the measured hinge's interval
     mbu: Achieved | None
     mfu: Achieved | None
     factors: dict[str, float]

@@ -92,10 +92,7 @@ class LevelNote(enum.StrEnum):
     STALLED = "stalled"  # no token came for so long that its window ended
     REFUSED = "refused"  # connections found no server, and so its window ended
     COOLDOWN_CUT = "cooldown_cut"  # a bound of the run ended it before the last request of its window had ended
-    COOLDOWN_FAILING = "cooldown_failing"  # the same: most of its requests failed
     COOLDOWN_STALLED = "cooldown_stalled"  # the same: no token came for so long
-    COOLDOWN_TIMETABLE = "cooldown_timetable"  # the same: its time in a shard's timetable was over
-    TRANSIENT_UNCHECKED = "transient_unchecked"  # its window has too few bins to search for one
     NOT_SETTLED = "not_settled"  # a trend goes through its window
     NOT_PRECISE = "not_precise"  # its throughput is less precise than requested
     INTERRUPTED = "interrupted"  # a signal ended it; a resumed run measures it again

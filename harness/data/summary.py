@@ -168,14 +168,6 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     asked: LengthSpread | None
     realised: LengthSpread
     mean_se: float | None  # one standard error of the realised mean
-    ks: float | None  # largest distance between the two cumulative distributions, 0 to 1
-
-
-class FirstUse(msgspec.Struct, frozen=True):
-    """What it takes to load a model or an adapter that a class has of its own."""
-
-    ttft_s: float | None  # of the run's first request to it
-    resident_ttft_s: float | None  # median of the later ones, at that request's level
 
 
 class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +179,6 @@ class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None  # of the requests that were sent
     input_tokens: Lengths
     output_tokens: Lengths
-    first_use: FirstUse | UnsetType = UNSET  # not in the file where the class has the run's model
 
 
 class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,12 +210,12 @@ class LossPhase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica that stopped answering or slowed down; times are seconds since the run's origin."""
+    """A replica that stopped answering; times are seconds since the run's origin."""
 
     url: str
-    kind: str  # stopped | slowed
+    kind: str  # stopped
     at: float | None  # concurrency, or in open loop rate, of its level
-    start_s: float  # end of its first failure; of one that slowed down the send of its first slow request
+    start_s: float  # end of its first failure
     end_s: float | None  # send of its first success after it; None: it did not come back
     recovery_s: float | None
     errors: int

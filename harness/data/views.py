@@ -86,7 +86,6 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: Spread | None = None
     prefill_time_fraction: float | None = None  # prefill over prefill and decode
     batch_size: Spread | None = None  # requests in a batch: of a batch, or as seen at each reading of the page
-    batch_histogram: list[tuple[float | None, float]] = []  # the same: (up to so many, share)
     batch_limit: float | None = None  # requests that all batches together may have
     batch_utilization: float | None = None  # running / batch_limit
     step_tokens: Spread | None = None  # prompt and output tokens of one engine step
@@ -94,8 +93,6 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: float | None = None  # that one step of one request brings: 1 + kept drafts
     cache_tiers: dict[str, float] = {}  # share of the prompt tokens that came from each tier of the cache
     engines: dict[str, EngineView] = {}  # by the engine's label; empty where there is one
-    running_imbalance: float | None = None  # of the engines: (largest - smallest) / mean
-    kv_usage_imbalance: float | None = None  # of the engines: largest - smallest
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):

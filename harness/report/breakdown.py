@@ -6,7 +6,6 @@ In those over time a line marks where each level's window begins, and has its lo
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ from harness.data.figures import Figures
 from harness.data.levels import LevelSummary
 from harness.data.record import Level
 from harness.data.summary import Summary
-from harness.report.answer import fastest, level_at_the_knee, unit_of
+from harness.report.answer import level_at_the_knee, unit_of
 from harness.report.chart import PARTS, STROKES, Chart, Datum, Guide, Marker, Scale, Series
 from harness.report.charts import load_axis, measured
 from harness.report.format import load_of, number, percent, plain
@@ -121,7 +120,6 @@ def distributions(summary: Summary, table: Table | None, levels: Sequence[Level]
         _chart("tpot-distribution", "Time per output token of a request", "ms", pace),
         _chart("length-distribution", "Output length", "tokens", length),
         _chart("waiting-distribution", "Requests waiting, by the server", "requests", waiting, log=False),
-        _batches(summary),
     ]
     return [each for each in every if each.series]
 
@@ -166,29 +164,6 @@ def _chart(
         x=Scale(label=unit, log=10 if wide else 0),
         y=Scale(label="% of requests" if name != "waiting-distribution" else "% of readings", ends=(0, 100)),
         series=series,
-    )
-
-
-def _batches(summary: Summary) -> Chart:
-    """Return how large the batches of the fastest level were, by the server."""
-    top = fastest(summary)
-    shares = top.server.batch_histogram if top is not None and top.server else []
-    names = ["more" if end is None or math.isinf(end) else f"≤ {end:g}" for end, _ in shares]
-    points = [
-        Datum(float(i), 100 * share, hover=(f"{name} requests: {percent(share)}",))
-        for i, (name, (_, share)) in enumerate(zip(names, shares, strict=True))
-    ]
-    name = f"at {load_of(top)}" if top is not None else ""
-    return Chart(
-        name="batches",
-        title="Batch size, by the server",
-        x=Scale(
-            label="requests in a batch",
-            ends=(-0.6, len(points) - 0.4),
-            ticks=list(zip(map(float, range(len(names))), names, strict=True)),
-        ),
-        y=Scale(label="% of batches"),
-        series=[Series(name=name, tone="measured", points=points, marker="bar")] if points else [],
     )
 
 

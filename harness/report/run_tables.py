@@ -21,21 +21,19 @@ from harness.data.levels import (
     SessionSummary,
     Trend,
 )
-from harness.data.summary import Check, FirstUse, Lengths, LengthSpread, LossPhase, NodeLoss, Summary
+from harness.data.summary import Check, Lengths, LengthSpread, LossPhase, NodeLoss, Summary
 from harness.data.views import Estimate, PoolView, ServerView, Value
 from harness.report import document as doc
 from harness.report.answer import unit_of
 from harness.report.format import MISSING, NO_INTERVAL, interval, joined, label, ms, number, percent, plain, time
 from harness.report.levels import declared_columns
 
-_SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
 _INTERFERENCE = (
     "gaps between the tokens of all other classes, while such a prompt is read, and as long before and after"
 )
 _RECOVERY = "from the end of a spike until no request waits 1.5 times as long for its first token as before it"
-_FIRST_USE = "first use: the run's first request to it; resident: the later ones at that level"
 _BY_CACHED = f"TTFT ms, prompts cached below {', '.join(f'{each:.0%}' for each in CACHED)}, above"
-_KS = "asked / realised, in tokens; KS: largest distance between the two cumulative distributions"
+_LENGTHS = "asked / realised, in tokens"
 _CANARIES = (
     "agreement: answers with the words of the first one, unloaded; part after: words that the others begin with alike; "
     "detectable: the smallest share of changed answers that would have been found"
@@ -57,7 +55,7 @@ _RESTS_ON = {
 }
 _UPPER = {"ttft": "TTFT", "e2e": "E2E", "kv": "KV"}
 _CHECK_SHARES = ("prefill_fraction", "within", "ttft_over_e2e", "kv_usage", "hit_fraction")
-_DRIFT = "change an hour: slope of a line through equal parts of the window; sure: not 0, at 99.99 %"
+_DRIFT = "change an hour: slope of a line through equal parts of the window; sure: it moved, at 99.99 %"
 _PHASES = "before → during → after the loss; TTFT is that of the replicas that were left"
 
 _T = TypeVar("_T")
@@ -109,7 +107,7 @@ def _declared(of: Of, kind: type[_Figures]) -> dict[str, Callable[[_At[_Figures]
 
 def of_workload(summary: Summary) -> list[doc.Section]:
     """Return the tables of requests that differ."""
-    alone = [_classes(summary), _first_uses(summary), _sessions(summary), _lengths(summary)]
+    alone = [_classes(summary), _sessions(summary), _lengths(summary)]
     return [*alone, _interference(summary), _recoveries(summary)]
 
 
@@ -121,7 +119,7 @@ def _classes(summary: Summary) -> doc.Section:
         "class": lambda x: x.name,
         **_declared(Of.CLASS, ClassSummary),
     }
-    return _table("Classes", rows, heads, _SLOWDOWN, words=["class"])
+    return _table("Classes", rows, heads, words=["class"])
 
 
 def _interference(summary: Summary) -> doc.Section:
@@ -155,18 +153,6 @@ def _recoveries(summary: Summary) -> doc.Section:
         "recovery s\nlongest": lambda x: number(max(known(x), default=None)),
     }
     return _table("Recovery after spikes", rows, heads, _RECOVERY, whole=True)
-
-
-def _first_uses(summary: Summary) -> doc.Section:
-    """Return a row for each class with a model of its own; times in milliseconds."""
-    known = summary.workload.classes if summary.workload else []
-    rows = [(plain(each.class_), each.first_use) for each in known if each.first_use]
-    heads: dict[str, Callable[[tuple[str, FirstUse]], str]] = {
-        "class": lambda x: x[0],
-        "first use\nTTFT ms": lambda x: ms(x[1].ttft_s),
-        "resident\nTTFT ms p50": lambda x: ms(x[1].resident_ttft_s),
-    }
-    return _table("Models and adapters", rows, heads, _FIRST_USE, words=["class"], whole=True)
 
 
 def _sessions(summary: Summary) -> doc.Section:
@@ -224,9 +210,8 @@ def _lengths(summary: Summary) -> doc.Section:
         "p50": lambda x: _side_by_side(x[1], lambda y: y.p50),
         "p90": lambda x: _side_by_side(x[1], lambda y: y.p90),
         "p99": lambda x: _side_by_side(x[1], lambda y: y.p99),
-        "KS": lambda x: number(x[1].ks),
     }
-    return _table("Lengths asked and realised", rows, heads, _KS, words=["lengths", "asked"])
+    return _table("Lengths asked and realised", rows, heads, _LENGTHS, words=["lengths", "asked"])
 
 
 def _side_by_side(lengths: Lengths, figure: Callable[[LengthSpread], float | None]) -> str:
@@ -322,10 +307,8 @@ def drift(summary: Summary) -> doc.Section:
         "change\nan hour": lambda x: number((x.of[2].per_hour.value or 0.0) * x.of[1]),
         "share\nan hour": lambda x: _share(x.of[2].share_per_hour),
         "sure": lambda x: "yes" if x.of[2].sure else "no",
-        "changed at once": lambda x: _change(x.of[2]),
     }
-    words = ["figure", "share\nan hour", "sure", "changed at once"]
-    return _table("Over the window", rows, heads, _DRIFT, words=words)
+    return _table("Over the window", rows, heads, _DRIFT, words=["figure", "share\nan hour", "sure"])
 
 
 def _figures(level: LevelSummary, per_s: str) -> list[tuple[str, float, Trend]]:
@@ -350,15 +333,6 @@ def _share(share: Value | None) -> str:
         return MISSING
     ends = None if share.ci95 is None else tuple(None if end is None else end * 100 for end in share.ci95)
     return joined(percent(share.value), interval(ends) or NO_INTERVAL)  # type: ignore[arg-type]
-
-
-def _change(trend: Trend) -> str:
-    """Return the moment of a change with its interval, its size, and its cause."""
-    change = trend.change
-    if change is None:
-        return MISSING
-    at = f"{number(change.at_s.value)} s ({interval(change.at_s.ci95) or NO_INTERVAL})"
-    return joined(at, percent(change.share.value) if change.share is not None else "", change.cause)
 
 
 # ---- replicas --------------------------------------------------------------------------------------------------------

@@ -23,10 +23,9 @@ from harness.analysis import slo
 from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
 from harness.data.roles import Role
-from harness.data.views import Estimate
 from harness.spec import traffic
 from harness.spec.load import Search
-from harness.spec.scenario import PRECISION, Scenario
+from harness.spec.scenario import Scenario
 
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
 SHORTEST_S = 1.0  # of a window, whatever a request takes
@@ -177,14 +176,6 @@ APART = 1.5  # from one check to the next (docs/method.md, The window)
 CHECKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
 
 
-class Window(msgspec.Struct, frozen=True):
-    """A window at a check: its length, the throughput in it, and whether it may end there."""
-
-    seconds: float
-    estimate: Estimate
-    precise: bool
-
-
 def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> list[float]:
     """Return the seconds from the window's start at which precision is checked, rising; the last one ends it.
 
@@ -199,35 +190,13 @@ def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> 
     return short if len(short) == len(out) else [*short, most]
 
 
-def check(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
-    """Return the window [start, end) by a running count of tokens (or chunks of them) over time.
+def precise(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> bool:
+    """Return whether a window [start, end) may end, by a running count of tokens (or chunks of them) over time.
 
-    Precise: the half-width of the 95 % interval is at most `precision` of the mean.
+    The half-width of the 95 % interval is at most `precision` of the mean.
     """
-    estimate = running_means(times, counts, start, end, request_s)
-    half = half_width(estimate)
-    return Window(end - start, estimate, half is not None and half <= precision)
-
-
-def window(
-    times: Floats,
-    counts: Floats,
-    start: float,
-    request_s: float,
-    *,
-    precision: float = PRECISION,
-    least: float = 0.0,
-    most: float = math.inf,
-) -> Window:
-    """Return the window of a whole series: from check to check until it is precise or the last check has come.
-
-    The series has to reach as far as the last check may. `times` rise, `counts` are shape of `times`.
-    """
-    for length in lengths(request_s, least=least, most=most):
-        found = check(times, counts, start, start + length, request_s, precision)
-        if found.precise:
-            break
-    return found
+    half = half_width(running_means(times, counts, start, end, request_s))
+    return half is not None and half <= precision
 
 
 _READY_S, _READY_SHARE = 1.0, 0.25  # to make the next level ready: so long, or such a share of a short window

@@ -67,7 +67,6 @@ class LevelTiming:
         # A soak's window is not moved behind a change in it, nor extended for a trend: these are what it looks for.
         self._settled = periodic or pace.soaks(task.scenario, task.level.role)
         self._extended = False
-        self._notes: list[str] = []
         self._last_ended_s: float | None = None  # when the window's last request had ended
 
     @property
@@ -87,7 +86,7 @@ class LevelTiming:
             return msgspec.structs.replace(self.level, end_s=time_s, notes=notes)
         if self.phase is not Phase.WINDOW or time_s - self._start_s < _FAILING_WINDOW_S:
             return None
-        notes = (*self.level.notes, *self._notes, LevelNote.INTERRUPTED)
+        notes = (*self.level.notes, LevelNote.INTERRUPTED)
         return msgspec.structs.replace(
             self.level, window_start_s=self._start_s, window_end_s=time_s, end_s=time_s, notes=notes
         )
@@ -169,10 +168,7 @@ class LevelTiming:
         if not ends(now, cut):
             return False
         self.phase, self.since_s, self.expected_s = Phase.COOLDOWN, now.time_s, None
-        notes = (*self.level.notes, *self._notes)
-        self.level = msgspec.structs.replace(
-            self.level, window_start_s=self._start_s, window_end_s=now.time_s, notes=notes
-        )
+        self.level = msgspec.structs.replace(self.level, window_start_s=self._start_s, window_end_s=now.time_s)
         return True
 
     def _cut(self, now: Now) -> LevelNote | None:
@@ -192,13 +188,11 @@ class LevelTiming:
     def _fixed_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
         """Return whether a window of a fixed length ends; a transient moves its start, a trend extends it once."""
         if cut is not None:
-            self._notes.append(cut)
+            self._note(cut)
         if cut is not None or self._settled:
             return True
         assert self._fixed_s is not None
         found, width = self._transient(now)
-        if not found.checked:
-            self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
         if not found.checked or self._from_send:
             return True
         if found.settled:
@@ -209,7 +203,7 @@ class LevelTiming:
             self._extended = True
             self._wait(2 * self._fixed_s)
         else:
-            self._notes.append(LevelNote.NOT_SETTLED)
+            self._note(LevelNote.NOT_SETTLED)
             return True
         return False
 
@@ -220,18 +214,19 @@ class LevelTiming:
         if cut is None and not self._settled:
             found, width = self._transient(now)
             self._settled, start_s = found.settled, self.level.begin_s + found.cut * width
-            if not found.checked:
-                self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
-            elif self._settled and start_s > self._start_s:
+            if found.checked and self._settled and start_s > self._start_s:
                 self._start_s, self._checks = start_s, 0
                 self._until_precise(now, now.request_s)
                 return False
-            elif not self._settled and (last or self._checks >= _CHECKS_TO_SETTLE):
-                self._notes.append(LevelNote.NOT_SETTLED)
+            if not self._settled and (last or self._checks >= _CHECKS_TO_SETTLE):
+                self._note(LevelNote.NOT_SETTLED)
                 last = True
         precise = self._is_precise(now)
         if last or (self._settled and precise):
-            self._notes += [*([cut] if cut else []), *([] if precise else [LevelNote.NOT_PRECISE])]
+            if cut is not None:
+                self._note(cut)
+            if not precise:
+                self._note(LevelNote.NOT_PRECISE)
             return True
         self._until_precise(now, now.request_s)
         return False
@@ -271,8 +266,7 @@ class LevelTiming:
                 patience = self._task.settle_s
             if not (spent or self._hopeless(now)) or now.time_s <= end_s + patience:
                 return False
-            running = LevelNote.COOLDOWN_FAILING if now.failing else LevelNote.COOLDOWN_CUT
-            self._note(LevelNote.COOLDOWN_STALLED if self._is_dead(now) else running)
+            self._note(LevelNote.COOLDOWN_STALLED if self._is_dead(now) else LevelNote.COOLDOWN_CUT)
         self.phase = Phase.FINISHED
         self.level = msgspec.structs.replace(self.level, end_s=now.time_s)
         return True
@@ -306,9 +300,7 @@ class LevelTiming:
         if self.phase is Phase.WINDOW and now.time_s >= moments.window_end_s:
             found, width = self._transient(now)
             steady = found.settled and self.level.begin_s + found.cut * width <= self._start_s
-            if not found.checked:
-                self._note(LevelNote.TRANSIENT_UNCHECKED)
-            elif not (steady or self._settled or LevelNote.NOT_SETTLED in self.level.notes):
+            if found.checked and not (steady or self._settled or LevelNote.NOT_SETTLED in self.level.notes):
                 self._note(LevelNote.NOT_SETTLED)
             self.phase, self.since_s = Phase.COOLDOWN, moments.window_end_s
             self.expected_s = moments.end_s - moments.window_end_s
@@ -320,7 +312,7 @@ class LevelTiming:
             if self._is_dead(now):
                 self._note(LevelNote.COOLDOWN_STALLED)
             elif now.oldest_sent_s is not None and now.oldest_sent_s < moments.window_end_s:
-                self._note(LevelNote.COOLDOWN_TIMETABLE)
+                self._note(LevelNote.COOLDOWN_CUT)
             self.phase = Phase.FINISHED
             self.level = msgspec.structs.replace(self.level, end_s=moments.end_s)
             return True
@@ -373,7 +365,7 @@ class LevelTiming:
         times, counts = self._tokens.times, self._tokens.counts.astype(np.float64)
         wanted = PRECISION if requested is None else requested
         request_s = now.request_s + self._task.rest_s
-        return pace.check(times, counts, self._start_s, now.time_s, request_s, wanted).precise
+        return pace.precise(times, counts, self._start_s, now.time_s, request_s, wanted)
 
 
 def binned(

@@ -25,7 +25,7 @@ def level(concurrency: int, *, p99: float | None = 1.5, server: ServerView | Non
 
 
 def lengths(mean: float, p99: float) -> Lengths:
-    return Lengths(law=None, asked=None, realised=LengthSpread(mean, 1, mean, p99, p99), mean_se=None, ks=None)
+    return Lengths(law=None, asked=None, realised=LengthSpread(mean, 1, mean, p99, p99), mean_se=None)
 
 
 def workload(*classes: tuple[int, float, float]) -> WorkloadSummary:
@@ -78,10 +78,9 @@ def test_a_run_in_which_all_is_well_passes_all_five() -> None:
     assert loss.figures == {"errors": 3.0, "recovery_s": 2.0}
 
 
-def test_a_replica_that_stopped_is_judged_before_one_that_slowed_down() -> None:
-    losses = [Lost(False, kind="slowed"), Lost(True)]
-    assert outcomes(level(16), losses=losses)["node_loss"] == "pass"
-    assert outcomes(level(16), losses=losses[:1])["node_loss"] == "doubt"
+def test_a_loss_that_the_others_cannot_carry_is_a_doubt() -> None:
+    assert outcomes(level(16), losses=[Lost(True)])["node_loss"] == "pass"
+    assert outcomes(level(16), losses=[Lost(True), Lost(False)])["node_loss"] == "doubt"
 
 
 def test_the_fullest_replica_is_judged() -> None:

@@ -16,9 +16,7 @@ from harness.analysis.table import Table
 from harness.data.judgement import Verdict
 from harness.data.levels import ClassSummary, LevelSummary
 from harness.data.record import Level, Record
-from harness.data.summary import FirstUse
 from tests.analysis.test_summarise import folder
-from tests.builders import summaries
 from tests.builders.records import WINDOW, request, steady
 
 
@@ -131,39 +129,10 @@ def test_a_class_of_which_no_request_began_is_there_with_nothing() -> None:
 
 def test_without_classes_nothing_is_added() -> None:
     plain = msgspec.to_builtins(of(steady(1, 10.0)))
-    assert {"classes", "worst_slowdown", "sessions", "abandoned"}.isdisjoint(plain)
+    assert {"classes", "sessions", "abandoned"}.isdisjoint(plain)
 
 
 # Slowdown
-
-
-def loaded(C: int, *, verdicts: list[Verdict] | None = None, **e2e_s: float) -> LevelSummary:
-    """A level whose classes took so long for answers of 100 tokens."""
-    [empty] = parts(of(chat(1))).values()
-    made = {
-        name: msgspec.structs.replace(
-            empty, e2e_s=msgspec.structs.replace(empty.e2e_s, mean=seconds), output_tokens_mean=100.0
-        )
-        for name, seconds in e2e_s.items()
-    }
-    return summaries.level(C, classes=made, verdicts=verdicts or [])
-
-
-def test_slowdown_is_over_the_lowest_level_and_the_worst_class_is_the_levels() -> None:
-    low, high = classes.with_slowdowns([loaded(1, chat=2.0, long=4.0), loaded(8, chat=3.0, long=12.0)])
-    assert [each.slowdown for each in parts(high).values()] == [1.5, 3.0]
-    assert (low.worst_slowdown, high.worst_slowdown) == (1.0, 3.0)
-
-
-def test_the_lowest_level_is_by_load_and_valid() -> None:
-    void = [Verdict("client_limited", "invalid", "")]
-    levels = [loaded(8, chat=6.0), loaded(1, chat=1.0, verdicts=void), loaded(2, chat=3.0)]
-    assert [level.worst_slowdown for level in classes.with_slowdowns(levels)] == pytest.approx([2.0, 1 / 3, 1.0])
-
-
-def test_a_class_that_the_lowest_level_lacks_is_measured_against_the_first_that_has_it() -> None:
-    levels = [loaded(1, chat=1.0), loaded(2, chat=1.0, long=5.0), loaded(4, chat=1.0, long=10.0)]
-    assert [level.worst_slowdown for level in classes.with_slowdowns(levels)] == [1.0, 1.0, 2.0]
 
 
 # A whole folder
@@ -182,7 +151,6 @@ def test_a_folder_with_classes_has_their_figures_limits_and_knee(tmp_path: Path)
     assert [(each.class_, each.outcome) for each in only.slo] == [("chat", "unresolved"), ("long", "missed")]
     assert only.slo_met_fraction == pytest.approx(0.5)
     assert (made.knees.slo, made.knee_concurrency) == (None, None), "one class misses its limit"
-    assert only.worst_slowdown == pytest.approx(1.0)
     assert made.workload
     assert [(each.class_, each.requests, each.share) for each in made.workload.classes] == [
         ("chat", 160, 0.5), ("long", 160, 0.5),
@@ -209,14 +177,3 @@ def test_a_table_of_some_requests_has_their_chunks_and_no_others() -> None:
     assert some.sent.tolist() == [0.5, 1.0]
     assert (some.arrival.tolist(), some.tokens.tolist(), some.chunks.tolist()) == ([1.5, 1.75], [3, 1], [0, 2])
     assert some.class_ == ("", "x")
-
-
-def test_the_first_use_of_an_adapter_stands_beside_its_later_ones() -> None:
-    """TTFT of 2 s at first, of 0.2, 0.4 and 0.6 s after; another class and another level are left out."""
-    sent = [(0.0, 2.0, "lora", 0), (1.0, 0.2, "lora", 0), (2.0, 0.6, "lora", 0), (3.0, 0.4, "lora", 0)]
-    sent += [(0.5, 0.1, "base", 0), (9.0, 5.0, "lora", 1)]
-    records = [request(at, [at + ttft], class_=name, level=level) for at, ttft, name, level in sent]
-    table = Table.of(records)
-    assert classes.first_use(table, classes.rows(table)["lora"]) == FirstUse(pytest.approx(2.0), pytest.approx(0.4))
-    assert classes.first_use(table, classes.rows(table)["base"]) == FirstUse(pytest.approx(0.1), None)
-    assert classes.first_use(table, np.zeros(len(records), dtype=np.bool_)) == FirstUse(None, None)

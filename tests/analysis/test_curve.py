@@ -370,9 +370,8 @@ def seen(past: ServerView) -> list[LevelSummary]:
 def test_a_dip_is_explained_by_what_the_server_reported_past_the_hinge() -> None:
     fell = falling().curve
     for levels, words in (
-        (seen(ServerView(preemptions=12.0, kv_usage=0.99)), ("12 preemptions", "99% full", "KV cache more memory")),
+        (seen(ServerView(preemptions=12.0, kv_usage=0.99)), ("12 preemptions", "99% full")),
         (seen(ServerView(waiting=208.0)), ("208 requests waiting", "limit the batch")),
-        (seen(ServerView(waiting=0.0)), ("nothing that the server reported",)),
         ([level(16, server=None), level(256, server=None)], ("reported nothing of itself",)),
     ):
         (verdict,) = dip_confirmed.findings(Concluded(curve=fell, levels=levels))

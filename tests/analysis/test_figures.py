@@ -16,7 +16,7 @@ KINDS = (LevelSummary, ClassSummary, ReplicaSummary)
 def test_a_level_has_the_figures_of_its_classes_and_these_those_of_a_replica() -> None:
     shared, of_requests = set(declared(Figures)), set(declared(RequestFigures))
     assert shared < of_requests < set(declared(LevelSummary))
-    assert set(declared(ClassSummary)) - of_requests == {"slowdown"}
+    assert set(declared(ClassSummary)) == of_requests
     assert set(declared(ReplicaSummary)) - shared == {"in_flight_share"}
 
 

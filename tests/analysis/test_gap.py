@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis import explanation, gap
+from harness.analysis import gap
 from harness.analysis.phases import Probed
 from harness.analysis.rules.levels import Concluded, above_peak
 from harness.data.judgement import Cause, Verdict
@@ -130,7 +130,6 @@ def test_what_one_request_alone_does_not_show_is_software_s_or_the_host_s() -> N
     assert found.largest == Cause.SOFTWARE
     assert found.factors[Cause.SOFTWARE] == pytest.approx(0.6)
     assert found.at is None
-    assert found.limits == ["max_num_seqs"]
     assert found.hinge_over_cap == pytest.approx(1.0)
 
 
@@ -160,10 +159,10 @@ def test_a_level_that_is_off_is_named_though_the_plateau_agrees() -> None:
 
 def test_more_than_the_hardware_can_do_is_a_wrong_figure_of_the_hardware() -> None:
     said = "MFU 1.06: no hardware reaches more than 1, so its FLOP/s are given too low, or it is another card"
-    assert explanation.above_peak(Achieved(0.16, 0.66), Achieved(1.06, 0.6)) == said
-    both = explanation.above_peak(Value(1.2), Value(2.0))
+    assert gap.above_peak(Achieved(0.16, 0.66), Achieved(1.06, 0.6)) == said
+    both = gap.above_peak(Value(1.2), Value(2.0))
     assert both.startswith("MBU 1.20 and MFU 2.00: no hardware reaches more than 1, so its bytes/s and FLOP/s are ")
-    assert explanation.above_peak(None, Value(1.0)) == explanation.above_peak(Value(None), None) == ""
+    assert gap.above_peak(None, Value(1.0)) == gap.above_peak(Value(None), None) == ""
     nothing = Value(None)
     probe = PrefillPhase(
         tokens_per_s=nothing, seconds_per_token=nothing, ttft_base_s=nothing, mfu=Value(1.06), lengths=[]
@@ -224,7 +223,7 @@ def test_a_batch_beyond_the_predicted_cap_shows_that_cap_to_be_another() -> None
     assert found.largest == Cause.SEQUENCES
     assert found.factors[Cause.SEQUENCES] == pytest.approx(found.ratio, rel=0.02)
     assert found.hinge_over_cap == pytest.approx(3.0)
-    assert "configured for 48" in found.sentence
+    assert "the batch stops at 48 requests, not at 16" in found.sentence
 
 
 @pytest.mark.parametrize(

@@ -200,30 +200,12 @@ def test_goodput_may_ask_for_no_stall() -> None:
     assert stalls(Table.of(stalled)) == pytest.approx([0.3, 0.3])
 
 
-@pytest.mark.parametrize(
-    ("records", "notes", "why"),
-    [
-        (steady(4, 60.0), ("not_precise",), "it still varies after 40 s"),
-        (steady(4, 60.0), ("cut_short", "not_precise"), "the window was cut short"),
-        (steady(4, 60.0), ("failing", "not_precise"), "most requests failed, which ended the window"),
-        (steady(4, 60.0), ("stalled", "not_precise"), "the server stalled, which ended the window"),
-        ([*steady(4, 60.0), *(request(20.0 + i, [], done=20.1 + i, error="reset") for i in range(8))],
-         ("not_precise",), "4.8% of the requests failed"),
-        # Every second the answers come 1 % later: 9 tokens over ever longer times.
-        ([request(k * (1 + k / 200), [k * (1 + k / 200) + 0.1 * i for i in range(1, 10)]) for k in range(60)],
-         ("not_precise",), "it moved by -2"),
-    ],
-)  # fmt: skip
-def test_a_window_that_is_not_precise_says_why(records: list[Record], notes: tuple[str, ...], why: str) -> None:
-    window = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, notes)
-    (verdict,) = [
-        v
-        for v in level_summary(Table.of(records), window, Conditions(precision=0.02)).verdicts
-        if v.code == "not_precise"
-    ]
+def test_a_window_that_is_not_precise_says_how_far_it_came() -> None:
+    window = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, ("not_precise",))
+    found = level_summary(Table.of(steady(4, 60.0)), window, Conditions(precision=0.02)).verdicts
+    (verdict,) = [each for each in found if each.code == "not_precise"]
     assert verdict.level == "doubt"
-    assert why in verdict.message
-    assert "±2.0% was requested" in verdict.message
+    assert "±2.0% was requested: it still varies after 40 s" in verdict.message
 
 
 def test_precision_is_only_doubted_where_a_window_was_to_be_precise() -> None:
@@ -282,7 +264,8 @@ def test_a_percentile_of_gaps_is_left_out_where_more_were_merged_than_lie_beyond
     assert few.itl_s.p99 is None
     assert few.itl_s.p95 == pytest.approx(0.1)
     (note,) = [v for v in few.verdicts if v.code == "late_reads"]
-    assert note.message == "ITL, ICL p99 left out: 2.0% of the events were read late, together with others"
+    assert "percentiles of ITL, ICL left out" in note.message
+    assert "2.0% of the events were read together with others" in note.message
     assert level(many, 0.0, 200.0, client=ClientView(merged_fraction=0.009)).itl_s.p99 is not None
 
 
@@ -291,7 +274,7 @@ def test_where_the_clock_stamps_late_reads_cost_the_latencies_that_they_are_a_la
     s = level(steady(4, 60.0), 5.0, 45.0, 4, client=late)
     assert (s.ttft_s.p50, s.tpot_s.p50) == (None, None)
     assert s.e2e_s.p50 == pytest.approx(1.0), "3 % of it"
-    assert "TTFT, TTFAT, TPOT percentiles left out" in next(v.message for v in s.verdicts if v.code == "late_reads")
+    assert "percentiles of TTFT, TTFAT, TPOT left out" in next(v.message for v in s.verdicts if v.code == "late_reads")
     assert level(steady(4, 60.0), 5.0, 45.0, 4, client=late, stamps_late_s=0.03).client.limited, "sent 3 % late"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.analysis.patterns import SLOWED, STOPPED, losses
+from harness.analysis.patterns import STOPPED, losses
 from harness.analysis.rules.run import Recorded, node_loss
 from harness.analysis.table import Table
 from harness.data.judgement import CurveState
@@ -93,14 +93,6 @@ def test_without_a_plateau_nothing_is_claimed_of_the_headroom() -> None:
     assert [loss.headroom_held for loss in lost(outage(), with_plateau(90.0, CurveState.BEYOND))] == [None]
 
 
-def test_a_replica_that_slows_down_and_recovers_is_found() -> None:
-    records = busy(A, 0, 12) + busy(B, 0, 4)
-    records += busy(B, 4, 9, every=1.0, takes=1.5) + busy(B, 9, 12)
-    (loss,) = lost(records + busy(B, 0, 4))
-    assert (loss.url, loss.kind, loss.start_s, loss.end_s) == (B, SLOWED, 4.0, 9.0)
-    assert (loss.errors, loss.errors_s, loss.recovery_s) == (0, None, 5.0)
-
-
 @pytest.mark.parametrize(
     "records",
     [
@@ -134,7 +126,6 @@ def test_survivors_that_slow_down_under_the_load_of_a_lost_replica_are_not_calle
     [
         ({}, "was back after 2 s; 3 requests failed within 0.1 s; before → during → after it: 39.2 → 21 → 39.6 tok/s"),
         ({"recovery_s": None, "end_s": None}, "did not come back"),
-        ({"kind": SLOWED, "errors": 0}, "slowed down at 5 s and was back after 2 s; before"),
         (
             {"headroom_held": False, "survivors_plateau_tokens_per_s": 25.0},
             "the others do not carry the load: their plateau is 25 tok/s",

@@ -6,21 +6,17 @@ import math
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 from harness.analysis import curve
 from harness.analysis.figures import level_summary
 from harness.analysis.level import Facts
-from harness.analysis.rules.levels import Concluded, host_bound
 from harness.analysis.rules.requests import Conditions
 from harness.analysis.slo import attainments, limits
 from harness.analysis.table import Table
-from harness.data.judgement import Verdict
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest, Workload
 from harness.data.record import Level, Record
-from harness.data.summary import Curve, Summary
-from harness.data.views import ClientView, GpuView, Value
+from harness.data.summary import Summary
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
@@ -209,28 +205,3 @@ def test_a_report_in_documents_has_no_column_of_them_twice() -> None:
     found = msgspec.structs.replace(summary, unit="documents", levels=levels, prediction=None)
     heads = [column.head for column in columns(found, found.levels)]
     assert ("documents\n/s" in heads, "docs/s" in heads) == (True, False)
-
-
-def test_the_host_binds_where_throughput_is_flat_and_the_gpus_wait() -> None:
-    summary, _ = embedded()
-    assert summary.curve is not None
-    fitted = msgspec.structs.replace(summary.curve, hinge_concurrency=Value(4.0))
-
-    def seen(busy: float | None, idle: float | None = 4.0, **changes: object) -> list[LevelSummary]:
-        view = GpuView(gpus=1, utilization=busy)
-        client = ClientView(idle_processors=idle)
-        return [msgspec.structs.replace(each, gpu=view, client=client, **changes) for each in summary.levels]
-
-    def of_host(levels: list[LevelSummary], curve: Curve = fitted) -> list[Verdict]:
-        return host_bound.findings(Concluded(curve=curve, levels=levels))
-
-    (found,) = of_host(seen(0.31))
-    assert (found.code, found.level) == ("host_bound", "doubt")
-    assert "31%" in found.message
-    assert "no processor" not in found.message
-    assert "no processor of this machine is idle" in of_host(seen(0.31, 0.1))[0].message
-    assert of_host(seen(0.7)) == []
-    assert of_host(seen(None)) == []
-    assert of_host(summary.levels) == [], "no GPU was watched"
-    assert of_host(seen(0.31, unit=UNSET)) == [], "tokens are decoded"
-    assert of_host(seen(0.31), msgspec.structs.replace(fitted, hinge_concurrency=Value(None))) == []

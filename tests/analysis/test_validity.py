@@ -23,7 +23,6 @@ OTHERS = ["little_mismatch", "schedule_not_kept", "stalled", "machine_slept"]
         *(([code], set()) for code in OTHERS),
         (["client_limited", "in_flight_low"], {Purpose.TOP}),
         (["client_limited", "unstable"], set()),
-        (["schedule_not_kept", "unstable"], {Purpose.MISS}),
     ],
 )
 def test_a_level_may_be_used_where_every_verdict_that_voids_it_is_excused(

@@ -13,7 +13,6 @@ from harness.analysis.table import Table
 from harness.analysis.window import (
     Truncation,
     bin_width,
-    drift,
     even_rate,
     in_flight,
     little,
@@ -103,23 +102,6 @@ def test_few_requests_do_not_accuse() -> None:
     assert not found.enough
     nothing = little(Table.of([request(0.0, done=1.0, error="http_500")]), WINDOW, 0.0, 10.0)
     assert (nothing.counted, nothing.mismatch) == (None, False)
-
-
-def arrivals(rates: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """A thousand times each rate, one second each, evenly."""
-    counts = [round(1000 * rate) for rate in rates]
-    times = np.concatenate([i + (np.arange(n) + 0.5) / n for i, n in enumerate(counts)])
-    return times, np.ones(len(times))
-
-
-def test_throughput_that_moves_beyond_doubt_is_a_drift_and_noise_is_none() -> None:
-    noise = [1.02, 0.99, 1.01, 0.97, 1.0, 1.03, 0.98, 1.0, 0.99, 1.01]
-    assert drift(*arrivals(noise), 0.0, 10.0, 0.5) is None
-    falling = [rate - 0.03 * i for i, rate in enumerate(noise)]
-    found = drift(*arrivals(falling), 0.0, 10.0, 0.5)
-    # From 1.00 to 0.73 over nine of ten seconds about a mean of 0.865: -0.3 of it over all.
-    assert found == pytest.approx(-0.3 / 0.865, rel=0.05)
-    assert drift(*arrivals(falling), 0.0, 10.0, 1.5) is None, "three parts of two request times are too few"
 
 
 # ---- slots in step ---------------------------------------------------------------------------------------------

@@ -54,7 +54,6 @@ from harness.workload.canaries import read as read_canaries
 from harness.workload.request import Request
 from tests.builders import virtual
 from tests.builders.endpoints import PATH, checked
-from tests.builders.fit import p_value
 
 _ROUNDED_NS = 1_000  # a file holds seconds
 
@@ -355,11 +354,10 @@ def log_agrees(run: Run) -> None:
 
 
 def lengths_kept(run: Run) -> None:
-    """Lengths come from the laws that were asked: by Kolmogorov and Smirnov, and by their mean."""
+    """Lengths come from the laws that were asked: by their mean."""
     for each in run.summary.workload.classes if run.summary.workload else ():
         for found in (each.input_tokens, each.output_tokens):
-            if found.ks is None or found.asked is None or found.realised.mean is None:
+            if found.asked is None or found.realised.mean is None:
                 continue
-            assert p_value(found.ks, each.requests) > 0.01, found.law
             apart = abs(found.realised.mean - (found.asked.mean or 0.0))
             assert apart <= max(0.02 * found.realised.mean, 3.3 * (found.mean_se or 0.0)), found.law

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.data.levels import Change, Drift, Trend
+from harness.data.levels import Drift, Trend
 from harness.data.views import Value
 from harness.report import document as doc
 from harness.report.run_tables import drift
@@ -14,18 +14,15 @@ FALLS = Trend(
     mean=90.0, start=100.0, per_hour=Value(-60.0, (-63.0, -57.0)),
     share_per_hour=Value(-0.6, (-0.625, -0.575)), sure=True, bins=40,
 )  # fmt: skip
-STEP = Change(
-    at_s=Value(612.0, (600.0, 630.0)), before=0.1, after=0.2, share=Value(1.0, (0.9, 1.1)), cause="restart"
-)  # fmt: skip
-WAITS = msgspec.structs.replace(FALLS, mean=0.15, per_hour=Value(0.01), share_per_hour=None, sure=False, change=STEP)
+WAITS = msgspec.structs.replace(FALLS, mean=0.15, per_hour=Value(0.01), share_per_hour=None, sure=False)
 
 
-def test_each_figure_has_its_slope_and_its_change() -> None:
+def test_each_figure_has_its_slope() -> None:
     levels = [level(8), level(16, drift=Drift(throughput=FALLS, ttft_p99_s=WAITS))]
     found = drift(msgspec.structs.replace(full(), levels=levels))
     assert doc.rows(found.columns) == [
-        ("16", "output tok/s", "90", "-60", "-60 %; -62.5–-57.5", "yes", "–"),
-        ("16", "TTFT p99 ms", "150", "10", "–", "no", "612 s (600–630); 100 %; restart"),
+        ("16", "output tok/s", "90", "-60", "-60 %; -62.5–-57.5", "yes"),
+        ("16", "TTFT p99 ms", "150", "10", "–", "no"),
     ]
 
 

@@ -12,7 +12,7 @@ from harness.analysis.timeline import Timeline
 from harness.data.levels import ClassSummary
 from harness.data.manifest import Manifest
 from harness.data.summary import Knees
-from harness.data.views import ServerView, Spread, Value
+from harness.data.views import Spread, Value
 from harness.report import answer as answers
 from harness.report import breakdown, page, run_report
 from harness.report.chart import Chart
@@ -54,15 +54,6 @@ def test_kv_use_is_in_percent_and_replicas_are_told_apart() -> None:
         ("KV cache, http://a", 50.0),
         ("KV cache, http://b", 25.0),
     ]
-
-
-def test_batches_are_bars_of_the_fastest_level() -> None:
-    server = ServerView(batch_histogram=[(8.0, 0.25), (16.0, 0.5), (None, 0.25)])
-    levels = [msgspec.structs.replace(each, server=server) for each in full().levels]
-    (chart,) = breakdown.distributions(msgspec.structs.replace(full(), levels=levels), None, [], EMPTY)
-    assert [point.y for point in chart.series[0].points] == [25.0, 50.0, 25.0]
-    assert chart.x.ticks == [(0.0, "≤ 8"), (1.0, "≤ 16"), (2.0, "more")]
-    assert chart.series[0].marker == "bar"
 
 
 def test_classes_have_a_line_each() -> None:

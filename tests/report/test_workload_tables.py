@@ -6,9 +6,8 @@ import msgspec
 import numpy as np
 
 from harness.analysis import classes
-from harness.analysis.classes import Law
 from harness.data.levels import Attainment, ClassSummary, Interference, SessionSummary
-from harness.data.summary import ClassWorkload, FirstUse, Summary, WorkloadSummary
+from harness.data.summary import ClassWorkload, Summary, WorkloadSummary
 from harness.data.views import Estimate, Value
 from harness.report import answer as answers
 from harness.report import charts, facts, level_table, markdown, run_report, run_tables
@@ -22,9 +21,9 @@ CHAT = ClassSummary(
     output_tokens_mean=64.0, requests_per_s=Estimate(3.0), input_tokens_per_s=Estimate(1500.0),
     output_tokens_per_s=Estimate(192.0), cached_input_fraction=None, ttft_s=spread(0.05, 90), ttfat_s=EMPTY,
     itl_s=spread(0.01, 90), icl_s=EMPTY, tpot_s=EMPTY, e2e_s=spread(0.7, 90), goodput_requests_per_s=2.5,
-    goodput_tokens_per_s=160.0, slo_met_fraction=0.875, slowdown=1.5,
+    goodput_tokens_per_s=160.0, slo_met_fraction=0.875,
 )  # fmt: skip
-LONG = msgspec.structs.replace(CHAT, requests=10, ttft_s=spread(1.0, 10), slo_met_fraction=None, slowdown=None)
+LONG = msgspec.structs.replace(CHAT, requests=10, ttft_s=spread(1.0, 10), slo_met_fraction=None)
 TASKS = SessionSummary(
     sessions=20, completed=18, failed=1, in_flight=7.9, sessions_per_s=0.6, requests_mean=4.0,
     latency_s=spread(12.0, 18), last_token_s=spread(11.5, 18),
@@ -33,12 +32,12 @@ TASKS = SessionSummary(
 
 def differing() -> Summary:
     """A run of two classes in sessions, at 8 in flight."""
-    both = classes.lengths(Law(parse("400..600")), np.array([500.0] * 11))
+    both = classes.lengths(classes.asked(parse("400..600"), 0, 0.0), np.array([500.0] * 11))
     unknown = classes.lengths(None, np.array([64.0] * 11))
     chat = ClassWorkload(
         class_="chat", requests=90, share_asked=0.9, share=0.9, input_tokens=both, output_tokens=unknown
     )
-    here = level(8, classes={"chat": CHAT, "long": LONG}, worst_slowdown=1.5, sessions=TASKS, in_flight=5.5)
+    here = level(8, classes={"chat": CHAT, "long": LONG}, sessions=TASKS, in_flight=5.5)
     return msgspec.structs.replace(full(), levels=[here], workload=WorkloadSummary(classes=[chat]))
 
 
@@ -65,12 +64,12 @@ def test_a_class_has_a_row_at_each_level() -> None:
         "C": ["8", "8"], "class": ["chat", "long"], "requests": ["90", "10"], "errors": ["1", "1"],
         "input tokens": ["500", "500"], "output tokens": ["64", "64"], "output tok/s": ["192", "192"],
         "TTFT ms p50": ["50", "–"], "ITL ms mean": ["10.2", "10.2"], "E2E ms p50": ["700", "700"],
-        "SLO met": ["87.5 %", "–"], "slowdown": ["1.50", "–"],
+        "SLO met": ["87.5 %", "–"],
     }  # fmt: skip
 
 
 def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
-    _, _, sessions, *_ = run_tables.of_workload(differing())
+    _, sessions, *_ = run_tables.of_workload(differing())
     assert cells(sessions) == {
         "C": ["8"], "sessions in flight": ["7.90"], "requests in flight": ["5.50"], "sessions": ["20"],
         "completed": ["18"], "failed": ["1"], "requests each": ["4"], "sessions/s": ["0.600"],
@@ -92,14 +91,13 @@ def test_idle_agents_take_none_of_the_server_s_seats_and_the_answer_says_both() 
 
 
 def test_lengths_stand_asked_beside_realised() -> None:
-    _, _, _, table, *_ = run_tables.of_workload(differing())
+    _, _, table, *_ = run_tables.of_workload(differing())
     found = cells(table)
     assert found["lengths"] == ["chat prompts", "chat answers"]
     assert found["asked"] == ["400..600", "–"]
     assert found["mean"] == ["500 / 500", "– / 64"]
     assert found["p50"] == ["500 / 500", "– / 64"]
     assert found["p99"] == ["598 / –", "– / –"]
-    assert found["KS"] == ["0.498", "–"], "at 500: all against 101 of 201"
 
 
 def test_long_prompts_stand_with_the_gaps_of_the_others_around_them() -> None:
@@ -139,15 +137,7 @@ def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None
 
 
 def test_a_run_whose_requests_are_alike_has_none() -> None:
-    assert run_tables.of_workload(full()) == [doc.Section()] * 6
-
-
-def test_an_adapter_s_first_use_stands_beside_its_later_ones() -> None:
-    run = differing()
-    assert run.workload
-    used = msgspec.structs.replace(run.workload.classes[0], first_use=FirstUse(2.0, 0.25))
-    _, uses, *_ = run_tables.of_workload(msgspec.structs.replace(run, workload=WorkloadSummary(classes=[used])))
-    assert cells(uses) == {"class": ["chat"], "first use TTFT ms": ["2,000"], "resident TTFT ms p50": ["250"]}
+    assert run_tables.of_workload(full()) == [doc.Section()] * 5
 
 
 def test_the_title_has_the_mean_lengths_that_were_asked() -> None:

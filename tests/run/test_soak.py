@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 VARIED = {"input_tokens": "lognormal(64,32) in 8..256", "output_tokens": "lognormal(32,16) in 8..128"}
 WHAT = {"input_tokens": 64, "output_tokens": 32}
 RUNS, FOUND = 20, 18
-MOVES = {"throughput_decays", "latency_creeps", "memory_grows", "changepoint"}
+MOVES = {"throughput_decays", "latency_creeps", "memory_grows"}
 
 
 def soak(folder: Path, seed: int, server: Server) -> tuple[LevelSummary, Drift, set[str]]:
@@ -68,19 +68,8 @@ def test_a_planted_decay_of_1_percent_a_minute_is_found_with_its_interval_in_18_
     assert found >= FOUND
 
 
-def test_a_planted_step_is_found_with_its_moment_and_its_size_in_18_of_20_soaks(tmp_path: Path) -> None:
-    found = 0
-    for seed in range(RUNS):
-        _, drift, accused = soak(tmp_path / str(seed), seed, stepping())
-        assert "throughput_decays" not in accused
-        change = drift.throughput.change if drift.throughput else None
-        found += (
-            change is not None
-            and "changepoint" in accused
-            and inside(change.at_s, 200.0)
-            and change.share is not None
-            and change.share.value == pytest.approx(-0.2, abs=0.02)
-        )
+def test_a_planted_step_is_a_decay_too(tmp_path: Path) -> None:
+    found = sum("throughput_decays" in soak(tmp_path / str(seed), seed, stepping())[2] for seed in range(RUNS))
     assert found >= FOUND
 
 

@@ -80,7 +80,7 @@ def test_a_level_of_a_shard_has_the_moments_of_the_timetable_whatever_is_seen() 
 def test_what_a_level_of_a_shard_lacked_at_its_moments_is_noted() -> None:
     timing = on_timetable()
     course(timing, change=lambda known: msgspec.structs.replace(known, waiting=1, oldest_sent_s=9.0))
-    assert timing.level.notes == (LevelNote.NOT_SETTLED, LevelNote.COOLDOWN_TIMETABLE)
+    assert timing.level.notes == (LevelNote.NOT_SETTLED, LevelNote.COOLDOWN_CUT)
     late = on_timetable()
     late.step(now(6.0))
     assert late.phase is Phase.WINDOW
@@ -226,7 +226,7 @@ def test_a_request_that_hangs_is_waited_for_only_while_the_budget_lasts() -> Non
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        ({"failing": True}, LevelNote.COOLDOWN_FAILING),
+        ({"failing": True}, LevelNote.COOLDOWN_CUT),
         ({"tokens": 500}, LevelNote.COOLDOWN_STALLED),
     ],
 )

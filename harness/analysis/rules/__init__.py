@@ -83,7 +83,6 @@ class Rule(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     place: Place  # on the first screen
     kinds: bool  # a kind follows the code
     excused_for: tuple[Purpose, ...]  # for which an invalid level is still good
-    follows: str  # code of the rule with which it is excused: its cause
 
     def findings(self, context: T) -> list[Verdict]:
         """Return what the rule says of a context, as verdicts."""
@@ -122,7 +121,6 @@ def rule(
     place: Place = Place.FIRST,
     kinds: bool = False,
     excused_for: tuple[Purpose, ...] = (),
-    follows: str = "",
 ) -> Callable[[Callable[[T], Found]], Rule[T]]:
     """Register a function as a rule of a kind of context; the first severity is that of a finding without one."""
 
@@ -136,7 +134,6 @@ def rule(
             place=place,
             kinds=kinds,
             excused_for=excused_for,
-            follows=follows,
         )
         _registered.setdefault(judge.__module__, []).append(made)
         _by_code.cache_clear()
@@ -185,12 +182,5 @@ def invalid_by(level: LevelSummary) -> set[str]:
 
 def usable(level: LevelSummary, for_: Purpose) -> bool:
     """Return whether a level may be used for a purpose: every rule that makes it invalid is excused."""
-    found = invalid_by(level)
-    return all(_excused(code, for_, found) for code in found)
-
-
-def _excused(code: str, for_: Purpose, found: set[str]) -> bool:
-    of = by_code(code)
-    if of is None:
-        return False
-    return for_ in of.excused_for or (of.follows in found and _excused(of.follows, for_, found))
+    rules = [by_code(code) for code in invalid_by(level)]
+    return all(rule is not None and for_ in rule.excused_for for rule in rules)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 
 from harness.analysis.rules import Finding, Place, rule
-from harness.analysis.rules.requests import MERGED, Measured, answered, read_late, remedy_for, too_many_fail
+from harness.analysis.rules.requests import MERGED, Measured, read_late, remedy_for
 from harness.analysis.stats import SAMPLES, Z95, half_width
 from harness.data.judgement import DOUBT, NOTE
 from harness.data.levels import LevelSummary
 from harness.data.record import LevelNote
 from harness.data.views import GpuView
 
-UNEVEN = 0.25  # of the engines' mean running requests, by which the busiest may exceed the idlest
-UNEVEN_KV = 0.20  # of the KV cache, by which its use may differ
-_ONE_MORE = 1.5  # requests: one more on one engine than on another is how numbers divide
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 _REQUEST_TIMES = 20  # that a window needs for an interval
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
@@ -37,26 +34,15 @@ def not_settled(level: Measured) -> Finding | None:
 @rule(Measured, DOUBT, brief="throughput is less precise than asked{}")
 def not_precise(level: Measured) -> Finding | None:
     """The window ended before its throughput was as precise as asked."""
-    s, precision, notes = level.s, level.conditions.precision, level.notes
-    if LevelNote.NOT_PRECISE not in notes or precision is None:
+    precision = level.conditions.precision
+    if LevelNote.NOT_PRECISE not in level.notes or precision is None:
         return None
-    half = half_width(s.throughput)
+    half = half_width(level.s.throughput)
     known = "is not known to any interval" if half is None else f"is known to ±{half:.1%}"
-    if too_many_fail(s.error_rate, answered(s)):
-        why, advice = f"{s.error_rate:.1%} of the requests failed", "see its errors first"
-    elif LevelNote.FAILING in notes:
-        why, advice = "most requests failed, which ended the window", "see its errors first"
-    elif LevelNote.STALLED in notes:
-        why, advice = "the server stalled, which ended the window", "see the server's log"
-    elif s.client.limited:
-        why, advice = "the load generator was the limit", "see what it was short of first"
-    elif level.drift is not None:
-        why, advice = f"it moved by {level.drift:+.1%} over the window", "look for a cache that warms or other load"
-    elif LevelNote.CUT_SHORT in notes:
-        why, advice = "the window was cut short", "give the run more time or requests"
-    else:
-        why, advice = f"it still varies after {s.window_s:.3g} s", "ask for less precision, or for --level-seconds"
-    return Finding(f"throughput {known}, ±{precision:.1%} was requested: {why}", advice)
+    return Finding(
+        f"throughput {known}, ±{precision:.1%} was requested: it still varies after {level.s.window_s:.3g} s",
+        "see the level's other verdicts first; ask for less precision, or for --level-seconds",
+    )
 
 
 @rule(Measured, DOUBT, brief="the measurement was cut short{}")
@@ -64,26 +50,19 @@ def cut_short(level: Measured) -> Finding | None:
     """A budget, an interrupt, failures, a stall or a shard's timetable ended the window early, or the level before the
     last request of its window.
     """
-    window, found = level.s.window_s, set(level.notes)
-    cut = LevelNote.COOLDOWN_CUT in found
+    found = set(level.notes)
     if LevelNote.INTERRUPTED in found:
-        message = f"an interrupt ended the level after {window:.3g} s of its window"
+        message = f"an interrupt ended the level after {level.s.window_s:.3g} s of its window"
         return Finding(message, "`knee run --resume` measures it again")
-    if LevelNote.COOLDOWN_STALLED in found or (cut and LevelNote.STALLED in found):
-        why, advice = "the server stalled, which ended", "see the server's log"
-    elif LevelNote.COOLDOWN_FAILING in found or (cut and LevelNote.FAILING in found):
-        why, advice = "most requests failed, which ended", "see its errors first"
-    elif LevelNote.COOLDOWN_TIMETABLE in found:
-        why, advice = "the timetable of the shards ended", "give a --level-seconds of at least two request times"
-    elif cut:
-        why, advice = "a budget ended", "give the run more time or requests"
-    elif LevelNote.CUT_SHORT in found and not level.conditions.counted:
-        message = f"a budget ended the window after {window:.3g} s"
+    if found & {LevelNote.COOLDOWN_CUT, LevelNote.COOLDOWN_STALLED}:
+        return Finding(
+            "the level ended before the last request of its window had: slow ones are missing",
+            "see its errors first; else give the run more time or requests",
+        )
+    if LevelNote.CUT_SHORT in found and not level.conditions.counted:
+        message = f"a budget ended the window after {level.s.window_s:.3g} s"
         return Finding(message, "give the run more time or requests")
-    else:
-        return None
-    message = f"{why} the level before the last request of its window had ended: slow ones are missing"
-    return Finding(message, advice)
+    return None
 
 
 @rule(Measured, DOUBT, brief="a GPU was slowed down by heat or power{}")
@@ -103,27 +82,6 @@ def clock(gpu: GpuView) -> str:
     if gpu.sm_clock_hz is None or gpu.sm_clock_min_hz is None:
         return ""
     return f"; SM clock {gpu.sm_clock_hz / 1e6:.0f} MHz on average, {gpu.sm_clock_min_hz / 1e6:.0f} at least"
-
-
-@rule(Measured, DOUBT, brief="one engine had more requests than another{}")
-def engines_imbalanced(level: Measured) -> Finding | None:
-    """One of several engines ran a quarter more requests than another, by the mean of all, or its KV use was 0.2
-    higher.
-
-    The routing is then part of the figures.
-    """
-    server = level.s.server
-    if server is None or len(server.engines) < 2:
-        return None
-    running = [engine.running or 0.0 for engine in server.engines.values()]
-    uneven = (server.running_imbalance or 0.0) > UNEVEN and max(running) - min(running) > _ONE_MORE
-    if not uneven and (server.kv_usage_imbalance or 0.0) <= UNEVEN_KV:
-        return None
-    shares = "" if server.kv_usage_imbalance is None else f", KV use {server.kv_usage_imbalance:.2f} apart"
-    return Finding(
-        f"{len(running)} engines ran {min(running):.3g} to {max(running):.3g} requests on average{shares}",
-        "look at how requests are routed: the busiest engine sets the latencies, and the idlest has room",
-    )
 
 
 @rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer", place=Place.LAST)
@@ -318,20 +276,16 @@ def late_reads(level: Measured) -> Finding | None:
     if s is None:
         return None
     lost = spoilt(s)
-    had = {name for name, qs in lost.items() if any(getattr(getattr(s, name), f"p{q}") is not None for q in qs)}
+    had = [name for name, qs in lost.items() if any(getattr(getattr(s, name), f"p{q}") is not None for q in qs)]
     if not had:
         return None
-    names = ", ".join(name.removesuffix("_s").upper() for name in lost if name in had)
-    some = min((lost[name] for name in had), key=len)
-    which = "percentiles" if len(some) == len(PERCENTILES) else " and ".join(f"p{q}" for q in some)
-    delay, itl = s.client.read_delay_p99_s or 0.0, s.itl_s.mean or 0.0
-    if read_late(s):
-        why = f"reads were up to {delay * 1e3:.3g} ms late (p99), more than half of ITL {itl * 1e3:.3g} ms"
-    elif s.client.merged_fraction and "itl_s" in lost:
-        why = f"{s.client.merged_fraction:.1%} of the events were read late, together with others"
-    else:
-        why = f"the clock stamped them up to {delay * 1e3:.3g} ms late (p99)"
-    return Finding(f"{names} {which} left out: {why}", remedy_for(s.client)[1])
+    names = ", ".join(name.removesuffix("_s").upper() for name in had)
+    merged, delay = s.client.merged_fraction or 0.0, s.client.read_delay_p99_s or 0.0
+    return Finding(
+        f"percentiles of {names} left out: reads were up to {delay * 1e3:.3g} ms late (p99), and {merged:.1%} of the "
+        "events were read together with others",
+        remedy_for(s.client)[1],
+    )
 
 
 @rule(Measured, NOTE, brief="too few engine steps for p99 of ITL{}")
@@ -371,17 +325,6 @@ def too_few_samples(level: Measured) -> Finding | None:
     upto = f"percentiles up to p{carried[-1]:g}" if carried else "no percentile"
     return Finding(
         f"{n} requests are enough for {upto}; p99 needs {SAMPLES[99]}", "hold the level longer for higher percentiles"
-    )
-
-
-# Where a level has no interval, this says no more on the first screen.
-@rule(Measured, NOTE, place=Place.NOWHERE)
-def transient_unchecked(level: Measured) -> Finding | None:
-    """The window is too short to tell whether the server was still warming up."""
-    if LevelNote.TRANSIENT_UNCHECKED not in level.notes:
-        return None
-    return Finding(
-        "too short to tell whether the server was still warming up when the window began", "hold the level longer"
     )
 
 

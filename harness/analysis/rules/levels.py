@@ -9,22 +9,17 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from harness.analysis import explanation, slo
+from harness.analysis import gap, slo
 from harness.analysis.change import Shift
 from harness.analysis.conclusion import LEVELS, PAST
-from harness.analysis.explanation import KV_FULL
 from harness.analysis.phases import Probed
 from harness.analysis.points import PooledLevels
 from harness.analysis.quality import PHRASES, Quality
 from harness.analysis.rules import Finding, Place, rule
-from harness.analysis.rules.observed import quota_limited
-from harness.analysis.rules.requests import PROCESSOR_IDLE
 from harness.data.judgement import DOUBT, NOTE, Outcome
 from harness.data.levels import LevelSummary
 from harness.data.prediction import Gap
-from harness.data.summary import FOUND, PROVISIONAL, Curve
-
-GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
+from harness.data.summary import Curve
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,59 +92,21 @@ def plateau_not_reached(fit: Fitted) -> Finding | None:
 def dip_confirmed(run: Concluded) -> Finding | None:
     """Throughput falls past the knee, and a repeat confirms it.
 
-    The message says what the server reported past the hinge and not below it.
+    The message says what the server reported past the hinge.
     """
     hinge = run.curve.hinge_concurrency.value if run.curve else None
     if run.curve is None or run.curve.dip is None or run.curve.dip.value is None or hinge is None:
         return None
-    seen = [s for s in run.levels if s.concurrency is not None and s.server is not None]
-    past = [s for s in seen if (s.concurrency or 0) >= PAST * hinge]
-    below = [s for s in seen if s not in past]
-    signs = []
-    preempted = _largest(past, "preemptions")
-    if preempted and preempted > 2 * (_largest(below, "preemptions") or 0.0):
-        signs.append(f"up to {preempted:.4g} preemptions in a window")
-    if (used := _largest(past, "kv_usage") or 0.0) >= KV_FULL:
-        signs.append(f"KV cache {used:.0%} full")
-    if (waiting := _largest(past, "waiting") or 0.0) >= 1:
-        signs.append(f"up to {waiting:.4g} requests waiting")
-    if signs:
-        why = f"past the knee the server reported {', '.join(signs)}"
-    elif past:
-        why = "nothing that the server reported past the knee explains it"
-    else:
-        why = "the server reported nothing of itself"
-    if preempted:
-        advice = "lower its batch limit or give its KV cache more memory: preempted work is done twice"
-    else:
-        advice = f"keep concurrency near {hinge:.4g}, or limit the batch there"
+    past = [s.server for s in run.levels if s.server and (s.concurrency or 0) >= PAST * hinge]
+    preempted = max((server.preemptions or 0.0 for server in past), default=0.0)
+    waiting = max((server.waiting or 0.0 for server in past), default=0.0)
+    used = max((server.kv_usage or 0.0 for server in past), default=0.0)
+    seen = f"up to {preempted:.4g} preemptions, {waiting:.4g} requests waiting, KV cache {used:.0%} full"
+    why = f"past the knee the server reported {seen}" if past else "the server reported nothing of itself"
     fall = f"throughput falls by {run.curve.dip.value:.0%} from the knee at {hinge:.4g} to the last level"
-    return Finding(f"{fall}; {why}", advice)
-
-
-def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
-    found = [x for s in levels if s.server and (x := getattr(s.server, figure)) is not None]
-    return max(found, default=None)
-
-
-@rule(Concluded, DOUBT, brief="the host, not the GPU, is the limit{}")
-def host_bound(run: Concluded) -> Finding | None:
-    """The server decodes nothing, throughput is flat, and this machine's GPUs compute for less than 70 % of the time:
-    tokenising or the host binds.
-    """
-    hinge = run.curve.hinge_concurrency.value if run.curve else None
-    if hinge is None:
-        return None
-    past = [s for s in run.levels if s.unit and s.concurrency is not None and s.concurrency >= PAST * hinge]
-    busy = [s.gpu.utilization for s in past if s.gpu and s.gpu.utilization is not None]
-    if not busy or max(busy) >= GPU_BUSY:
-        return None
-    idle = [s.client.idle_processors for s in past if s.client.idle_processors is not None]
-    full = ", and no processor of this machine is idle" if idle and max(idle) < PROCESSOR_IDLE else ""
     return Finding(
-        f"past the knee at {hinge:.4g} the GPUs compute for {max(busy):.0%} of the time{full}: "
-        "tokenising or the host binds, not the GPU",
-        "give the server more API or tokenizer processes, or send more inputs a request",
+        f"{fall}; {why}",
+        f"keep concurrency near {hinge:.4g}, or limit the batch there; preempted work is done twice",
     )
 
 
@@ -172,19 +129,6 @@ def answers_changed(run: Concluded) -> Iterator[Finding]:
             "look at what the server does under load: batch size, speculation, KV precision, preemption",
             at=int(load) if load == int(load) else load,
         )
-
-
-@rule(Concluded, NOTE)
-def prefill_slope_unknown(run: Concluded) -> Finding | None:
-    """The probe measured too few lengths of prompts for the slope of TTFT."""
-    prefill = run.probed.phases.prefill if run.probed else None
-    if prefill is None or prefill.seconds_per_token.value is not None:
-        return None
-    lengths = len({tokens for tokens, _ in prefill.lengths})
-    return Finding(
-        f"{lengths} prompt lengths with a TTFT at one request in flight: no slope",
-        "it takes two or more; see the errors, if any",
-    )
 
 
 @rule(Concluded, NOTE)
@@ -287,23 +231,5 @@ def above_peak(run: Concluded) -> Finding | None:
     phases = run.probed.phases if run.probed else None
     probed_mbu = phases.decode.mbu if phases and phases.decode else None
     probed_mfu = phases.prefill.mfu if phases and phases.prefill else None
-    found = explanation.above_peak(mbu or probed_mbu, mfu or probed_mfu)
+    found = gap.above_peak(mbu or probed_mbu, mfu or probed_mfu)
     return Finding(found, "check --gpu and --dtype: the prediction rests on these figures") if found else None
-
-
-@rule(Concluded, DOUBT, code=quota_limited.code, brief=quota_limited.brief)
-def quota_plateau(run: Concluded) -> Finding | None:
-    """A level of the plateau is limited by the quota: the plateau is not the server's."""
-    curve = run.curve
-    hinge = curve.hinge_concurrency.value if curve and curve.state in (FOUND, PROVISIONAL) else None
-    if hinge is None:
-        return None
-    limited = [s for s in run.levels if any(map(quota_limited.made, s.verdicts))]
-    above = [s.concurrency for s in limited if s.concurrency is not None and s.concurrency >= hinge]
-    if not above:
-        return None
-    return Finding(
-        f"throughput stops rising at {hinge:.4g} in flight, and the quota was used up at {min(above)}: the knee is the "
-        "quota's, not the server's",
-        "ask for a higher quota, or read the levels below the knee alone",
-    )

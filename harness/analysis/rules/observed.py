@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from harness.analysis.rules import Finding, Place, Purpose, rule
-from harness.base.units import span
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.levels import Drift, LevelSummary, Trend
 from harness.data.record import NOT_FAILED, Level, Record
@@ -125,36 +124,6 @@ def quota_limited(seen: Observed) -> Finding | None:
 
 # ---- drift within a window ----------------------------------------------------------------------------------
 
-_CAUSES = {
-    "restart": "the server's counters began anew: it restarted",
-    "throttle": "the GPUs' clock fell with it",
-    "neighbour": "others used the server or this machine from then on",
-    "": "nothing that was recorded tells why",
-}
-
-
-@rule(Observed, DOUBT, NOTE)
-def changepoint(seen: Observed) -> Finding | None:
-    """Throughput, or else TTFT p99, changed at once inside the window; a note where it got better."""
-    drift = seen.drift
-    if drift is None:
-        return None
-    for name, trend, least in (("throughput", drift.throughput, DECAYS), ("TTFT p99", drift.ttft_p99_s, CREEPS)):
-        change = trend.change if trend else None
-        if change is None or change.share is None or abs(change.share.value or 0.0) < least:
-            continue
-        share, moment = change.share.value or 0.0, change.at_s.value or 0.0
-        why = _CAUSES.get(change.cause, _CAUSES[""])
-        worse = (share <= 0) == (trend is drift.throughput)
-        return Finding(
-            f"{name} {'rose' if share > 0 else 'fell'} at once by {abs(share) * 100:.1f} %"
-            f"{_interval(change.share, 100, '.1f')}, {span(moment - seen.s.window[0])} into the window, "
-            f"{moment:,.0f} s into the run{_interval(change.at_s, 1, ',.0f')}; {why}",
-            "see the server's log, the GPUs' cooling and what else ran at that time",
-            DOUBT if worse else NOTE,
-        )
-    return None
-
 
 @rule(Observed, DOUBT, brief="throughput falls over the window{}: --verbose")
 def throughput_decays(seen: Observed) -> Finding | None:
@@ -195,8 +164,8 @@ def memory_grows(seen: Observed) -> Iterator[Finding]:
 
 
 def _moved(seen: Observed, name: str, trend: Trend | None, least: float, why: str, advice: str) -> Finding | None:
-    """Return how a figure moved over the window; None where it moved by less than `least`, or all at once."""
-    if trend is None or trend.share_per_hour is None or not trend.sure or trend.change is not None:
+    """Return how a figure moved over the window; None where it moved by less than `least`."""
+    if trend is None or trend.share_per_hour is None or not trend.sure:
         return None
     moved = (trend.share_per_hour.value or 0.0) * seen.s.window_s / 3600
     if moved / least < 1:

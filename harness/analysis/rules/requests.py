@@ -36,7 +36,6 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     conditions: Conditions
     little: Little
     backlog: Backlog | None = None  # of an open loop
-    drift: float | None = None  # share of its mean by which throughput moved over the window; None where that is chance
     late: LevelSummary | None = None  # the summary with the percentiles that late reads have spoilt
     events_at_once: float | None = None  # that the server sends; None: one
     gaps: int = 0  # between chunks
@@ -194,18 +193,13 @@ def in_flight_low(level: Measured) -> Finding | None:
     )
 
 
-@rule(
-    Measured,
-    INVALID,
-    brief="requests left too late{}: raise --max-concurrency",
-    follows="unstable",  # requests that could not be sent would wait as well
-)
+@rule(Measured, INVALID, brief="requests left too late{}: raise --max-concurrency")
 def schedule_not_kept(level: Measured) -> Finding | None:
     """An open loop did not send as many requests as were due, or sent half of them late
     ([Open loop](method.md#7-open-loop)).
     """
     s, traffic = level.s, level.conditions.traffic
-    if s.rate is None or s.offered_requests_per_s is None:
+    if s.rate is None or s.offered_requests_per_s is None or level.rising:  # those that could not be sent wait as well
         return None
     reasons = []
     start, end = level.level.window

@@ -8,7 +8,6 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET
 
-from harness.analysis.patterns import STOPPED
 from harness.analysis.rules import Finding, Place, rule
 from harness.base.terminal import few
 from harness.data.judgement import DOUBT, INVALID, NOTE
@@ -242,7 +241,7 @@ def synthetic_text(run: Recorded) -> Finding | None:
 
 @rule(Recorded, DOUBT, brief="a replica was lost{}: see Lost replicas, --verbose")
 def node_loss(run: Recorded) -> Iterator[Finding]:
-    """A replica stopped answering or slowed down."""
+    """A replica stopped answering."""
     for loss in run.losses:
         advice = "read this level with care: a replica was missing for a part of it"
         yield Finding(_lost(loss, "tok/s" if run.unit.decodes else run.unit.per_s), advice, at=loss.at)
@@ -250,7 +249,6 @@ def node_loss(run: Recorded) -> Iterator[Finding]:
 
 def _lost(loss: NodeLoss, per_s: str) -> str:
     """Return a loss in a sentence."""
-    did = "stopped answering" if loss.kind == STOPPED else "slowed down"
     back = "did not come back" if loss.recovery_s is None else f"was back after {loss.recovery_s:.3g} s"
     failed = f"; {loss.errors} requests failed within {loss.errors_s or 0.0:.3g} s" if loss.errors else ""
     named = (("before", loss.before), ("during", loss.during), ("after it", loss.after))
@@ -260,4 +258,6 @@ def _lost(loss: NodeLoss, per_s: str) -> str:
     if loss.headroom_held is not None and loss.survivors_plateau_tokens_per_s is not None:
         word = "carry" if loss.headroom_held else "do not carry"
         headroom = f"; the others {word} the load: their plateau is {loss.survivors_plateau_tokens_per_s:.4g} {per_s}"
-    return f"{loss.url} {did} at {loss.start_s:.4g} s and {back}{failed}; {spans}: {rates} {per_s}{headroom}"
+    return (
+        f"{loss.url} stopped answering at {loss.start_s:.4g} s and {back}{failed}; {spans}: {rates} {per_s}{headroom}"
+    )

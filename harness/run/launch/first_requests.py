@@ -193,7 +193,7 @@ class _Requests:
         workload, lengths = scenario.workload, shape.of(scenario)
         planned = image.plan(workload)
         self._images = image.Images(*planned, workload.seed or 0) if planned else None
-        # Without models and adapters: how long the first use of one takes is measured (`first_use`).
+        # Without models and adapters: that the first request to one loads it is a part of the load.
         own = {
             name: {field: value for field, value in fields.items() if field != "model"}
             for name, fields in class_fields(scenario).items()
