@@ -63,11 +63,15 @@ def of_run(
     ]
 
 
+def _unmeasured(name: str, why: str, at: float | None = None, **figures: float) -> Check:
+    return Check(name=name, outcome=NOT_MEASURED, figures=figures, at=at, message=why)
+
+
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     """Judge the phases by the server's busy time, else by TTFT and E2E of one request, where nothing is queued."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and prefill is all of a request"
-        return Check(name="phases", outcome=NOT_MEASURED, at=at.load, message=why)
+        return _unmeasured("phases", why, at.load)
     share, figure = at.phases.prefill_share.mean if at.phases else None, "prefill_fraction"
     source = "half of the server's busy time"
     if share is None and at.server:
@@ -79,7 +83,7 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
         source = "half of a request's time"
     if share is None:
         why = "the server publishes no times, and no level has one request in flight whose answer streams: add level 1"
-        return Check(name="phases", outcome=NOT_MEASURED, message=why)
+        return _unmeasured("phases", why)
     far = share > PREFILL_MOST
     return Check(
         name="phases",
@@ -96,7 +100,7 @@ def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
     """Judge p99 TTFT by the share within the run's own limit, else the percentile against MLPerf's."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and no token is the first"
-        return Check(name="p99_ttft", outcome=NOT_MEASURED, at=at.load, message=why)
+        return _unmeasured("p99_ttft", why, at.load)
     limit = slo.get("ttft_p99", slo.get("ttft"))
     threshold = TTFT_P99_S if limit is None else limit
     share = next(
@@ -105,7 +109,7 @@ def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
     decided = share if share and share.outcome != Outcome.UNRESOLVED else None
     if at.ttft_s.p99 is None and decided is None:
         why = f"{at.ttft_s.n} requests do not carry a p99: hold the level longer"
-        return Check(name="p99_ttft", outcome=NOT_MEASURED, at=at.load, message=why)
+        return _unmeasured("p99_ttft", why, at.load)
     late = decided.outcome == Outcome.MISSED if decided else (at.ttft_s.p99 or 0.0) > threshold
     within = decided.fraction if decided else None
     seen = {"ttft_p99_s": at.ttft_s.p99, "ttft_p50_s": at.ttft_s.p50, "within": within}
@@ -125,7 +129,7 @@ def kv_cache(at: LevelSummary, server: ServerView | None, expected_hits: float |
     """Judge KV use against a full cache, preemptions against none, and hits against those that the workload allows."""
     if server is None or server.kv_usage is None:
         why = "the server publishes no KV use: docs/server-metrics.md has the engines that do"
-        return Check(name="kv_cache", outcome=NOT_MEASURED, at=at.load, message=why)
+        return _unmeasured("kv_cache", why, at.load)
     figures = {"kv_usage": server.kv_usage}
     reasons = ["the KV cache is full"] if server.kv_usage >= KV_FULL else []
     if server.preemptions is not None:
@@ -171,11 +175,9 @@ def long_context_tail(at: LevelSummary, server: ServerView | None, workload: Wor
     tail = _tail(workload)
     if tail is None or tail < TAIL:
         why = "the longest requests are hardly longer than the mean: measure `knee run checks`, or lengths of your own"
-        figures = {} if tail is None else {"p99_over_mean": tail}
-        return Check(name="long_context_tail", outcome=NOT_MEASURED, figures=figures, at=at.load, message=why)
+        return _unmeasured("long_context_tail", why, at.load, **({} if tail is None else {"p99_over_mean": tail}))
     if server is None or server.kv_usage is None:
-        why = "the server publishes no KV use"
-        return Check(name="long_context_tail", outcome=NOT_MEASURED, figures={"p99_over_mean": tail}, message=why)
+        return _unmeasured("long_context_tail", "the server publishes no KV use", p99_over_mean=tail)
     preempted = server.preemptions or 0.0
     full = server.kv_usage >= KV_FULL or preempted > 0 or at.errors > 0
     return Check(
@@ -211,7 +213,7 @@ def node_loss(losses: Sequence[NodeLoss]) -> Check:
         why = "no plateau of the others is known: measure one without a loss"
         if not losses:
             why = "no replica was lost: give several --url, and --stop-replica COMMAND"
-        return Check(name="node_loss", outcome=NOT_MEASURED, message=f"{why} (docs/definitions.md, Checks)")
+        return _unmeasured("node_loss", f"{why} (docs/definitions.md, Checks)")
     worst = next((loss for loss in known if not loss.headroom_held), known[0])
     figures = {"errors": float(worst.errors)}
     if worst.recovery_s is not None:

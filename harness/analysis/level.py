@@ -201,7 +201,6 @@ def summarise_level(
             facts.limits, facts.class_limits, _without_canaries(table), level, replicas=facts.replicas
         ),
         sessions=of_sessions or UNSET,
-        interference=patterns.interference(table, level) or UNSET,
         recoveries_s=patterns.recoveries(table, level, facts.traffic) or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
         drift=moved or UNSET,

@@ -1,4 +1,4 @@
-"""What a level's requests show besides its figures: sessions, recovery, long prompts, lost replicas. Pure.
+"""What a level's requests show besides its figures: sessions, recovery, lost replicas. Pure.
 
 A session are requests that belong together, of a user's turns or of an agent's task. It begins with the first send of
 its requests (in open loop when that was due), lasts to the last byte of them all, pauses included, and is of the level
@@ -7,10 +7,6 @@ that it began in.
 Before a spike requests wait for their first token up to some time. After it, the last request that waits half as long
 again ends the recovery; one that fails without a first token waits forever. Waits count from when a request was due.
 Left out: waves, and series that have not one spike and one rate without it, which have no calm.
-
-A long prompt is read from its send to its first token. A gap between tokens of the other requests that overlaps a
-reading is during it; one that does not, but overlaps the time before or after it of the same length, is before or
-after it.
 
 A replica is lost from the end of the first of three or more failures in a row, until the send of its next request that
 succeeds, while other replicas answer. What a replica refuses (4xx) is no loss, and a loss of all replicas at once is
@@ -26,10 +22,10 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from harness.analysis import classes, metrics
+from harness.analysis import metrics
 from harness.analysis.stats import spread
-from harness.analysis.table import Bools, Floats, Ints, Table, follows
-from harness.data.levels import CACHED, Interference, SessionSummary
+from harness.analysis.table import Bools, Floats, Ints, Table
+from harness.data.levels import CACHED, SessionSummary
 from harness.data.record import Level
 from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
 from harness.spec.choices import LOST
@@ -215,66 +211,6 @@ def spikes(profile: Series, until_s: float) -> tuple[Floats, Floats]:
     periods = np.arange(until_s // profile.period_s + 1, dtype=np.float64) * profile.period_s
     begins, ends = np.asarray(periods + profile.starts[at]), np.asarray(periods + over)
     return begins[ends <= until_s], ends[ends <= until_s]
-
-
-# ---- interference ------------------------------------------------------------------------------------------------
-
-
-LONGER = 8.0  # times the mean prompt of all others, from which on a class has long prompts
-
-
-def interference(table: Table, level: Level) -> Interference | None:
-    """Return the cost of the class with the longest prompts; None where none is much longer, or none was read."""
-    found = {name: of_class for name, of_class in classes.rows(table).items() if of_class.any()}
-    if len(found) < 2:
-        return None
-    means = {name: _mean(table.input_tokens[of_class]) for name, of_class in found.items()}
-    name = max(means, key=lambda each: means[each])
-    if not means[name] >= LONGER * _mean(table.input_tokens[~found[name]]):
-        return None
-    start, end = level.window
-    read = found[name] & (table.sent < end) & (table.first > start)  # also in part, also of answers that failed later
-    if not read.any():
-        return None
-    starts, ends = _gaps_between(table, ~found[name] & table.ok, start, end)
-    sent, first = table.sent[read], table.first[read]
-    length = first - sent
-    during = overlaps(starts, ends, sent, first)
-    before = ~during & overlaps(starts, ends, sent - length, sent)
-    after = ~during & ~before & overlaps(starts, ends, first, first + length)
-    gaps = ends - starts
-    return Interference(
-        class_=name,
-        prompts=int(read.sum()),
-        before_s=spread(gaps[before]),
-        during_s=spread(gaps[during]),
-        after_s=spread(gaps[after]),
-    )
-
-
-def overlaps(starts: Floats, ends: Floats, begin: Floats, over: Floats) -> Bools:
-    """Return whether each span, shape [spans], has more than a point in common with an interval, shape [intervals].
-
-    >>> overlaps(np.array([0.0, 2.0, 4.0]), np.array([1.0, 3.0, 5.0]), np.array([0.5, 3.0]), np.array([0.7, 3.5]))
-    array([ True, False, False])
-    """
-    order = np.argsort(begin, kind="stable")
-    begin, reached = begin[order], np.maximum.accumulate(over[order])
-    last = np.searchsorted(begin, ends, side="left") - 1  # the last interval that begins before the span ends
-    return np.asarray((last >= 0) & (reached[np.maximum(last, 0)] > starts))
-
-
-def _gaps_between(table: Table, chosen: Bools, start: float, end: float) -> tuple[Floats, Floats]:
-    """Return when each gap between two chunks of one of the requests began and ended, inside the window."""
-    later = np.flatnonzero(follows(table, chosen))
-    starts, ends = table.arrival[later - 1], table.arrival[later]
-    inside = (starts >= start) & (ends <= end)
-    return starts[inside], ends[inside]
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 # ---- lost replicas -----------------------------------------------------------------------------------------------

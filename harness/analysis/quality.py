@@ -44,7 +44,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     scores: int = 0
 
     def plus(self, other: Changes) -> Changes:
-        return Changes(**{name: getattr(self, name) + getattr(other, name) for name in ("n", *_CHANGES)})
+        return Changes(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -22,7 +22,6 @@ from harness.data.views import EngineView, PoolView, ServerView, Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
 _ENOUGH = 200  # engine steps or requests: a step or a request more or less at the edges is then half a percent
-_TIERS = {"device": "gpu", "host": "cpu"}  # what engines call the tiers of their caches
 
 
 class Ours(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +68,6 @@ class Scrapes:
         found = {meaning.engine for series in self._series.values() for _, meaning in series}
         return sorted(found - {""}, key=lambda label: (len(label), label))
 
-    @property
-    def tiers(self) -> list[str]:
-        return sorted({meaning.tier for _, meaning in self._series.get(Figure.CACHED_TOKENS, {})})
-
     def values(self, figure: Figure, engine: str | None = None) -> list[float]:
         """Return a gauge at each scrape that has it, of all engines together or of one."""
         return [value for _, value in self.over_time(figure, engine)]
@@ -91,9 +86,7 @@ class Scrapes:
         values = self.values(figure, engine)
         return sum(values) / len(values) if values else None
 
-    def growth(
-        self, figure: Figure, engine: str | None = None, tier: str | None = None, part: str = ""
-    ) -> Growth | None:
+    def growth(self, figure: Figure, engine: str | None = None, part: str = "") -> Growth | None:
         """Return a counter, or the sum or count of a histogram; None where it was not seen twice, or was reset.
 
         A series that comes later began at 0: engines publish some with their first event.
@@ -101,7 +94,7 @@ class Scrapes:
         chosen = [
             (1.0 if part == "count" else meaning.scale, points)
             for (_, meaning), points in self._series.get(figure, {}).items()
-            if meaning.part == part and engine in (None, meaning.engine) and tier in (None, meaning.tier)
+            if meaning.part == part and engine in (None, meaning.engine)
             and (part or meaning.kind is Kind.COUNTER)
         ]  # fmt: skip
         if not chosen:
@@ -172,16 +165,17 @@ def server_view(
     preempted, running = scrapes.growth(Figure.PREEMPTIONS), scrapes.mean(Figure.RUNNING)
     stated = batch_limit * max(1, len(engines)) if batch_limit else None
     limit = scrapes.mean(Figure.BATCH_LIMIT) or stated
-    tiers = _tiers(scrapes)
     hits = scrapes.ratio(Figure.PREFIX_HITS, [Figure.PREFIX_QUERIES])
     if hits is None:
         hits = scrapes.ratio(Figure.PREFIX_HITS, [Figure.PREFIX_HITS, Figure.PREFIX_MISSES])
+    if hits is None:
+        hits = _cached(scrapes)
     views = {label: _engine(scrapes, label) for label in engines} if len(engines) > 1 else {}
     return ServerView(
         running=running,
         waiting=scrapes.mean(Figure.WAITING),
         kv_usage=scrapes.mean(Figure.KV_USAGE),
-        prefix_hit_fraction=hits if hits is not None or not tiers else min(1.0, sum(tiers.values())),
+        prefix_hit_fraction=hits,
         preemptions=preempted.increase if preempted else None,
         generation_tokens_per_s=generation.per_s if generation else None,
         prompt_tokens_per_s=prompt.per_s if prompt else None,
@@ -198,7 +192,6 @@ def server_view(
         step_tokens=scrapes.spread(Figure.STEP_TOKENS),
         acceptance=scrapes.ratio(Figure.ACCEPTED_TOKENS, [Figure.DRAFT_TOKENS]),
         tokens_per_step=_tokens_per_step(scrapes),
-        cache_tiers=tiers,
         engines=views,
     )
 
@@ -294,13 +287,11 @@ def _tokens_per_step(scrapes: Scrapes) -> float | None:
     return scrapes.mean(Figure.ACCEPTED_LENGTH) or None  # 0: it does not draft
 
 
-def _tiers(scrapes: Scrapes) -> dict[str, float]:
-    """Return the share of the prompt tokens that each tier of the cache had."""
+def _cached(scrapes: Scrapes) -> float | None:
+    """Return the share of the prompt tokens that the cache had, in all of its tiers."""
     prompts = scrapes.growth(Figure.PROMPT_TOKENS) or scrapes.growth(Figure.ENDED_PROMPT_TOKENS)
-    if prompts is None or prompts.increase <= 0:
-        return {}
-    found = {tier: scrapes.growth(Figure.CACHED_TOKENS, tier=tier) for tier in scrapes.tiers}
-    return {_TIERS.get(tier, tier): each.increase / prompts.increase for tier, each in found.items() if each}
+    found = scrapes.growth(Figure.CACHED_TOKENS)
+    return min(1.0, found.increase / prompts.increase) if prompts and prompts.increase > 0 and found else None
 
 
 def _engine(scrapes: Scrapes, label: str) -> EngineView:

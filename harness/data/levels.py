@@ -111,16 +111,6 @@ class LevelPhases(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""  # why figures are missing, or where records and server differ
 
 
-class Interference(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds between the tokens of all other classes, around the reading of the prompts of one."""
-
-    class_: str = msgspec.field(name="class")  # whose prompts are long
-    prompts: int  # that were read in the window
-    before_s: Spread  # as long before each prompt as it took to read
-    during_s: Spread
-    after_s: Spread
-
-
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
     """How a figure moves over a window, by a line through equal parts of it."""
 
@@ -280,7 +270,6 @@ class LevelSummary(RequestFigures, frozen=True, kw_only=True):
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
-    interference: Interference | UnsetType = UNSET  # not in the file without a class of much longer prompts
     recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike, None: not before the next; UNSET: no spike
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     pools: dict[str, PoolView] | UnsetType = UNSET  # by name; not in the file without pages of pools

@@ -72,7 +72,7 @@ class Metric(msgspec.Struct, frozen=True):
     kind: Kind
     where: tuple[tuple[str, str], ...] = ()  # labels that a series has to have
     scale: float = 1.0  # to seconds, or to a share
-    tier: str = ""  # the label whose values are the tiers of the cache
+    tier: str = ""  # the label by which its series add up: tiers of the cache
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -115,7 +115,6 @@ class Meaning(msgspec.Struct, frozen=True):
     kind: Kind
     scale: float = 1.0
     engine: str = ""  # which of several behind the page; "": there is one, or the page does not name them
-    tier: str = ""
     part: str = ""  # of a histogram: bucket, sum or count
     up_to: float = 0.0  # the upper bound of a bucket, scaled
 
@@ -192,7 +191,6 @@ def meanings(series: str) -> tuple[Meaning, ...]:
             metric.kind,
             metric.scale,
             labels.get(engine.rank, ""),
-            labels.get(metric.tier, "") if metric.tier else "",
             part,
             up_to * metric.scale,
         )

@@ -91,7 +91,6 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     step_tokens: Spread | None = None  # prompt and output tokens of one engine step
     acceptance: float | None = None  # of the drafted tokens, kept
     tokens_per_step: float | None = None  # that one step of one request brings: 1 + kept drafts
-    cache_tiers: dict[str, float] = {}  # share of the prompt tokens that came from each tier of the cache
     engines: dict[str, EngineView] = {}  # by the engine's label; empty where there is one
 
 

@@ -15,7 +15,6 @@ from harness.data.levels import (
     CACHED,
     AnswerQuality,
     ClassSummary,
-    Interference,
     LevelSummary,
     ReplicaSummary,
     SessionSummary,
@@ -28,9 +27,6 @@ from harness.report.answer import unit_of
 from harness.report.format import MISSING, NO_INTERVAL, interval, joined, label, ms, number, percent, plain, time
 from harness.report.levels import declared_columns
 
-_INTERFERENCE = (
-    "gaps between the tokens of all other classes, while such a prompt is read, and as long before and after"
-)
 _RECOVERY = "from the end of a spike until no request waits 1.5 times as long for its first token as before it"
 _BY_CACHED = f"TTFT ms, prompts cached below {', '.join(f'{each:.0%}' for each in CACHED)}, above"
 _LENGTHS = "asked / realised, in tokens"
@@ -108,7 +104,7 @@ def _declared(of: Of, kind: type[_Figures]) -> dict[str, Callable[[_At[_Figures]
 def of_workload(summary: Summary) -> list[doc.Section]:
     """Return the tables of requests that differ."""
     alone = [_classes(summary), _sessions(summary), _lengths(summary)]
-    return [*alone, _interference(summary), _recoveries(summary)]
+    return [*alone, _recoveries(summary)]
 
 
 def _classes(summary: Summary) -> doc.Section:
@@ -120,22 +116,6 @@ def _classes(summary: Summary) -> doc.Section:
         **_declared(Of.CLASS, ClassSummary),
     }
     return _table("Classes", rows, heads, words=["class"])
-
-
-def _interference(summary: Summary) -> doc.Section:
-    """Return a row for each level with a class of long prompts; gaps in milliseconds."""
-    of_class = "long prompts\nof class"
-    rows = [_At(level, level.interference) for level in summary.levels if level.interference]
-    heads: dict[str, Callable[[_At[Interference]], str]] = {
-        **_load(summary),
-        of_class: lambda x: plain(x.of.class_),
-        "prompts": lambda x: number(x.of.prompts),
-        "before\nms p99": lambda x: ms(x.of.before_s.p99),
-        "during\nms p99": lambda x: ms(x.of.during_s.p99),
-        "during\nms longest": lambda x: ms(x.of.during_s.max),
-        "after\nms p99": lambda x: ms(x.of.after_s.p99),
-    }
-    return _table("Long prompts and the answers of others", rows, heads, _INTERFERENCE, words=[of_class])
 
 
 def _recoveries(summary: Summary) -> doc.Section:

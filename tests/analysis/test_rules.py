@@ -185,9 +185,9 @@ def test_a_busy_client_names_every_reason_and_leaves_throughput_alone() -> None:
 @pytest.mark.parametrize(
     ("figures", "cause", "remedy"),
     [
-        ({"throttled_fraction": 0.3, "waited_fraction": 0.3}, "held at its CPU limit for 30%", "CPU limit"),
-        ({"steal_fraction": 0.2, "waited_fraction": 0.3}, "gave 20% of the processors' time to others", "own"),
-        ({"waited_fraction": 0.3, "idle_processors": 1.0}, "waited for a processor for 30%", "taskset"),
+        ({"throttled_fraction": 0.3, "waited_fraction": 0.3}, "30% of its processor's time was held at", "CPU limit"),
+        ({"steal_fraction": 0.2, "waited_fraction": 0.3}, "20% of its processor's time was given to others", "own"),
+        ({"waited_fraction": 0.3, "idle_processors": 1.0}, "30% of its processor's time was taken by another", "taskset"),
         ({"cpu_fraction": 0.95, "idle_processors": 3.0}, "too few workers", "--workers"),
         ({"cpu_fraction": 0.95, "idle_processors": 0.2}, "all processors of this machine were busy", "larger machine"),
         ({}, "", "what else runs"),

@@ -51,12 +51,11 @@ def window_of_page(page: str, **more: Any) -> ServerView:
             "running": 8 + 4, "waiting": 2, "kv_usage": 0.65, "prefix_hit_fraction": 1000 / 4000, "preemptions": 3,
             "generation_tokens_per_s": 200, "prompt_tokens_per_s": 400, "prefill_time_fraction": 3 / (3 + 9),
             "acceptance": 900 / 1500, "tokens_per_step": 1 + 900 / 500,
-            "cache_tiers": {"gpu": 1000 / 4000, "cpu": 200 / 4000},
         }),
         ("sglang-2026.txt", {
             "running": 6 + 2, "waiting": 1, "kv_usage": 0.375, "prefix_hit_fraction": 0.4, "preemptions": 2,
             "generation_tokens_per_s": 250, "prompt_tokens_per_s": 500, "prefill_time_fraction": None,
-            "acceptance": None, "tokens_per_step": 2.5, "cache_tiers": {"gpu": 1500 / 5000, "cpu": 500 / 5000},
+            "acceptance": None, "tokens_per_step": 2.5,
         }),
         ("tgi-3.3.6.txt", {
             "running": 7, "waiting": 3, "kv_usage": None, "prefix_hit_fraction": None, "preemptions": None,
@@ -67,7 +66,6 @@ def window_of_page(page: str, **more: Any) -> ServerView:
             "running": 12, "waiting": 4, "kv_usage": 0.8, "prefix_hit_fraction": 30 / 120, "batch_limit": 16,
             "batch_utilization": 12 / 16, "generation_tokens_per_s": 300, "prompt_tokens_per_s": 400,
             "prefill_time_fraction": 6 / 60, "acceptance": 0.5, "tokens_per_step": 2.0,
-            "cache_tiers": {"gpu": 600 / 4000, "cpu": 200 / 4000},
         }),
         ("triton-trtllm-2026-07.txt", {
             "running": 24, "waiting": 5 + 1, "kv_usage": 0.4875, "batch_limit": 32, "batch_utilization": 0.75,

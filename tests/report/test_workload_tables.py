@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis import classes
-from harness.data.levels import Attainment, ClassSummary, Interference, SessionSummary
+from harness.data.levels import Attainment, ClassSummary, SessionSummary
 from harness.data.summary import ClassWorkload, Summary, WorkloadSummary
 from harness.data.views import Estimate, Value
 from harness.report import answer as answers
@@ -100,19 +100,6 @@ def test_lengths_stand_asked_beside_realised() -> None:
     assert found["p99"] == ["598 / –", "– / –"]
 
 
-def test_long_prompts_stand_with_the_gaps_of_the_others_around_them() -> None:
-    gaps = Interference(
-        class_="long", prompts=4, before_s=spread(0.01, 700), during_s=spread(0.5, 700), after_s=spread(0.02, 700)
-    )
-    made = differing()
-    made = msgspec.structs.replace(made, levels=[msgspec.structs.replace(made.levels[0], interference=gaps)])
-    *_, table, _ = run_tables.of_workload(made)
-    assert cells(table) == {
-        "C": ["8"], "long prompts of class": ["long"], "prompts": ["4"], "before ms p99": ["14.0"],
-        "during ms p99": ["700"], "during ms longest": ["800"], "after ms p99": ["28.0"],
-    }  # fmt: skip
-
-
 def test_spikes_stand_with_what_it_takes_to_recover() -> None:
     made = differing()
     made = msgspec.structs.replace(
@@ -137,7 +124,7 @@ def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None
 
 
 def test_a_run_whose_requests_are_alike_has_none() -> None:
-    assert run_tables.of_workload(full()) == [doc.Section()] * 5
+    assert run_tables.of_workload(full()) == [doc.Section()] * 4
 
 
 def test_the_title_has_the_mean_lengths_that_were_asked() -> None:

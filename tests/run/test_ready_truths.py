@@ -119,7 +119,7 @@ def test_requests_that_are_given_up_are_the_share_that_takes_too_long(tmp_path: 
 
 
 def test_a_long_prompt_stops_the_answers_of_others_for_as_long_as_it_is_read(tmp_path: Path) -> None:
-    """The victims' gaps before a long prompt, while it is read, and after it: that long by the machine."""
+    """The victims' longest gap is as long as the machine reads such a prompt; half of their gaps are as without it."""
     spec, served = asked("prefill-interference", ramp=levels(8, seconds=20.0)), profile(max_num_seqs=8, speed=4.0)
     run = measured(tmp_path, spec, served)
     prompt = closed_loop(StepMachine(served.model, served.deployment), iter([(16_000, 20)] * 9), 1, requests=3)
@@ -128,13 +128,8 @@ def test_a_long_prompt_stops_the_answers_of_others_for_as_long_as_it_is_read(tmp
     assert level.classes
     victims = level.classes["victim"]
     assert victims.itl_s.max == pytest.approx(prompt.ttft.mean, rel=0.1)
-    found, calm = level.interference, victims.itl_s.p50
-    assert found
-    assert calm is not None
-    assert (found.class_, found.before_s.p95 is None, found.after_s.p95 is None) == ("long", False, False)
-    assert (found.before_s.p95 or 0.0) < 20 * calm
-    assert (found.after_s.p95 or 0.0) < 20 * calm
-    assert found.during_s.max == pytest.approx(prompt.ttft.mean, rel=0.1)
+    assert victims.itl_s.p50 is not None
+    assert victims.itl_s.p50 < prompt.ttft.mean / 20
 
 
 def test_a_long_prompt_among_chats_stops_all_of_them(tmp_path: Path) -> None:

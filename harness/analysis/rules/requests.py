@@ -148,23 +148,24 @@ def client_busy(level: Measured) -> Finding | None:
 
 def remedy_for(client: ClientView) -> tuple[str, str]:
     """Return what slowed the load generator, as far as the figures show, and what helps against it."""
-    if (client.throttled_fraction or 0.0) > WITHHELD:
-        cause = f"this container was held at its CPU limit for {client.throttled_fraction:.0%} of the time"
-        return cause, "raise the container's CPU limit"
-    if (client.steal_fraction or 0.0) > WITHHELD:
-        cause = f"the hypervisor gave {client.steal_fraction:.0%} of the processors' time to others"
-        return cause, "run the client on a host of its own"
-    if (client.waited_fraction or 0.0) > WITHHELD:
-        cause = (
-            f"it waited for a processor for {client.waited_fraction:.0%} of the time: another process ran on its core"
-        )
-        return cause, "stop the other process, or give the client cores of its own with taskset"
-    if max(client.cpu_fraction or 0.0, client.ceiling_fraction or 0.0) > CPU:
-        idle = client.idle_processors
-        if idle is not None and idle < PROCESSOR_IDLE:
-            return "all processors of this machine were busy", "run the client on a larger machine"
+    withheld = (
+        (client.throttled_fraction, "held at this container's CPU limit", "raise the container's CPU limit"),
+        (client.steal_fraction, "given to others by the hypervisor", "run the client on a host of its own"),
+        (
+            client.waited_fraction,
+            "taken by another process on its core",
+            "give the client cores of its own with taskset",
+        ),
+    )
+    for share, what, remedy in withheld:
+        if (share or 0.0) > WITHHELD:
+            return f"{share:.0%} of its processor's time was {what}", remedy
+    busiest = max(client.cpu_fraction or 0.0, client.ceiling_fraction or 0.0)
+    if busiest > CPU and client.idle_processors is not None and client.idle_processors < PROCESSOR_IDLE:
+        return "all processors of this machine were busy", "run the client on a larger machine"
+    if busiest > CPU:
         return "too few workers", "give it more workers: --workers"
-    if client.ceiling_fraction is not None and client.ceiling_fraction >= NEAR:
+    if (client.ceiling_fraction or 0.0) >= NEAR:
         return "", "give it more workers: --workers"
     return "", "see what else runs on this machine"
 

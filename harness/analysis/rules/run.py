@@ -147,26 +147,22 @@ def clocks_apart(run: Recorded) -> Finding | None:
     windows = [end - start for start, end in measured]
     if not shards or shards[0].of == 1 or not windows:
         return None
-    limit = APART * min(windows)
-    off = [f"shard {shard.number} {why}" for shard in shards if (why := _off(shard, limit))]
+    limit_s = APART * min(windows)
+    off = [f"shard {shard.number}" for shard in shards if not _is_right(shard, limit_s)]
     if not off:
         return None
     return Finding(
-        f"the levels of the machines may not lie at one time: {few(off)}",
+        f"the machines' levels may not lie at one time: the clocks of {few(off)} are not known to {limit_s:.3g} s",
         "keep every machine's clock by NTP or PTP; latencies are of one machine's clock each and stand",
     )
 
 
-def _off(shard: Shard, limit_s: float) -> str:
-    """Return why a machine's clock may be off by more than that; empty where it is not."""
+def _is_right(shard: Shard, limit_s: float) -> bool:
+    """Return whether a machine's clock is known to be right by that many seconds."""
     clock = shard.clock
-    if clock.stepped_s and abs(clock.stepped_s) > limit_s:
-        return f"set its clock by {clock.stepped_s:.3g} s during the run"
-    if clock.synchronised is False:
-        return "has a clock that nothing keeps right"
-    if clock.error_s is None:
-        return "does not know its clock's error"
-    return f"has a clock that is off by up to {clock.error_s:.3g} s" if clock.error_s > limit_s else ""
+    if clock.synchronised is False or clock.error_s is None:
+        return False
+    return max(clock.error_s, abs(clock.stepped_s or 0.0)) <= limit_s
 
 
 @rule(Recorded, INVALID)
