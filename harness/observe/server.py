@@ -133,11 +133,11 @@ class Pages:
     def samples(self, time_s: float, page: str) -> list[Sample]:
         """Return the samples of the next page; none of one that has more than any server."""
         found: dict[str, float] = {}
-        cumulative: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}  # of each histogram its buckets
+        cumulative: dict[tuple[str, str], list[tuple[float, str, float]]] = {}  # of each histogram its buckets
         for key, value in published(page).items():
             for meaning in server_metrics.meanings(key)[:1]:
                 if meaning.part == "bucket":
-                    histogram = key.partition("{")[0], meaning.engine, meaning.tier
+                    histogram = key.partition("{")[0], meaning.engine
                     cumulative.setdefault(histogram, []).append((meaning.up_to, key, value))
                 else:
                     found[key] = value

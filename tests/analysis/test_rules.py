@@ -187,7 +187,11 @@ def test_a_busy_client_names_every_reason_and_leaves_throughput_alone() -> None:
     [
         ({"throttled_fraction": 0.3, "waited_fraction": 0.3}, "30% of its processor's time was held at", "CPU limit"),
         ({"steal_fraction": 0.2, "waited_fraction": 0.3}, "20% of its processor's time was given to others", "own"),
-        ({"waited_fraction": 0.3, "idle_processors": 1.0}, "30% of its processor's time was taken by another", "taskset"),
+        (
+            {"waited_fraction": 0.3, "idle_processors": 1.0},
+            "30% of its processor's time was taken by another",
+            "taskset",
+        ),
         ({"cpu_fraction": 0.95, "idle_processors": 3.0}, "too few workers", "--workers"),
         ({"cpu_fraction": 0.95, "idle_processors": 0.2}, "all processors of this machine were busy", "larger machine"),
         ({}, "", "what else runs"),

@@ -166,10 +166,10 @@ def test_a_series_that_comes_with_its_first_event_began_at_0() -> None:
     later = [Sample(10.0, "server", f'{name}{{cache_source="host"}}', 100.0)]
     found = server_view([*prompts, *hits], (0.0, 10.0))
     assert found is not None
-    assert found.cache_tiers == {"gpu": 0.3}
+    assert found.prefix_hit_fraction == pytest.approx(0.3)
     both = server_view([*prompts, *hits, *later], (0.0, 10.0))
     assert both is not None
-    assert both.cache_tiers == {"gpu": 0.3}, "one sight of a tier alone is no growth"
+    assert both.prefix_hit_fraction == pytest.approx(0.4), "a tier that comes later began at 0"
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.floats(0.01, 0.99))
