@@ -115,9 +115,7 @@ def run(scenario: str | None, **flags: Any) -> None:
     found = measure_map(resolved, agreed, flags, plan)
     folders = [str(found.folder / cell.name) for cell in found.map.cells if cell.status is not None]
     if len(folders) > 1 and not flags["quiet"]:
-        vary = ",".join(stacked.varied(resolved, chosen))
-        words = ["knee", "compare", *folders, *(["--vary", vary] if vary else [])]
-        print(f"Compare them: {shlex.join(words)}", file=sys.stderr)
+        print(f"Compare them: {shlex.join(['knee', 'compare', *folders])}", file=sys.stderr)
     sys.exit(found.status)
 
 

@@ -79,21 +79,6 @@ def printed(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> l
     ]
 
 
-def varied(scenario: Scenario, stacks: Sequence[Stack]) -> list[str]:
-    """Return what is not alike on all stacks, as `knee compare --vary` names it."""
-    whole = [set_alike(stack, scenario) for stack in stacks]
-    settings: dict[str, list[object]] = {
-        "engine": [stack.recipe.title for stack in whole],
-        "precision": [(stack.spec.dtype, stack.spec.model) for stack in whole],
-        "kv-dtype": [stack.spec.kv_dtype for stack in whole],
-        "tp": [stack.spec.tp for stack in whole],
-        "max-num-seqs": [stack.spec.max_num_seqs for stack in whole],
-        "pools": [(*stack.recipe.pools, *stack.spec.pools.items()) for stack in whole],
-        "start": [stack.spec.start or scenario.ramp.start for stack in whole],
-    }
-    return [name for name, values in settings.items() if len(set(values)) > 1]
-
-
 def model(stack: Stack, scenario: Scenario) -> str:
     """Return the folder, file or name of the model that the stack loads."""
     return stack.spec.model or scenario.target.model or ""

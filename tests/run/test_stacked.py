@@ -73,17 +73,6 @@ def test_a_stack_on_several_gpus_counts_all_of_them() -> None:
     assert [gpus({"tp": 2}, {"gpus": 8}), gpus({"tp": 2, "gpus": 4}, {})] == [8, 4]
 
 
-def test_what_differs_is_named_for_the_comparison() -> None:
-    a, b = recipes.stack("a"), recipes.stack("b", max_num_seqs=4)
-    assert stacked.varied(wanted(), [a, a]) == []
-    assert stacked.varied(wanted(), [a, b]) == ["max-num-seqs"]
-    assert stacked.varied(wanted(hardware={"max_num_seqs": 4}), [a, b]) == []
-    batch = msgspec.structs.replace(a, spec=msgspec.structs.replace(a.spec, start="batch", dtype="fp8"))
-    assert stacked.varied(wanted(), [a, batch]) == ["precision", "start"]
-    other = msgspec.structs.replace(a, recipe=msgspec.structs.replace(a.recipe, title="another"))
-    assert stacked.varied(wanted(), [a, other]) == ["engine"]
-
-
 def test_prefix_caching_is_off_unless_prompts_begin_alike() -> None:
     flags = {"prefix_caching=on": ["--on"], "prefix_caching=off": ["--off"]}
     stack = recipes.stack("a")
