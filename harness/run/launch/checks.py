@@ -2,8 +2,8 @@
 
 Whatever an operator can get wrong about a target is found here, by one request at a time, and becomes a one-line error
 (`reach`, `answers`). What is found goes into the manifest and into the load; nothing is measured. The server's own
-pages are read at the same time (`published`), and load begins after two requests (`first_requests`). Each of several
-replicas is checked as one server is, and all have to serve the same model alike.
+pages are read first (`published`), and load begins after two requests (`first_requests`). Each of several replicas is
+checked as one server is, and all have to serve the same model alike.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The first requests of a run, one at a time: they find the prompt's length, the accepted fields, and the time.
 
-The first one asks for as short an answer as the load does, but not for less than servers take; it finds how many words
-make a prompt of --input-tokens. One of a few tokens is timed. Where the load has tools, or classes with fields of their
-own, one more of each kind shows that the server takes them.
+The first one finds how many words make a prompt of --input-tokens. It asks for a few tokens, or for as few as the
+load's shortest answers have: what the server refuses here, it would refuse then. The second one is timed. Where the
+load has tools, or classes with fields of their own, one more of each kind shows that the server takes them.
 """
 
 from __future__ import annotations
