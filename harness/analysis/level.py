@@ -202,7 +202,6 @@ def summarise_level(
         ),
         sessions=of_sessions or UNSET,
         recoveries_s=patterns.recoveries(table, level, facts.traffic) or UNSET,
-        node=telemetry.node_view(samples, window) or UNSET,
         drift=moved or UNSET,
         service=in_service or UNSET,
         phases=phases or UNSET,

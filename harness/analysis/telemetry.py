@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from harness.analysis.stats import known_mean
 from harness.data.record import Sample
-from harness.data.views import ClientView, GpuView, NodeView
+from harness.data.views import ClientView, GpuView
 
 _EDGE_S = 5.0  # how far outside a window a sample may lie and still count for the energy counter at its edge
 
@@ -144,25 +144,6 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
         temperature_max_c=max(of_all("temperature_c"), default=None),
         throttle={name: value for name, value in shares.items() if value} if known else None,
         throttled_fraction=share(_SLOWED) if known else None,
-    )
-
-
-def node_view(samples: Sequence[Sample], window: tuple[float, float]) -> NodeView | None:
-    """Return the machines that serve over one window, by their node exporters; None without any."""
-    nodes = series(samples, "node", *window)
-    if not nodes:
-        return None
-    busy, used = [], []
-    for node in nodes.values():
-        spent, idle = (
-            node[name][-1][1] - node[name][0][1] if name in node else 0.0 for name in ("cpu_s", "cpu_idle_s")
-        )
-        if spent > 0:
-            busy.append(1.0 - idle / spent)
-        totals, free = node.get("memory_total_bytes", []), node.get("memory_available_bytes", [])
-        used += [1.0 - left / total for (_, total), (_, left) in zip(totals, free, strict=False) if total > 0]
-    return NodeView(
-        nodes=len(nodes), cpu_fraction=max(busy, default=None), memory_used_fraction=max(used, default=None)
     )
 
 

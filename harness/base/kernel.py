@@ -14,24 +14,10 @@ import select
 import selectors
 import struct
 from collections.abc import Iterable
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 _MACOS_FILES = 10_240  # OPEN_MAX of sys/syslimits.h
 IN, OUT = 1, 4  # EPOLLIN and EPOLLOUT of linux/eventpoll.h
-
-
-class Poller(Protocol):
-    """The part of `select.epoll` that is used here."""
-
-    def register(self, fd: int, mask: int, /) -> None: ...
-
-    def modify(self, fd: int, mask: int, /) -> None: ...
-
-    def unregister(self, fd: int, /) -> None: ...
-
-    def poll(self, timeout: float, most: int, /) -> list[tuple[int, int]]: ...
-
-    def close(self) -> None: ...
 
 
 class _Selector:
@@ -73,6 +59,9 @@ def _events(mask: int) -> int:
 
 def _mask(events: int) -> int:
     return (IN if events & selectors.EVENT_READ else 0) | (OUT if events & selectors.EVENT_WRITE else 0)
+
+
+Poller: TypeAlias = "select.epoll | _Selector"  # by name: only Linux has the first
 
 
 def poller() -> Poller:

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from harness.data.figures import Column, Figure, Figures, Group, Of, RequestFigures, over
 from harness.data.judgement import Verdict
 from harness.data.roles import Role
-from harness.data.views import ClientView, Estimate, GpuView, NodeView, PoolView, ServerView, Spread, Value
+from harness.data.views import ClientView, Estimate, GpuView, PoolView, ServerView, Spread, Value
 from harness.spec.work import Unit
 
 
@@ -265,7 +265,6 @@ class LevelSummary(RequestFigures, frozen=True, kw_only=True):
     server: ServerView | None
     client: ClientView
     gpu: GpuView | None = None
-    node: NodeView | UnsetType = UNSET  # not in the file without node exporters
     slo: list[Attainment] = msgspec.field(default_factory=list)
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes

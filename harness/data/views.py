@@ -102,14 +102,6 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     transfer_bytes: Spread | None = None
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """The machines that serve, by their node exporters."""
-
-    nodes: int
-    cpu_fraction: float | None = None  # of the busiest
-    memory_used_fraction: float | None = None  # of the fullest
-
-
 class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     """What the load generator cost and missed over the level's window."""
 

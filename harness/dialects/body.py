@@ -30,7 +30,9 @@ class Settings(msgspec.Struct, frozen=True):
 class PromptEncoder:
     """The bodies of one run's requests; what those with a plain prompt share is written once for each length of answer.
 
-    `prompt` makes the fields that hold messages and tools, `fields` all others; the rest is as `Encoders` has it.
+    `prompt` makes the fields that hold messages and tools, `fields` all others. `drop` are the fields to leave out,
+    `extra` those that the operator adds, `classes` those that the requests of a class have of their own; `stream` has
+    the answers come piece by piece, where the API can do both.
     """
 
     def __init__(

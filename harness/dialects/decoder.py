@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -40,7 +39,7 @@ from harness.dialects.chunk import (
     read_chunk,
     salvage,
 )
-from harness.dialects.document import JSON
+from harness.dialects.document import JSON, DocumentParser
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.dialects.tokens import Shown, TokenPlacer
 from harness.dialects.unlisted import UNREADABLE, counts, look
@@ -61,16 +60,7 @@ _LONGEST_USUAL = 65_536  # bytes of an event that is accounted for elsewhere
 _LONGEST_WORDS = 200  # characters of what a server says in place of an answer
 
 
-class Parser(Protocol):
-    """Parts the bytes of a body of the type `media` into events; TOO_LONG is the last where one cannot be kept."""
-
-    @property
-    def media(self) -> str: ...
-
-    def feed(self, piece: bytes) -> list[bytes]: ...
-
-    def end(self) -> list[bytes]: ...
-
+Parser = EventParser | DocumentParser  # parts the bytes of a body into events
 
 # How to account for usual chunks elsewhere: `extend`; bytes of the longest event; the begun event; the running count,
 # input and output tokens; whether the answer has begun, and whether there was a reasoning; the most chunks.
@@ -81,18 +71,18 @@ class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One response, decoded; times are the stamps of `feed` in nanoseconds, 0 where a thing has not happened."""
 
     arrivals: array[int]  # int64, of each chunk that carried tokens
-    token_counts: array[int] | None  # int32, of each chunk; None: one each
-    token_source: str
-    first_content: int
-    merged: int  # chunks that shared a read with another
-    input_tokens: int | None
-    cached_tokens: int | None
-    output_tokens: int | None
-    reasoning_tokens: int | None
-    finish_reason: str
-    error: str
-    message: str  # of the error
-    text: str  # the answer's without its reasoning; "" unless it was to be kept
+    token_counts: array[int] | None = None  # int32, of each chunk; None: one each
+    token_source: str = ""
+    first_content: int = 0
+    merged: int = 0  # chunks that shared a read with another
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    finish_reason: str = ""
+    error: str = ""
+    message: str = ""  # of the error
+    text: str = ""  # the answer's without its reasoning; "" unless it was to be kept
     noted: tuple[str, ...] = ()  # codes of what it was measured in spite of
 
     @property

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from harness.dialects.body import Body
 from harness.dialects.decoder import DecodedResponse
-from harness.dialects.tokens import TokenPlacer
 from harness.spec.work import Unit
 from harness.workload.request import Request
 
@@ -20,22 +19,10 @@ class Encoder(Protocol):
     def encode(self, request: Request) -> bytes: ...
 
 
-class Encoders(Protocol):
-    """Makes the encoder of a run.
-
-    `drop` are the fields to leave out, `extra` those that the operator adds, `classes` those that
-    the requests of a class have of their own; `stream` has the answers come piece by piece, where the API can do both.
-    """
-
-    def __call__(
-        self,
-        model: str,
-        *,
-        drop: frozenset[str] = frozenset(),
-        extra: dict[str, Any] | None = None,
-        classes: Mapping[str, dict[str, Any]] | None = None,
-        stream: bool = True,
-    ) -> Encoder: ...
+# Make the encoder of a run by the model's name, and what reads one answer: as `body.PromptEncoder` and
+# `decoder.StreamDecoder` are made.
+Encoders = Callable[..., Encoder]
+Decoders = Callable[..., "Decoder"]
 
 
 class Decoder(Protocol):
@@ -55,14 +42,6 @@ class Decoder(Protocol):
     def feed(self, data: bytes, stamp_ns: int) -> int: ...
 
     def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse: ...
-
-
-class Decoders(Protocol):
-    """Makes the decoder of one response; the placer, and the count that was asked for, are of tokens it generates."""
-
-    def __call__(
-        self, placer: TokenPlacer | None = None, *, keep_text: bool = False, asked: int | None = None
-    ) -> Decoder: ...
 
 
 class Wording(msgspec.Struct, frozen=True, kw_only=True):

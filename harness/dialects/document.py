@@ -15,43 +15,26 @@ LONGEST = 32 << 20  # bytes: 256 vectors of 4,096 numbers as JSON are some 20 MB
 TOGETHER = 512 << 20
 
 
-class Document:
-    """The bytes of one response; `feed` raises ProtocolError beyond the bounds, `end` returns them all."""
+class DocumentParser:
+    """A body that is one event; `feed` raises ProtocolError beyond the bounds, `end` returns all of it."""
 
     __slots__ = ("_data",)
 
+    media: ClassVar[str] = JSON
     buffered: ClassVar[int] = 0  # bytes of unfinished documents, over all the responses of this process
 
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> None:
-        self._data += data
-        Document.buffered += len(data)
-        if len(self._data) > LONGEST or Document.buffered > TOGETHER:
+    def feed(self, piece: bytes) -> list[bytes]:
+        self._data += piece
+        DocumentParser.buffered += len(piece)
+        if len(self._data) > LONGEST or DocumentParser.buffered > TOGETHER:
             self.end()
             raise ProtocolError("an answer longer than 32 MiB, or too many of them at once", "line_too_long")
-
-    def end(self) -> bytes:
-        data, self._data = bytes(self._data), bytearray()
-        Document.buffered -= len(data)
-        return data
-
-
-class DocumentParser:
-    """A body that is one event: the parser of answers that do not stream."""
-
-    __slots__ = ("_document",)
-
-    media: ClassVar[str] = JSON
-
-    def __init__(self) -> None:
-        self._document = Document()
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        self._document.feed(piece)
         return []
 
     def end(self) -> list[bytes]:
-        data = self._document.end()
+        data, self._data = bytes(self._data), bytearray()
+        DocumentParser.buffered -= len(data)
         return [data] if data else []

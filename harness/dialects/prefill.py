@@ -8,60 +8,36 @@ the same wherever there is one. The numbers are not read: they cost time, and sa
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
 
-from harness.dialects.body import without
+from harness.dialects.body import PromptEncoder, Settings, Tools
 from harness.dialects.chunk import ABSENT, Count
 from harness.dialects.decoder import NO_ERROR, DecodedResponse
 from harness.dialects.dialect import Dialect
-from harness.dialects.document import JSON, Document
+from harness.dialects.document import JSON, DocumentParser
 from harness.dialects.tokens import TokenPlacer
+from harness.dialects.unlisted import UNREADABLE
 from harness.spec.work import Unit
-from harness.workload.request import Message, Request
+from harness.workload.request import Message
 
 _LONGEST_MESSAGE = 200  # bytes of an error in an answer
 
 Fields = Callable[[str, Sequence[str]], dict[str, Any]]  # of a body, by the query ("" without one) and the texts
 
 
-class InputsEncoder:
-    """The bodies of one run's requests, by `fields`: those that hold the texts.
-
-    `drop` are the fields to leave out, `extra` those that the operator adds, `classes` those of a class. An answer
-    never streams.
-    """
-
-    def __init__(
-        self,
-        fields: Fields,
-        model: str,
-        *,
-        drop: frozenset[str] = frozenset(),
-        extra: dict[str, Any] | None = None,
-        classes: Mapping[str, dict[str, Any]] | None = None,
-        stream: bool = True,
-    ) -> None:
-        self._fields, self._model, self._drop = fields, model, drop
-        self._extra, self._classes = extra or {}, classes or {}
-
-    def encode(self, request: Request) -> bytes:
-        """Return the request's body."""
-        query, texts = _parts(request.prompt)
-        own = self._classes.get(request.class_, {})
-        fields = without({"model": self._model} | self._fields(query, texts), self._drop)
-        return msgspec.json.encode(fields | own | self._extra)
+def _prompt(fields: Fields, messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
+    """Return the fields that hold the texts, and the query where one message is that."""
+    query = "".join(message.content for message in messages if message.role == "query")
+    return fields(query, [message.content for message in messages if message.role != "query"])
 
 
-def _parts(prompt: str | Sequence[Message]) -> tuple[str, list[str]]:
-    """Return the query, "" without one, and the texts."""
-    if isinstance(prompt, str):
-        return "", [prompt]
-    query = "".join(message.content for message in prompt if message.role == "query")
-    return query, [message.content for message in prompt if message.role != "query"]
+def _model(settings: Settings) -> dict[str, Any]:
+    """Return all other fields: there is nothing to generate."""
+    return {"model": settings.model}
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -92,7 +68,7 @@ class AnswerDecoder:
     __slots__ = ("_begun", "_document")
 
     def __init__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False, asked: int | None = None) -> None:
-        self._document = Document()
+        self._document = DocumentParser()
         self._begun = False
 
     def feed(self, data: bytes, stamp_ns: int) -> int:
@@ -104,30 +80,17 @@ class AnswerDecoder:
 
     def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse:
         """Return what the answer says of its request."""
-        found, error, message = _read(self._document.end())
+        found, error, message = _read(b"".join(self._document.end()))
         usage = found.usage or _Usage()
-        return DecodedResponse(
-            arrivals=array("q"),
-            token_counts=None,
-            token_source="",
-            first_content=0,
-            merged=0,
-            input_tokens=usage.prompt_tokens or usage.total_tokens or None,  # 0 is a server's that does not count
-            cached_tokens=None,
-            output_tokens=None,
-            reasoning_tokens=None,
-            finish_reason="",
-            error=error,
-            message=message,
-            text="",
-        )
+        input_tokens = usage.prompt_tokens or usage.total_tokens or None  # 0 is a server's that does not count
+        return DecodedResponse(arrivals=array("q"), input_tokens=input_tokens, error=error, message=message)
 
 
 def _read(data: bytes) -> tuple[_Answer, str, str]:
     """Return (the answer, its error's name, its message)."""
     try:
         found = _answer(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         name = "truncated" if "truncated" in str(error) or not data else "malformed_event"
         return _Answer(), name, f"{error}: {data[:120]!r}"
     if isinstance(found, list):
@@ -156,7 +119,7 @@ def _score(query: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _dialect(name: str, path: str, fields: Fields, root: str = "/v1") -> Dialect:
-    encoder = partial(InputsEncoder, fields)
+    encoder = partial(PromptEncoder, partial(_prompt, fields), _model)
     return Dialect(name=name, path=path, root=root, unit=Unit.INPUT_TOKENS, encoder=encoder, decoder=AnswerDecoder)
 
 

@@ -40,14 +40,7 @@ class Node(msgspec.Struct, frozen=True):
     cpus: int
 
 
-class Versions(msgspec.Struct, frozen=True):
-    """What a node and this process have to have alike."""
-
-    knee: str
-    python: str
-
-
-OURS = Versions(__version__, platform.python_version())
+OURS = (__version__, platform.python_version())  # what a node and this process have to have alike
 
 
 def spread(nodes: Sequence[Node], count: int | None, servers: Collection[str]) -> list[Node]:
@@ -66,14 +59,6 @@ def spread(nodes: Sequence[Node], count: int | None, servers: Collection[str]) -
         way_out = f"give --workers {len(turns)} or less" if turns else "add a node with processors"
         raise HarnessError(fact, place="--workers", way_out=f"{way_out}; a node that serves has none")
     return [able[i] for _, i in turns[:wanted]]
-
-
-def must_match(node: str, found: Versions, ours: Versions = OURS) -> None:
-    """Raise HarnessError where a node has other versions than this process."""
-    for name, theirs, here in (("Python", found.python, ours.python), ("Knee", found.knee, ours.knee)):
-        if theirs != here:
-            fact = f"it has {name} {theirs}, and this machine has {here}"
-            raise HarnessError(fact, place=f"node {node}", way_out="install the same on all nodes")
 
 
 @contextlib.contextmanager
@@ -137,7 +122,7 @@ class Relay:
         self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue(_UNTAKEN)
 
     async def versions(self) -> tuple[str, str]:
-        return OURS.knee, OURS.python
+        return OURS
 
     async def clock_ns(self) -> int:
         return time.monotonic_ns()
@@ -222,7 +207,9 @@ class RayWorker:
         place = f"node {self.node}"
         try:
             found = await asyncio.wait_for(self._actor.versions.remote(), _START_S)
-            must_match(self.node, Versions(*found))
+            if tuple(found) != OURS:
+                fact = "it has Knee {} and Python {}, and this machine has {} and {}".format(*found, *OURS)
+                raise HarnessError(fact, place=place, way_out="install the same on all nodes")
             for host, port in self._servers:
                 if why := await self._actor.unreachable.remote(host, port):
                     fact, way_out = f"it cannot connect to {host}:{port}: {why}", "give a --url that all nodes reach"

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from harness.load.http1 import ANY_HEADER
+
 LONGEST = 4 << 20  # bytes of a response, also once inflated; a page of metrics is some hundred KiB
-_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # zlib's wbits by coding (RFC 9110, 8.4.1)
 
 
 class TransportError(Exception):
@@ -111,29 +112,21 @@ async def page(client: Client, path: str, within_s: float, body: bytes | None = 
 
 
 async def whole(reply: Reply) -> bytes:
-    """Return the body as it was before any compression; bytes, at most LONGEST."""
+    """Return the body as it was before any compression; bytes, at most LONGEST: no small body grows without bound."""
     coding = reply.headers.get("content-encoding", "identity").strip().lower() or "identity"
-    inflate = None
-    if coding != "identity":
-        if coding not in _WINDOWS:
-            raise TransportError(f"it compresses ({coding[:40]!r}), though no compression was asked for")
-        inflate = zlib.decompressobj(_WINDOWS[coding])
-    body = bytearray()
-    async for piece in pieces(reply):
-        body += piece if inflate is None else _inflated(inflate, piece, coding, LONGEST + 1 - len(body))
-        if len(body) > LONGEST:
-            raise TransportError(f"an answer longer than {LONGEST >> 20} MiB")
-    if body and inflate is not None and not inflate.eof:
-        raise TransportError(f"its {coding} ends in the midst")
-    return bytes(body)
-
-
-def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -> bytes:
-    """Return a piece inflated, at most so many bytes of it: no small body grows without bound."""
+    body = b"".join([piece async for piece in pieces(reply)])
+    if coding == "identity" or not body:
+        return body
+    inflate = zlib.decompressobj(ANY_HEADER)
     try:
-        return inflate.decompress(piece, most)
+        inflated = inflate.decompress(body, LONGEST + 1)
     except zlib.error as error:
-        raise TransportError(f"its {coding} cannot be inflated: {error}") from None
+        raise TransportError(f"it compresses ({coding[:40]!r}), though no compression was asked for: {error}") from None
+    if len(inflated) > LONGEST:
+        raise TransportError(f"an answer longer than {LONGEST >> 20} MiB")
+    if not inflate.eof:
+        raise TransportError(f"its {coding} ends in the midst")
+    return inflated
 
 
 async def pieces(reply: Reply, longest: int = LONGEST) -> AsyncIterator[bytes]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
 from harness.load import control
 from harness.load.client import client
 from harness.load.messages import Replica
@@ -22,12 +20,7 @@ PROBE_EVERY_S = 0.1
 _PROBE_S = 2.0  # for one probe, connecting included
 
 
-class _Unsent(msgspec.Struct, frozen=True, gc=False):
-    """A request that is built once its replica is known."""
-
-    id: str
-    body: bytes
-    session: str
+_Unsent = tuple[str, bytes, str]  # id, body and session of a request that is built once its replica is known
 
 
 async def answers(replica: Replica) -> bool:
@@ -65,18 +58,19 @@ class FleetTransport:
         return all(each.stamped for each in self._transports)
 
     def request(self, request_id: str, body: bytes, session: str = "") -> _Unsent:
-        return _Unsent(request_id, body, session)
+        return request_id, body, session
 
     def begin(self, exchange: Exchange, request: _Unsent) -> None:
         """Nothing: a request is built once its replica is known, which `send` decides."""
 
     async def send(self, exchange: Exchange, request: _Unsent, timeout_s: float) -> None:
         """Send one request to a replica, and wait until its response is over."""
-        at = self._balancer.begin(request.session)
+        _, _, session = request
+        at = self._balancer.begin(session)
         transport = self._transports[at]
         exchange.url = self._replicas[at].url
         try:
-            await transport.send(exchange, transport.request(request.id, request.body, request.session), timeout_s)
+            await transport.send(exchange, transport.request(*request), timeout_s)
         finally:
             given_up = exchange.error == "client_deadline" and timeout_s < self._deadline_s
             failed = exchange.error in LOST or exchange.response.status >= 500

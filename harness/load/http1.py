@@ -48,7 +48,7 @@ def _lone_starts() -> list[bytes]:
 _STARTS = _lone_starts()
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b"error:", b":")  # what a line of an event stream begins with
 _LONGEST_TEXT = 8192  # bytes of a refusal, without its coding
-_ANY_HEADER = zlib.MAX_WBITS | 32  # gzip's or zlib's, by zlib's manual of inflateInit2
+ANY_HEADER = zlib.MAX_WBITS | 32  # gzip's or zlib's, by zlib's manual of inflateInit2
 
 
 def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> bytes:
@@ -328,7 +328,7 @@ def decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
     """
     if "content-encoding" in headers:
         with contextlib.suppress(zlib.error):
-            return zlib.decompressobj(_ANY_HEADER).decompress(body, _LONGEST_TEXT) or body
+            return zlib.decompressobj(ANY_HEADER).decompress(body, _LONGEST_TEXT) or body
     return body
 
 

@@ -178,14 +178,6 @@ _TRIPS = 16  # of one estimate; the quickest ways out and back bound it, and mos
 _LONGEST_NS = 1_000_000_000  # of an estimate: a level waits for it
 
 
-class RoundTrip(msgspec.Struct, frozen=True):
-    """One reading of a worker's clock, nanoseconds: the first two by our clock, the last by the worker's."""
-
-    sent_ns: int
-    answered_ns: int
-    theirs_ns: int
-
-
 class Offset(msgspec.Struct, frozen=True):
     """A worker's clock minus ours, nanoseconds; the true offset lies within the error.
 
@@ -198,25 +190,27 @@ class Offset(msgspec.Struct, frozen=True):
     error_ns: int
 
 
-def offset(trips: Sequence[RoundTrip]) -> Offset:
+def offset(trips: Sequence[tuple[int, int, int]]) -> Offset:
     """Return the offset that all round trips allow: the middle of what their bounds have in common.
 
-    A trip bounds it to [theirs − answered, theirs − sent]. The bounds of clocks that drift during the trips may miss
-    each other by little; then the error is half of what they miss.
+    A trip is (sent, answered, theirs), nanoseconds: the first two by our clock, the last by the worker's. It bounds the
+    offset to [theirs − answered, theirs − sent]. The bounds of clocks that drift during the trips may miss each other
+    by little; then the error is half of what they miss.
 
-    >>> offset([RoundTrip(100, 300, 5_200), RoundTrip(400, 700, 5_420)])
+    >>> offset([(100, 300, 5_200), (400, 700, 5_420)])
     Offset(ns=4960, error_ns=60)
     """
-    least = max(trip.theirs_ns - trip.answered_ns for trip in trips)
-    most = min(trip.theirs_ns - trip.sent_ns for trip in trips)
+    least = max(theirs - answered for _, answered, theirs in trips)
+    most = min(theirs - sent for sent, _, theirs in trips)
     return Offset((least + most) // 2, (abs(most - least) + 1) // 2)
 
 
 async def estimated(theirs: Callable[[], Awaitable[int]], ours: Callable[[], int]) -> Offset:
     """Return the offset by some round trips, one after the other; `theirs` reads the worker's clock over its link."""
-    trips: list[RoundTrip] = []
-    while len(trips) < _TRIPS and (not trips or trips[-1].answered_ns - trips[0].sent_ns < _LONGEST_NS):
+    began_ns = ours()
+    trips: list[tuple[int, int, int]] = []
+    while len(trips) < _TRIPS and (not trips or ours() - began_ns < _LONGEST_NS):
         sent_ns = ours()
         theirs_ns = await theirs()
-        trips.append(RoundTrip(sent_ns, ours(), theirs_ns))
+        trips.append((sent_ns, ours(), theirs_ns))
     return offset(trips)

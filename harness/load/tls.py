@@ -1,12 +1,11 @@
 """TLS on the measured path: the same stamped reads, decrypted in memory; a handshake is part of opening.
 
 `ssl.MemoryBIO` is between socket and cipher, so that the kernel's stamps stay and `sockets` needs to know nothing
-of TLS. Certificates are verified unless the target is `insecure`. One session is shared by the connections of a
-worker and resumed where the server allows it. A ticket of TLS 1.3 comes after the handshake, so the session is taken
-when data arrives between requests, and when a connection closes.
+of TLS. Certificates are verified unless the target is `insecure`.
 
 A connection may end without close_notify: whether the response was complete follows from its framing and its finish
-reason. Left out: client certificates, renegotiation, HTTP/2 (the httpx transport has it).
+reason. Left out: client certificates, renegotiation, resumed
+sessions, HTTP/2 (the httpx transport has it).
 """
 
 from __future__ import annotations
@@ -90,13 +89,12 @@ class SecureConnection(Connection):
 
     plain = False
 
-    __slots__ = ("_incoming", "_outgoing", "_secure_pool", "_tls")
+    __slots__ = ("_incoming", "_outgoing", "_tls")
 
-    def __init__(self, sock: socket.socket, pool: SecureTransport, made: ssl.SSLContext, host: str) -> None:
+    def __init__(self, sock: socket.socket, pool: SocketTransport, made: ssl.SSLContext, host: str) -> None:
         super().__init__(sock, pool)
-        self._secure_pool = pool
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = made.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=pool.session)
+        self._tls = made.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
 
     async def shake_hands(self) -> None:
         """Shake hands, before the connection is in the selector; TlsError with the reason where that fails."""
@@ -154,8 +152,6 @@ class SecureConnection(Connection):
         self._push()
         if pieces:
             super().arrived(b"".join(pieces), stamp)
-        elif self._exchange is None and not ended and failure is None:
-            self._remember()
         if not self.open:
             return
         if failure is not None:
@@ -173,20 +169,12 @@ class SecureConnection(Connection):
             self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
             self._pool.selector.want_write(self, True)
 
-    def _remember(self) -> None:
-        """Let the next connection resume this one's session, if the server sent a ticket."""
-        session = self._tls.session
-        if session is not None and (session.has_ticket or self._tls.version() != "TLSv1.3"):
-            self._secure_pool.session = session
-
     def close(self) -> None:
-        if self.open:
-            self._remember()
-            if not self._unsent:
-                with contextlib.suppress(OSError):  # sends close_notify; raises where the peer's has not come
-                    self._tls.unwrap()
-                with contextlib.suppress(OSError):
-                    self.sock.send(self._outgoing.read())
+        if self.open and not self._unsent:
+            with contextlib.suppress(OSError):  # sends close_notify; raises where the peer's has not come
+                self._tls.unwrap()
+            with contextlib.suppress(OSError):
+                self.sock.send(self._outgoing.read())
         super().close()
 
 
@@ -195,7 +183,6 @@ class SecureTransport(SocketTransport):
 
     def __init__(self, target: Target, selector: HotSelector) -> None:
         super().__init__(target, selector)
-        self.session: ssl.SSLSession | None = None  # of the last connection that had one to share
         self._context = context(target)
 
     async def _connected(self, sock: socket.socket) -> Connection:

@@ -1,4 +1,4 @@
-"""Pages in Prometheus' text format as samples: the server's metrics, and those of exporters of its GPUs and machines.
+"""Pages in Prometheus' text format as samples: the server's metrics, and those of exporters of its GPUs.
 
 - A page may come from anybody. Format: prometheus.io/docs/instrumenting/exposition_formats, Text-based format. Left
   out: comments, time stamps, exemplars, and every series whose name nobody wants.
@@ -7,9 +7,8 @@
   observations it took by itself since the page before. Where it took none it has no sample (most buckets of most
   pages do not), but for the one below a bucket that took some: its bound is that one's lower end. A server that
   publishes nothing known has no samples, and every figure made from them stays None.
-- Exporters are NVIDIA's DCGM exporter 4.8.2 (etc/default-counters.csv; the reasons for lower clocks have to be added
-  to that list) and node exporter 1.12.1. GPUs have the figures of `observe.gpu`, and are called '1:3': the second
-  exporter's GPU 3.
+- The exporter is NVIDIA's DCGM exporter 4.8.2 (etc/default-counters.csv; the reasons for lower clocks have to be added
+  to that list). GPUs have the figures of `observe.gpu`, and are called '1:3': the second exporter's GPU 3.
 """
 
 from __future__ import annotations
@@ -170,12 +169,6 @@ _GPU = {
     "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": ("throttle_reasons", 1.0),
     "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": ("throttle_reasons", 1.0),  # its name before DCGM 4
 }
-_NODE = {
-    "node_memory_MemTotal_bytes": "memory_total_bytes",
-    "node_memory_MemAvailable_bytes": "memory_available_bytes",
-}
-_CPU = "node_cpu_seconds_total"
-_IDLE = ("idle", "iowait")
 _MOST_OF_EXPORTER = 2_000  # of one page: 256 GPUs have as many
 
 
@@ -185,21 +178,12 @@ def exporter_samples(exporter: int, time_s: float, page: str) -> list[Sample]:
     >>> exporter_samples(0, 0.0, 'DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-4a"} 250.5')
     [Sample(time_s=0.0, source='gpu', metric='0:1/power_w', value=250.5)]
     """
-    found: dict[tuple[str, str], float] = {}
-    for each in series(page, lambda name: name in _GPU or name in _NODE or name == _CPU):
-        if each.name in _GPU:
-            gpu, slice_ = each.labels.get("gpu", ""), each.labels.get("GPU_I_ID", "")
-            if not gpu.isdecimal() or not (slice_.isdecimal() or not slice_):
-                continue
+    found: dict[str, float] = {}
+    for each in series(page, lambda name: name in _GPU):
+        gpu, slice_ = each.labels.get("gpu", ""), each.labels.get("GPU_I_ID", "")
+        if gpu.isdecimal() and (slice_.isdecimal() or not slice_):
             figure, scale = _GPU[each.name]
-            found["gpu", f"{exporter}:{gpu}{'.' if slice_ else ''}{slice_}/{figure}"] = each.value * scale
-        elif each.name in _NODE:
-            found["node", f"{exporter}/{_NODE[each.name]}"] = each.value
-        else:
-            kinds = ("cpu_s", "cpu_idle_s") if each.labels.get("mode") in _IDLE else ("cpu_s",)
-            for kind in kinds:
-                key = "node", f"{exporter}/{kind}"
-                found[key] = found.get(key, 0.0) + each.value
+            found[f"{exporter}:{gpu}{'.' if slice_ else ''}{slice_}/{figure}"] = each.value * scale
         if len(found) > _MOST_OF_EXPORTER:
             return []
-    return [Sample(time_s, source, metric, value) for (source, metric), value in found.items()]
+    return [Sample(time_s, "gpu", metric, value) for metric, value in found.items()]

@@ -22,7 +22,7 @@ from harness.results import columns
 from harness.results.folder import MANIFEST, REQUESTS, TELEMETRY
 from harness.results.result import Result
 
-_WATCHED = (SERVER, "gpu", "node")  # what every machine may see alike
+_WATCHED = (SERVER, "gpu")  # what every machine may see alike
 _ALIKE: dict[str, Callable[[Result], object]] = {
     "version of knee": lambda run: run.manifest.harness_version,
     "scenario": lambda run: run.manifest.scenario_digest,

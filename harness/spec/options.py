@@ -197,7 +197,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         target("--session-header", "Send each session's id in this header, for a gateway.", "NAME"),
         target("--traceparent", "Send a W3C trace id, another with each request.", kind=bool),
         target("--metrics-url", "The server's Prometheus page; default /metrics on its host.", "URL"),
-        Option("--exporter", "Page of a DCGM or node exporter of what serves.",
+        Option("--exporter", "Page of a DCGM exporter of the GPUs that serve.",
                "URL", multiple=True, sets=("target.exporters",), read=list),
         Option("--pool-metrics", "Prometheus page of a server behind a proxy, by its pool: prefill=http://HOST:8100.",
                "POOL=URL", multiple=True, sets=("target.pool_metrics",), read=_pools),

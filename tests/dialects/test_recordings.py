@@ -15,7 +15,7 @@ from harness.base.errors import ProtocolError
 from harness.dialects import DIALECTS
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.dialect import Decoder
-from harness.dialects.document import Document
+from harness.dialects.document import DocumentParser
 from harness.dialects.sse import LONGEST, EventParser
 
 FOLDER = Path(__file__).parents[1] / "data" / "dialects"
@@ -110,7 +110,7 @@ def test_a_recording_says_the_same_wherever_it_is_cut(expected: Expected) -> Non
         assert (response.text, response.output_tokens, response.error) == (
             expected.text, expected.output_tokens, expected.error,
         )  # fmt: skip
-    assert (EventParser.buffered, Document.buffered) == (0, 0)
+    assert (EventParser.buffered, DocumentParser.buffered) == (0, 0)
 
 
 def test_every_recording_is_read_and_every_dialect_of_its_own_words_has_one() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.load import cluster
-from harness.load.cluster import OURS, Node, RayWorker, Relay, Versions, must_match, spread
+from harness.load.cluster import Node, RayWorker, Relay, spread
 from harness.load.link import Link
 from harness.load.messages import Prepare, Stop, encode
 
@@ -44,14 +44,6 @@ def test_workers_without_a_processor_of_their_own_are_refused() -> None:
         spread(NODES[2:3], None, set())
     with pytest.raises(HarnessError, match="--ray: no node of the cluster is apart from the server"):
         spread(NODES[:1], 1, {"10.0.0.1"})
-
-
-def test_other_versions_on_a_node_are_named() -> None:
-    must_match("n", OURS)
-    with pytest.raises(HarnessError, match=r"node n: it has Knee 0\.0\.9, and this machine has 0\.1\.0; install"):
-        must_match("n", Versions("0.0.9", "3.11.2"), Versions("0.1.0", "3.11.2"))
-    with pytest.raises(HarnessError, match=r"node n: it has Python 3\.12\.1, and this machine has 3\.11\.2"):
-        must_match("n", Versions("0.1.0", "3.12.1"), Versions("0.1.0", "3.11.2"))
 
 
 def refused(address: str) -> str:
@@ -131,6 +123,22 @@ class Handle:
 
 def linked(worker: FakeWorker, ahead_ns: int = 0, servers: tuple[tuple[str, int], ...] = ()) -> RayWorker:
     return RayWorker("n", servers, Handle(worker, ahead_ns), lost=GoneError, end=lambda handle: handle.killed.set())
+
+
+def test_other_versions_on_a_node_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = linked(FakeWorker())
+    monkeypatch.setattr(cluster, "OURS", ("0.1.0", "3.11.2"))
+
+    async def main() -> None:
+        starting = asyncio.create_task(link.start())
+        monkeypatch.setattr(link._actor.relay, "versions", versions)
+        await starting
+
+    async def versions() -> tuple[str, str]:
+        return "0.0.9", "3.12.1"
+
+    with pytest.raises(HarnessError, match=r"node n: it has Knee 0\.0\.9 and Python 3\.12\.1, and this machine"):
+        asyncio.run(main())
 
 
 def test_commands_arrive_in_order_and_messages_come_until_the_end() -> None:

@@ -32,7 +32,7 @@ from harness.load.messages import (
     encode,
     on_clock,
 )  # fmt: skip
-from harness.load.schedule import Offset, RoundTrip
+from harness.load.schedule import Offset
 from harness.load.workers import Workers
 from harness.results import frames
 from tests.builders import virtual
@@ -169,12 +169,10 @@ def test_both_kinds_keep_the_contract() -> None:
 
 def test_an_offset_lies_where_the_bounds_of_all_round_trips_meet() -> None:
     # Out 3 ms and back 1 ms: 49 to 53 ms. Out 0.4 ms and back 0.9 ms: 49.1 to 50.4 ms.
-    slow, quick = RoundTrip(0, 4 * MS, 53 * MS), RoundTrip(10 * MS, 11_300_000, 60_400_000)
+    slow, quick = (0, 4 * MS, 53 * MS), (10 * MS, 11_300_000, 60_400_000)
     assert schedule.offset([slow]) == Offset(51 * MS, 2 * MS)
     assert schedule.offset([slow, quick]) == Offset(49_750_000, 650_000)
-    assert schedule.offset([slow, RoundTrip(0, 0, 54 * MS)]) == Offset(53_500_000, 500_000), (
-        "they miss each other by 1 ms"
-    )
+    assert schedule.offset([slow, (0, 0, 54 * MS)]) == Offset(53_500_000, 500_000), "they miss each other by 1 ms"
 
 
 def test_an_estimate_ends_after_a_second_where_round_trips_are_slow() -> None:

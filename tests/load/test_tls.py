@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 import threading
@@ -16,9 +15,7 @@ import trustme
 
 from harness.base.errors import HarnessError
 from harness.load import tls
-from harness.load.loop import HotSelector, new_loop
-from harness.load.transport import Exchange, Target
-from harness.load.worker import transport_for
+from harness.load.transport import Target
 from tests.builders.servers import Request, authority, certified, expired, pipe, reached, self_signed, serving
 from tests.builders.streams import VLLM, delta
 from tests.load.test_transport import exchanges_with, exchanges_with_script
@@ -93,14 +90,11 @@ def test_a_server_that_does_not_speak_tls_is_an_error_named_tls(transport: str, 
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_handshake_is_timed_apart_and_the_next_one_is_resumed(version: ssl.TLSVersion, tmp_path: Path) -> None:
+def test_a_handshake_is_timed_apart(version: ssl.TLSVersion, tmp_path: Path) -> None:
     context = certified("127.0.0.1")
     context.minimum_version = context.maximum_version = version
-    reused: list[bool | None] = []
 
     def script(r: Request) -> None:
-        assert isinstance(r.sock, ssl.SSLSocket)
-        reused.append(r.sock.session_reused)
         r.answer(200, VLLM, "text/event-stream", "Connection: close\r\n")
         r.say_goodbye()
 
@@ -108,34 +102,6 @@ def test_a_handshake_is_timed_apart_and_the_next_one_is_resumed(version: ssl.TLS
         exchanges, _ = exchanges_with(target(port, tmp_path), prepared=0, times=3)
     assert [a.error for a in exchanges] == [""] * 3
     assert min(exchanges[0].connect_ns, exchanges[0].tls_ns) > 0
-    assert reused == [False, True, True]
-
-
-def test_idle_connections_take_their_tickets_and_share_them(tmp_path: Path) -> None:
-    """A ticket of TLS 1.3 comes after the handshake, when no request has been sent."""
-    reused: list[bool | None] = []
-
-    def script(r: Request) -> None:
-        assert isinstance(r.sock, ssl.SSLSocket)
-        reused.append(r.sock.session_reused)
-        r.stream(VLLM)
-
-    selector = HotSelector(250_000)
-
-    async def go(port: int) -> None:
-        transport = transport_for(target(port, tmp_path), selector)
-        await transport.prepare(1)
-        await asyncio.sleep(0.05)
-        await transport.prepare(4)
-        await asyncio.gather(*(transport.send(Exchange(i), transport.request(i, b""), 5.0) for i in "abcd"))
-        await transport.aclose()
-
-    with (
-        serving(script, tls=certified("127.0.0.1")) as port,
-        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
-    ):
-        runner.run(go(port))
-    assert sorted(map(bool, reused)) == [False, True, True, True]
 
 
 def test_an_answer_ends_with_close_notify_and_without() -> None:

@@ -1,4 +1,4 @@
-"""GPUs and machines by the pages of exporters; tests/data/metrics has a page of each."""
+"""GPUs by the pages of an exporter; tests/data/metrics has one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.telemetry import gpu_view, node_view
+from harness.analysis.telemetry import gpu_view
 from harness.data.record import Sample
 from harness.observe import server
 
@@ -39,19 +39,6 @@ def test_the_gpus_of_an_exporter_stand_for_this_machine_s() -> None:
     assert (got.gpus, got.power_w) == (2, 650.5 + 120.0)
     assert got.energy_j == pytest.approx((11000 - 5000) + 120.0 * 10), "by the counter, and by power over time"
     assert (got.throttle, got.throttled_fraction) == ({"hw_thermal": 1.0}, 1.0)
-
-
-def test_a_node_is_as_busy_as_its_processors_were_between_two_pages() -> None:
-    page = (PAGES / "node-exporter-1.12.1.txt").read_text()
-    first = {s.metric: s.value for s in server.exporter_samples(0, 0.0, page)}
-    assert first == {
-        "0/cpu_s": 400.0, "0/cpu_idle_s": 260.0, "0/memory_total_bytes": 4e9, "0/memory_available_bytes": 1e9,
-    }  # fmt: skip
-    later = page.replace('cpu="0",mode="user"} 80', 'cpu="0",mode="user"} 95').replace('idle"} 150', 'idle"} 155')
-    got = node_view([*server.exporter_samples(0, 0.0, page), *server.exporter_samples(0, 10.0, later)], (0.0, 10.0))
-    assert got is not None
-    assert (got.nodes, got.cpu_fraction, got.memory_used_fraction) == (1, pytest.approx(15 / 20), 0.75)
-    assert node_view([], (0.0, 10.0)) is None
 
 
 def test_a_page_of_ill_will_has_no_samples() -> None:

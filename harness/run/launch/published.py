@@ -267,7 +267,7 @@ async def must_export(url: str, target: Target, within_s: float) -> None:
     if not fact and found is not None and not server.exporter_samples(0, 0.0, found.text):
         fact = "none of its figures is known"
     if fact:
-        way_out = "give the page of a DCGM exporter or a node exporter"
+        way_out = "give the page of a DCGM exporter"
         raise HarnessError(fact, place=f"--exporter {url}", way_out=way_out)
 
 
