@@ -192,7 +192,6 @@ def summarise_level(
         s=made,
         pauses=telemetry.pauses(samples, window),
         balance=facts.balance,
-        quota_left=telemetry.quota_left(samples, window),
         drift=moved,
     )
     return msgspec.structs.replace(

@@ -83,20 +83,6 @@ def pauses(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, 
     return stood
 
 
-def quota_left(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, float]:
-    """Return the least share of each quota that was left in a window, by what it counts; none without its limit."""
-    seen: dict[str, list[float]] = {}
-    for sample in samples:
-        if sample.source == "quota" and window[0] <= sample.time_s <= window[1]:
-            seen.setdefault(sample.metric, []).append(sample.value)
-    limits = {what: max(seen.get(f"limit_{what}", []), default=0.0) for what in ("requests", "tokens")}
-    return {
-        what: min(left) / limit
-        for what, limit in limits.items()
-        if limit > 0 and (left := seen.get(f"remaining_{what}", []))
-    }
-
-
 def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
     """Return the GPUs that were busy in a window; None where none was, or none watched. Samples are in order of time.
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.data.record import ABANDONED, NOT_FAILED, Record
 from harness.dialects.tokens import TokenPlacer
-from harness.load import schedule, sending
+from harness.load import sending
 from harness.load.loop import HotSelector, now
 from harness.load.messages import (
     BATCH_EVERY_S,
@@ -92,7 +92,6 @@ class Driver:
         self._ended: collections.deque[Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
-        self._quota: dict[str, float] = {}  # as the latest answer that tells has it
         several = plan.replicas if len(plan.replicas) > 1 else ()
         self._refused = {replica.url: 0 for replica in several} or {"": 0}  # connections in a row, by server
         self._throttler: Any = None
@@ -372,9 +371,6 @@ class Driver:
         flying = [running.exchange.sent_ns or running.scheduled_ns for running in first]
         oldest = self._oldest_due() if self._by_rate else next(iter(flying), 0)
         late: tuple[int, ...] = ()
-        seen: dict[str, float] = {}
-        if with_late:
-            seen, self._quota = self._quota, {}
         if with_late and selector is not None:
             late = selector.take_late()
         return Progress(
@@ -397,7 +393,6 @@ class Driver:
             took_s=self._took_s,
             paused_s=paused_s,
             waited_s=_waited_s() if with_late else None,
-            quota=seen,
             oldest=tuple((sent - origin) * 1e-9 for sent in flying),
             refused=min(self._refused.values()),
         )
@@ -421,8 +416,6 @@ class Driver:
                 running = self._ended.popleft()
                 self._failed += running.level is self._level and running.exchange.error not in NOT_FAILED
                 records.append(record(running, self._plan))
-                if not schedule.QUOTA_HEADERS.keys().isdisjoint(headers := running.exchange.response.headers):
-                    self._quota |= schedule.quota_figures(headers)
                 size += len(records[-1].arrivals)
             await self._send(frames.batch(records))
             await asyncio.sleep(0)  # requests that are due go first

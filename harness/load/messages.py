@@ -150,7 +150,6 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     paused_s: float = 0.0  # by which the sleep before this message was longer than planned: the process stood still
     surplus: int = 0  # slots of a higher level that are not over
     waited_s: float | None = None  # for a processor, since the process began; sent with `late`
-    quota: dict[str, float] = {}  # of a hosted endpoint, by its latest answers; sent with `late`
     oldest: tuple[float, ...] = ()  # when the oldest requests in flight were sent, in order
     refused: int = 0  # connections that failed in a row since the last answer; of several servers, at the best one
 

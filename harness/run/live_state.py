@@ -119,8 +119,6 @@ class LiveState:
             self.read_delays.add(progress)
         self._latest[progress.worker] = progress
         self._record_pauses(progress)
-        if progress.quota:
-            self.add_samples([Sample(progress.time_s, "quota", name, value) for name, value in progress.quota.items()])
         if progress.time_s >= self._noted_sent_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
             self._noted_sent_s[progress.worker] = progress.time_s
             name = f"{self._run_id}-{progress.worker}"

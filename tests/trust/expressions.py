@@ -20,7 +20,7 @@ from harness.base import secrecy, terminal, units
 from harness.base.errors import HarnessError
 from harness.cli import familiar, theirs
 from harness.dialects import chunk, refusals, tokens, unlisted
-from harness.load import http1, schedule
+from harness.load import http1
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown, page
@@ -126,10 +126,6 @@ TABLE = (
     Expression(
         "load/http1.py", "([0-9A-Fa-f]{1,16})", http1._CHUNK_LENGTH.fullmatch,
         _bytes(times(" ", before="f" * 16, after="!")),
-    ),
-    Expression(
-        "load/schedule.py", r"(\d{1,15}", lambda text: schedule.quota_figures({"retry-after": text}),
-        times("1", after="!"), 40,
     ),
     Expression(
         "observe/server.py", r"\n([a-zA-Z_:]", server.figures,

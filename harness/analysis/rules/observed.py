@@ -17,7 +17,6 @@ from harness.spec.choices import LEAST_IN_FLIGHT
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 UNEVEN = 0.25  # of an equal share, by which the share of the busiest replica may be above it
 _BY_CHANCE = 3  # standard deviations of a share, up to which it is no sign of anything
-USED_UP = 0.02  # of a quota, that is left when it counts as used up
 # Shares by which a figure has to move over the window before it counts; a slope that is smaller may be as sure.
 DECAYS, CREEPS, GROWS = 0.02, 0.10, 0.02
 
@@ -28,7 +27,6 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     s: LevelSummary
     pauses: Mapping[str, float] = {}  # seconds of the window that a process stood still, by the metric's name
     balance: str = ""  # policy over the replicas
-    quota_left: Mapping[str, float] = {}  # the least share of each quota in the window, by what it counts
     drift: Drift | None = None
 
     @property
@@ -108,16 +106,12 @@ def replicas_uneven(seen: Observed) -> Finding | None:
 
 @rule(Observed, DOUBT, brief="a quota, not the server, sets the throughput{}")
 def quota_limited(seen: Observed) -> Finding | None:
-    """The server refused requests with 429, or its quota was used up: that, not its speed, sets the throughput."""
+    """The server refused requests with 429: its quota, not its speed, sets the throughput."""
     s = seen.s
-    refused = s.errors_by_type.get("http_429", 0)
-    reasons = [f"{refused} of {s.requests} requests were refused with 429"] if refused else []
-    left = seen.quota_left.items()
-    reasons += [f"{share:.0%} of the quota of {what} was left" for what, share in left if share <= USED_UP]
-    if not reasons:
+    if not (refused := s.errors_by_type.get("http_429", 0)):
         return None
     return Finding(
-        f"{' and '.join(reasons)}: the quota sets what was measured here, not the server",
+        f"{refused} of {s.requests} requests were refused with 429: the quota sets what was measured, not the server",
         "stay below the quota with --max-rps or fewer levels, or ask for a higher one",
     )
 
