@@ -21,7 +21,7 @@ from harness.base.errors import HarnessError, ProtocolError
 from harness.load import control, tls
 from harness.load.http1 import replaced
 from harness.load.loop import HotSelector, now
-from harness.load.transport import IDLE_S, Exchange, Target, own_headers
+from harness.load.transport import IDLE_S, Exchange, Target, session_headers
 
 if TYPE_CHECKING:
     import http.cookiejar
@@ -164,7 +164,7 @@ class HttpxTransport:
         # Not `Client.build_request`, which sends back the cookies of earlier responses.
         request = httpx.Request("POST", self._url, headers=self._headers, content=body)
         request.headers["X-Request-Id"] = request_id
-        request.headers.update(own_headers(self._target, request_id, session))
+        request.headers.update(session_headers(self._target, session))
         return request
 
     async def prepare(self, connections: int) -> None:

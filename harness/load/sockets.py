@@ -33,7 +33,7 @@ from harness.base.errors import ProtocolError
 from harness.load import http1
 from harness.load.loop import HotSelector, LateRead, enable_stamps, now
 from harness.load.receive import OVER
-from harness.load.transport import IDLE_S, Deadlines, Exchange, Target, TlsError, own_headers
+from harness.load.transport import IDLE_S, Deadlines, Exchange, Target, TlsError, session_headers
 
 _PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
 _NEXT_ADDRESS_S = 2.0  # that one of several addresses has to accept a connection
@@ -202,7 +202,6 @@ class SocketTransport:
         self.resent = self.opened = 0
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
-        self._own_headers = bool(target.session_header or target.traceparent)
         usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity", "User-Agent": "knee"}
         headers = http1.without(http1.replaced(usual, target.headers), http1.OWN)
         self._head = http1.request_head("POST", target.path, headers.items())
@@ -220,8 +219,7 @@ class SocketTransport:
         self.await_end = self._ends.add
 
     def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
-        own = own_headers(self._target, request_id, session) if self._own_headers else ()
-        head = self._head + http1.header_lines(own) if own else self._head
+        head = self._head + http1.header_lines(session_headers(self._target, session))
         return http1.request(head, request_id, body)
 
     async def open(self) -> Connection:

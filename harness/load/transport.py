@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -50,7 +49,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False  # take any certificate
     transport: str = "socket"  # one of TRANSPORTS
     session_header: str = ""  # of each request that has a session; "": none
-    traceparent: bool = False
 
     @property
     def authority(self) -> str:
@@ -60,29 +58,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return host if usual else f"{host}:{self.port}"
 
 
-def own_headers(target: Target, request_id: str, session: str) -> list[tuple[str, str]]:
-    """Return the headers that are not the same for all requests, but for the request's id.
-
-    A session's id is percent-encoded where it is no plain word.
-    """
-    found = []
-    if target.session_header and session:
-        found.append((target.session_header, quote(session, safe="")))
-    if target.traceparent:
-        found.append(("traceparent", traceparent(request_id)))
-    return found
-
-
-def traceparent(request_id: str) -> str:
-    """Return the trace context of a request, by its id alone, so that its trace can be found again.
-
-    W3C Trace Context, level 1, section 3.2: version 00, sampled; both ids are the start of BLAKE2b of the request's id.
-
-    >>> traceparent("9f86d081884c-0-17")
-    '00-2e2c9c7d21ce30de4b93721b7e77e317-627e6f1923a36bb6-01'
-    """
-    digest = hashlib.blake2b(request_id.encode(), digest_size=24).hexdigest()
-    return f"00-{digest[:32]}-{digest[32:]}-01"
+def session_headers(target: Target, session: str) -> list[tuple[str, str]]:
+    """Return the header that carries a session's id, percent-encoded where it is no plain word; none without either."""
+    return [(target.session_header, quote(session, safe=""))] if target.session_header and session else []
 
 
 class TlsError(OSError):

@@ -195,7 +195,6 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         hooks("--stop-replica", "Run this in one more level at the end: it stops one of several --url.", "COMMAND",
               with_resume=True),
         target("--session-header", "Send each session's id in this header, for a gateway.", "NAME"),
-        target("--traceparent", "Send a W3C trace id, another with each request.", kind=bool),
         target("--metrics-url", "The server's Prometheus page; default /metrics on its host.", "URL"),
         Option("--exporter", "Page of a DCGM exporter of the GPUs that serve.",
                "URL", multiple=True, sets=("target.exporters",), read=list),

@@ -71,7 +71,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     balance: Balance | UnsetType = UNSET  # over the replicas; UNSET: round-robin
     allow_different_replicas: bool | UnsetType = UNSET  # of other versions or limits than the first
     session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
-    traceparent: bool | UnsetType = UNSET  # every request carries a trace id of its own (W3C Trace Context)
     exporters: list[str] | UnsetType = UNSET  # pages of DCGM exporters
     pool_metrics: dict[str, str] | UnsetType = UNSET  # pages of servers behind a proxy, by their pools' names
     omit: list[str] | UnsetType = UNSET  # fields that no request has, by their paths; UNSET: none but what is refused

@@ -234,7 +234,6 @@ def _target(scenario: Scenario, where: Address) -> Target:
         insecure=spec.insecure,
         transport=spec.transport,
         session_header=spec.session_header or "",
-        traceparent=bool(spec.traceparent),
     )
 
 
