@@ -18,6 +18,7 @@ import msgspec
 from harness.load.http1 import ANY_HEADER
 
 LONGEST = 4 << 20  # bytes of a response, also once inflated; a page of metrics is some hundred KiB
+_CODINGS = ("identity", "gzip", "x-gzip", "deflate")
 
 
 class TransportError(Exception):
@@ -112,19 +113,26 @@ async def page(client: Client, path: str, within_s: float, body: bytes | None = 
 
 
 async def whole(reply: Reply) -> bytes:
-    """Return the body as it was before any compression; bytes, at most LONGEST: no small body grows without bound."""
+    """Return the body as it was before any compression; bytes, at most LONGEST."""
     coding = reply.headers.get("content-encoding", "identity").strip().lower() or "identity"
+    if coding not in _CODINGS:
+        raise TransportError(f"it compresses ({coding[:40]!r}), though no compression was asked for")
     body = b"".join([piece async for piece in pieces(reply)])
-    if coding == "identity" or not body:
-        return body
+    if coding != "identity" and body:
+        body = _inflated(body, coding)
+    if len(body) > LONGEST:
+        raise TransportError(f"an answer longer than {LONGEST >> 20} MiB")
+    return body
+
+
+def _inflated(body: bytes, coding: str) -> bytes:
+    """Return a body inflated, at most one byte more than LONGEST: no small one grows without bound."""
     inflate = zlib.decompressobj(ANY_HEADER)
     try:
         inflated = inflate.decompress(body, LONGEST + 1)
     except zlib.error as error:
-        raise TransportError(f"it compresses ({coding[:40]!r}), though no compression was asked for: {error}") from None
-    if len(inflated) > LONGEST:
-        raise TransportError(f"an answer longer than {LONGEST >> 20} MiB")
-    if not inflate.eof:
+        raise TransportError(f"its {coding} cannot be inflated: {error}") from None
+    if len(inflated) <= LONGEST and not inflate.eof:
         raise TransportError(f"its {coding} ends in the midst")
     return inflated
 
