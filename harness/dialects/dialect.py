@@ -19,12 +19,6 @@ class Encoder(Protocol):
     def encode(self, request: Request) -> bytes: ...
 
 
-# Make the encoder of a run by the model's name, and what reads one answer: as `body.PromptEncoder` and
-# `decoder.StreamDecoder` are made.
-Encoders = Callable[..., Encoder]
-Decoders = Callable[..., "Decoder"]
-
-
 class Decoder(Protocol):
     """Reads one response, whose body is of the media type `media`.
 
@@ -42,6 +36,12 @@ class Decoder(Protocol):
     def feed(self, data: bytes, stamp_ns: int) -> int: ...
 
     def end(self, stamp_ns: int, *, ended: bool = True) -> DecodedResponse: ...
+
+
+# Make the encoder of a run by the model's name, and what reads one answer: as `body.PromptEncoder` and
+# `decoder.StreamDecoder` are made.
+Encoders = Callable[..., Encoder]
+Decoders = Callable[..., Decoder]
 
 
 class Wording(msgspec.Struct, frozen=True, kw_only=True):

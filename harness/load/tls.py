@@ -22,9 +22,13 @@ from harness.load.sockets import Connection, SocketTransport
 from harness.load.transport import Exchange, Target, TlsError
 
 _RECORD = 16_384  # bytes of plain text in one TLS record, at most
-# openssl/x509_vfy.h
-_EXPIRED, _SELF_SIGNED, _OTHER_HOST, _OTHER_IP = 10, 18, 62, 64
-_UNKNOWN_AUTHORITY = (2, 19, 20, 21)
+_OTHER_NAME = (62, 64)  # openssl/x509_vfy.h: of a host, of an IP address
+_UNKNOWN_AUTHORITY = "its certificate comes from an authority that is not trusted here", "give --ca-file PEM"
+_REFUSED = {  # by the codes of the same file: why a certificate is refused, and the way out
+    10: ("its certificate has expired", "renew it; --insecure measures all the same"),
+    18: ("its certificate is self-signed", "give it as --ca-file, or --insecure"),
+    **dict.fromkeys((2, 19, 20, 21), _UNKNOWN_AUTHORITY),
+}
 
 
 def context(target: Target) -> ssl.SSLContext:
@@ -59,17 +63,11 @@ def _system_trusts_anybody(made: ssl.SSLContext) -> bool:
 def explained(error: ssl.SSLError) -> tuple[str, str]:
     """Return why there is no TLS, and the way out."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        code = error.verify_code
-        if code == _EXPIRED:
-            return "its certificate has expired", "renew it; --insecure measures all the same"
-        if code in (_OTHER_HOST, _OTHER_IP):
+        if error.verify_code in _OTHER_NAME:
             mismatch = error.verify_message.removesuffix(".").partition("certificate is not ")[2]
             return f"its certificate is not {mismatch}", "give the host that the certificate names"
-        if code == _SELF_SIGNED:
-            return "its certificate is self-signed", "give it as --ca-file, or --insecure"
-        if code in _UNKNOWN_AUTHORITY:
-            return "its certificate comes from an authority that is not trusted here", "give --ca-file PEM"
-        return f"its certificate is refused ({error.verify_message})", "see openssl s_client; or --insecure"
+        other = f"its certificate is refused ({error.verify_message})", "see openssl s_client; or --insecure"
+        return _REFUSED.get(error.verify_code, other)
     if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
         return "it does not speak TLS", "is it http://?"
     return f"no TLS with it ({reason(error)})", "see openssl s_client"

@@ -45,15 +45,8 @@ class Gpus:
             Sample(time_s, "gpu", f"{name}/{metric}", float(value))
             for name, metrics in self._ways.items()
             for metric, ways in metrics.items()
-            if (value := self._first(ways)) is not None
+            if (value := _first(self._nvml, *ways)) is not None
         ]
-
-    def _first(self, ways: list[Callable[[], float]]) -> float | None:
-        """Return a figure by the first of its ways that reads it; None where none does."""
-        for way in ways:
-            with contextlib.suppress(self._nvml.NVMLError):
-                return way()
-        return None
 
     def close(self) -> None:
         """Release the library; once. Nothing can be read afterwards."""
@@ -159,34 +152,33 @@ def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
     }
 
 
+def _first(nvml: Any, *ways: Callable[[], Any]) -> Any:
+    """Return a figure by the first of its ways that reads it; None where none does."""
+    for way in ways:
+        with contextlib.suppress(nvml.NVMLError):
+            return way()
+    return None
+
+
 def _card(nvml: Any, index: str, handle: Any) -> Card:
-    def query(function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except nvml.NVMLError:
-            return None
+    def query(way: Callable[[], Any]) -> Any:
+        return _first(nvml, way)
 
-    def scaled(value: float | None, factor: float) -> float | None:
-        return None if value is None else value * factor
-
-    uuid = query(nvml.nvmlDeviceGetUUID, handle)
-    memory = query(nvml.nvmlDeviceGetMemoryInfo, handle)
-    mig = query(nvml.nvmlDeviceGetMigMode, handle)
     cuda = query(nvml.nvmlSystemGetCudaDriverVersion_v2)
     return Card(
         index=index,
-        name=query(nvml.nvmlDeviceGetName, handle),
-        id=None if uuid is None else hashlib.sha256(uuid.encode()).hexdigest()[:12],
-        memory_bytes=None if memory is None else memory.total,
+        name=query(lambda: nvml.nvmlDeviceGetName(handle)),
+        id=query(lambda: hashlib.sha256(nvml.nvmlDeviceGetUUID(handle).encode()).hexdigest()[:12]),
+        memory_bytes=query(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
         driver=query(nvml.nvmlSystemGetDriverVersion),
         cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        power_limit_w=scaled(query(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
-        sm_clock_max_hz=scaled(query(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
-        memory_clock_max_hz=scaled(query(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
-        mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        power_limit_w=query(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * 1e-3),
+        sm_clock_max_hz=query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6),
+        memory_clock_max_hz=query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6),
+        mig=query(lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE),
         # The most that card and slot agree on: the present generation falls while the card idles.
-        pcie_generation=query(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        pcie_width=query(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        pcie_generation=query(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+        pcie_width=query(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
         nvlinks=_nvlinks(nvml, handle),
     )
 
