@@ -18,7 +18,7 @@ def text(run: Measurement, to: str) -> str:
 
 
 def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path]:
-    """Write a run, or its folder, for another tool, and return the files: `to` names any format but "mlflow".
+    """Write a run, or its folder, for another tool, and return the files: `to` names the format.
 
     They are levels.csv and requests.csv, a JSON for each level, or one of all metrics. HarnessError where the format
     cannot have them.
@@ -40,7 +40,7 @@ def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path
 def send(run: Measurement | str | Path, to: str, address: str) -> str:
     """Send a run to where a tool keeps its own, and return what became of it in a line.
 
-    `to` is "otel", and the address a collector's URL, or "mlflow", and the address a tracking server's or a folder.
+    `to` is "otel", and the address a collector's URL, or an exporter of another package.
     """
     exporter = exporters.find(to)
     if exporter.send is None:

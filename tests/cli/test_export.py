@@ -35,10 +35,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_exporters_are_named_in_the_order_of_the_help() -> None:
-    assert exporters.names() == ["csv", "vllm", "llm-d", "otel", "mlflow"]
+    assert exporters.names() == ["csv", "vllm", "otel"]
 
 
-@pytest.mark.parametrize("to", ["csv", "vllm", "llm-d"])
+@pytest.mark.parametrize("to", ["csv", "vllm"])
 def test_what_stands_on_stdout_is_read_back_by_fit(to: str, folder: Path) -> None:
     done = CliRunner().invoke(cli, ["export", str(folder), "--to", to])
     assert done.exit_code == 0, done.output

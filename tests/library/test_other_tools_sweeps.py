@@ -141,7 +141,7 @@ def test_a_folder_of_knee_compares_with_another_tool_s_files(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "name", ["live-h100-bf16", "live-vllm-ramp-1", "live-h100-kv", "live-llama-4", "live-transformers"]
 )
-@pytest.mark.parametrize("to", ["csv", "vllm", "llm-d"])
+@pytest.mark.parametrize("to", ["csv", "vllm"])
 def test_an_export_fits_as_its_folder_does(name: str, to: str, tmp_path: Path) -> None:
     run = load(RESULTS / name)
     exporter = exporters.find(to)

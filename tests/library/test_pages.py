@@ -78,9 +78,7 @@ def test_the_exports_commands_run_as_shown(place: Path) -> None:
         "first",
         "tables",
         "as-vllm",
-        "as-llm-d",
         "metrics",
-        "mlflow",
     }
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import re
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 
@@ -18,19 +15,17 @@ from harness.analysis.rules.requests import in_flight_low
 from harness.base.errors import HarnessError
 from harness.data.judgement import Verdict
 from harness.data.levels import LevelSummary
-from harness.data.manifest import Clock, Manifest
+from harness.data.manifest import Clock
 from harness.data.record import ABANDONED
 from harness.data.summary import Summary
 from harness.data.views import Spread
 from harness.results import readers
 from harness.results.exporters import csv as rows
 from harness.results.exporters import csv as table
-from harness.results.exporters import llm_d, mlflow, otel, vllm
+from harness.results.exporters import otel, vllm
 from harness.results.readers.level import WHOLE_RUN, ForeignLevel, ForeignResult, Latency
-from tests.builders.llm_d import REPORT
 from tests.builders.summaries import MANIFEST, full, hollow, simulated
 
-VALIDATOR = jsonschema.Draft202012Validator(REPORT)
 Export = Callable[[Summary], bytes]
 
 
@@ -44,11 +39,6 @@ def lines(documents: list[dict[str, Any]]) -> bytes:
 
 def as_vllm(summary: Summary) -> bytes:
     return lines([vllm.of_level(level, MANIFEST, simulated=summary.simulated) for level in summary.levels])
-
-
-def as_llm_d(summary: Summary) -> bytes:
-    made = enumerate(summary.levels)
-    return lines([llm_d.of_level(each, MANIFEST, index=i, simulated=summary.simulated) for i, each in made])
 
 
 def open_loop() -> Summary:
@@ -106,7 +96,7 @@ def read(data: bytes) -> ForeignResult:
 
 
 @pytest.mark.parametrize("summary", [full(), simulated(), open_loop()], ids=["closed", "simulated", "open"])
-@pytest.mark.parametrize("export", [as_csv, as_vllm, as_llm_d])
+@pytest.mark.parametrize("export", [as_csv, as_vllm])
 def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary: Summary) -> None:
     found = read(export(summary))
     assert len(found.levels) == len(summary.levels) > 3
@@ -124,12 +114,11 @@ def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary:
         alike(back, wanted(level, **own))
 
 
-def test_the_tool_the_model_and_the_gpus_read_back() -> None:
-    sources = [read(export(full())) for export in (as_csv, as_vllm, as_llm_d)]
-    assert [found.source for found in sources] == ["knee", "knee", "knee"]
+def test_the_tool_and_the_model_read_back() -> None:
+    sources = [read(export(full())) for export in (as_csv, as_vllm)]
+    assert [found.source for found in sources] == ["knee", "knee"]
     assert not any(WHOLE_RUN in found.lacks for found in sources)
-    assert [found.model for found in sources] == [None, MANIFEST.model, MANIFEST.model]
-    assert (sources[2].engine, sources[2].gpu, sources[2].gpus) == ("vllm", "h100-sxm", 1)
+    assert [found.model for found in sources] == [None, MANIFEST.model]
 
 
 def test_requests_that_failed_were_cut_or_given_up_are_not_completed() -> None:
@@ -150,26 +139,9 @@ def test_vllm_s_file_is_in_milliseconds_and_in_its_own_words() -> None:
     assert (rated["max_concurrency"], rated["burstiness"]) == (None, 1.0)
 
 
-def test_llm_d_s_report_keeps_its_schema() -> None:
-    for summary in (full(), simulated(), open_loop(), hollow()):
-        for about in (MANIFEST, Manifest()):
-            for index, level in enumerate(summary.levels):
-                found = llm_d.of_level(level, about, index=index, simulated=summary.simulated)
-                assert [error.message for error in VALIDATOR.iter_errors(json.loads(json.dumps(found)))] == []
-
-
-def test_a_statistic_without_a_mean_would_break_the_schema() -> None:
-    found = llm_d.of_level(full().levels[0], MANIFEST, index=0, simulated=False)
-    del found["results"]["request_performance"]["aggregate"]["latency"]["request_latency"]["mean"]
-    assert [error.message for error in VALIDATOR.iter_errors(found)] == ["'mean' is a required property"]
-
-
 def test_a_simulated_level_says_so_in_every_format() -> None:
     summary = simulated()
     assert vllm.of_level(summary.levels[0], MANIFEST, simulated=True)["simulated"] is True
-    run = llm_d.of_level(summary.levels[0], MANIFEST, index=0, simulated=True)["run"]
-    assert "SIMULATED" in run["description"]
-    assert "simulated" in run["keywords"]
     assert {row["simulated"] for row in rows.rows(summary)} == {True}
 
 
@@ -221,41 +193,7 @@ def test_opentelemetry_s_resource_says_what_was_measured() -> None:
     assert about["knee.model"] == {"stringValue": MANIFEST.model}
 
 
-def test_a_metric_of_mlflow_has_the_level_as_its_step_and_the_window_s_end_as_its_time() -> None:
-    about = msgspec.structs.replace(MANIFEST, clock=Clock(monotonic_ns_origin=0, unix_origin=1_700_000_000.0))
-    logged = mlflow.of_run(full(), about)
-    found = [each for each in logged.metrics if each.name == "output_tokens_per_s"]
-    assert [(each.step, each.value) for each in found] == [
-        (level.concurrency, level.output_tokens_per_s.mean) for level in full().levels
-    ]
-    assert [each.at_ms for each in found] == [
-        round((1_700_000_000.0 + level.window[1]) * 1e3) for level in full().levels
-    ]
-    assert (logged.began_ms, logged.ended_ms) == (
-        round((1_700_000_000.0 + full().levels[0].window[0]) * 1e3), max(each.at_ms for each in found),
-    )  # fmt: skip
-
-
-def test_in_an_open_loop_the_step_is_the_level_s_number_and_the_rate_a_metric() -> None:
-    levels = [
-        msgspec.structs.replace(level, concurrency=None, rate=2.5 * (i + 1)) for i, level in enumerate(full().levels)
-    ]
-    found = mlflow.of_run(msgspec.structs.replace(full(), levels=levels), MANIFEST).metrics
-    assert [(each.step, each.value) for each in found if each.name == "rate"] == [
-        (i, 2.5 * (i + 1)) for i in range(len(levels))
-    ]
-    assert not [each for each in found if each.name == "concurrency"]
-
-
-def test_what_was_not_measured_is_no_metric_of_mlflow() -> None:
-    logged = mlflow.of_run(hollow(), MANIFEST)
-    level = hollow().levels[0]
-    absent = {name for name, value in rows.row(level).items() if value is None}
-    assert absent
-    assert not [each for each in logged.metrics if each.name in absent and each.step == level.concurrency]
-
-
-@pytest.mark.parametrize("export", [as_csv, as_vllm, as_llm_d])
+@pytest.mark.parametrize("export", [as_csv, as_vllm])
 @pytest.mark.parametrize(
     ("code", "valid", "held"), [("stalled", False, True), ("in_flight_low", True, False), (None, True, True)]
 )
@@ -266,25 +204,15 @@ def test_the_verdicts_of_a_level_read_back(export: Export, code: str | None, val
     assert (found.valid, found.in_flight_ok) == (valid, held)
 
 
-@pytest.mark.parametrize("export", [as_vllm, as_llm_d])
-def test_lines_of_a_simulation_and_of_a_measurement_are_no_one_run(export: Export) -> None:
+def test_lines_of_a_simulation_and_of_a_measurement_are_no_one_run() -> None:
     with pytest.raises(HarnessError, match="levels of a simulated server and of a real one"):
-        read(export(simulated()) + export(full()))
+        read(as_vllm(simulated()) + as_vllm(full()))
 
 
 def test_a_level_in_whose_window_few_requests_began_was_in_flight_all_the_same() -> None:
     level = msgspec.structs.replace(full().levels[-2], requests=20)
     (found,) = read(as_vllm(msgspec.structs.replace(full(), levels=[level]))).levels
     assert (found.concurrency, found.in_flight, found.in_flight_ok) == (48.0, level.in_flight, True)
-
-
-@pytest.mark.parametrize(("cell", "said"), [("FALSE", False), ("WAHR", True), ("", False), ("True", True)])
-def test_a_spreadsheet_s_word_for_a_simulation_is_understood(cell: str, said: bool) -> None:
-    lines = list(csv.reader(io.StringIO(table.levels(full()))))
-    lines[1][lines[0].index("simulated")] = cell
-    out = io.StringIO()
-    csv.writer(out).writerows(lines)
-    assert read(out.getvalue().encode()).simulated is said
 
 
 def test_a_quote_that_is_never_closed_swallows_no_levels() -> None:
@@ -294,39 +222,10 @@ def test_a_quote_that_is_never_closed_swallows_no_levels() -> None:
         read(torn)
 
 
-def respelled(separator: str, spell: Callable[[str], str]) -> bytes:
-    """The table as a spreadsheet saves it, each number in its own way."""
+def test_a_spreadsheet_s_decimal_commas_are_refused() -> None:
     first, *others = csv.reader(io.StringIO(table.levels(full())))
     out = io.StringIO()
-    numbers = [[spell(cell) if cell[:1].isdigit() else cell for cell in row] for row in others]
-    csv.writer(out, delimiter=separator).writerows([first, *numbers])
-    return out.getvalue().encode()
-
-
-def test_a_lower_end_below_0_with_a_decimal_comma_is_a_number_too() -> None:
-    rows = list(csv.reader(io.StringIO(respelled(";", lambda cell: cell.replace(".", ",")).decode()), delimiter=";"))
-    rows[1][rows[0].index("requests_per_s_low")] = "-0,05"
-    out = io.StringIO()
-    csv.writer(out, delimiter=";").writerows(rows)
-    assert read(out.getvalue().encode()) == read(as_csv(full()))
-
-
-@pytest.mark.parametrize("separator", [";", "\t"])
-def test_decimal_commas_are_decimal_points_where_they_separate_no_columns(separator: str) -> None:
-    assert read(respelled(separator, lambda cell: cell.replace(".", ","))) == read(as_csv(full()))
-
-
-@pytest.mark.parametrize(
-    ("separator", "spell", "fact"),
-    [
-        (",", lambda cell: cell.replace(".", ","), "line 2: output_tokens_per_s '140,2"),
-        (";", lambda cell: f"{cell},000", "line 2: output_tokens_per_s '140.2"),
-        (";", lambda cell: f"{cell}. Mai", "line 2: concurrency '1. Mai' is not a number"),
-    ],
-)
-def test_a_number_that_may_be_another_than_it_seems_is_refused(
-    separator: str, spell: Callable[[str], str], fact: str
-) -> None:
-    with pytest.raises(HarnessError, match=re.escape(fact)) as refused:
-        read(respelled(separator, spell))
+    csv.writer(out, delimiter=";").writerows([first, *([cell.replace(".", ",") for cell in row] for row in others)])
+    with pytest.raises(HarnessError, match=r"line 2: '140,2.*' is not a number") as refused:
+        read(out.getvalue().encode())
     assert refused.value.way_out == "write numbers like 1234.5"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -307,26 +306,9 @@ LEVELS = [level | {"output_throughput": 1234.5 * level["max_concurrency"]} for l
 LINES = "\n".join(map(json.dumps, LEVELS))
 
 
-def as_table(separator: str, spell: Callable[[Any], str]) -> str:
-    rows = [[spell(each) for each in level.values()] for level in LEVELS]
-    return "\n".join(separator.join(cells) for cells in [LEVELS[0], *rows]) + "\n"
-
-
-def german(cell: Any) -> str:
-    """A number as a spreadsheet writes it where commas are decimal points."""
-    if not isinstance(cell, int | float) or isinstance(cell, bool):
-        return str(cell or "")
-    return f"{cell:,}".translate(str.maketrans(",.", ".,"))
-
-
 SPELLINGS: dict[str, bytes] = {
     "a mark of the encoding, line ends of Windows": ("\ufeff" + LINES.replace("\n", "\r\n")).encode(),
-    "the encoding of Windows' shell": LINES.encode("utf-16"),
     "appended twice": f"{LINES}\n{LINES}".encode(),
-    "line ends of an old Mac": as_table(",", lambda cell: str(cell or "")).replace("\n", "\r").encode(),
-    "a table that names its separator": ("sep=;\n" + as_table(";", lambda cell: str(cell or ""))).encode(),
-    "decimal commas, points for thousands": as_table(";", german).encode(),
-    "decimal commas, blanks for thousands": as_table("\t", lambda cell: german(cell).replace(".", "\u202f")).encode(),
 }
 
 

@@ -27,7 +27,7 @@ from harness.spec.work import Unit
 if TYPE_CHECKING:
     import pandas
 
-_FIRST = ("csv", "vllm", "llm_d", "otel", "mlflow")  # in this order; others come after them
+_FIRST = ("csv", "vllm", "otel")  # in this order; others come after them
 
 
 class Run(Protocol):

@@ -12,10 +12,8 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import importlib
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, R
 
 LARGEST = 64 << 20  # bytes of a file: those with single requests are larger, and need not be
 FAILED = 0.01  # share of failed requests above which a level is no point, as in `analysis.rules.requests`
-CSV = "csv"  # the format of tables, plain ones and those of `knee export`
+CSV = "csv"  # the format of plain tables, and of those of `knee export`
 # Asked in this order, others after them.
 _FIRST = ("sglang", "vllm", "guidellm", "aiperf", "inference_perf", "llm_d", "inferencex")
 _MOST_LEVELS = 10_000
@@ -43,12 +41,6 @@ _WHAT = "a file of measured levels"
 _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 _YAML = re.compile(r"(---\s|#|[A-Za-z_]\w*:(\s|$))")  # how a report begins
 _DOCUMENT = re.compile(r"^---\s*$", re.MULTILINE)
-_GROUP = "[.'\u00a0\u202f ]"  # what separates thousands where commas are decimal points
-_WHOLE = rf"-?(\d+|\d{{1,3}}({_GROUP}\d{{3}})+)"
-_DECIMAL, _INTEGER = re.compile(rf"{_WHOLE},\d+(E[+-]?\d+)?", re.I), re.compile(_WHOLE)
-_EITHER = re.compile(r"-?[1-9]\d{0,2},\d{3}")  # commas may separate thousands as well
-_SEPARATOR = re.compile(r"\A\s*sep=(.)[ \t]*\n", re.I)  # what spreadsheets begin a table with
-_MARKS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16, which Windows' shell redirects to
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -64,15 +56,9 @@ def read(path: str | Path, named: str = "") -> ForeignResult:
 
     `named` is one of `built_in`, CSV or a plug-in; without it the content says which it is.
     """
-    readers = _readers(named)
     with decoding.reading(str(path), _WHAT, _way_out()):
         data = decoding.content(Path(path), LARGEST)
-    return _of_bytes(data, str(path), readers, named)
-
-
-def of_bytes(data: bytes, place: str, named: str = "") -> ForeignResult:
-    """Return the levels of a file's content."""
-    return _of_bytes(data, place, _readers(named), named)
+    return of_bytes(data, str(path), named)
 
 
 def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
@@ -126,15 +112,17 @@ def _is_same(one: ForeignLevel, other: ForeignLevel) -> bool:
     return abs(a - b) <= _SAME * b and one.in_flight == other.in_flight
 
 
-def _of_bytes(data: bytes, place: str, readers: Sequence[Reader], named: str) -> ForeignResult:
+def of_bytes(data: bytes, place: str, named: str = "") -> ForeignResult:
+    """Return the levels of a file's content."""
+    readers = _readers(named)
     with decoding.reading(place, _WHAT, _way_out()):
-        text = _text_of(data)
+        text = data.decode().removeprefix("\ufeff")
         if text.lstrip()[:1] in ("{", "["):
             found = _of_documents(_of_json(text, _MOST_LEVELS), place, readers)
         elif _is_yaml(text):
             found = _of_documents(_of_yaml(text, _MOST_LEVELS), place, readers)
         else:
-            found = _of_csv(text, place, readers, tables=named in ("", CSV))
+            found = _of_csv(text, place, readers, plain=named in ("", CSV))
         if found is None:
             fact = f"no file of the format {named}" if named else "a file of no known tool"
             raise HarnessError(fact, place=place, way_out="leave --format out" if named else _way_out())
@@ -150,17 +138,18 @@ def _readers(named: str) -> Sequence[Reader]:
     known = built_in()
     if not named:
         return [each for readers in known.values() for each in readers]
-    if named in known or named == CSV:
-        return known.get(named, ())
+    if named in known:
+        return known[named]
     reader = plugins.find(plugins.READERS, named, Reader)
     if reader is None:
-        names = [*known, CSV, *plugins.names(plugins.READERS)]
+        names = [*known, *plugins.names(plugins.READERS)]
         raise HarnessError(f"no format '{named[:40]}'", place="--format", way_out=nearest(named, names))
     return (reader,)
 
 
 def _way_out() -> str:
-    names = ", ".join(each.name for readers in built_in().values() for each in readers if not each.rows)
+    known = (each for name, readers in built_in().items() for each in readers if name != CSV and not each.rows)
+    names = ", ".join(each.name for each in known)
     return f"give a result folder, a CSV, or a file of {names}"
 
 
@@ -206,22 +195,15 @@ def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
     return msgspec.structs.replace(results[0], levels=levels, lacks=lacks, **facts)
 
 
-def _of_csv(text: str, place: str, readers: Sequence[Reader], *, tables: bool) -> ForeignResult | None:
-    """Return the levels of a CSV; None where no reader recognises it, and `tables` is not set."""
-    separator = table.separator_of(text.partition("\n")[0])  # with semicolons it is what spreadsheets make of a table
-    try:
-        head = _rows(text, separator, _MOST_LEVELS, strict=False)  # a plain table may have comments: no CSV
-        found = next((each for each in readers if each.rows and each.matches(head)), None)
-        if found is not None:
-            return found.read(_rows(text, separator, _MOST_LEVELS))
-        if tables and table.is_exported(head):
-            return table.exported(_rows(text, separator, _MOST_LEVELS), place)
-        of_rows = _of_documents(_by_name(head), place, readers) if head else None
-        if of_rows is not None:
-            return of_rows
-    except csv.Error as error:
-        raise HarnessError(f"not a CSV: {error}", place=place, way_out=_way_out()) from None
-    return table.points(text, place) if tables else None
+def _of_csv(text: str, place: str, readers: Sequence[Reader], *, plain: bool) -> ForeignResult | None:
+    """Return the levels of a CSV; None where no reader recognises it, and `plain` is not set."""
+    rows = table.rows(text, place)
+    cells = [row.cells for row in rows]
+    found = next((each for each in readers if each.rows and each.matches(cells)), None)
+    if found is not None:
+        return found.read(cells)
+    named = _of_documents(table.by_name(rows), place, readers) if rows else None
+    return table.points(text, place) if named is None and plain else named
 
 
 # ---- which levels are points of a curve, by the rules of Knee's own --------------------------------------------------
@@ -305,52 +287,3 @@ def _of_yaml(text: str, most: int) -> list[Any]:
     found = [msgspec.to_builtins(msgspec.yaml.decode(each)) for each in documents]
     decoding.check(found, numbers=False)
     return [piece for each in found for piece in (each if isinstance(each, list) else [each])]
-
-
-def _text_of(data: bytes) -> str:
-    r"""Return a file's text, its line ends LF, without what marks its encoding and its separator; ValueError: no text.
-
-    >>> _text_of("\ufeffa;b\r\n".encode("utf-16-le")), _text_of(b"sep=;\r\na;b\r1;2")
-    ('a;b\n', 'a;b\n1;2')
-    """
-    text = data.decode("utf-16" if data[:2] in _MARKS else "utf-8").removeprefix("\ufeff")
-    return _SEPARATOR.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def _with_points(table: Sequence[Sequence[str]], separator: str) -> list[list[str]]:
-    """Return a table's cells with decimal points where its commas are that: so spreadsheets write it in many languages.
-
-    They are where the columns are not separated by commas, and one cannot be for thousands. Then other marks are.
-
-    >>> _with_points([["97,5", "1.800", "1 234,5"]], ";"), _with_points([["1,800", "1.5"]], ";")
-    ([['97.5', '1800', '1234.5']], [['1,800', '1.5']])
-    """
-    cells = [[cell.strip() for cell in row] for row in table]
-    if separator == "," or not any(
-        _DECIMAL.fullmatch(cell) and not _EITHER.fullmatch(cell) for row in cells for cell in row
-    ):
-        return [list(row) for row in table]
-    return [[_with_point(cell) for cell in row] for row in cells]
-
-
-def _with_point(cell: str) -> str:
-    if _DECIMAL.fullmatch(cell) or _INTEGER.fullmatch(cell):
-        return re.sub(_GROUP, "", cell).replace(",", ".")
-    return cell
-
-
-def _rows(text: str, separator: str, most: int, *, strict: bool = True) -> list[list[str]]:
-    """Return the first lines of a CSV; `strict`: csv.Error for a quote that is never closed and would hide the rest."""
-    lines = csv.reader(io.StringIO(text), delimiter=separator, strict=strict)
-    return _with_points([row for row, _ in zip(lines, range(most), strict=False)], separator)
-
-
-def _by_name(table: Sequence[Sequence[str]]) -> list[Any]:
-    """Return each row of a table by the names in its first row, without what is empty.
-
-    >>> _by_name([["a", "b"], ["1", ""], ["2", "x"]])
-    [{'a': '1'}, {'a': '2', 'b': 'x'}]
-    """
-    return [
-        {name: cell for name, cell in zip(table[0], row, strict=False) if cell.strip()} for row in table[1:] if any(row)
-    ]

@@ -1,7 +1,6 @@
 """llm-d's benchmark report, versions 0.1 and 0.2: one level, with the stack that served.
 
 Fields: llm-d-benchmark, llmdbenchmark/analysis/benchmark_report. Its files are YAML, or JSON. Times carry their unit.
-In a report that `knee export` wrote, the run's keywords have the level's verdicts and what a fit needs.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from harness.results.readers.level import (
-    KNEE,
     NO_ERROR,
     WHOLE_RUN,
     Latencies,
@@ -17,15 +15,12 @@ from harness.results.readers.level import (
     at,
     count,
     number,
-    own_point,
     positive,
     text,
-    validity,
     whole,
-)  # fmt: skip
+)
 
 _OLD, _NEW = ("metrics",), ("results", "request_performance", "aggregate")
-_SIMULATED = "simulated"  # a keyword of Knee's own export
 
 
 def _matches(found: Any) -> bool:
@@ -39,47 +34,27 @@ def _levels(found: Any) -> list[Any]:
     return [{"done": at(found, *_NEW) or at(found, *_OLD), "report": found}]
 
 
-def _words(found: Any) -> Any:
-    """Return the keywords of a report that Knee wrote; None of any other."""
-    own = text(found, "scenario", "load", "standardized", "tool") == KNEE
-    return at(found, "run", "keywords") or [] if own else None
-
-
-def _pairs(words: Any) -> dict[str, Any]:
-    """Return the fields among the keywords, as text but for the flags."""
-    pairs = [each.partition("=") for each in words or () if isinstance(each, str) and "=" in each]
-    return {name: value == "true" if value in ("true", "false") else value for name, _, value in pairs}
-
-
 def _more(found: Any) -> dict[str, Any]:
     done, report = found["done"], found["report"]
     concurrency, rate = _load(at(report, "scenario", "load"))
-    valid, in_flight_ok = validity(_words(report))
     return {
         "concurrency": concurrency,
         "rate": rate,
         "output_tokens_per_s": _rate(done, "output_tokens_per_sec", "output_token_rate"),
         "requests_per_s": _rate(done, "requests_per_sec", "request_rate"),
         "requests": _answered(at(done, "requests")),
-        "valid": valid,
-        "in_flight_ok": in_flight_ok,
-        **own_point(_pairs(_words(report))),
     }
 
 
 def _facts(found: Any) -> dict[str, Any]:
     cards, engine, model = _stack(at(found, "scenario"))
     names, counts = {text(card, "model") for card in cards}, [count(card, "count") for card in cards]
-    known = {
+    return {
         "model": model,
         "engine": engine,
         "gpu": names.pop() if len(names) == 1 else None,
         "gpus": sum(n or 0 for n in counts) if counts and None not in counts else None,
     }
-    words = _words(found)
-    if words is None:
-        return known
-    return known | {"source": KNEE, "simulated": isinstance(words, list) and _SIMULATED in words, "lacks": ()}
 
 
 def _load(load: Any) -> tuple[float | None, float | None]:

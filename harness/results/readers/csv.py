@@ -1,0 +1,56 @@
+"""The table of levels that `knee export --to csv` writes: a level a row; columns as in `exporters.csv`.
+
+Its verdicts say which levels are no points of a curve, and which errors were assumed: its curve is the folder's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.results.exporters.csv import ERROR
+from harness.results.readers.level import KNEE, NO_SERVER, Latencies, Reader, number, own_point, positive, validity
+
+_NO = (None, "False", "FALSE", "0")
+
+
+def _matches(row: Any) -> bool:
+    return isinstance(row, dict) and {"repeat", "window_s", "simulated"} <= row.keys()
+
+
+def _more(row: Any) -> dict[str, Any]:
+    began, *others = (number(row, name) or 0.0 for name in ("requests", "errors", "cancelled", "abandoned"))
+    valid, in_flight_ok = validity(row.get("verdicts", "").split())
+    assumed = positive(row, "assumed_error")
+    return own_point(row) | {
+        "concurrency": positive(row, "concurrency"),
+        "rate": positive(row, "rate"),
+        "valid": valid,
+        "in_flight_ok": in_flight_ok,
+        "requests": round(began - sum(others)) or None,
+        "se": assumed or positive(row, ERROR),
+        "se_assumed": assumed is not None,
+    }
+
+
+READERS = (
+    Reader(
+        name=KNEE,
+        matches=_matches,
+        figures={
+            "output_tokens_per_s": "output_tokens_per_s",
+            "requests_per_s": "requests_per_s",
+            "failed": "errors",
+            "input_tokens_mean": "input_tokens_mean",
+            "output_tokens_mean": "output_tokens_mean",
+            "ttft_s": "ttft",
+            "itl_s": "icl",
+            "tpot_s": "tpot",
+            "itl_mean_s": "itl_mean_s",
+            "e2e_s": "e2e",
+        },
+        latencies=Latencies(at="{name}_{statistic}_s"),
+        more=_more,
+        facts=lambda row: {"simulated": row.get("simulated") not in _NO},
+        lacks=(NO_SERVER,),
+    ),
+)
