@@ -170,8 +170,11 @@ _PARTS = {
     "amount": "`--levels` or `--rate`, by the kind of load",
     "input sd": "the spread in `--input-tokens`",
     "output sd": "the spread in `--output-tokens`",
-    "low": "the range in `--input-tokens`",
-    "high": "the range in `--input-tokens`",
+    "kind": "the kind of load",
+    "input low": "the range in `--input-tokens`",
+    "input high": "the range in `--input-tokens`",
+    "output low": "the range in `--output-tokens`",
+    "output high": "the range in `--output-tokens`",
     "around": "the range in `--input-tokens` and `--output-tokens`, around the length",
     "below": "the range in `--input-tokens` and `--output-tokens`, up to the length",
     "prefix": "`--prefix-tokens`",
@@ -179,17 +182,7 @@ _PARTS = {
     "served": "`--model`",
     "key": "`--api-key-env`",
 }
-_READ = {
-    "backend": "`--url`, `--model`, `--api`",
-    "constraint": "`--max-seconds`, `--max-requests`",
-    "fact": "`--server-meta`",
-    "fields": "`--extra-body`",
-    "guided": "`--levels`, `--rate`, or the search",
-    "headers": "`--header`",
-    "scenario": "`--input-tokens`, `--output-tokens`",
-    "settings": "the option of the same name",
-    "synthetic": "`--input-tokens`, `--output-tokens`, or `--dataset`",
-}
+_READ = {"fields": "`--extra-body`", "pairs": "its settings, each as below"}
 
 
 def comparability() -> str:
@@ -251,12 +244,15 @@ def _tool(tool: familiar.Tool) -> list[str]:
 
 def _here(row: familiar.Row) -> str:
     """Return what an option of another tool is here."""
-    if row.instead:
+    if row.instead and not row.values:
         return f"refused: {row.instead}"
     if row.about:
         return f"`{row.is_}`: {row.about}"
     if row.values:
         given = {ours: [name for name, same in row.values.items() if same == ours] for ours in row.values.values()}
+        if any("(" in pattern for pattern in row.values):
+            words = dict.fromkeys(" ".join(given).split())
+            return ", ".join(f"`{each}`" for each in words if each.startswith("--"))
         return "; ".join(", ".join(names) + (f": `{ours}`" if ours else "") for ours, names in given.items())
     if row.body:
         return "`--extra-body`"

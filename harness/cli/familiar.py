@@ -7,9 +7,11 @@ out is said with its reason, and everything that cannot be taken is named at onc
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from harness.cli import theirs
 from harness.cli.theirs import Parts
 
 VERBS = {"bench": "run", "benchmark": "run", "profile": "run", "sweep": "run", "test": "run", "serve": "sim"}
+_SCRIPT = "Knee makes the requests: see --input-tokens and --dataset"
 
 
 class Row(NamedTuple):
@@ -38,6 +41,12 @@ class Row(NamedTuple):
     def fits(self, text: str) -> bool:
         """Return whether a value is this tool's, where the option is Knee's too."""
         return not self.when or re.fullmatch(self.when, text) is not None
+
+    def words(self, text: str) -> list[str] | None:
+        """Return what a value is in Knee's words, by the first pattern of `values` that it is; None: no equal here."""
+        matches = ((re.fullmatch(pattern, text), ours) for pattern, ours in self.values.items())
+        found = next(((match, ours) for match, ours in matches if match), None)
+        return [found[0].expand(word) for word in shlex.split(found[1])] if found else None
 
 
 class Tool(NamedTuple):
@@ -80,7 +89,6 @@ class _Word(NamedTuple):
     name: str
     values: list[str]
     row: Row | None = None  # None: Knee's own, or nobody's
-    error: str = ""
 
 
 @cache
@@ -92,14 +100,11 @@ def tools() -> tuple[Tool, ...]:
 
 def _tool(table: dict[str, Any]) -> Tool:
     options = {
-        name: Row(row) if isinstance(row, str) else Row(**{_FIELDS.get(key, key): value for key, value in row.items()})
+        name: Row(row) if isinstance(row, str) else Row(**{"is_" if key == "is" else key: row[key] for key in row})
         for name, row in table.pop("options").items()
     }
     lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
     return Tool(options=options, **{**table, **lists})
-
-
-_FIELDS = {"is": "is_"}
 
 
 def take(arguments: Sequence[str], ours: Ours) -> Taken:
@@ -110,20 +115,22 @@ def take(arguments: Sequence[str], ours: Ours) -> Taken:
     """
     rest, speakers = _without_words(arguments) if ours.measures else (list(arguments), ())
     tool = _speaker(rest, ours, speakers)
-    if tool is None:
-        return Taken(rest, wrong=_misspelt(rest, ours))
-    words = list(_words(rest, tool, ours))
-    parts = Parts(tool=tool.name, url=tool.url, load=tool.load)
-    wrong = [error for word in words if (error := word.error or _put(word, parts, tool, ours))]
+    if tool is None:  # Knee's, or nobody's: of a value too many or few click says more
+        wrong = [_unknown(word.name, ours) for word in _words(rest, {}, ours) if _is_nobodys(word, ours)]
+        return Taken(rest, wrong=list(dict.fromkeys(wrong)))
+    others = {name: row for each in tools() for name, row in each.options.items() if name not in ours.options}
+    rows = {**others, **tool.options}
+    words, parts = list(_words(rest, rows, ours)), Parts(tool=tool.name, url=tool.url, load=tool.load)
+    wrong = [error for word in words if (error := _put(word, parts, tool, ours, rows))]
     if wrong:
         return Taken(rest, wrong=wrong)
-    foreign = [word for word in words if word.row is not None]
+    foreign = [word.row for word in words if word.row is not None]
     certain = bool(speakers) or len(foreign) > 1
     if ours.measures:
         theirs.complete(parts, certain=certain)
     taken = parts.arguments()
-    said = certain and any(not word.row.is_ or word.row.takes == "many" for word in foreign if word.row)
-    notes = [f"read as {tool.name}'s: knee run {theirs.shown(taken)}"] if said and ours.measures else []
+    said = ours.measures and certain and any(not row.is_ or row.takes == "many" for row in foreign)
+    notes = [f"read as {tool.name}'s: knee run {theirs.shown(taken)}"] if said else []
     return Taken(taken, notes + parts.notes())
 
 
@@ -141,27 +148,20 @@ def _speaker(arguments: Sequence[str], ours: Ours, speakers: Sequence[str]) -> T
     """Return the tool that knows most of the line; None where all of it is Knee's, or nobody's."""
 
     def known(tool: Tool) -> int:
-        named = [word for word in _words(arguments, tool, ours, alone=True) if word.name]
-        own = sum(1 + _says(word) for word in named if _is_foreign(word, ours))
-        shared = sum(1 for word in named if word.row is not None and word.name in ours.options)
+        own = shared = 0
+        for name, values, row in _words(arguments, tool.options, ours):
+            if row is not None:
+                shared += name in ours.options
+                if name not in ours.options or row.when:  # a value of the few that it has says more
+                    own += 2 if values and (not row.values or row.words(values[0]) is not None) else 1
         return (own and own + shared) + 100 * (tool.name in speakers)
 
     best = max(tools(), key=known)  # the first of those that know as much
     return best if known(best) else None
 
 
-def _says(word: _Word) -> bool:
-    """Return whether a value is one of those that the tool's option has, where they are few."""
-    return not word.error and not (word.row and word.row.values and word.values[0] not in word.row.values)
-
-
-def _is_foreign(word: _Word, ours: Ours) -> bool:
-    """Return whether an option says that the line is a tool's: Knee has no such name, or not with such a value."""
-    return word.row is not None and (word.name not in ours.options or bool(word.row.when))
-
-
-def _words(arguments: Sequence[str], tool: Tool, ours: Ours, *, alone: bool = False) -> Iterable[_Word]:
-    """Yield the options of a line with what each is for a tool; not `alone`: else for another one that has it."""
+def _words(arguments: Sequence[str], rows: Mapping[str, Row], ours: Ours) -> Iterator[_Word]:
+    """Yield the options of a line with their values, and with what each is by the rows."""
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
@@ -172,108 +172,121 @@ def _words(arguments: Sequence[str], tool: Tool, ours: Ours, *, alone: bool = Fa
             yield _Word("", [argument])
             continue
         name, equals, value = argument.partition("=") if argument.startswith("--") else (argument, "", "")
-        row = _row(name, tool, ours, alone=alone)
-        if row is None and name not in ours.options and not name.startswith("--"):
-            row, name, value, equals = _short(argument, tool, ours, alone=alone)
+        if name not in rows and name not in ours.options and argument[:2] in rows:  # like -c8
+            name, equals, value = argument[:2], "=", argument[2:]
         given = [value] if equals else []
+        row = rows.get(name)
         following = given or [each for each in waiting[:1] if not _is_option(each)]
         if row is not None and name in ours.options and not row.fits(following[0] if following else ""):
             row = None
         takes = row.takes if row is not None else 0 if name in ours.flags else 1
-        if row is None and name not in ours.options:
-            if not equals and waiting and not _is_option(waiting[0]) and not _ends_many(waiting[0]):
-                waiting.pop(0)
-            yield _Word(name, given, None, "" if alone else _unknown(name, ours))
-        elif takes == 0:
-            yield _Word(name, given, row)
-        elif takes == "many":
-            while waiting and not _is_option(waiting[0]) and not (given and _ends_many(waiting[0])):
-                given.append(waiting.pop(0))
-            yield _Word(name, given, row, "" if given else _needs_value(name))
-        elif given or waiting:
-            yield _Word(name, given or [waiting.pop(0)], row)
-        else:
-            yield _Word(name, [], row, _needs_value(name))
-
-
-def _row(name: str, tool: Tool, ours: Ours, *, alone: bool) -> Row | None:
-    """Return what an option is: for the tool, else for another that has it, where Knee has no such name."""
-    if name in tool.options or name in ours.options or alone:
-        return tool.options.get(name)
-    return next((other.options[name] for other in tools() if name in other.options), None)
-
-
-def _short(argument: str, tool: Tool, ours: Ours, *, alone: bool) -> tuple[Row | None, str, str, str]:
-    """Return (row, name, value, "=") of an option with its value behind it, like -c8."""
-    row = _row(argument[:2], tool, ours, alone=alone)
-    return (row, argument[:2], argument[2:], "=") if row and len(argument) > 2 else (None, argument, "", "")
+        most = takes if isinstance(takes, int) else len(waiting) + 1
+        while len(given) < most and waiting and not _is_option(waiting[0]):
+            if _ends_values(waiting[0]) and (given or (row is None and name not in ours.options)):
+                break
+            given.append(waiting.pop(0))
+        yield _Word(name, given, row)
 
 
 def _is_option(text: str) -> bool:
     return text.startswith("-") and re.fullmatch(r"-[0-9.]+|-", text) is None
 
 
-def _ends_many(text: str) -> bool:
+def _ends_values(text: str) -> bool:
     """Return whether an argument behind several values is none of them: an address or a scenario."""
-    return "://" in text or text.startswith(("sim:", "unix:")) or text.endswith(".toml")
+    return theirs.is_address(text) or text.endswith(".toml")
 
 
-def _put(word: _Word, parts: Parts, tool: Tool, ours: Ours) -> str:
+def _is_nobodys(word: _Word, ours: Ours) -> bool:
+    return bool(word.name) and word.row is None and word.name not in ours.options
+
+
+def _put(word: _Word, parts: Parts, tool: Tool, ours: Ours, rows: Mapping[str, Row]) -> str:
     """Add what an option says to the line; the error where that cannot be."""
-    row = word.row
-    if row is None:
-        text = word.values[0] if word.values else ""
-        if not word.name and text.endswith(tool.scripts or (" ",)):
-            parts.left[text] = "Knee makes the requests: see --input-tokens and --dataset"
-        elif word.name:
-            parts.own.append((word.name, word.values))
+    name, values, row = word
+    if not name:
+        if values and values[0].endswith(tool.scripts or (" ",)):
+            parts.left[values[0]] = _SCRIPT
         else:
-            parts.alone += word.values
+            parts.alone += values
         return ""
-    if row.instead:
-        return f"{word.name}: no such option; {row.instead}"
-    if not ours.measures and row.is_.partition(" ")[0] not in ours.options:
-        return _unknown(word.name, ours)
+    if _is_nobodys(word, ours) or (row and not ours.measures and row.is_.partition(" ")[0] not in ours.options):
+        return _unknown(name, ours)
+    if not values and (row.takes if row else name not in ours.flags):
+        return f"{name}: it needs a value; write {name} VALUE"
+    if row is None:
+        parts.own.append((name, values))
+        return ""
+    return _put_row(name, values, row, parts, rows)
+
+
+def _put_row(name: str, values: Sequence[str], row: Row, parts: Parts, rows: Mapping[str, Row]) -> str:
+    """Add what an option of another tool says; the error where it has no equal here."""
+    if row.instead and not row.values:
+        return f"{name}: no such option; {row.instead}"
     if row.left:
-        parts.left[word.name] = row.left
+        parts.left[name] = row.left
         return ""
-    if row.values:
-        return _put_value(word, row.values, parts)
-    texts = [f"{value}{row.unit}" for value in word.values]
+    texts = [f"{value}{row.unit}" for value in values]
     if row.about:
-        parts.about.append(f"{word.name} {' '.join(texts)} {row.about}")
+        parts.about.append(f"{name} {' '.join(texts)} {row.about}")
+    if row.part:
+        parts.of.setdefault(row.part, []).extend(texts)
+    if row.values:
+        return _put_values(name, values, row, parts)
     if row.is_:
-        name, *fixed = row.is_.split()
-        parts.say(name, fixed or texts)
+        option, *fixed = row.is_.split()
+        parts.say(option, fixed or texts)
     elif row.body:
         parts.body[row.body] = theirs.value(texts[0])
-    elif row.part:
-        parts.of.setdefault(row.part, []).extend(texts)
-    else:
-        function, *more = row.read.split()
-        return theirs.READ[function](parts, word.name, texts, *more)
+    elif row.read == "fields":
+        return _put_fields(name, texts, parts)
+    elif row.read:
+        return _put_pairs(row.read.partition(" ")[2] or name, texts[0], parts, rows)
     return ""
 
 
-def _put_value(word: _Word, values: Mapping[str, str], parts: Parts) -> str:
-    said = values.get(word.values[0])
-    if said is None:
-        return f"{word.name}: {word.values[0]!r} has no equal here; known: {', '.join(values)}"
-    words = said.split()
-    for name, text in zip(words[::2], words[1::2], strict=True):
-        parts.usual.setdefault(name, [text])
+def _put_values(name: str, values: Sequence[str], row: Row, parts: Parts) -> str:
+    for value in values:
+        words = row.words(value)
+        if words is None:
+            return f"{name}: {value!r} has no equal here; {row.instead or 'known: ' + ', '.join(row.values)}"
+        for option, text in zip(words[::2], words[1::2], strict=True):
+            if option in theirs.SEVERAL:
+                parts.say(option, [text])
+            elif parts.usual.setdefault(option, [text]) != [text]:
+                return f"{name}: a run has one; run Knee once for each"
     return ""
 
 
-def _needs_value(name: str) -> str:
-    return f"{name}: it needs a value; write {name} VALUE"
+def _put_fields(name: str, texts: Sequence[str], parts: Parts) -> str:
+    """Take fields of every request, as JSON or as name:value and name=value."""
+    for text in texts:
+        found = theirs.value(text)
+        match = re.fullmatch(r"([^:=]+)[:=](.*)", text)
+        if not isinstance(found, dict) and match is None:
+            return f"{name}: {text!r} has no name and value; write it like temperature:0.7"
+        parts.body |= found if match is None or isinstance(found, dict) else {match[1]: theirs.value(match[2])}
+    return ""
 
 
-def _misspelt(arguments: Sequence[str], ours: Ours) -> list[str]:
-    """Return a line for each option that nobody has; [] where click says more: of one with a value too many or few."""
-    nobody = tools()[0]._replace(options={})
-    found = [word.error for word in _words(arguments, nobody, ours) if ": no such option" in word.error]
-    return list(dict.fromkeys(found))
+def _put_pairs(name: str, text: str, parts: Parts, rows: Mapping[str, Row]) -> str:
+    """Take the settings of an option of GuideLLM: a JSON object, or kind=…,name=value; a word alone is the kind.
+
+    Each is an option of its own in tools.toml, like --data.prompt_tokens.
+    """
+    found = theirs.value(text)
+    if not isinstance(found, dict):
+        pairs = [part.strip().partition("=") for part in text.split(",")]
+        found = {key: setting for key, equals, setting in pairs if equals} or {"kind": text}
+    if f"{name}.path" in rows and os.path.exists(text):
+        found = {"path": text}
+    for key, setting in found.items():
+        row = rows.get(f"{name}.{key}", Row(left="Knee decides it from what it measures"))
+        plain = ",".join(map(str, setting)) if isinstance(setting, list) else str(setting)
+        if error := _put_row(f"{name} {key}", [plain], row, parts, rows):
+            return error
+    return ""
 
 
 def _unknown(name: str, ours: Ours) -> str:

@@ -41,8 +41,8 @@ USAGE = {
     "sonnet, spec_bench",
     "run URL --traffic-scenario I(256,256)": "--traffic-scenario: 'I(256,256)' has no equal here; give --input-tokens "
     "and --output-tokens, or --dataset FILE",
-    "run URL --data abisee/cnn_dailymail": "--data: 'abisee/cnn_dailymail' is no file of this machine; give --dataset "
-    "FILE, or prompt_tokens=512,output_tokens=128",
+    "run URL --data abisee/cnn_dailymail": "--data kind: 'abisee/cnn_dailymail' has no equal here; give --dataset "
+    "FILE, a file of this machine, or prompt_tokens=512,output_tokens=128",
     # values of another kind
     "run URL --json=out.json": "--json: it takes no value; write --json alone",
     "run URL --price '$2'": "--price: '$2' is not a number; see `knee run --help`",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from harness.base import secrecy, terminal, units
 from harness.base.errors import HarnessError
-from harness.cli import familiar, theirs
+from harness.cli import familiar
 from harness.dialects import chunk, refusals, tokens, unlisted
 from harness.load import http1
 from harness.observe import server
@@ -80,9 +80,10 @@ def _typed(text: str) -> list[bool]:
     return [row.fits(text) for row in rows if row.when]
 
 
-def _of_scenarios(text: str) -> list[bool]:
-    """Whether a text is one of genai-bench's scenarios of lengths."""
-    return [re.fullmatch(pattern, text) is not None for pattern, _ in theirs._SCENARIOS]
+def _valued(text: str) -> list[bool]:
+    """Whether a value has an equal here, by each of the tools' options whose values are few."""
+    rows = [row for tool in familiar.tools() for row in tool.options.values()]
+    return [row.words(text) is not None for row in rows if row.values]
 
 
 def _matched(pattern: str) -> bool:
@@ -155,7 +156,7 @@ TABLE = (
         "results/readers/level.py", r"\d{1,3}(,\d{3})+", level._THOUSANDS.fullmatch,
         times(",123", before="1", after="!"),
     ),
-    Expression("results/readers/table.py", r"[1-9]\d{0,2}\.", table._THOUSANDS.fullmatch, times("1", before="12.")),
+    Expression("results/readers/table.py", r"-?[\d.]*\d,\d+", table._COMMA.fullmatch, times("1.", after=",!")),
     Expression("spec/reuse.py", "([1-9][0-9]{0,3})x", reuse._IMAGE_SIZE.fullmatch, times("1")),
     Expression("spec/reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1")),
     Expression("spec/rules.py", "[-!#$%&", rules._HEADER_NAME.fullmatch, times("a", after=" ")),
@@ -181,13 +182,10 @@ TABLE = (
         "cli/familiar.py", "-[0-9.]+|-", re.compile(r"-[0-9.]+|-").fullmatch, times("1.", before="-", after="!"),
     ),
     Expression("cli/familiar.py", "self.when", _typed, times("a", after="!")),
-    Expression("cli/theirs.py", "pattern", _of_scenarios, times("1", before="D(", after="!")),
+    Expression("cli/familiar.py", "pattern", _valued, times("1", before="D(", after="!")),
+    Expression("cli/familiar.py", "([^:=]+)[:=]", re.compile(r"([^:=]+)[:=](.*)").fullmatch, times("a")),
     Expression("cli/theirs.py", ":.*", lambda text: re.sub(r":.*", ": …", text), times(":a")),
-    Expression(
-        "cli/theirs.py", r"^([^:=]+)", lambda text: re.sub(r"^([^:=]+)[:=]\s*", r"\1: ", text), times(" ", before="a:"),
-    ),
     Expression("cli/theirs.py", "([0-9.]*)(.*)", re.compile(r"([0-9.]*)(.*)").fullmatch, times("1.", after="s")),
-    Expression("cli/theirs.py", "([^:=]+)[:=]", re.compile(r"([^:=]+)[:=](.*)").fullmatch, times("a")),
     Expression("predict/catalog.py", "([0-9]{1,9}", catalog._QUANTITY.fullmatch, times("1", after="!")),
     Expression("predict/quantisation.py", r"\bindexers_proj", _alike[4].search, times("indexers_pro.")),
     Expression("predict/quantisation.py", r"\battn\b", _alike[5].search, times("att.")),
@@ -202,13 +200,6 @@ TABLE = (
     Expression(_READERS, r"(---\s", readers._YAML.match, times("a", after="!")),
     Expression(_READERS, r"^---\s*$", readers._DOCUMENT.search, times("\n", before="---", after="x")),
     Expression(_READERS, r"[\s,]*", readers._BETWEEN.match, times(" ,")),
-    Expression(_READERS, r"-?[1-9]", readers._EITHER.fullmatch, times("1", before="1,", after="!")),
-    Expression(_READERS, r"\A\s*sep", readers._SEPARATOR.match, times("\n", after="sep=")),
-    Expression(
-        _READERS, 'rf"{_WHOLE},', readers._DECIMAL.fullmatch, times(".111", before="1", after="!"),
-    ),
-    Expression(_READERS, "_WHOLE", readers._INTEGER.fullmatch, times(".111", before="1", after="!")),
-    Expression(_READERS, "_GROUP", readers._with_point, times("'111", before="1", after=",5")),
     Expression(
         "workload/dataset/dataset.py", r"([\w.-]+/", dataset._NAME.fullmatch, times("a", before="a/b@", after="!"),
     ),
