@@ -38,7 +38,6 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 
     The result is stored for this host.
     """
-    import msgspec
 
     from harness.report import terminal
     from harness.report.document import Document, Fact, Section
@@ -50,7 +49,7 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     )
     where = calibrating.save(found)
     if as_json:
-        output.print_json(msgspec.json.encode(found).decode())
+        output.print_json(found)
     else:
         rows = [Fact(*row) for row in calibrating.rows(found)]
         terminal.show(Document(sections=[Section(facts=rows)]), console(stderr=False))

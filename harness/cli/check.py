@@ -79,7 +79,6 @@ def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[T
 
 def _publish(found: Report, *, form: str, as_json: bool, junit: str | None, markdown: str | None, quiet: bool) -> None:
     """Write the files that the options name, and print the answer: on stderr where stdout has another form of it."""
-    import msgspec
 
     from harness.base import files
     from harness.report import check, terminal
@@ -89,7 +88,6 @@ def _publish(found: Report, *, form: str, as_json: bool, junit: str | None, mark
     document = check.report(found)
     forms: dict[str, Callable[[], str]] = {
         "markdown": lambda: rendering.render(document),
-        "json": lambda: msgspec.json.encode(found).decode(),
         "junit": lambda: check.junit(found),
         "github": lambda: check.github(found),
     }
@@ -98,7 +96,7 @@ def _publish(found: Report, *, form: str, as_json: bool, junit: str | None, mark
             files.write(files.named(Path(file)), forms[name]())
     with output.closed_stdout_ignored():
         if form == "json":
-            output.print_json(forms[form]())
+            output.print_json(found)
         elif form != "text":
             print(forms[form](), end="")
         if form == "text" or not quiet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -115,22 +114,15 @@ def publish(
     more: More = More(),
 ) -> None:
     """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
+    from harness.report import run_report
     from harness.results.folder import SUMMARY
 
     document = write_reports(folder, summary, manifest, plots=plots, baseline=more.baseline, with_claims=more.claims)
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
     to_go_on: list[tuple[str, str | Path]] = [("to go on", f"knee run --resume {shlex.quote(str(folder))}")]
-    with closed_stdout_ignored():
-        print_summary(
-            summary,
-            manifest,
-            made + drawn * plots + to_go_on * (not summary.complete),
-            as_json=as_json,
-            quiet=quiet,
-            verbose=verbose,
-            noted=more.noted,
-        )
+    screen = run_report.screen(summary, manifest, verbose=verbose, noted=more.noted)
+    show(screen, made + drawn * plots + to_go_on * (not summary.complete), summary, as_json=as_json, quiet=quiet)
     if plots:
         write_plots(folder, document, summary, more.result, more.figures)
 
@@ -164,45 +156,20 @@ def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: 
         files.write(folder / "map.png", map_png.draw(panels))
 
 
-def print_json(text: str) -> None:
-    """Print JSON on stdout, its control characters as escapes."""
-    print(json_text(text))
-
-
-def print_summary(
-    summary: Summary,
-    manifest: Manifest,
-    paths: list[tuple[str, str | Path]],
-    *,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool = False,
-    noted: Collection[str] = (),
-) -> None:
-    """Print the JSON on stdout and the table on stderr, or the table on stdout alone."""
+def print_json(data: object) -> None:
+    """Print data as JSON on stdout, their control characters as escapes."""
     import msgspec
 
-    from harness.report import run_report, terminal
-
-    if as_json:
-        print_json(json.dumps(msgspec.to_builtins(summary), ensure_ascii=False))
-        if quiet:
-            return
-    if not quiet:
-        talk = console(stderr=as_json)
-        terminal.show(run_report.screen(summary, manifest, verbose=verbose, noted=noted), talk)
-        terminal.show_paths(paths, talk)
+    print(json_text(msgspec.json.encode(data).decode()))
 
 
 def show(document: Document, files: list[tuple[str, str | Path]], data: object, *, as_json: bool, quiet: bool) -> None:
     """Print data as JSON on stdout and the document with its files on stderr, or these on stdout alone."""
-    import msgspec
-
     from harness.report import terminal
 
     with closed_stdout_ignored():
         if as_json:
-            print_json(msgspec.json.encode(data).decode())
+            print_json(data)
         if not quiet:
             talk = console(stderr=as_json)
             terminal.show(document, talk)

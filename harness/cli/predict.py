@@ -136,7 +136,7 @@ def _golden(*, as_json: bool) -> None:
     rows = golden.table()
     if as_json:
         checked = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
-        output.print_json(msgspec.json.encode(checked).decode())
+        output.print_json(checked)
     else:
         missed = sum(not row.met for row in rows)
         met = [f"{len(rows) - missed} of {len(rows)} figures are met"]
@@ -172,7 +172,7 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
     if flags["plot"]:
         _plot(found, flags["plot"])
     if flags["as_json"]:
-        output.print_json(msgspec.json.encode(found.prediction).decode())
+        output.print_json(found.prediction)
     else:
         _show(predicting.report(found, with_claims=flags["claims"]))
 
@@ -216,7 +216,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
         rate=None if demand is None else demand.requests_per_s,
     )  # fmt: skip
     if flags["as_json"]:
-        output.print_json(msgspec.json.encode(found).decode())
+        output.print_json(found)
     else:
         _show(predicted.disaggregated(found))
 
@@ -304,7 +304,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         **figures,
     )
     if flags["as_json"]:
-        output.print_json(msgspec.json.encode(found).decode())
+        output.print_json(found)
     else:
         judged = msgspec.structs.replace(first, slo=choice.with_usual(first.slo, workload))
         best = choice.best_sizes(found)

@@ -19,6 +19,7 @@ from harness.cli.grouped import Choice
 from harness.results import exporters
 
 if TYPE_CHECKING:
+    from harness.data.record import Level
     from harness.data.summary import Summary
     from harness.library.answers import Measured
 
@@ -121,7 +122,6 @@ def fit(sources: tuple[str, ...], as_json: bool, seed: int, named: str) -> None:
     files, or a folder of them, are the levels of one curve. The CSV begins with
     `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
     """
-    import msgspec
 
     from harness.library import answers as fitting
     from harness.report import facts, terminal
@@ -129,7 +129,7 @@ def fit(sources: tuple[str, ...], as_json: bool, seed: int, named: str) -> None:
     measured = _of_stdin(named) if sources == ("-",) else fitting.read(*sources, format=named)
     found = fitting.fitted(measured, seed)
     if as_json:
-        output.print_json(msgspec.json.encode(found.curve).decode())
+        output.print_json(found.curve)
     else:
         loads = [point.concurrency for point in measured.points]
         document = facts.fit(found.curve, found.knees, loads, measured.unit, measured.about)
@@ -173,12 +173,13 @@ def summaries(folder: Path, wait: Callable[[], object]) -> Iterator[Summary]:
     from harness.results.result import Result
 
     at, spool = frames.START, folder / folders.SPOOL
+    levels: dict[int, Level] = {}
     ended: set[int] = set()  # a segment repeats the levels before it
     while folders.is_claimed(folder):
         found: Summary | None = None
         with contextlib.suppress(FileNotFoundError, HarnessError):  # there is none yet, or it is being packed
-            levels, at = frames.levels_since(spool, at)
-            new = {level.index for level in levels if level.finished} - ended
+            at = frames.read_since(spool, at, levels)
+            new = {index for index, level in levels.items() if level.finished} - ended
             ended |= new
             if new:
                 found = summarise(Result.open(folder))
@@ -233,7 +234,6 @@ def list_(folder: tuple[str, ...], as_json: bool, html: str | None, figure: str 
 
     Exit status 1: a folder cannot be read. It is named, and the others are listed.
     """
-    import msgspec
 
     from harness.base import files
     from harness.decide import listing
@@ -254,7 +254,7 @@ def list_(folder: tuple[str, ...], as_json: bool, html: str | None, figure: str 
         files.write(files.named(Path(html)), page.render(report.index(found, name, unit)))
     with output.closed_stdout_ignored():
         if as_json:
-            output.print_json(msgspec.json.encode(found).decode())
+            output.print_json(found)
         else:
             talk = console(stderr=False)
             terminal.show(report.table(found, name if figure else "", unit, whole=not talk.is_terminal), talk)

@@ -68,8 +68,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     if flags["list_ready"]:
         _list_ready()
         return
-    from harness.run.launch import consent
-    from harness.spec import scenario as scenarios
+    from harness.spec.scenario import Sweep
 
     resume = flags["resume"]
     if resume is not None:
@@ -89,18 +88,22 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
         if resolved.target.url is None:
             raise click.UsageError("no endpoint; give http://host:8000, or --url sim: for the simulated one")
         _note_bound(resolved, flags)
-    consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, source)
-    agreed = consent.Agreed(
-        yes=flags["yes"],
-        named_by=source if not flags["url"] or resolved.sweep.urls else "",
-        resumed=resume is not None,
-        trust_remote_code=flags["trust_remote_code"],
-    )
-    output.secrets[:] = scenarios.secrets(resolved, os.environ)
+    named_by = source if not flags["url"] or resolved.sweep.urls else ""
+    agreed = consent_of(resolved, flags, source, named_by=named_by, resumed=resume is not None)
     _shard(resolved, flags)
-    if resolved.sweep == scenarios.Sweep():
+    if resolved.sweep == Sweep():
         sys.exit(_measure(resolved, agreed, flags))
     sys.exit(measure_map(resolved, agreed, flags).status)
+
+
+def consent_of(resolved: Scenario, flags: dict[str, Any], place: str, **more: Any) -> Agreed:
+    """Return what the operator agrees to; HarnessError where the scenario would send or run what nobody named."""
+    from harness.run.launch import consent
+    from harness.spec import scenario as scenarios
+
+    consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, place)
+    output.secrets[:] = scenarios.secrets(resolved, os.environ)
+    return consent.Agreed(yes=flags["yes"], trust_remote_code=flags["trust_remote_code"], **more)
 
 
 def _note_bound(resolved: Scenario, flags: dict[str, Any]) -> None:

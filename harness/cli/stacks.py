@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.base.errors import HarnessError
-from harness.cli import output
 from harness.cli.grouped import Grouped, of_run, option, under
-from harness.cli.run import laid_over, measure_map, must_stand_alone, options_without, typed_variables
+from harness.cli.run import consent_of, laid_over, measure_map, must_stand_alone, options_without
 from harness.spec import options, ready
 
 if TYPE_CHECKING:
@@ -89,9 +87,7 @@ def run(scenario: str | None, **flags: Any) -> None:
     --repeat N measures every stack N times, the stacks taking turns.
     """
     from harness.run import stacked
-    from harness.run.launch import consent
     from harness.run.stacks.command import text
-    from harness.spec import scenario as scenarios
 
     flags |= OF_RUN
     resumed = flags["resume"]
@@ -106,12 +102,10 @@ def run(scenario: str | None, **flags: Any) -> None:
         for _, command in commands:
             print(text(command))
         return
-    consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, scenario or "")
+    agreed = consent_of(resolved, flags, scenario or "")
     unknown = {each.spec.name: each.recipe.version for each in chosen if each.own or resumed is not None}
     if unknown and not flags["yes"]:
         must_be_agreed([each for each in commands if each[0] in unknown], unknown, resumed or ", ".join(unknown))
-    output.secrets[:] = scenarios.secrets(resolved, os.environ)
-    agreed = consent.Agreed(yes=flags["yes"], trust_remote_code=flags["trust_remote_code"])
     found = measure_map(resolved, agreed, flags, plan)
     folders = [str(found.folder / cell.name) for cell in found.map.cells if cell.status is not None]
     if len(folders) > 1 and not flags["quiet"]:

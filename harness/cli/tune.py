@@ -12,7 +12,7 @@ import click
 from harness.base.errors import HarnessError
 from harness.cli import output
 from harness.cli.grouped import Grouped, of_run, option, under
-from harness.cli.run import must_stand_alone, options_without, typed_variables
+from harness.cli.run import consent_of, laid_over, must_stand_alone, options_without
 from harness.cli.stacks import NOT_OF_STACKS, OF_RUN, campaign_of, must_be_agreed
 from harness.spec import options
 
@@ -59,11 +59,7 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
     --model-config the order follows the prediction. Without --slo all settings are compared at one load: --levels, else
     a quarter above the largest max-num-seqs that is tried.
     """
-    import os
-
     from harness.run import tuned
-    from harness.run.launch import consent
-    from harness.spec import scenario as scenarios
 
     flags |= OF_RUN
     if flags["resume"] is not None:
@@ -74,12 +70,10 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
         of, stack = _resolved(scenario or "", flags)
         goal = goal or ("slo" if of.slo else "plateau")
         found = tuned.begun(of, stack, tries, goal, shlex.join(["knee", *sys.argv[1:]]))
-    consent.must_be_allowed(of, {*typed_variables(flags), *flags["allow_env"]}, os.environ, scenario or "")
+    agreed = consent_of(of, flags, scenario or "")
     if (stack.own or flags["resume"] is not None) and not flags["yes"]:
         tried = [(each.name, tuned.command_of(found, of, each.name)) for each in found.settings if not each.left_out]
         must_be_agreed(tried, {each: stack.recipe.version for each, _ in tried}, stack.spec.recipe)
-    output.secrets[:] = scenarios.secrets(of, os.environ)
-    agreed = consent.Agreed(yes=flags["yes"], trust_remote_code=flags["trust_remote_code"])
     sys.exit(_measured(found, of, flags, agreed))
 
 
@@ -124,7 +118,6 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Any) -
 
 def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, Stack]:
     """Return the scenario with the flags laid over it, and the stack to be tuned."""
-    from harness.cli.run import laid_over
     from harness.run.stacks import command
     from harness.spec.recipe import StackSpec
 

@@ -11,7 +11,6 @@ levels so far, so that damage in one costs no other.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import struct
 import zlib
@@ -167,41 +166,17 @@ def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = N
     return at
 
 
-def levels_since(path: Path, since: Position) -> tuple[list[Level], Position]:
-    """Return the level frames from a position on, and where the first frame begins that is not whole yet.
+def read_since(path: Path, since: Position, levels: dict[int, Level]) -> Position:
+    """Take the levels behind a position into those that are known; return where the first frame is not whole yet.
 
-    Records are passed over unread. A segment after the first repeats the levels before it.
+    A segment after the first repeats the levels before it.
     """
-    found: list[Level] = []
-    position = since
+    found, position = Spooled(levels=levels), since
     for number, name in folders.segments(path.parent, path.name).items():
         if number >= since.segment:
-            some, at = _levels_of(path.with_name(name), since.at if number == since.segment else 0)
-            found += some
+            at = read_segment(path.with_name(name), found, since.at if number == since.segment else 0)
             position = Position(number, at)
-    return found, position
-
-
-def _levels_of(path: Path, at: int) -> tuple[list[Level], int]:
-    """Return the level frames of one segment from byte `at` on, and where its first frame begins that is not whole."""
-    found: list[Level] = []
-    with files.opened(path) as file:
-        size = file.seek(0, 2)
-        while at + HEAD.size < size:
-            file.seek(at)
-            length, crc = HEAD.unpack(file.read(HEAD.size))
-            if not 0 < length <= _LONGEST or at + HEAD.size + length > size:
-                break
-            if not is_batch(file.read(1)):
-                file.seek(at + HEAD.size)
-                payload = _payload(file, length, crc)
-                if payload is None:
-                    break
-                with contextlib.suppress(*decoding.WRONG):  # what is not ours ends the reading of the whole
-                    item = _decode_map(payload)
-                    found += [item.level] if isinstance(item, LevelFrame) else []
-            at += HEAD.size + length
-    return found, at
+    return position
 
 
 def _zeros(file: BinaryIO, at: int) -> bool:

@@ -26,7 +26,7 @@ from harness.base.errors import HarnessError
 from harness.base.units import MOST_TOKENS
 
 _RARE = 1e-9  # share of the draws on either side that a mean may leave out
-_FEW = 2_000  # tokens between these, up to which a mean is summed: beyond, rounding does not move it by 0.001
+_FEW = 2_000  # steps of a mean: with so many, their length does not move it by 0.001
 _LEAST, _GREATEST = 1e-300, 1 - 2**-53  # of a probability whose quantile is finite
 
 
@@ -92,23 +92,45 @@ class Range(_Law, frozen=True, tag="range"):
 
 
 class _Bounded(_Law, frozen=True):
-    """A distribution within its bounds, rounded."""
+    """A distribution within its bounds, rounded: a normal one on a scale that `_of` goes to, and `_back` from."""
 
     nominal: float  # mean, before what is out of bounds is left out
     sd: float  # standard deviation, before what is out of bounds is left out
     low: int = 1
     high: int = MOST_TOKENS
 
-    def mean(self) -> float:
-        """Return the sum over n of the share above n, in tokens; the integral where the lengths lie too far apart."""
-        low, high = self.quantile(_RARE), self.quantile(1 - _RARE)
-        if high - low > _FEW:
-            return self._unrounded_mean()
-        return low + math.fsum(1 - self.cdf(n) for n in range(low, high))
+    def quantile(self, p: float) -> int:
+        law, below, mass = self._cut
+        length = self._back(law.inv_cdf(min(max(below + p * mass, _LEAST), _GREATEST)))
+        return min(max(math.ceil(length - 0.5), self.low), self.high)
 
-    def _unrounded_mean(self) -> float:
-        """Return the mean of the truncated distribution, where rounding is too fine to count."""
-        raise NotImplementedError
+    def cdf(self, n: float) -> float:
+        if n < self.low:
+            return 0.0
+        law, below, mass = self._cut
+        return min(1.0, max(0.0, (law.cdf(self._of(math.floor(n) + 0.5)) - below) / mass))
+
+    def mean(self) -> float:
+        """Return the sum over n of the share above n, in tokens; in steps of several where lengths lie far apart."""
+        low, high = self.quantile(_RARE), self.quantile(1 - _RARE)
+        step = (high - low) // _FEW | 1  # odd, so that its middle is a length
+        return low + step * math.fsum(1 - self.cdf(n) for n in range(low + step // 2, high, step))
+
+    @cached_property
+    def _cut(self) -> tuple[NormalDist, float, float]:
+        """Return the normal distribution, and the shares of it that lie below the bounds and between them."""
+        law = self._law()
+        below = law.cdf(self._of(self.low - 0.5))
+        return law, below, law.cdf(self._of(self.high + 0.5)) - below
+
+    def _law(self) -> NormalDist:
+        return NormalDist(self.nominal, self.sd)
+
+    def _of(self, length: float) -> float:
+        return length
+
+    def _back(self, x: float) -> float:
+        return x
 
 
 class Normal(_Bounded, frozen=True, tag="normal"):
@@ -116,21 +138,6 @@ class Normal(_Bounded, frozen=True, tag="normal"):
 
     def __str__(self) -> str:
         return f"{_plain(self.nominal)}±{_plain(self.sd)}{_bounds(self.low, self.high)}"
-
-    def quantile(self, p: float) -> int:
-        return _rounded(self._cut.quantile(p), self.low, self.high)
-
-    def cdf(self, n: float) -> float:
-        return self._cut.cdf(math.floor(n) + 0.5)
-
-    def _unrounded_mean(self) -> float:
-        """Return nominal + sd (φ(α) - φ(β)) / (Φ(β) - Φ(α)), with α and β the bounds in sd from the nominal mean."""
-        cut, density = self._cut, self._cut.law.pdf  # the density is φ / sd
-        return self.nominal + self.sd**2 * (density(cut.low) - density(cut.high)) / cut.mass
-
-    @cached_property
-    def _cut(self) -> _Cut:
-        return _Cut(NormalDist(self.nominal, self.sd), self.low - 0.5, self.high + 0.5)
 
 
 class Lognormal(_Bounded, frozen=True, tag="lognormal"):
@@ -143,26 +150,15 @@ class Lognormal(_Bounded, frozen=True, tag="lognormal"):
     def __str__(self) -> str:
         return f"lognormal({_plain(self.nominal)},{_plain(self.sd)}){_bounds(self.low, self.high)}"
 
-    def quantile(self, p: float) -> int:
-        return _rounded(math.exp(self._cut.quantile(p)), self.low, self.high)
-
-    def cdf(self, n: float) -> float:
-        return self._cut.cdf(math.log(math.floor(n) + 0.5)) if n >= self.low else 0.0
-
-    def _unrounded_mean(self) -> float:
-        """Return nominal (Φ(β - σ) - Φ(α - σ)) / (Φ(β) - Φ(α)).
-
-        α and β are the logarithms of the bounds, in σ from the mean of the logarithms.
-        """
-        cut, variance = self._cut, self._cut.law.variance
-        weighted = NormalDist(cut.law.mean + variance, cut.law.stdev)  # each length counted by itself
-        return self.nominal * (weighted.cdf(cut.high) - weighted.cdf(cut.low)) / cut.mass
-
-    @cached_property
-    def _cut(self) -> _Cut:
+    def _law(self) -> NormalDist:
         variance = math.log1p((self.sd / self.nominal) ** 2)
-        law = NormalDist(math.log(self.nominal) - variance / 2, math.sqrt(variance))
-        return _Cut(law, math.log(self.low - 0.5), math.log(self.high + 0.5))
+        return NormalDist(math.log(self.nominal) - variance / 2, math.sqrt(variance))
+
+    def _of(self, length: float) -> float:
+        return math.log(length)
+
+    def _back(self, x: float) -> float:
+        return math.exp(x)
 
 
 class Empirical(_Law, frozen=True, tag="empirical"):
@@ -221,34 +217,6 @@ def observed(lengths: Iterable[int], place: str = "") -> Empirical:
         raise HarnessError(f"a length of {min(counts)} tokens is below 1", place=place, way_out="leave it out")
     values = tuple(sorted(counts))
     return Empirical(values, tuple(float(counts[n]) for n in values))
-
-
-class _Cut(msgspec.Struct, frozen=True, dict=True):
-    """A normal distribution that is drawn between two bounds only."""
-
-    law: NormalDist
-    low: float
-    high: float
-
-    @cached_property
-    def below(self) -> float:
-        """Return the share of the whole distribution that lies below the lower bound."""
-        return self.law.cdf(self.low)
-
-    @cached_property
-    def mass(self) -> float:
-        """Return the share of it that lies between the bounds."""
-        return self.law.cdf(self.high) - self.below
-
-    def cdf(self, x: float) -> float:
-        return min(1.0, max(0.0, (self.law.cdf(x) - self.below) / self.mass))
-
-    def quantile(self, p: float) -> float:
-        return self.law.inv_cdf(min(max(self.below + p * self.mass, _LEAST), _GREATEST))
-
-
-def _rounded(length: float, low: int, high: int) -> int:
-    return min(max(math.ceil(length - 0.5), low), high)
 
 
 def _plain(number: float) -> str:

@@ -23,7 +23,6 @@ LARGEST_SIDE = 4096  # pixels of a side
 
 MOST_REQUESTS = 1_000  # of a session or a graph
 MOST_PREFIXES = 1_000_000
-MOST_TOKENS = 10_000_000  # of a prompt: as many as the longest context of a model that is served
 
 _SHARE = bound("a share of requests is above 0, at most 1", "write 0.8 for 80 %", gt=0, le=1)
 _DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|µs|ms|s|min|m|h)?")
@@ -43,19 +42,23 @@ def _or_law(read: Callable[[str], float]) -> Read:
     return number
 
 
+def _number(most: int, least: int = 1, read: Read = units.count) -> msgspec.Meta:
+    return bound(f"it is from {least} to {most:,}", "give a number of that range", read, ge=least, le=most)
+
+
 # A number, or the text of a distribution.
-Length = Annotated[int, bound("it must be 1 or more", "give 1 or more", _or_law(units.count), ge=1)] | str
+Length = Annotated[int, _number(units.MOST_TOKENS, read=_or_law(units.count))] | str
+Turns = Annotated[int, _number(MOST_REQUESTS, read=_or_law(units.count))] | str
 Pause = Annotated[float, _PAUSE] | str  # seconds
 Think = Annotated[float, bound("a pause is not negative", "write it like '2s'", _or_law(units.seconds), ge=0)] | str
-Count = Annotated[int, above_0("give 1 or more", units.count)]
-NotNegative = Annotated[int, bound("it is not negative", "give 0 or more", units.count, ge=0)]
+Tokens = Annotated[int, _number(units.MOST_TOKENS)]
 
 
 class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts begin with, in front of their own tokens."""
 
-    tokens: Count  # length of each prefix
-    pool: Count = 1  # number of different prefixes
+    tokens: Tokens  # length of each prefix
+    pool: Annotated[int, _number(MOST_PREFIXES)] = 1  # number of different prefixes
     share: Annotated[float, _SHARE] = 1.0  # share of the requests that begin with a prefix
     zipf: Annotated[float, _ZIPF] = 0.0  # the k-th of the pool is drawn in proportion to 1/k^zipf
 
@@ -64,18 +67,18 @@ class SubAgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Agents that a turn of a session sends out, side by side; its next turn waits for them and has their answers."""
 
     share: Annotated[float, _SHARE]  # of the turns that send some out
-    count: Length = 1  # how many at once
-    turns: Length = 1  # of each, in a conversation of its own that begins with the session's system prompt
+    count: Turns = 1  # how many at once
+    turns: Turns = 1  # of each, in a conversation of its own that begins with the session's system prompt
 
 
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A user's turns, or an agent's; the answers' length is the workload's."""
 
-    turns: Length  # of each session
+    turns: Turns  # of each session
     user_tokens: Length  # of each message
     think: Think = 0.0  # from the end of an answer to the next message
     history: Literal["live", "scripted"] = "live"  # whose answers it holds: the server's own, or texts of their length
-    system_tokens: NotNegative = 0  # the same for all sessions
+    system_tokens: Annotated[int, _number(units.MOST_TOKENS, 0)] = 0  # the same for all sessions
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     sub_agents: SubAgentSpec | msgspec.UnsetType = msgspec.UNSET  # then a level counts agents
 
@@ -88,7 +91,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     input_tokens: Length | None = None  # of its own message
     output_tokens: Length | None = None  # of its answer
     pause: Think = 0.0  # from the end of the last that it waits for: a tool's time
-    fan_out: Count = 1  # how many of it are sent at once
+    fan_out: Annotated[int, _number(MOST_REQUESTS)] = 1  # how many of it are sent at once
     fresh: bool = False  # begins a conversation of its own, as a sub-agent does
 
 
@@ -113,29 +116,19 @@ def check(
     """Refuse what excludes each other, what no server takes, and a graph that cannot be sent in any order."""
     one = "leave one of them out"
     must(session is None or not nodes, "workload.node", "a session and a graph exclude each other", one)
-    if prefix is not None:
-        _at_most(MOST_TOKENS, prefix.tokens, "tokens", "workload.prefix.tokens", must)
-        _at_most(MOST_PREFIXES, prefix.pool, "prefixes", "workload.prefix.pool", must)
     if session is not None:
         path = "workload.session"
-        _at_most(MOST_REQUESTS, session.turns, "turns", f"{path}.turns", must)
-        _at_most(MOST_TOKENS, session.user_tokens, "tokens", f"{path}.user_tokens", must)
-        _at_most(MOST_TOKENS, session.system_tokens, "tokens", f"{path}.system_tokens", must)
         units.lengths(session.turns, f"{place}: $.{path}.turns")
         units.lengths(session.user_tokens, f"{place}: $.{path}.user_tokens")
         pauses(session.think, f"{place}: $.{path}.think")
         if session.sub_agents:
             for name in ("count", "turns"):
-                asked = getattr(session.sub_agents, name)
-                _at_most(MOST_REQUESTS, asked, name, f"{path}.sub_agents.{name}", must)
-                units.lengths(asked, f"{place}: $.{path}.sub_agents.{name}")
+                units.lengths(getattr(session.sub_agents, name), f"{place}: $.{path}.sub_agents.{name}")
         twice = prefix is not None and session.system_tokens > 0
         must(not twice, f"{path}.system_tokens", "the prefix is the system prompt already", one)
     for i, node in enumerate(nodes):
         path = f"workload.node[{i}]"
         must(node.name.isprintable() and bool(node.name.strip()), f"{path}.name", "it is no name", "write one line")
-        _at_most(MOST_TOKENS, node.input_tokens, "tokens", f"{path}.input_tokens", must)
-        _at_most(MOST_TOKENS, node.output_tokens, "tokens", f"{path}.output_tokens", must)
         for name, length in (("input_tokens", node.input_tokens), ("output_tokens", node.output_tokens)):
             units.lengths(length or 1, f"{place}: $.{path}.{name}")
         pauses(node.pause, f"{place}: $.{path}.pause")
@@ -144,12 +137,6 @@ def check(
     must(requests <= MOST_REQUESTS, "workload.node", fact, "lower fan_out")
     names = [node.name for node in nodes]
     order(names, {node.name: node.after for node in nodes}, path="$.workload.node", place=place)
-
-
-def _at_most(most: int, count: int | str | None, noun: str, path: str, must: Must) -> None:
-    """Refuse a number out of bounds; the text of a distribution is bounded where it is read."""
-    if isinstance(count, int):
-        must(count <= most, path, f"{count:,} {noun} are too many", f"give {most:,} or less")
 
 
 def order(names: Sequence[str], after: Mapping[str, Sequence[str]], *, path: str, place: str = "") -> list[str]:

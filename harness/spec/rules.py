@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.base import plugins, units
+from harness.base import plugins
 from harness.base.errors import HarnessError
 from harness.spec import traffic
 from harness.spec.choices import APIS, PREFILL_ONLY, SESSION
@@ -23,9 +23,7 @@ from harness.spec.load import Levels, RateSearch, Search
 from harness.spec.scenario import HEADER_VALUE, Scenario, Sweep
 
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
-MOST_REPLICAS = 64  # every one is asked for its model before the load
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
-MOST_INPUTS = 10_000  # texts of a request
 _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _FIELD = re.compile(r"\w+(\.\w+)*")  # a path in a request's body
@@ -39,10 +37,6 @@ _ONE_LENGTH = ("it needs prompts and answers of one length", "give numbers")
 _TOO_FAST = (
     f"{{}} requests a second are more than the {MOST_RATE:,.0f} that a machine can send",
     f"give {MOST_RATE:,.0f} or less",
-)
-_TOO_MANY = (
-    f"{{}} requests in flight are more than the {units.MOST_STREAMS:,} that a machine can hold",
-    f"give {units.MOST_STREAMS:,} or less",
 )
 _OF_ANSWERS = (  # what a request without an answer cannot have
     "workload.session", "workload.node", "workload.tools", "workload.prefix", "workload.dataset", "class_",
@@ -155,24 +149,6 @@ def _of_tokens(s: Scenario) -> tuple[str, str] | None:
     return None if s.decodes else next(((each, s.target.api) for each in s.slo if not each.startswith("e2e")), None)
 
 
-def _too_long(s: Scenario) -> tuple[str, str] | None:
-    """Return a length that no model reads, after its path; those of a distribution are bounded where it is read."""
-    lengths: list[tuple[str, int | str]] = []
-    for field in ("input_tokens", "output_tokens"):
-        lengths += [(f"workload.{field}", getattr(s.workload, field))]
-        lengths += [(f"sweep.{field}", max(getattr(s.sweep, field), default=0))]
-    for i, each in enumerate(s.class_ or ()):
-        lengths += [(f"class[{i}].input", each.input), (f"class[{i}].output", each.output)]
-    found = ((path, most) for path, most in lengths if isinstance(most, int) and most > units.MOST_TOKENS)
-    return next(((path, f"{most:,}") for path, most in found), None)
-
-
-def _too_many(s: Scenario) -> str:
-    """Return the requests in flight, where they are more than a machine can hold."""
-    highest = max([s.ramp.max_concurrency, *(s.ramp.levels or ())])
-    return f"{highest:,}" if highest > units.MOST_STREAMS else ""
-
-
 def _too_many_levels(s: Scenario) -> tuple[str, str] | None:
     """Return the levels, where they are more than a run keeps, and how often it may repeat them."""
     levels = max(1, len(s.ramp.levels or s.ramp.rates or ()))
@@ -195,11 +171,8 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
          "unknown api '{}'", f"known: {', '.join(APIS)}"),
     Rule("target.url", lambda s: _may_carry_a_key(s.target.url), *_NO_KEY),
     Rule("target.urls", lambda s: any(map(_may_carry_a_key, s.target.urls or ())), *_NO_KEY),
-    Rule("target.urls", lambda s: s.target.urls == [], "no url in it", "write ['http://a:8000', 'http://b:8000']"),
     Rule("target.url", lambda s: s.target.urls and s.target.url != s.target.urls[0],
          "url and urls exclude each other", "leave url out"),
-    Rule("target.urls", lambda s: len(s.target.urls or ()) > MOST_REPLICAS and f"{len(s.target.urls or ()):,}",
-         "{} replicas are too many", f"give {MOST_REPLICAS} or less"),
     Rule("target.urls", _twice("target.urls"), "a url stands twice", "write each url once"),
     Rule("target.urls", lambda s: "sim:" in (s.target.urls or ()),
          "sim: is one endpoint", "start several by `knee sim`, give their urls"),
@@ -291,11 +264,6 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("sweep", lambda s: _swept(s) and s.ramp.probe,
          "a level map has a knee a cell, a probe none", "leave [sweep] or ramp.probe out"),
     # Sizes; this machine's own limits are checked when a run begins.
-    Rule("{0}", _too_long,
-         f"{{1}} tokens are more than the {units.MOST_TOKENS:,} of the longest context that models have",
-         f"give {units.MOST_TOKENS:,} or less"),
-    Rule("ramp.levels", lambda s: s.ramp.levels and _too_many(s), *_TOO_MANY),
-    Rule("ramp.max_concurrency", _too_many, *_TOO_MANY),
     Rule("ramp.repeat", _too_many_levels,
          f"{{0}} levels are more than the {MOST_LEVELS:,} that a run keeps in memory", "give {1} or less"),
     Rule("sweep", _too_many_cells,
@@ -304,8 +272,6 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     *(Rule(path.rstrip("_"), _of_an_answer(path),
            "a request of {} holds texts of their own, and gets no answer", _OUT) for path in _OF_ANSWERS),
     Rule("slo.{0}", _of_tokens, "{1} sends no tokens, so nothing has this time", "limit e2e_p99"),
-    Rule("sweep.inputs", lambda s: max(s.sweep.inputs or (1,)) > MOST_INPUTS and f"{max(s.sweep.inputs or (1,)):,}",
-         "a request of {} texts is too large", f"give {MOST_INPUTS:,} or less"),
     # Canaries.
     Rule("quality", lambda s: s.quality and not s.decodes, "this API generates no answer", _OUT),
     Rule("quality", lambda s: s.quality and s.has_tasks, "sessions and graphs have no place for canaries so far", _OUT),

@@ -26,13 +26,16 @@ from harness.spec.classes import AnswerLength, ClassSpec, Limit, PromptLength
 from harness.spec.load import Load
 from harness.spec.reuse import DatasetSpec, NodeSpec, Pause, PrefixSpec, SessionSpec
 
-_LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
+_LEVEL = f"a level is 1 to {units.MOST_STREAMS:,} requests in flight"
+_RATE = ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
 
 Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
 Count = Annotated[int, bound("it must be 1 or more", "give 1 or more", units.count, ge=1)]
 NotNegative = Annotated[int, bound("it is not negative", "give 0 or more", ge=0)]
-Levels = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound(*_LEVEL, min_length=1)]
+Streams = Annotated[int, bound(_LEVEL, "give a number of that range", units.count, ge=1, le=units.MOST_STREAMS)]
+_Level = Annotated[int, msgspec.Meta(ge=1, le=units.MOST_STREAMS)]
+Levels = Annotated[list[_Level], bound(_LEVEL, "write [1, 2, 4, 8]", min_length=1)]
 Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], bound(*_RATE, min_length=1)]
 Prices = Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], bound(*_PER_MTOK, min_length=2, max_length=3)]
 Confidence = Annotated[float, bound("a confidence is 0.5 to 0.9999", "write 0.99", ge=0.5, le=0.9999)]
@@ -44,8 +47,13 @@ Lasting = Annotated[float, above_0("write '10s', '10m' or '1h'", units.seconds)]
 Seconds = Annotated[float, bound("a time is not negative", "write '30s', or 0", units.seconds, ge=0)]
 Share = Annotated[float, bound("a share is from 0 to 1", "write 0.02 for 2 %", ge=0, le=1)]
 Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", units.count, ge=1, le=10_000)]
-_AxisValue = Annotated[int, msgspec.Meta(ge=1, extra={"read": units.count})]
-Axis = Annotated[list[_AxisValue], bound("a value is at least 1", "write [128, 512, 2048]")]
+_AXIS = f"a value is 1 to {units.MOST_TOKENS:,}"
+_AxisValue = Annotated[int, msgspec.Meta(ge=1, le=units.MOST_TOKENS, extra={"read": units.count})]
+Axis = Annotated[list[_AxisValue], bound(_AXIS, "write [128, 512, 2048]")]
+_Texts = Annotated[int, msgspec.Meta(ge=1, le=10_000, extra={"read": units.count})]
+TextsAxis = Annotated[list[_Texts], bound("a request has 1 to 10,000 texts", "write [1, 16, 64]")]
+MOST_REPLICAS = 64  # every one is asked for its model before the load
+Urls = Annotated[list[str], bound(f"1 to {MOST_REPLICAS} urls", "give as many", min_length=1, max_length=MOST_REPLICAS)]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +75,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | UnsetType = UNSET  # whether answers come piece by piece; UNSET: they do
     metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
-    urls: list[str] | UnsetType = UNSET  # of several replicas, `url` the first of them
+    urls: Urls | UnsetType = UNSET  # of several replicas, `url` the first of them
     balance: Balance | UnsetType = UNSET  # over the replicas; UNSET: round-robin
     allow_different_replicas: bool | UnsetType = UNSET  # of other versions or limits than the first
     session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
@@ -107,7 +115,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     levels: Levels | None = None  # None: doubling up to max_concurrency
-    max_concurrency: Count = 1024
+    max_concurrency: Streams = 1024
     level_seconds: Annotated[float, above_0("write '10s'", units.seconds)] | None = (
         None  # of every window; None: until it is precise
     )
@@ -163,7 +171,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
     input_tokens: Axis = []  # lengths of the prompts
     output_tokens: Axis = []  # lengths of the answers
-    inputs: Axis | UnsetType = UNSET  # texts of a request
+    inputs: TextsAxis | UnsetType = UNSET  # texts of a request
     max_num_seqs: Axis = []  # a setting of the server, so of `sim:` alone; others are named by `urls`
     urls: dict[str, str] = {}  # a server for each setting, by its name
 

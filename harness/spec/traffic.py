@@ -2,7 +2,7 @@
 
     poisson, constant, gamma(K)                       at the level's rate
     series(0s:10,60s:40)                              10 a second for a minute, 40 for the next, and again
-    wave(period=60s,low=5,high=20)                    a sine that begins at its low
+    wave(period=60s,low=5,high=20)                    a sine that begins at its low, in 720 steps
     spike(period=120s,for=10s,low=5,high=50)          once a period, in its middle or at=30s
     trace, trace(speed=2)                             the times of a dataset's rows, twice as fast
 
@@ -12,7 +12,7 @@ rates of their own. A level's rate scales them: it is their mean over a period.
 
 Λ(t), the integral of the rate, is how many requests are expected until t. A process of one request a second becomes one
 of that rate where its request at s is due at Λ⁻¹(s) (inversion; E. Çinlar, Introduction to Stochastic Processes, 1975).
-Both are exact here. Pure, and without chance: `workload.arrivals` draws the gaps.
+Pure, and without chance: `workload.arrivals` draws the gaps.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from harness.base.errors import HarnessError, nearest
 
 LEAST_SHAPE = 0.001  # of a gamma distribution: burstier gaps are 0 to the clock, and never end
 MOST_RATES = 10_000  # of a series
+_STEPS = 720  # of a wave: the rate of a step is within 0.5 % of the sine's range
 _EXAMPLES = {
     "poisson": "poisson",
     "constant": "constant",
@@ -89,66 +90,13 @@ class Series(msgspec.Struct, frozen=True, dict=True):
         return periods * self.period_s + self.starts[i] + (rest - counts[i]) / self.rates[i]
 
 
-class Wave(msgspec.Struct, frozen=True):
-    """A rate that follows a sine, from its low: mid·(1 - e·cos θ) at the angle θ = 2πt/period.
-
-    Its integral is mid·period/2π·(θ - e·sin θ), so that Λ⁻¹ is Kepler's equation.
-
-    >>> wave = Wave(60.0, 5.0, 15.0)
-    >>> wave.mean, wave.until(60.0), wave.due(300.0), wave.due(900.0)
-    (10.0, 600.0, 30.0, 90.0)
-    """
-
-    period_s: float
-    low: float  # requests per second
-    high: float
-
-    @property
-    def mean(self) -> float:
-        return (self.low + self.high) / 2
-
-    @property
-    def peak(self) -> float:
-        return self.high
-
-    @property
-    def _e(self) -> float:
-        return (self.high - self.low) / (self.high + self.low)
-
-    def until(self, t: float) -> float:
-        """Return the requests that are expected until t seconds: Λ(t)."""
-        turn = self.period_s / math.tau
-        return self.mean * (t - turn * self._e * math.sin(t % self.period_s / turn))
-
-    def due(self, s: float) -> float:
-        """Return when s requests are expected: Λ⁻¹(s), seconds."""
-        each = self.mean * self.period_s
-        periods, rest = divmod(s, each)
-        turn = kepler(math.tau * min(rest, each - rest) / each, self._e) / math.tau  # of the nearer end of the period
-        return (periods + (turn if rest <= each / 2 else 1 - turn)) * self.period_s
-
-
-def kepler(M: float, e: float) -> float:
-    """Return the E of [0, π] with E - e·sin E = M, by Newton's method; 0 <= M <= π, 0 <= e <= 1.
-
-    The function is convex there, so that Newton's steps from above come down to the root and never pass it.
-    """
-    E = min(M + e, math.cbrt(math.pi**2 * M))  # E - e·sin E is at least E - e, and at least E³/π²
-    while (slope := 1 - e * math.cos(E)) > 0:  # 0 only where E is 0 to the last digit of a cosine
-        lower = max(0.0, E - (E - e * math.sin(E) - M) / slope)
-        if lower >= E:
-            break
-        E = lower
-    return E
-
-
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """How an open loop's requests arrive. By default Poisson, at the level's rate all the time."""
 
     shape: float = (
         1.0  # K of the gamma distribution of the gaps: 1 is Poisson, inf even; the variance is 1/K of Poisson's
     )
-    profile: Series | Wave | None = None  # of the rate over time; None: the level's, all the time
+    profile: Series | None = None  # of the rate over time; None: the level's, all the time
     speed: float | None = None  # of a trace; None: there is none
 
     @property
@@ -267,11 +215,15 @@ def _series(parts: Sequence[str], place: str) -> Series:
     return Series(tuple(times), tuple(rates), period)
 
 
-def _wave(parts: Sequence[str], place: str) -> Wave:
+def _wave(parts: Sequence[str], place: str) -> Series:
+    """Return a sine that begins at its low, in equal steps; each has the rate at its middle, so the mean is exact."""
     wave = _values("wave", parts, _WAVE, place)
-    _must(wave["period"] > 0, "a period is above 0", "wave", place)
-    _must(wave["low"] < wave["high"], "low is not below high", "wave", place)
-    return Wave(wave["period"], wave["low"], wave["high"])
+    period, low, high = (wave[key] for key in ("period", "low", "high"))
+    _must(period > 0, "a period is above 0", "wave", place)
+    _must(low < high, "low is not below high", "wave", place)
+    turns = [(i + 0.5) / _STEPS for i in range(_STEPS)]
+    rates = tuple((low + high - (high - low) * math.cos(math.tau * turn)) / 2 for turn in turns)
+    return Series(tuple(i * period / _STEPS for i in range(_STEPS)), rates, period)
 
 
 def _spike(parts: Sequence[str], place: str) -> Series:
@@ -287,6 +239,6 @@ def _spike(parts: Sequence[str], place: str) -> Series:
     return Series(tuple(start for start, _ in kept), tuple(rate for _, rate in kept), period)
 
 
-_PROFILES: dict[str, Callable[[Sequence[str], str], Series | Wave]] = {
+_PROFILES: dict[str, Callable[[Sequence[str], str], Series]] = {
     "series": _series, "wave": _wave, "spike": _spike,
 }  # fmt: skip

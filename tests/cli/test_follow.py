@@ -87,10 +87,12 @@ def test_a_frame_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> Non
     data = (tmp_path / folders.SPOOL).read_bytes()
     cut = tmp_path / "cut"
     cut.write_bytes(data[:-3])
-    levels, at = frames.levels_since(cut, frames.START)
-    assert [each.finished for each in levels] == [False]
+    levels: dict[int, Level] = {}
+    at = frames.read_since(cut, frames.START, levels)
+    assert [each.finished for each in levels.values()] == [False]
     cut.write_bytes(data)
-    assert frames.levels_since(cut, at) == ([level(0)], frames.Position(0, len(data)))
+    assert frames.read_since(cut, at, levels) == frames.Position(0, len(data))
+    assert levels == {0: level(0)}
 
 
 @pytest.mark.parametrize("more", [["--json"], ["--out", "all"], ["--claims"], ["other"]])

@@ -114,12 +114,11 @@ def test_a_scenario_without_either_is_printed_and_stored_as_before() -> None:
         ),
         (
             '[[class]]\nname = "a"\ninput = 0',
-            "x.toml: a prompt has at least 1 token at $.class[0].input; give 1 or more",
+            "x.toml: a prompt has 1 to 10,000,000 tokens at $.class[0].input; give a number of that range",
         ),
         (
             '[[class]]\nname = "a"\noutput = 20_000_000',
-            "x.toml: 20,000,000 tokens are more than the 10,000,000 of the longest context that models have "
-            "at $.class[0].output; give 10,000,000 or less",
+            "x.toml: an answer has 1 to 10,000,000 tokens at $.class[0].output; give a number of that range",
         ),
         (
             '[[class]]\nname = "a"\nslo = { tfft = "2s" }',

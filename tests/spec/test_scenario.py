@@ -32,10 +32,13 @@ def test_durations_and_counts_may_be_written_with_units() -> None:
     [
         ("[ramp]\nlevles = [1]", "x.toml: unknown field 'levles' at $.ramp.levles; did you mean 'levels'?"),
         ("[rampp]", "x.toml: unknown field 'rampp' at $.rampp; did you mean 'ramp'?"),
-        ("[ramp]\nlevels = [0]", "x.toml: a level is at least 1 at $.ramp.levels; write [1, 2, 4, 8]"),
+        (
+            "[ramp]\nlevels = [0]",
+            "x.toml: a level is 1 to 1,000,000 requests in flight at $.ramp.levels; write [1, 2, 4, 8]",
+        ),
         (
             "[workload]\noutput_tokens = 0",
-            "x.toml: an answer has at least 1 token at $.workload.output_tokens; give 1 or more",
+            "x.toml: an answer has 1 to 10,000,000 tokens at $.workload.output_tokens; give a number of that range",
         ),
         (
             '[target]\napi = "grpc"',
@@ -201,7 +204,7 @@ SLO = '\n[slo]\nttft = "1s"'
         ("[ramp]\nslo_fail = true", "x.toml: no SLO to miss at $.ramp.slo_fail; give --slo, like ttft_p99=2s"),
         (
             "[sweep]\ninput_tokens = [0]",
-            "x.toml: a value is at least 1 at $.sweep.input_tokens; write [128, 512, 2048]",
+            "x.toml: a value is 1 to 10,000,000 at $.sweep.input_tokens; write [128, 512, 2048]",
         ),
         (
             '[sweep]\noutput_tokens = ["1k", 1000]',
