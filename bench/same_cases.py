@@ -225,7 +225,7 @@ def verbs(printed: Printed, inputs: Path) -> list[Case]:
 
 def exports(printed: Printed, inputs: Path) -> list[Case]:
     """Write other tools' formats, and read other tools' files."""
-    formats = ("csv", "vllm", "llm-d", "otel")
+    formats = ("csv", "vllm")
     folders = ("live-vllm", "live-h100-bf16", "live-embeddings", "live-h100-prefill")
     written = [
         Case(words, words, ("made/**/*",))
@@ -233,16 +233,12 @@ def exports(printed: Printed, inputs: Path) -> list[Case]:
         for words in (f"export results/{name} --to {to} --out made" for to in formats)
     ]
     # MLflow writes times and ids of its own, so only what is Knee's is read: names and values, not the store.
-    mlflow = [
-        Case(words, words, ("made/*/*/params/*", "made/*/*/tags/*", "made/*/*/artifacts/**/*"))
-        for words in ("export results/live-vllm --to mlflow --out made",)
-    ]
     printed_ = [f"export results/live-vllm --to {to}" for to in formats]
     fits = [f"fit tests/data/foreign/{name}{end}" for name in FOREIGN for end in ("", " --json")]
     own = [f"fit results/{name} --json" for name in ("live-vllm", "live-h100-bf16", "live-embeddings")]
     csv = "concurrency,output_tokens_per_s,error\n1,50,1\n2,95,2\n4,180,3\n8,320,5\n16,470,9\n32,520,9\n"
     piped = [Case(f"{words} < CSV", words, stdin=csv) for words in ("fit -", "fit - --json --seed 3")]
-    return [*written, *mlflow, *texts(*printed_, *fits, *own, "fit points.csv"), *piped]
+    return [*written, *texts(*printed_, *fits, *own, "fit points.csv"), *piped]
 
 
 WRITE_SCHEMAS = r"""

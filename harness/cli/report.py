@@ -200,12 +200,12 @@ def must_be_alone(folders: tuple[str, ...], others: Mapping[str, object]) -> Non
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--to", type=Choice(exporters.names(), "knee.exporters"), required=True, help="Format of the files.")
-@click.option("--out", metavar="DIR|URL", help="Write files there, or send otel; default: stdout.")
+@click.option("--out", metavar="DIR|URL", help="Write files there, or send to a URL; default: stdout.")
 def export(folder: str, to: str, out: str | None) -> None:
     """Write a result in another tool's format.
 
     csv: the levels and the requests as tables. vllm: what `vllm bench serve --save-result` writes, a file a level.
-    otel: OpenTelemetry metrics as JSON, one file, or posted to a collector's URL. On stdout each JSON is a line.
+    On stdout each JSON is a line. An exporter of another package may also send to a URL.
     """
     from harness.library import export as exporting
     from harness.library.measurement import load

@@ -26,7 +26,7 @@ def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path
     exporter = exporters.find(to)
     if exporter.files is None:
         way_out = f"knee.send(run, '{to}', a folder or an address)"
-        raise HarnessError(f"{exporter.title or to} keeps runs in a store", place="to", way_out=way_out)
+        raise HarnessError(f"{to} keeps runs in a store", place="to", way_out=way_out)
     run = run if isinstance(run, Measurement) else load(run)
     folder = Path(out)
     files.make_folder(folder, way_out=_ELSEWHERE)
@@ -40,11 +40,11 @@ def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path
 def send(run: Measurement | str | Path, to: str, address: str) -> str:
     """Send a run to where a tool keeps its own, and return what became of it in a line.
 
-    `to` is "otel", and the address a collector's URL, or an exporter of another package.
+    `to` is the exporter of another package; Knee's own write files.
     """
     exporter = exporters.find(to)
     if exporter.send is None:
-        raise HarnessError(f"{to} is written to a folder", place="--out", way_out="give a folder, or --to otel")
+        raise HarnessError(f"{to} is written to a folder", place="--out", way_out="give a folder")
     return exporter.send(run if isinstance(run, Measurement) else load(run), address)
 
 

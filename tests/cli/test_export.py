@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_exporters_are_named_in_the_order_of_the_help() -> None:
-    assert exporters.names() == ["csv", "vllm", "otel"]
+    assert exporters.names() == ["csv", "vllm"]
 
 
 @pytest.mark.parametrize("to", ["csv", "vllm"])
@@ -53,13 +53,6 @@ def test_a_folder_gets_a_file_a_level(folder: Path, tmp_path: Path) -> None:
     assert names[:2] == ["vllm-00-c1.json", "vllm-01-c2.json"]
     assert len(names) == len(full().levels)
     assert json.loads((tmp_path / "out" / names[1]).read_text())["max_concurrency"] == 2
-
-
-def test_opentelemetry_s_metrics_are_one_file(folder: Path, tmp_path: Path) -> None:
-    (made,) = exporting.export(folder, "otel", tmp_path / "out")
-    assert made.name == "metrics.otlp.json"
-    assert list(json.loads(made.read_text())) == ["resourceMetrics"]
-    assert exporting.text(load(folder), "otel").count("\n") == 1
 
 
 @pytest.mark.slow
@@ -132,11 +125,9 @@ def test_an_unknown_format_is_refused_with_the_nearest(folder: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_a_url_takes_opentelemetrys_metrics_alone(folder: Path) -> None:
+def test_a_url_takes_no_files(folder: Path) -> None:
     refused = CliRunner().invoke(cli, ["export", str(folder), "--to", "csv", "--out", "http://127.0.0.1:1"])
     assert "csv is written to a folder" in str(refused.exception) + refused.output
-    unreached = CliRunner().invoke(cli, ["export", str(folder), "--to", "otel", "--out", "http://127.0.0.1:1"])
-    assert "the collector was not reached" in str(unreached.exception) + unreached.output
 
 
 def test_a_table_that_a_spreadsheet_saved_is_read_as_before(folder: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ USAGE = {
     "run URL --levels": "--levels: it needs a value; write --levels VALUE",
     "predict --gpu l4": "no --model-config; name a model and a card, or --gpu all: `knee predict --list gpus`",
     "report": "no DIR; see `knee report --help`",
-    "export results/x": "no --to; give one of: csv, vllm, otel",
+    "export results/x": "no --to; give one of: csv, vllm",
     "fit": "no FILE|DIR|-; see `knee fit --help`",
     "compare": "no [NAME=]DIR|FILE; see `knee compare --help`",
     "completion": "no SHELL; see `knee completion --help`",

@@ -78,7 +78,6 @@ def test_the_exports_commands_run_as_shown(place: Path) -> None:
         "first",
         "tables",
         "as-vllm",
-        "metrics",
     }
 
 

@@ -15,14 +15,13 @@ from harness.analysis.rules.requests import in_flight_low
 from harness.base.errors import HarnessError
 from harness.data.judgement import Verdict
 from harness.data.levels import LevelSummary
-from harness.data.manifest import Clock
 from harness.data.record import ABANDONED
 from harness.data.summary import Summary
 from harness.data.views import Spread
 from harness.results import readers
 from harness.results.exporters import csv as rows
 from harness.results.exporters import csv as table
-from harness.results.exporters import otel, vllm
+from harness.results.exporters import vllm
 from harness.results.readers.level import WHOLE_RUN, ForeignLevel, ForeignResult, Latency
 from tests.builders.summaries import MANIFEST, full, hollow, simulated
 
@@ -157,40 +156,6 @@ def test_what_was_not_measured_is_an_empty_cell_and_never_0() -> None:
 def test_a_spreadsheet_takes_no_text_for_a_formula() -> None:
     made = table.text(["error", "n"], [{"error": "=cmd()", "n": -1}, {"error": ABANDONED, "n": None}])
     assert made.splitlines() == ["error,n", "'=cmd(),-1", "abandoned,"]
-
-
-def points(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The points of one metric, its attributes by name."""
-    (resource,) = found["resourceMetrics"]
-    (scope,) = resource["scopeMetrics"]
-    (metric,) = [each for each in scope["metrics"] if each["name"] == name]
-    pairs = [{each["key"]: each["value"] for each in point["attributes"]} for point in metric["gauge"]["dataPoints"]]
-    return [point | {"attributes": own} for point, own in zip(metric["gauge"]["dataPoints"], pairs, strict=True)]
-
-
-def test_a_metric_of_opentelemetry_has_a_point_a_level_in_its_window() -> None:
-    about = msgspec.structs.replace(MANIFEST, clock=Clock(monotonic_ns_origin=0, unix_origin=1_700_000_000.0))
-    found = otel.of_run(full(), about)
-    rates = points(found, "knee.output_tokens_per_s")
-    assert [point["asDouble"] for point in rates] == [level.output_tokens_per_s.mean for level in full().levels]
-    assert rates[1]["attributes"] == {"concurrency": {"intValue": "2"}, "repeat": {"intValue": "0"}}
-    start, end = full().levels[1].window
-    assert rates[1]["startTimeUnixNano"] == str(round((1_700_000_000.0 + start) * 1e9))
-    assert int(rates[1]["timeUnixNano"]) - int(rates[1]["startTimeUnixNano"]) == pytest.approx((end - start) * 1e9)
-
-
-def test_a_percentile_that_was_not_measured_has_no_point() -> None:
-    found = points(otel.of_run(full(), MANIFEST), "knee.ttft")
-    p90 = [point["asDouble"] for point in found if point["attributes"]["statistic"] == {"stringValue": "p90"}]
-    assert p90 == [level.ttft_s.p90 for level in full().levels if level.ttft_s.p90 is not None]
-    assert 0 < len(p90) < len(full().levels)
-
-
-def test_opentelemetry_s_resource_says_what_was_measured() -> None:
-    (found,) = otel.of_run(simulated(), MANIFEST)["resourceMetrics"]
-    about = {each["key"]: each["value"] for each in found["resource"]["attributes"]}
-    assert about["knee.simulated"] == {"boolValue": True}
-    assert about["knee.model"] == {"stringValue": MANIFEST.model}
 
 
 @pytest.mark.parametrize("export", [as_csv, as_vllm])

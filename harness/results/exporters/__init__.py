@@ -27,7 +27,7 @@ from harness.spec.work import Unit
 if TYPE_CHECKING:
     import pandas
 
-_FIRST = ("csv", "vllm", "otel")  # in this order; others come after them
+_FIRST = ("csv", "vllm")  # in this order; others come after them
 
 
 class Run(Protocol):
@@ -51,7 +51,6 @@ class Exporter(msgspec.Struct, frozen=True, kw_only=True):
     files: Callable[[Run], Mapping[str, Any]] | None = None  # by name: text as it is, or plain data for JSON
     text: Callable[[Run], str] | None = None  # on stdout; None: each file's data as a line of JSON
     send: Callable[[Run, str], str] | None = None  # to an address, or a folder where there are no files; in a line
-    title: str = ""  # of the tool, where its name is another
 
     def on_stdout(self, run: Run) -> str:
         """Return the text of a run for stdout; HarnessError where there is none."""
