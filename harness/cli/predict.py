@@ -76,9 +76,8 @@ _ELSEWHERE = "give a place to write to by --plot"
     option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout."),
     option("--claims", is_flag=True, help="Also list unsourced claims about such a setup."),
     option("--list", "listed", type=click.Choice(["models", "gpus"]), help="List what is known by name and stop."),
-    option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed."),
 )
-def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
+def predict(scenario: str | None, **flags: Any) -> None:
     """Predict the whole curve from a model's config and a GPU's name.
 
     SCENARIO is a file as `knee run` takes it; options replace its fields. Lengths that vary are simulated step by step.
@@ -88,9 +87,6 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     """
     if flags["listed"] is not None:
         _list(flags["listed"])
-        return
-    if golden:
-        _golden(as_json=flags["as_json"])
         return
     from harness.predict import catalog
 
@@ -123,25 +119,6 @@ def _list(what: str) -> None:
     for card in catalog.gpus():
         names = ", ".join(catalog.driver_names(card.key))
         print(f"{card.key:18}{card.memory_bytes / 2**30:5.0f} GiB  {names}".rstrip())
-
-
-def _golden(*, as_json: bool) -> None:
-    """Print the golden table; the exit status is 1 if a row is missed."""
-    import msgspec
-
-    from harness.decide import golden
-    from harness.report import prediction
-    from harness.report.document import Document, Section
-
-    rows = golden.table()
-    if as_json:
-        checked = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
-        output.print_json(checked)
-    else:
-        missed = sum(not row.met for row in rows)
-        met = [f"{len(rows) - missed} of {len(rows)} figures are met"]
-        _show(Document(sections=[Section(columns=prediction.golden_columns(rows)), Section(lines=met)]))
-    sys.exit(0 if all(row.met for row in rows) else 1)
 
 
 def _one(resolved: Scenario, flags: dict[str, Any]) -> None:

@@ -7,5 +7,4 @@ listing      result folders as rows
 choice       which GPU, for its tokens or for a demand
 calibration  what a prediction needs of measured runs
 levels       the levels of a run, read alike by all of them
-golden       known figures, worked out again by the rules of plan and of predict
 """

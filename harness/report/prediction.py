@@ -17,7 +17,6 @@ from harness.report.document import Column, Document, Section, shown
 from harness.report.format import MISSING, ms, number, percent, plain, slo_met
 
 if TYPE_CHECKING:
-    from harness.decide.golden import GoldenCase
     from harness.predict.calibration import Calibration
     from harness.predict.disaggregated import Disaggregated, Share
     from harness.predict.question import PredictionResult
@@ -248,23 +247,6 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
         Column("meas./sheet", [_ratio(each.measured_over_predicted) for each in sheet]),
         Column("meas./calibrated", [_ratio(each.measured_over_predicted) for each in own]),
     ])  # fmt: skip
-
-
-def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
-    """Return every golden case: id, inputs, value, expected, met."""
-
-    def exact(value: float) -> str:
-        return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}" if value < 1e6 else f"{value:,.6e}"
-
-    return [
-        Column("id", [row.id for row in rows], words=True),
-        Column("inputs", [row.inputs for row in rows], words=True),
-        Column("value", [exact(row.value) for row in rows]),
-        Column("expected", [exact(row.expected) for row in rows]),
-        Column("unit", [row.unit for row in rows], words=True),
-        Column("met", ["yes" if row.met else "NO" for row in rows], words=True),
-        Column("note", [row.note for row in rows], words=True),
-    ]
 
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:

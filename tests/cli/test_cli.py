@@ -189,7 +189,7 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         (["run", "--url", "x", "--price-per-mtok", "a,b"], "error: --price-per-mtok: 'a,b' is not a list of prices"),
         (
             ["run", "--url", "x", "--output-tokens", "0"],
-            "error: --output-tokens: a length of 0 tokens is below 1",
+            "error: --output-tokens: '0' is not a length: 0 is not a whole number from 1 on",
         ),
         (["run", "--url", "sim:", "--profile", "nope"], "error: --profile: 'nope' is not MODEL/GPU"),
         (["run", "--url", "sim:", "--profile", "llama-3.1-8b/h1000-sxm"], "error: --profile: unknown GPU 'h1000-sxm'"),

@@ -17,8 +17,6 @@ from click.testing import CliRunner, Result
 from harness import cli as cli_module
 from harness.cli import cli
 from harness.data.prediction import Prediction
-from harness.decide import golden
-from harness.decide.golden import GoldenCase
 from harness.predict.catalog import model_config
 
 CHAT = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
@@ -104,27 +102,6 @@ def test_g37_experts_hit_are_reached_by_ordinary_options(
 ) -> None:
     found = [level["experts_hit"] for level in prediction(*options, "--levels", levels)["levels"]]
     assert found == pytest.approx(hit, rel=0.001)
-
-
-def test_the_golden_table_names_every_case_and_ends_with_0() -> None:
-    got = knee("--golden")
-    assert got.exit_code == 0, got.output
-    ids = {line.split()[0] for line in got.output.splitlines() if line.startswith("G")}
-    assert {"G1", "G38", "G33b"} <= ids
-    assert len(ids) == 37
-    head = next(line for line in got.output.splitlines() if line.startswith("id"))
-    assert [word for word in head.split() if word != "unit"] == ["id", "inputs", "value", "expected", "met", "note"]
-
-
-def test_a_golden_case_that_is_not_met_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        golden, "table", lambda: [GoldenCase("G0", "one", 1.0, 1.0, 0.0), GoldenCase("G9", "", 2.0, 1.0, 0.1)]
-    )
-    got = knee("--golden")
-    assert got.exit_code == 1
-    assert "NO" in got.output
-    assert "1 of 2 figures are met" in got.output
-    assert [row["met"] for row in json.loads(knee("--golden", "--json").output)] == [True, False]
 
 
 # ---- what is shown --------------------------------------------------------------------------------------
@@ -510,7 +487,7 @@ def test_what_prompts_share_is_cached(tmp_path: Path) -> None:
         ("[hardware]\ngpus = 8\n", CHAT[:4], "error: --gpus: 8 GPUs, but not how they share the model"),
         ("[hardwear]\n", CHAT[:4], "error: x.toml: unknown field 'hardwear'"),
         ('[workload]\noutput_tokens = "100..200000"', CHAT[:4], "error: --input-tokens: a request of 200,"),
-        ("", (*CHAT[:4], "--input-tokens", "9..3"), "error: --input-tokens: the range 9..3 is reversed"),
+        ("", (*CHAT[:4], "--input-tokens", "9..3"), "error: --input-tokens: '9..3' is not a length"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_scenario_or_against_one_is_one_line(
@@ -548,7 +525,10 @@ def test_a_scenario_that_names_no_card_is_a_usage_error(tmp_path: Path) -> None:
         (("--gpu", "h100-sxm", "--model", "lama-3.1-8b"), "error: --model: unknown model 'lama-3.1-8b'"),
         ((*CHAT, "--tp", "3"), "error: --tp: 3 GPUs cannot share the 32 heads of llama-3.1-8b"),
         ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a length"),
-        ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: a length of 0 tokens is below 1"),
+        (
+            (*CHAT, "--input-tokens", "0"),
+            "error: --input-tokens: '0' is not a length",
+        ),
         ((*CHAT, "--mbu", "0"), "error: --mbu: 0 is not above 0"),
         ((*CHAT, "--price", "-1"), "error: --price: a price is a number from 0 on"),
         ((*CHAT, "--slo", "itl"), "error: --slo: 'itl' has no '='"),

@@ -1,6 +1,6 @@
 import pytest
 
-from harness.decide.golden import GoldenCase, table
+from tests.builders.golden import GoldenCase, table
 
 ROWS = table()
 

@@ -2,8 +2,7 @@
 
 Predictions and prices use the functions that work these rows out, so the table fails with them. Three rows are
 exceptions: only this table uses the price of a request (G24) and the throughput of a closed loop (G27, G32). Where a
-source's own figure is rounded or wrong, the expected value is the right one, with a note. docs/method.md, Golden cases,
-has the table.
+source's own figure is rounded or wrong, the expected value is the right one, with a note.
 """
 
 from __future__ import annotations
