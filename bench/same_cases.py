@@ -180,9 +180,8 @@ def predict(printed: Printed, inputs: Path) -> list[Case]:
     """Predict a grid of models and cards, and the options one by one."""
     grid = [f"predict --model {model} --gpu {card} {more} --json" for model, more in MODELS.items() for card in CARDS]
     some = [f"predict {words}{end}" for words in COMMANDS["predictions"] for end in ("", " --json")]
-    lists = ["predict --list models", "predict --list gpus", "predict --golden"]
-    plots = "predict --model llama-3.1-8b --gpu h100-sxm --plot plots"
-    return [*texts(*grid, *some, *lists), Case(plots, plots, ("plots/*",))]
+    lists = ["predict --list models", "predict --list gpus"]
+    return texts(*grid, *some, *lists)
 
 
 FOREIGN = ("aiperf.json", "aiperf.csv", "guidellm.json", "inference_perf.json", "llm_d.json", "llm_d_0.1.json",
@@ -207,16 +206,16 @@ def verbs(printed: Printed, inputs: Path) -> list[Case]:
     reports = [
         Case(words, words, copies={"folder": f"results/{name}"})
         for name in ("live-vllm", "live-h100-bf16", "live-litellm", "live-embeddings", "live-answers/vllm-1")
-        for words in (f"report folder --no-plots {option}" for option in ("--verbose", "--json", "--claims"))
+        for words in (f"report folder --no-plots {option}" for option in ("--verbose", "--json"))
     ]
-    laid = "report folder --baseline results/live-vllm-ramp-2"
+    made = "report folder"
     return [
         *texts(*(words + end for words in COMMANDS["verbs"] for end in ("", " --json")), *FORMATS),
         *(Case(words, words, ("made*", "made/*")) for words in (compared, ranked, planned, checked, listed)),
         *read,
         Case(points, points, ("made.json",)),
         *reports,
-        Case(laid, laid, ("folder/report.*", "folder/summary.json"), {"folder": "results/live-vllm-ramp-1"}),
+        Case(made, made, ("folder/report.*", "folder/summary.json"), {"folder": "results/live-vllm-ramp-1"}),
         Case(
             "report of a demo", "report demo", ("demo/*.md", "demo/*.html", "demo/*.json"), {"demo": "tests/data/demo"}
         ),

@@ -57,7 +57,6 @@ TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("sweep", scenario.Sweep, "A knee for every combination: a level map."),
     ("sim", scenario.Sim, 'The simulated endpoint, `url = "sim:"`.'),
     ("[stack]", recipe.StackSpec, "One server of a campaign, `knee stacks run`: [stacks.md](stacks.md)."),
-    ("[claim]", recipe.Claim, "A quoted ratio that a campaign measures again: [stacks.md](stacks.md)."),
 ]
 # Fields that a run writes for itself.
 _WRITTEN = {("workload.dataset", name) for name in ("requests", "skipped", "input_tokens", "output_tokens")}

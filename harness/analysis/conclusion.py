@@ -29,7 +29,7 @@ from harness.data.views import Value
 FEWEST = 3  # distinct levels that a curve is made of
 LEVELS = 6  # distinct ones that a found knee needs
 NARROW = 1.5  # the upper end of a found knee over its lower
-WIDE = f"the knee's 95 % interval is wider than a factor of {NARROW:g}"  # which leaves the plateau shown
+_WIDE_KNEE = f"the knee's 95 % interval is wider than a factor of {NARROW:g}"
 PAST = 1.1  # a level is past the knee from so many knees on
 ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
 
@@ -48,6 +48,7 @@ class Conclusion(msgspec.Struct, frozen=True):
     reasons: list[str] = []
     settle: Settle | None = None
     at_least: float | None = None  # concurrency
+    only_wide: bool = False  # the width of the knee's interval is the one reason, which leaves the plateau shown
 
 
 class Evidence:
@@ -132,7 +133,9 @@ def of(evidence: Evidence) -> Conclusion:
         reasons = [f"throughput still rises at the last level, by {rise:.2f} % for 1 % more load"]
         return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C)
     reasons = _not_shown(evidence)
-    return Conclusion(FOUND) if not reasons else Conclusion(PROVISIONAL, reasons, _settle(evidence))
+    if not reasons:
+        return Conclusion(FOUND)
+    return Conclusion(PROVISIONAL, reasons, _settle(evidence), only_wide=reasons == [_WIDE_KNEE])
 
 
 def of_few(levels: PooledLevels) -> Conclusion:
@@ -182,7 +185,7 @@ def _not_shown(evidence: Evidence) -> list[str]:
     elif low is None:
         reasons.append("throughput does not rise from the lowest level on, so the knee lies there or below")
     elif high is None or high > NARROW * low:
-        reasons.append(WIDE)
+        reasons.append(_WIDE_KNEE)
     if evidence.past >= 2 and not math.isfinite(evidence.fall):
         middle, least, most = evidence.elasticity(PAST * evidence.value)
         if most > ELASTICITY:

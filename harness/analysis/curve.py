@@ -83,6 +83,7 @@ def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Post
         reasons=said.reasons,
         settle=said.settle,
         at_least_concurrency=said.at_least,
+        only_wide=said.only_wide,
         single_stream_tokens_per_s=_value(figures["single"]),
         hinge_concurrency=hinge if bends else Value(None),
         plateau_tokens_per_s=plateau if bends else Value(None),

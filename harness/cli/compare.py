@@ -11,7 +11,7 @@ import click
 from harness.cli import output
 
 if TYPE_CHECKING:
-    from harness.decide.compare.comparison import Report
+    from harness.decide.compare.comparison import Comparison
 
 REFUSED = 3  # exit status
 
@@ -23,9 +23,7 @@ REFUSED = 3  # exit status
     metavar="NAME,…",
     help="All that may differ, of engine, precision, kv-dtype, tp, max-num-seqs and start; without it each may.",
 )
-@click.option("--answers", is_flag=True, help="Rank only stacks whose canaries' answers are unchanged and as right.")
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
-@click.option("--scenarios", metavar="NAME,…", help="Compare under each of these scenarios: who wins where.")
 @click.option("--format", metavar="NAME", default="", help=output.FORMAT_HELP)
 @click.option("--out", metavar="DIR", help="Write comparison.json, .md, .html and .png and pareto.png there.")
 @click.option("--json", "as_json", is_flag=True, help="Print comparison.json on stdout.")
@@ -34,9 +32,7 @@ REFUSED = 3  # exit status
 def compare(
     stacks: tuple[str, ...],
     vary: str | None,
-    answers: bool,
     force: bool,
-    scenarios: str | None,
     format: str,
     **shown: Any,
 ) -> None:
@@ -50,14 +46,13 @@ def compare(
     """
     from harness.library import answers as library
 
-    names = [name.strip() for name in (scenarios or "").split(",") if name.strip()]
-    found = library.compare(*stacks, vary=vary or "", force=force, scenarios=names, answers=answers, format=format)
+    found = library.compare(*stacks, vary=vary or "", force=force, format=format)
     _publish(found, **shown)
-    if any(each.refused for each in found.workloads):
+    if found.refused:
         sys.exit(REFUSED)
 
 
-def _publish(found: Report, *, out: str | None, as_json: bool, no_plots: bool, quiet: bool) -> None:
+def _publish(found: Comparison, *, out: str | None, as_json: bool, no_plots: bool, quiet: bool) -> None:
     """Write the files where a place for them is named, and print the answer."""
     from harness.base import files
     from harness.report import comparison, markdown, page, png

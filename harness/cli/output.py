@@ -25,15 +25,13 @@ secrets: list[str] = []  # of this process's run, to redact a traceback
 
 
 class More(NamedTuple):
-    """What a report may have besides its summary: a result already read, another run's summary, a place for pictures.
+    """What a report may have besides its summary: a result already read, and a place for pictures.
 
     `noted` are the notes that were printed already, before the load.
     """
 
     result: Result | None = None
-    baseline: Summary | None = None
     figures: Path | None = None
-    claims: bool = False
     noted: Collection[str] = ()
 
 
@@ -43,8 +41,6 @@ def write_reports(
     manifest: Manifest,
     *,
     plots: bool,
-    baseline: Summary | None = None,
-    with_claims: bool = False,
 ) -> Document:
     """Write summary.json and report.md; the report, whose `plots` are still to be drawn."""
     from harness.base import files
@@ -53,7 +49,7 @@ def write_reports(
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
-    document = run_report.report(summary, manifest, baseline, with_claims=with_claims)
+    document = run_report.report(summary, manifest)
     files.write(folder / "report.md", markdown.render(document))
     return document
 
@@ -117,7 +113,7 @@ def publish(
     from harness.report import run_report
     from harness.results.folder import SUMMARY
 
-    document = write_reports(folder, summary, manifest, plots=plots, baseline=more.baseline, with_claims=more.claims)
+    document = write_reports(folder, summary, manifest, plots=plots)
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
     to_go_on: list[tuple[str, str | Path]] = [("to go on", f"knee run --resume {shlex.quote(str(folder))}")]
@@ -144,16 +140,13 @@ def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: 
     document = level_map.report(found)
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", markdown.render(document))
-    panels = level_map.panels(found)
-    whole = level_map.with_heat(document, panels)
-    drawn: list[tuple[str, str | Path]] = [("page", folder / "map.html"), ("picture", folder / "map.png")]
+    drawn: list[tuple[str, str | Path]] = [("page", folder / "map.html")]
     made: list[tuple[str, str | Path]] = [("map", folder / levelmap.MAP), ("report", folder / "map.md")]
-    show(whole, made + drawn * plots, found, as_json=as_json, quiet=quiet)
+    show(document, made + drawn * plots, found, as_json=as_json, quiet=quiet)
     if plots:
-        from harness.report import map_png, page
+        from harness.report import page
 
-        files.write(folder / "map.html", page.render(whole))
-        files.write(folder / "map.png", map_png.draw(panels))
+        files.write(folder / "map.html", page.render(document))
 
 
 def print_json(data: object) -> None:

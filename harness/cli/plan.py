@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.decide.plan.plan import Plan
-    from harness.decide.plan.question import Demand, Forecast, Prices, Question, Reserve
+    from harness.decide.plan.question import Demand, Prices, Question, Reserve
 
 FILES = ("plan.json", "plan.md", "alerts.yml")
 
@@ -43,8 +42,6 @@ _MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sig
     option("--deadline", metavar="TIME", help="Of a batch, like 8h."),
     option("--input-tokens", metavar="N", help="Mean prompt length where it is not the measured one."),
     option("--output-tokens", metavar="N", help="Mean answer length, likewise."),
-    option("--long-input", metavar="p99=N,…", help="Prompt lengths at percentiles."),
-    option("--long-output", metavar="p99=N,…", help="Answer lengths at percentiles."),
 )
 @under(
     "Operating point",
@@ -55,31 +52,13 @@ _MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sig
     "Reserve",
     option("--utilization", metavar="SHARE", help="Of the operating point at the peak; default 70%."),
     option("--headroom", metavar="SHARE", help="Above the peak, in place of --utilization: 43% is 1/0.7 - 1."),
-    option("--redundancy", metavar="FACTOR", help="Times the replicas, like 1.25."),
     option("--spare", type=click.IntRange(0, 10_000), metavar="K", help="Replicas that may be down at the peak (N+K)."),
-    option("--availability", metavar="SHARE", help="Share of the time that enough replicas are up, like 99.9%."),
-    option("--replica-availability", metavar="SHARE", help="Share of the time that one replica is up."),
 )
 @under(
-    "Money and energy",
+    "Money",
     option("--price", metavar="USD", help="Per GPU and hour; default as recorded."),
     option("--gpus", metavar="N", help="GPUs of one replica; default as recorded."),
-    option("--reserved-price", metavar="USD", help="Per GPU and hour, for the replicas that always run."),
-    option("--spot-price", metavar="USD", help="Per GPU and hour; with --spot-interruptions."),
-    option("--spot-interruptions", metavar="RATE", help="Of one replica per hour, like 5%."),
-    option("--monthly", metavar="NAME=USD,…", help="Other costs of a month, like storage=500,network=1000."),
-    option("--egress-price", metavar="USD", help="Per GB of answers."),
-    option("--electricity", metavar="USD", help="Per kWh."),
-    option("--carbon", metavar="GRAMS", help="CO2 per kWh."),
     option("--cold-start", metavar="TIME", help="Of a replica; default as `knee stacks` measured it."),
-)
-@under(
-    "Outlook",
-    option("--growth", metavar="SHARE", help="Of the demand, per month."),
-    option("--months", type=click.IntRange(1, 120), default=12, help="Of --growth; default 12."),
-    option("--speedup", metavar="FACTOR", help="Of an optimisation; with --effort."),
-    option("--effort", metavar="USD", help="What the optimisation costs."),
-    option("--reference", is_flag=True, help="Also where the figures lie in widely quoted tables."),
 )
 @under(
     "Output",
@@ -113,8 +92,6 @@ def _question(flags: Mapping[str, Any]) -> Question:
         by=flags["by"],
         reserve=_reserve(flags),
         prices=_prices(flags),
-        outlook=_outlook(flags),
-        reference=flags["reference"],
     )
 
 
@@ -132,8 +109,6 @@ def _demand(flags: Mapping[str, Any]) -> Demand:
         deadline_s=_above(flags, "deadline", units.seconds),
         input_tokens=_above(flags, "input_tokens"),
         output_tokens=_above(flags, "output_tokens"),
-        long_input=_percentiles(flags, "long_input"),
-        long_output=_percentiles(flags, "long_output"),
     )
 
 
@@ -148,52 +123,16 @@ def _reserve(flags: Mapping[str, Any]) -> Reserve:
         raise HarnessError(fact, place="--headroom", way_out=f"a share of the peak: write {headroom:g}%")
     if headroom is not None:
         utilization = 1 / (1 + headroom)
-    redundancy = _above(flags, "redundancy")
-    if redundancy is not None and redundancy < 1:
-        raise HarnessError("a redundancy factor is 1 or more", place="--redundancy", way_out="write it like 1.25")
-    available = [_read(flags, name, units.portion) for name in ("availability", "replica_availability")]
-    if 1.0 in available:
-        raise HarnessError("nothing is up all the time", place="--availability", way_out="write it like 99.9%")
-    return Reserve(
-        utilization=UTILIZATION if utilization is None else utilization,
-        redundancy=redundancy,
-        spare=flags["spare"],
-        availability=available[0],
-        replica_availability=available[1],
-    )
+    return Reserve(utilization=UTILIZATION if utilization is None else utilization, spare=flags["spare"])
 
 
 def _prices(flags: Mapping[str, Any]) -> Prices:
     from harness.decide.plan.question import Prices
 
-    if (flags["spot_price"] is None) != (flags["spot_interruptions"] is None):
-        raise HarnessError(
-            "spot replicas have a price and interruptions",
-            place="--spot-price",
-            way_out="give --spot-price and --spot-interruptions together",
-        )
     return Prices(
         gpu_hour=_read(flags, "price", _amount),
         gpus=_above(flags, "gpus"),
-        reserved_gpu_hour=_read(flags, "reserved_price", _amount),
-        spot_gpu_hour=_read(flags, "spot_price", _amount),
-        spot_interruptions_per_h=_read(flags, "spot_interruptions", units.share),
-        monthly=_pairs(flags, "monthly", "storage=500,network=1000"),
-        egress_gb=_read(flags, "egress_price", _amount),
-        kwh=_read(flags, "electricity", _amount),
-        carbon_g_kwh=_read(flags, "carbon", _amount),
         cold_start_s=_read(flags, "cold_start", units.seconds),
-    )
-
-
-def _outlook(flags: Mapping[str, Any]) -> Forecast:
-    from harness.decide.plan.question import Forecast
-
-    return Forecast(
-        growth=_read(flags, "growth", units.share),
-        months=flags["months"],
-        speedup=_above(flags, "speedup"),
-        effort_usd=_read(flags, "effort", _amount),
     )
 
 
@@ -224,29 +163,6 @@ def _above(flags: Mapping[str, Any], name: str, read: Callable[[str, str], float
     if value is not None and not value > units.BEYOND**-1:
         raise HarnessError(f"{flags[name][:40]!r} is not above 0", place=flag_of(name), way_out="give more")
     return value
-
-
-def _pairs(flags: Mapping[str, Any], name: str, example: str) -> dict[str, float]:
-    """Return amounts by their names, each once."""
-    place, found = flag_of(name), {}
-    for part in filter(None, (flags[name] or "").split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key or key in found:
-            fact = f"{part[:40]!r} is no new name=value"
-            raise HarnessError(fact, place=place, way_out=f"write it like {example}")
-        found[key] = _amount(value, place)
-    return found
-
-
-def _percentiles(flags: Mapping[str, Any], name: str) -> dict[str, float]:
-    """Return lengths by their percentiles, like p99."""
-    found = _pairs(flags, name, "p95=2k,p99=8k")
-    for key, tokens in found.items():
-        known = key.startswith("p") and key[1:] in units.PERCENTILES
-        if not known or not 1 <= tokens <= units.MOST_TOKENS or math.isnan(tokens):
-            fact = f"{key[:20]}={tokens:g} is no percentile of a length"
-            raise HarnessError(fact, place=flag_of(name), way_out="write it like p95=2k,p99=8k")
-    return found
 
 
 def _publish(made: Plan, out: str | None, *, as_json: bool, quiet: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,7 +30,6 @@ Examples:
   knee predict --model llama-3.1-8b --gpu h100-sxm --input-tokens 1k --output-tokens 200
   knee predict --model meta-llama/Llama-3.1-70B-Instruct --gpu "NVIDIA H100 80GB HBM3" --tp 4 --dtype fp8
   knee predict --model qwen3-32b --gpu all --rps 5 --slo ttft_p99=2s,itl=50ms"""
-_ELSEWHERE = "give a place to write to by --plot"
 
 
 @click.command(cls=Grouped, epilog=_EXAMPLES)
@@ -59,7 +57,7 @@ _ELSEWHERE = "give a place to write to by --plot"
     option("--utilization", metavar="SHARE", help="Of a replica's best load, at most, with --rps; default 70%."),
     option(
         "--rank",
-        type=click.Choice(["cost", "speed", "latency", "power"]),
+        type=click.Choice(["cost", "speed", "latency"]),
         default="cost",
         help="Order of --gpu all; default cost.",
     ),
@@ -67,12 +65,11 @@ _ELSEWHERE = "give a place to write to by --plot"
     option("--decode-gpus", type=int, metavar="N", help="GPUs that only decode; each pool in replicas of --tp."),
     option("--prefill-tp", type=click.IntRange(1), metavar="N", help="GPUs of a prefill replica; default as --tp."),
     option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction."),
-    option("--measured", metavar="DIR", multiple=True, help="Result folder that replaces the prediction of its card."),
+    option("--measured", metavar="DIR", multiple=True, help="Result folder to compare the prediction with."),
     option("--peak-flops", type=float, metavar="FLOP/s", help="Peak that you assume for the card, to be checked."),
 )
 @under(
     "Output",
-    option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too."),
     option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout."),
     option("--claims", is_flag=True, help="Also list unsourced claims about such a setup."),
     option("--list", "listed", type=click.Choice(["models", "gpus"]), help="List what is known by name and stop."),
@@ -146,8 +143,6 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
 
     from harness.report import prediction as predicting
 
-    if flags["plot"]:
-        _plot(found, flags["plot"])
     if flags["as_json"]:
         output.print_json(found.prediction)
     else:
@@ -169,7 +164,6 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
         "simulate",
         "measured",
         "calibration",
-        "plot",
         "rate",
         "price",
         "gpus",
@@ -255,7 +249,9 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
 
     one = ", or name one card by --gpu" if flags["rps"] is None else ""
     _leave_out(flags, ("tp", "gpus"), "several cards are tried in every size", f"leave it out{one}")
-    _leave_out(flags, ("plot", "calibration", "simulate"), "it is for one card", "leave it out, or name one by --gpu")
+    _leave_out(
+        flags, ("calibration", "simulate", "measured"), "it is for one card", "leave it out, or name one by --gpu"
+    )
     demand: Demand | None = flags["demand"]
     apart = [flags["gpu"]] if "=" in flags["gpu"] else flags["gpu"].split(",")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in apart if key.strip()]
@@ -263,11 +259,6 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     first = deployed.question_of(resolved, flags, cards[0], several=True)
     figures = dict(first.figures)
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
-    rates = {}
-    if flags["measured"]:
-        from harness.decide import calibration
-
-        rates = calibration.rates(made, first, flags["measured"])
     if (price := flags["price"]) is not None:
         cards = [msgspec.structs.replace(card, usd_per_hour=(price, price)) for card in cards]
     found = choice.choose(
@@ -277,7 +268,6 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         slo=first.slo,
         rank=flags["rank"],
         demand=demand,
-        measured=rates,
         **figures,
     )
     if flags["as_json"]:
@@ -288,12 +278,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         lines = [_heading(judged, made.name, workload, demand, every=not keys)]
         rate = None if demand is None else demand.requests_per_s
         if sentence := chosen.pick(best, flags["rank"], workload.output_tokens, rate):
-            card = next(each for each in cards if each.key == best[0].gpu)
-            alone = flags["rank"] == "latency" and demand is None
-            lines += [
-                sentence,
-                *chosen.gains(None if alone else choice.gains(made, card, best[0], workload, **figures)),
-            ]
+            lines.append(sentence)
         shown = found if keys else best
         whole = not console(stderr=False).is_terminal
         _show(Document(sections=[Section(lines=lines), *chosen.sections(shown, flags["rank"], whole=whole)]))
@@ -335,28 +320,6 @@ def _heading(question: Question, name: str, workload: MeanLengths, demand: Deman
         used = f"at {demand.utilization:.0%} of the best load"
         load = f"in replicas for {demand.requests_per_s:g} a second, {down}, {used}"
     return f"{name}, {tokens}" + (f", {limits}" if limits else "") + f"; each card {load}{sizes}"
-
-
-def _plot(found: PredictionResult, where: str) -> None:
-    """Write both figures; into a folder the tables too."""
-    from harness.base import files
-    from harness.report import markdown, png, prediction, roofs
-
-    path, tables = Path(where), []
-    if path.suffix == ".png":
-        folder, frontier, roofline = files.named(path).parent, path, path.with_name(f"{path.stem}-roofline.png")
-    else:
-        folder, frontier, roofline = path, path / "frontier.png", path / "roofline.png"
-        tables = [path / "prediction.md"]
-    made = [frontier, roofline, *tables]
-    files.make_folder(folder, way_out=_ELSEWHERE)
-    files.must_be_files(folder, [file.name for file in made])  # all of them or none
-    files.write(folder / frontier.name, png.draw(roofs.frontier(found)))
-    files.write(folder / roofline.name, png.draw(roofs.roofline(found)))
-    for table in tables:
-        files.write(folder / table.name, markdown.render(prediction.report(found)))
-    for file in made:
-        print(file, file=sys.stderr)
 
 
 def _show(document: Document) -> None:

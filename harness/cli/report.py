@@ -30,7 +30,6 @@ _EVERY_S = 0.5
 @click.argument("folder", nargs=-1, required=True, metavar="DIR…", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--out", metavar="DIR", help="Merge the shards of one run (knee run --shard) into this new folder.")
-@click.option("--baseline", metavar="DIR", help="Lay the levels of another run over the curve.")
 @click.option("--figures", metavar="DIR", help="Write every chart there as PNG and SVG.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
@@ -38,16 +37,13 @@ _EVERY_S = 0.5
     "--verbose", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
 )
 @click.option("--follow", is_flag=True, help="Print the table of a run that goes on whenever a level ends.")
-@click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
 @click.option("--rules", multiple=True, metavar="NAME", help="Apply the rules of an installed package, too.")
 def report(
     folder: tuple[str, ...],
     out: str | None,
-    baseline: str | None,
     figures: str | None,
     no_plots: bool,
     follow: bool,
-    claims: bool,
     rules: tuple[str, ...],
     **shown: bool,
 ) -> None:
@@ -62,8 +58,8 @@ def report(
     from harness.results.result import Result, read_summary, without_requests
 
     if follow:
-        written = {"--out": out, "--baseline": baseline, "--figures": figures}
-        rest = {"--json": shown["as_json"], **written, "--quiet": shown["quiet"], "--claims": claims}
+        written = {"--out": out, "--figures": figures}
+        rest = {"--json": shown["as_json"], **written, "--quiet": shown["quiet"]}
         must_be_alone(folder, rest)
         print_levels(Path(folder[0]), verbose=shown["verbose"])
         return
@@ -84,7 +80,6 @@ def report(
 
     if out is not None:
         folder = (str(_merged(folder, out)),)
-    other = opened(baseline)[1]() if baseline is not None else None
     for each in folder:
         if levelmap.is_map(each):
             found = levelmap.read(each)
@@ -93,7 +88,7 @@ def report(
             continue
         measured, summarised = opened(each)
         output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
-        more = output.More(measured, other, Path(figures) if figures is not None else None, claims)
+        more = output.More(measured, Path(figures) if figures is not None else None)
         output.publish(measured.path, summarised(), measured.manifest, plots=not no_plots, more=more, **shown)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harness.run.stacks.command import Command
-    from harness.spec.recipe import Campaign, Claim, Stack, StackSpec
+    from harness.spec.recipe import Stack, StackSpec
     from harness.spec.scenario import Scenario
 
 _EXAMPLES = """\b
@@ -92,11 +92,11 @@ def run(scenario: str | None, **flags: Any) -> None:
     flags |= OF_RUN
     resumed = flags["resume"]
     if resumed is not None:
-        resolved, chosen, claims, composed = _resumed(resumed)
+        resolved, chosen, composed = _resumed(resumed)
     else:
-        resolved, chosen, claims = _resolved(scenario or "", flags)
+        resolved, chosen = _resolved(scenario or "", flags)
         composed = flags["compose"]
-    plan = stacked.planner(chosen, claims, composed=composed)
+    plan = stacked.planner(chosen, composed=composed)
     commands = stacked.printed(resolved, chosen, composed=composed)
     if flags["print_only"]:
         for _, command in commands:
@@ -123,20 +123,20 @@ def must_be_agreed(commands: Sequence[tuple[str, Command]], versions: Mapping[st
     asyncio.run(consent.ask(shown, place, fact=fact, way_out="add --yes", question="Run them?"))
 
 
-def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], list[Claim]]:
-    """Return the scenario with the flags laid over it, the stacks to be measured, and what is claimed of them."""
+def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack]]:
+    """Return the scenario with the flags laid over it, and the stacks to be measured."""
     import msgspec
 
     from harness.run.stacks import command
 
-    found, campaign = campaign_of(path) if path else (None, None)
+    found, specs = campaign_of(path) if path else (None, [])
     params = click.get_current_context().command.params
     resolved = laid_over(found, flags, params, path or "command line")
-    specs, claims = _chosen(campaign, flags["stack"]) if campaign else (_specs(flags["stack"]), [])
+    foreign = bool(specs) and ready.path(path, or_campaign=True).parent != ready.CAMPAIGNS
+    specs = _chosen(specs, flags["stack"]) if specs else _specs(flags["stack"])
     length = flags["max_model_len"]
     specs = [msgspec.structs.replace(spec, max_model_len=spec.max_model_len or length) for spec in specs]
-    foreign = bool(campaign and campaign.stacks) and ready.path(path, or_campaign=True).parent != ready.CAMPAIGNS
-    return resolved, _set(command.stacks(specs, foreign=foreign), flags["settings"]), claims
+    return resolved, _set(command.stacks(specs, foreign=foreign), flags["settings"])
 
 
 def _set(stacks: list[Stack], settings: Sequence[str]) -> list[Stack]:
@@ -157,7 +157,7 @@ def _set(stacks: list[Stack], settings: Sequence[str]) -> list[Stack]:
     return [command.with_options(stack, of[stack.spec.name], "--set") for stack in stacks]
 
 
-def campaign_of(path: str) -> tuple[Scenario, Campaign]:
+def campaign_of(path: str) -> tuple[Scenario, list[StackSpec]]:
     """Return the scenario and the stacks of a file, or of a ready scenario's or campaign's name."""
     from harness.base import decoding
     from harness.spec import reading, recipe
@@ -165,22 +165,18 @@ def campaign_of(path: str) -> tuple[Scenario, Campaign]:
     file = ready.path(path, or_campaign=True)
     with decoding.reading(str(file), "TOML", "give the path of a scenario.toml, or a name of `knee run --list`"):
         tree = decoding.toml(decoding.content(Path(file)))
-    rest, campaign = recipe.split(tree, str(file))
-    return reading.read(rest, place=str(file)), campaign
+    rest, specs = recipe.split(tree, str(file))
+    return reading.read(rest, place=str(file)), specs
 
 
-def _chosen(campaign: Campaign, names: Sequence[str]) -> tuple[list[StackSpec], list[Claim]]:
-    """Return the stacks of a campaign, or those of the names, and the claims that both stacks of are among them."""
-    if not campaign.stacks:
-        return _specs(names), campaign.claims
-    known = {spec.name or spec.recipe: spec for spec in campaign.stacks}
+def _chosen(specs: Sequence[StackSpec], names: Sequence[str]) -> list[StackSpec]:
+    """Return the stacks of a campaign, or those of the names."""
+    known = {spec.name or spec.recipe: spec for spec in specs}
     for name in names:
         if name not in known:
             way_out = f"it has {', '.join(known)}"
             raise HarnessError("the campaign has no such stack", place=f"--stack {name}", way_out=way_out)
-    kept = [name for name in known if not names or name in names]
-    claims = [claim for claim in campaign.claims if {claim.of, claim.over} <= set(kept) or not names]
-    return [known[name] for name in kept], claims
+    return [spec for name, spec in known.items() if not names or name in names]
 
 
 def _specs(names: Sequence[str]) -> list[StackSpec]:
@@ -193,7 +189,7 @@ def _specs(names: Sequence[str]) -> list[StackSpec]:
     return [spec(text) for text in names]
 
 
-def _resumed(folder: str) -> tuple[Scenario, list[Stack], list[Claim], bool]:
+def _resumed(folder: str) -> tuple[Scenario, list[Stack], bool]:
     """Return what a folder was begun with; HarnessError where it is no comparison."""
     from harness.data.manifest import MapManifest
     from harness.results import result
@@ -206,4 +202,4 @@ def _resumed(folder: str) -> tuple[Scenario, list[Stack], list[Claim], bool]:
         raise HarnessError("it is no comparison of stacks", place=folder, way_out=f"knee run --resume {folder}")
     for stack in manifest.stacks:
         command.must_be_whole(stack, folder)
-    return resolved, list(manifest.stacks), manifest.claims or [], manifest.composed or False
+    return resolved, list(manifest.stacks), manifest.composed or False

@@ -99,7 +99,6 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Any) -
     at = "within the limits" if found.in_flight is None else f"at {found.in_flight} requests in flight"
     document = reports.report(
         ranks,
-        tuning.effects(found.settings, found.trials),
         title=f"{found.stack.recipe.title}: {len(found.settings)} settings",
         per=found.per,
         at=at,

@@ -18,7 +18,7 @@ from harness.data.prediction import Agents, Prediction
 from harness.data.record import FORMAT, check_format
 from harness.data.summary import RampStep
 from harness.spec import shard
-from harness.spec.recipe import Claim, Stack
+from harness.spec.recipe import Stack
 from harness.spec.scenario import Scenario, Sweep
 
 ShardNumber = Annotated[int, Meta(ge=1, le=shard.MOST)]
@@ -269,7 +269,6 @@ class MapManifest(Begun, frozen=True, kw_only=True):
     """The manifest of a level map or a comparison of stacks; each of its cells has a run's."""
 
     stacks: list[Stack] | UnsetType = UNSET  # of a comparison
-    claims: list[Claim] | UnsetType = UNSET
     composed: bool | UnsetType = UNSET  # they were started by compose files
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     model: str | UnsetType | None = UNSET

@@ -52,6 +52,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     state: str = NONE
     reasons: list[str] = []  # why it is not "found", a sentence each without its period
     settle: Settle | None = None
+    only_wide: bool = False  # the width of the knee's interval is the one reason, which leaves the plateau shown
     at_least_concurrency: float | None = None  # state "beyond": the highest concurrency measured
     expected_concurrency: float | None = None  # state "beyond": where the prediction puts the knee
     expected_by: str | None = None  # prediction: its source

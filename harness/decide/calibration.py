@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from harness.analysis import gap, slo
-from harness.analysis.answer import throughput
+from harness.analysis import gap
 from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
-from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
 from harness.data.machines import Machine
 from harness.data.prediction import Prediction
@@ -104,27 +102,6 @@ def with_measured(prediction: Prediction, question: Question, folders: Sequence[
         _same_hardware(run, prediction)
         measured += closed_loop(summary)
     return gap.with_ratios(prediction, measured)
-
-
-def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tuple[str, int], float]:
-    """Return the most output tokens/s of the folders within the SLO, by card and GPUs of a replica."""
-    limits = slo.limits(question.slo)
-    found: dict[tuple[str, int], float] = {}
-    for folder, (run, summary) in zip(folders, _alike(question, model.name, folders), strict=True):
-        key, gpus = run.manifest.gpu, run.manifest.gpus
-        if key is None or not gpus:
-            raise HarnessError("the card it was measured on is not recorded", place=folder, way_out="leave it out")
-        within = [
-            level
-            for level in closed_loop(summary)
-            if all(levels.outcome([level], limit) == Outcome.MET for limit in limits)
-        ]
-        best = max((throughput(summary.curve, [level]).value or 0.0 for level in within), default=None)
-        if best is None:
-            way_out = "measure longer or at a lower load, or ask for a looser SLO"
-            raise HarnessError("no valid level of it is known to meet the SLO", place=folder, way_out=way_out)
-        found[key.lower(), gpus] = max(best, found.get((key.lower(), gpus), best))
-    return found
 
 
 def _alike(question: Question, model: str, folders: Sequence[str]) -> Iterator[tuple[Result, Summary]]:

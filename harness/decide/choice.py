@@ -2,7 +2,7 @@
 
 Each is judged at its best load: the most users within the SLO, never more than fit into the batch. Replicas share a
 demand, with a reserve. The slow end of the band decides the order, and cards whose constants are a guess come last.
-Prices are the middle of what renting a card costs. A measured rate takes the place of a prediction.
+Prices are the middle of what renting a card costs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from harness.predict.model import Model
 from harness.predict.roofline import predict
 from harness.predict.steady import caps, slo_figure, steady_state
 from harness.predict.step import step_cost
-from harness.spec.work import MeanLengths, usd_per_million
+from harness.spec.work import MeanLengths
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
 _READ = ("itl", "icl", "tpot", "e2e")  # figures that limit how slowly an answer goes on
 _USUAL_TPOT = 0.2  # seconds; the limit of MLPerf Inference's server scenario of Llama 2 70B
-RANKS = ("cost", "speed", "latency", "power")
+RANKS = ("cost", "speed", "latency")
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,6 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     utilization: float  # of all of them, by the slow end
     usd_per_month: float | None = None
-    watts: float | None = None  # as rated
     concurrency: int  # of one replica, as are the times
     itl_s: float | None
     ttft_s: float | None
@@ -66,10 +65,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_hour: float | None = None  # of all its GPUs
     usd_per_million: float | None = None  # output tokens, or input where there are none
     usd_per_million_slow: float | None = None  # the same at the slow end
-    watts: float | None = None  # of all its GPUs, as rated
-    kwh_per_million: float | None = None  # tokens as above, at the slow end
     binding_cap: str | None = None
-    measured: bool = False
     constants: Constants = "guess"  # how well those of the card are known
     doubts: list[str] = []
     fleet: Fleet | None = None  # for a demand
@@ -83,7 +79,6 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     slo: Mapping[str, float]
     alone: bool  # one user in flight, in place of the best load
     demand: Demand | None
-    measured: Mapping[tuple[str, int], float]
     figures: Mapping[str, Any]
 
 
@@ -108,16 +103,15 @@ def choose(
     slo: Mapping[str, float] | None = None,
     rank: str = "cost",
     demand: Demand | None = None,
-    measured: Mapping[tuple[str, int], float] | None = None,
     **figures: Any,
 ) -> list[Choice]:
     """Return every card × tensor-parallel size, the best first, those that are out last with their reason.
 
     The sizes of a card that do not fit are one choice together, the largest of them, which says what does fit.
-    rank "cost": the fewest dollars, a month for a `demand`, else a million tokens; "speed": the most tokens/s;
-    "power": the fewest rated watts for the demand, else kWh a million tokens; of each the slow end. "latency": the
-    shortest answer, at the demand's load, else alone. An `slo` on the first token alone is completed (`with_usual`).
-    `measured` are tokens/s (requests/s where nothing is decoded) by key and GPUs; `figures` are of the Deployment.
+    rank "cost": the fewest dollars, a month for a `demand`, else a million tokens; "speed": the most tokens/s; of both
+    the slow end. "latency": the shortest answer, at the demand's load, else alone. An `slo` on the first token alone is
+    completed (`with_usual`).
+    `figures` are of the Deployment.
     """
     if rank not in RANKS:
         raise HarnessError(f"unknown order {rank!r}", place="--rank", way_out=nearest(rank, RANKS))
@@ -127,7 +121,6 @@ def choose(
         slo=with_usual(slo or {}, workload),
         alone=rank == "latency" and demand is None,
         demand=demand,
-        measured=measured or {},
         figures=figures,
     )
     found = [each for card in cards for each in _sizes(asked, card)]
@@ -148,8 +141,8 @@ def _order(choice: Choice, rank: str, G: float) -> tuple[bool, bool, float]:
 
 
 def guessed(choice: Choice) -> bool:
-    """Return whether the constants of the card are a guess that no measurement replaces."""
-    return choice.constants == "guess" and not choice.measured
+    """Return whether the constants of the card are a guess."""
+    return choice.constants == "guess"
 
 
 def ranked_by(choice: Choice, rank: str, G: float) -> float | None:
@@ -157,28 +150,10 @@ def ranked_by(choice: Choice, rank: str, G: float) -> float | None:
     fleet = choice.fleet
     if rank == "cost":
         return choice.usd_per_million_slow if fleet is None else fleet.usd_per_month
-    if rank == "power":
-        return choice.kwh_per_million if fleet is None else fleet.watts
     if rank == "speed":
         return None if choice.requests_per_s_slow is None else -choice.requests_per_s_slow
     at = fleet or choice
     return None if at.ttft_s is None else at.ttft_s + (at.itl_s or 0.0) * max(0.0, G - 1)
-
-
-def gains(model: Model, card: Gpu, choice: Choice, workload: MeanLengths, **figures: Any) -> tuple[float, float] | None:
-    """Return how much more a choice does than at its load: a batch without limits, and prompts alone (embeddings).
-
-    Of the first the output tokens/s, of the second the prompts' tokens/s over those; None where nothing is decoded, and
-    beside a measurement.
-    """
-    tokens = choice.output_tokens_per_s
-    if choice.measured or not tokens or not tokens.mid:
-        return None
-    where = deployment(card, tp=choice.tp, **figures)
-    full = max(1, int(batch_cap(caps(model, where, workload, None)))) * where.dp
-    both = (workload, MeanLengths(workload.input_tokens, 0.0))
-    offline, prompts = (predict(model, where, each, [full]).levels[0].throughput.mid / tokens.mid for each in both)
-    return offline, prompts
 
 
 def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
@@ -212,8 +187,7 @@ def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
     most = max(1, int(min(batch_cap(limits), math.inf if allowed is None else allowed)))
     prediction = predict(model, where, workload, [(1 if asked.alone else most) * where.dp], slo=slo, price=price)
     level = prediction.levels[0]
-    rates, watts = level.requests_per_s, None if card.watts is None else card.watts * where.gpus
-    tokens = level.throughput.low
+    rates = level.requests_per_s
     choice = Choice(
         gpu=card.key,
         tp=tp,
@@ -227,13 +201,10 @@ def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
         usd_per_hour=None if price is None else price * where.gpus,
         usd_per_million=level.usd_per_million.mid if level.usd_per_million else None,
         usd_per_million_slow=level.usd_per_million.high if level.usd_per_million else None,
-        watts=watts,
-        kwh_per_million=usd_per_million(watts / 1000, tokens) if watts and tokens else None,
         constants=constants(where.gpu),
         binding_cap=prediction.binding_cap,
         doubts=doubts(where.gpu),
     )
-    choice = _replaced(choice, workload, asked.measured.get((card.key, tp)))
     if asked.demand is None or choice.why_not or not choice.requests_per_s_slow:
         return choice
     return msgspec.structs.replace(choice, fleet=_fleet(asked, where, choice, asked.demand, batch_cap(limits)))
@@ -257,28 +228,7 @@ def _fleet(asked: _Asked, where: Deployment, choice: Choice, demand: Demand, cap
         replicas=n,
         utilization=rate / (n * most),
         usd_per_month=None if price is None else price * n * MONTH_H,
-        watts=None if choice.watts is None else choice.watts * n,
         concurrency=C,
         itl_s=level.itl_s,
         ttft_s=level.ttft_s,
-    )
-
-
-def _replaced(choice: Choice, workload: MeanLengths, rate: float | None) -> Choice:
-    """Return the choice with what was measured in the place of what was predicted."""
-    if rate is None:
-        return choice
-    G = workload.output_tokens
-    tokens = rate if G else rate * workload.input_tokens
-    price = choice.usd_per_hour
-    usd = None if price is None else usd_per_million(price, tokens)
-    return msgspec.structs.replace(
-        choice,
-        output_tokens_per_s=Band(rate, rate, rate) if G else choice.output_tokens_per_s,
-        requests_per_s=rate / G if G else rate,
-        requests_per_s_slow=rate / G if G else rate,
-        usd_per_million=usd,
-        usd_per_million_slow=usd,
-        kwh_per_million=None if choice.watts is None else usd_per_million(choice.watts / 1000, tokens),
-        measured=True,
     )

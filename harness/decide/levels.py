@@ -84,12 +84,6 @@ def outcome(repeats: Sequence[LevelSummary], limit: slo.SloLimit) -> Outcome:
     return Outcome.MISSED if missed else Outcome.UNRESOLVED
 
 
-def percentile(level: LevelSummary, limit: slo.SloLimit) -> float | None:
-    """Return the percentile that a limit is about, in seconds; the largest value replaces a missing one."""
-    value = _stored(level, limit).at(limit.needed)
-    return None if math.isnan(value) else value
-
-
 class _Stored(msgspec.Struct, frozen=True):
     """What is stored of a limit's samples: seconds by the share that is within them."""
 

@@ -81,14 +81,6 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""  # it failed or was left out
 
 
-class Effect(msgspec.Struct, frozen=True):
-    """What the best setting gains over the same with one value changed."""
-
-    option: str
-    value: str  # of the other setting
-    gain: Value  # the best over the other
-
-
 def grid(tries: Sequence[str]) -> list[Setting]:
     """Return all combinations of the values to try, the last option changing fastest.
 
@@ -231,21 +223,6 @@ def _rank(
     mine, best = known[name], known[winner]
     state: State = "best" if name == winner else "worse" if _worse(mine, best) else "open"
     return msgspec.structs.replace(rank, state=state, value=mine.value, of_best=_over(mine, best))
-
-
-def effects(settings: Sequence[Setting], trials: Sequence[Trial]) -> list[Effect]:
-    """Return what the best setting gains over each one that differs from it in one option alone."""
-    best = next((rank for rank in ranks(settings, trials) if rank.state == "best"), None)
-    values = {setting.name: setting.values for setting in settings}
-    if best is None or (winner := estimate(trials, best.setting)) is None:
-        return []
-    found = []
-    for name, each in values.items():
-        other = estimate(trials, name)
-        changed = [option for option in each if each[option] != values[best.setting][option]]
-        if other is not None and len(changed) == 1:
-            found.append(Effect(changed[0], each[changed[0]], _over(winner, other)))
-    return found
 
 
 def _over(one: Estimate, other: Estimate) -> Value:

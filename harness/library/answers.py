@@ -17,12 +17,12 @@ from harness.base import units
 from harness.base.errors import HarnessError, nearest
 from harness.decide.check import decision, expression, figures, sides
 from harness.decide.compare import comparison, fairness, runs
-from harness.decide.compare.comparison import Report
+from harness.decide.compare.comparison import Comparison
 from harness.decide.compare.runs import each_once
 from harness.decide.plan import capacity, replicas
 from harness.decide.plan import plan as plans
 from harness.decide.plan.plan import Plan
-from harness.decide.plan.question import Demand, Forecast, Prices, Question, Reserve
+from harness.decide.plan.question import Demand, Prices, Question, Reserve
 from harness.library.measurement import Measurement, load
 from harness.results import readers
 from harness.results.readers import table
@@ -99,29 +99,21 @@ def _point(row: Sequence[float]) -> Point:
     return Point(figures[0], None, figures[1], figures[2] if len(figures) == 3 else None)
 
 
-def compare(
-    *stacks: str | Path,
-    vary: str = "",
-    force: bool = False,
-    scenarios: Sequence[str] = (),
-    answers: bool = False,
-    format: str = "",
-) -> Report:
-    """Return a comparison for each workload, as in comparison.json.
+def compare(*stacks: str | Path, vary: str = "", force: bool = False, format: str = "") -> Comparison:
+    """Return the comparison, as in comparison.json.
 
     Each stack is a result folder, or another tool's file or a folder of them, with its name in front where it needs
     one: "vllm=results/a". Several of one name are its repeats. `vary` names all that may differ of how servers are set
-    up, `force` ranks although something else does, and `scenarios` are those to compare under. With `answers` no stack
-    is ranked whose canaries' answers change under load or are less often right. `format` names the files' format, where
-    their content does not say it. HarnessError where nothing can be compared.
+    up, and `force` ranks although something else does. `format` names the files' format, where their content does not
+    say it. HarnessError where nothing can be compared.
     """
     found = runs.labelled([str(each) for each in stacks], format)
-    return comparison.by_workload(found, scenarios, vary=fairness.varied(vary), forced=force, answers=answers)
+    return comparison.compare(found, vary=fairness.varied(vary), forced=force)
 
 
 # ---- decisions ------------------------------------------------------------------------------------------------------
 
-_TABLES = {"demand": Demand, "reserve": Reserve, "prices": Prices, "outlook": Forecast}
+_TABLES = {"demand": Demand, "reserve": Reserve, "prices": Prices}
 _OF = {field: name for name, table in _TABLES.items() for field in table.__struct_fields__}
 _SHORT = {"rps": "requests_per_s", "price": "gpu_hour", "think_time": "think_s"}
 Source = str | Path | Measurement
@@ -131,7 +123,7 @@ def plan(source: Source, *, slo: str | Mapping[str, float] | None = None, by: st
     """Return how many replicas a demand needs and what they cost, as in plan.json.
 
     `source` is a run on one replica. What is asked has its name in `question` of plan.json: `requests_per_s` or `users`
-    with `think_s`, `gpu_hour` in USD, `utilization`, `growth`; `rps` and `price` are short for the first two amounts.
+    with `think_s`, `gpu_hour` in USD, `utilization`; `rps` and `price` are short for the first two amounts.
     `slo` takes the place of the run's limits. HarnessError for what is not known or contradicts itself.
     """
     tables: dict[str, dict[str, Any]] = {name: {} for name in _TABLES}

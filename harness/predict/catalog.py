@@ -138,18 +138,18 @@ def constants(gpu: Gpu) -> Constants:
 
 
 def doubts(gpu: Gpu) -> list[str]:
-    """Return what makes a prediction on this card less sure than on others, in words."""
+    """Return what makes a prediction on this card less sure than on others, in words that do not name the card."""
     out = []
     if gpu.certainty == "measured":
-        return [f"{gpu.key}: {gpu.source}", f"{gpu.key}: overheads were fitted on NVIDIA cards, here they are a guess"]
+        return [gpu.source, "overheads were fitted on NVIDIA cards, here they are a guess"]
     if gpu.vendor != "NVIDIA":
-        out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on NVIDIA cards, on {gpu.vendor} they are a guess")
+        out.append(f"MBU, MFU and overheads were fitted on NVIDIA cards, on {gpu.vendor} they are a guess")
     elif constants(gpu) == "guess":
-        out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on newer cards, here they are a guess")
+        out.append("MBU, MFU and overheads were fitted on newer cards, here they are a guess")
     if gpu.certainty in ("medium", "low"):
-        out.append(f"{gpu.key}: its data-sheet figures are of {gpu.certainty} certainty ({gpu.source})")
+        out.append(f"its data-sheet figures are of {gpu.certainty} certainty")
     if gpu.bridged and gpu.link and gpu.link == gpu.pcie:
-        out.append(f"{gpu.key}: a bridge joins {gpu.bridged} of them, more are counted at the speed of PCIe")
+        out.append(f"a bridge joins {gpu.bridged} of them, more are counted at the speed of PCIe")
     return out
 
 

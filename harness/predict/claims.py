@@ -2,7 +2,7 @@
 
 A claim is shown only where its condition is true, and marked unsourced; nothing is computed from it. The wrong ones
 become notes with the right figure for that input. Conditions are `key=value` pairs that must all be true,
-with `|` between values; the keys are those of `facts` and `facts_of_run`, and what a caller adds (compare, plan).
+with `|` between values; the keys are those of `facts`.
 
 The rules leave out prefill interference, overheads and memory, which predict.roofline has; its docstring
 lists their letters. Rules of money and of fleets are in decide.plan.
@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.prediction import Prediction
-from harness.predict import catalog
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
 from harness.spec.work import MeanLengths
@@ -29,8 +27,6 @@ TITLE = "Unsourced claims about such a setup"  # of where they are shown
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"
 _SIZES = {"7b": (6e9, 9e9), "70b": (65e9, 75e9)}
 _CARDS = ("a100-80", "h100")
-_SIXTEEN_BITS = 1.9  # bytes a parameter; what is quantised has less, whatever of it is left as it was
-_COMPUTE = {"fp8": "fp8", "int8": "int8", "int4": "bf16"}  # in which precision a server multiplies its --dtype
 _MANY = 1000  # users a GPU that are unlikely to be all in flight
 
 
@@ -43,12 +39,6 @@ class Claim(msgspec.Struct, frozen=True):
     low: float | None = None
     high: float | None = None
     status: str = "unsourced"  # unsourced | wrong | checked
-    figure: str = (
-        ""  # what it is about: throughput | single_stream | utilization | usd_per_million | batch_utilization | ""
-    )
-    name: str = ""  # of a row of a table of percentiles; its P50 is the worse end, its best the other
-    p95: float | None = None
-    p99: float | None = None
 
 
 @cache
@@ -63,56 +53,29 @@ def claims() -> tuple[Claim, ...]:
 
 def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
     """Return what conditions are compared with."""
-    dense = None if model.experts else parameters(model).total
-    decodes, drafts = model.generates and workload.output_tokens > 0, deployment.draft_tokens > 0
-    found = _facts(deployment.gpu.key, deployment.gpus, deployment.tp, dense, decodes=decodes, drafts=drafts)
-    found |= {"weights": model.stored.method, "native": _native(model.stored.compute, deployment.gpu.flops)}
+    count, gpu = parameters(model).total, deployment.gpu.key
+    decodes = model.generates and workload.output_tokens > 0
+    found = {
+        "gpus": "0" if gpu == "host" else str(deployment.gpus),
+        "tp": str(deployment.tp),
+        "card": next((card for card in _CARDS if gpu.startswith(card)), gpu),
+        "decodes": "yes" if decodes else "no",
+        "speculative": "yes" if decodes and deployment.draft_tokens > 0 else "no",
+        "weights": model.stored.method,
+        "native": "yes" if model.stored.compute in deployment.gpu.flops else "no",
+    }
+    for size, (low, high) in _SIZES.items():
+        if not model.experts and low <= count <= high:
+            found["size"] = size
     if max(users, default=0) >= _MANY * deployment.gpus:
         found["users"] = "thousands"
     return found
 
 
-def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = None) -> dict[str, str]:
-    """Return the same of a measured run, by what its prediction was made of and the manifest's `stack` and `dtype`.
-
-    A prediction keeps the size of the weights but not their format: quantised ones whose `dtype` is unknown
-    have neither `weights` nor `native`.
-    """
-    has = prediction.assumptions
-    count, stored_bytes = has.parameters or 0.0, has.weight_bytes or 0.0
-    dense = None if any(level.experts_hit for level in prediction.levels) else count
-    decodes, drafts = prediction.output_tokens > 0, has.draft_tokens > 0
-    tp = int(has.tp)
-    found = _facts(prediction.gpu, prediction.gpus, tp, dense, decodes=decodes, drafts=drafts)
-    if count and stored_bytes / count > _SIXTEEN_BITS:
-        found["weights"] = "none"
-    elif dtype in _COMPUTE:
-        cards = {card.key: card.flops for card in catalog.gpus()}
-        found |= {"weights": dtype, "native": _native(_COMPUTE[dtype], cards.get(prediction.gpu.partition(":")[0], ()))}
-    return found | {"measured": "yes"} | ({"stack": stack.lower()} if stack else {})
-
-
-def _facts(gpu: str, gpus: int, tp: int, dense: float | None, *, decodes: bool, drafts: bool) -> dict[str, str]:
-    """Return those that predictions and runs have alike; `dense` is the parameters of a model without experts."""
-    found = {
-        "gpus": "0" if gpu == "host" else str(gpus),
-        "tp": str(tp),
-        "card": next((card for card in _CARDS if gpu.startswith(card)), gpu),
-        "decodes": "yes" if decodes else "no",
-        "speculative": "yes" if decodes and drafts else "no",
-    }
-    size = next((size for size, (low, high) in _SIZES.items() if low <= (dense or 0.0) <= high), None)
-    return found | ({"size": size} if size else {})
-
-
-def _native(compute: str, flops: Collection[str]) -> str:
-    return "yes" if compute in flops else "no"
-
-
 def holds(claim: Claim, facts: Mapping[str, str]) -> bool:
     """Return whether every part of the claim's condition is so.
 
-    >>> claim = Claim("a", "", "size=7b weights=int8|int4", 1.5, 2.0, "unsourced", "")
+    >>> claim = Claim("a", "", "size=7b weights=int8|int4", 1.5, 2.0)
     >>> holds(claim, {"size": "7b", "weights": "int4"})
     True
     """
@@ -215,11 +178,6 @@ def prefill0(peak: float, MFU: float, N: float) -> float:
     return peak * MFU / (2 * N)
 
 
-def ridge(F: float, BW: float) -> float:
-    """Return the arithmetic intensity above which compute limits; FLOP/byte. F / BW."""
-    return F / BW
-
-
 def slo_batch(tpot: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> int:
     """Return the largest batch whose TPOT0 still meets the limit; 0 when not even one does."""
     return max(0, math.floor((tpot * BW * MBU - W) / (ctx * kv)))
@@ -232,12 +190,3 @@ def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: 
     213
     """
     return max(0, math.floor((memory * utilization - weights) / (ctx * kv)))
-
-
-def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> float:
-    """Return the output tokens/s of C users without think time, by Little's law. C G / (TTFT + (G - 1) TPOT).
-
-    >>> round(closed_loop_throughput(100, 0.2, 200, 0.025), 1)
-    3864.7
-    """
-    return C * G / (ttft + (G - 1) * tpot)

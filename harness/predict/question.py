@@ -8,7 +8,6 @@ hinge follows for other prompts and answers than it was made for.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ from harness.predict.model import (
     weight_bytes,
     weight_bytes_per_step,
 )
-from harness.predict.roofline import Roofline
 from harness.predict.steady import ThroughputLimit
 from harness.predict.step import fastest, prefill_time, step_cost
 from harness.spec.scenario import Hardware
@@ -77,8 +75,6 @@ class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction
     limits: list[ThroughputLimit]
     rules: list[RuleComparison]
-    frontier: list[tuple[float, float, float]]  # (users, tok/s a user, tok/s a GPU)
-    roof: Roofline
     claims: list[Claim]  # unsourced ones whose condition is true
 
 
@@ -139,19 +135,8 @@ def answer(question: Question) -> PredictionResult:
         prediction=prediction,
         limits=steady.limits(made, where, workload, question.slo or None),
         rules=rule_comparisons(made, where, workload, question.slo) if workload.output_tokens else [],
-        frontier=frontier(prediction),
-        roof=roofline.roof(made, where, workload, question.levels),
         claims=claims.holding(claims.facts(made, where, workload, question.levels)),
     )
-
-
-def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
-    """Return the speed for a user against throughput of a GPU, level by level: (users, tok/s a user, tok/s a GPU)."""
-    return [
-        (level.concurrency, 1 / level.itl_s, level.output_tokens_per_s.mid / prediction.gpus)
-        for level in prediction.levels
-        if level.itl_s
-    ]
 
 
 def rule_comparisons(
@@ -316,34 +301,3 @@ def figures(hardware: Hardware) -> dict[str, Any]:
     if hardware.max_num_seqs is not None:
         found["max_num_seqs"] = hardware.max_num_seqs
     return found
-
-
-def predicted_hinge(prediction: Prediction) -> Callable[[float, float], float | None] | None:
-    """Return the predicted hinge at any (P, G), from what a prediction assumed; None where it cannot be made again.
-
-    It is made again only where that gives the prediction itself at the place it was made for. The hinge is None for a
-    (P, G) that does not fit into the KV cache.
-    """
-    assumed = prediction.assumptions
-    stated = {field: getattr(assumed, name) for name, field in roofline.ASSUMED.items()}
-    figures: dict[str, Any] = {field: value for field, value in stated.items() if value is not None}
-    if assumed.kv_tokens is not None:
-        figures["kv_tokens"] = int(assumed.kv_tokens)
-    seqs = prediction.caps.get("max_num_seqs")
-    if seqs is not None:
-        figures["max_num_seqs"] = int(seqs)
-    try:
-        served = model(catalog.model_config(prediction.model), prediction.model)
-        where = deployment(catalog.gpu(prediction.gpu), gpus=prediction.gpus, **figures)
-    except HarnessError:  # a config.json that is gone, or a model that needs more than its name
-        return None
-
-    def hinge(P: float, G: float) -> float | None:
-        try:
-            return roofline.predict(served, where, MeanLengths(P, G), [1]).hinge_concurrency
-        except HarnessError:
-            return None
-
-    again, known = hinge(prediction.input_tokens, prediction.output_tokens), prediction.hinge_concurrency
-    agrees = again is not None and known is not None and math.isclose(again, known, rel_tol=1e-6)
-    return hinge if agrees else None

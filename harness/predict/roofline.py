@@ -52,14 +52,10 @@ from harness.predict.steady import (
 )
 from harness.predict.step import (
     StepCost,
-    decode_time,
-    fastest,
     first_steps,
     layer_overhead,
-    prefill_compute,
     prefill_time,
     step_cost,
-    weights_read,
     work_of,
 )
 from harness.spec.work import MeanLengths, Mixture, means, usd_per_million
@@ -114,7 +110,7 @@ def predict(
         scaling_efficiency=scaling_efficiency(model, deployment, workload),
         notes=[
             *model.notes,
-            *doubts(deployment.gpu),
+            *(f"{deployment.gpu.key}: {doubt}" for doubt in doubts(deployment.gpu)),
             *_far_links(deployment),
             *_evictions(mid, deployment, workload, one, max(levels, default=0)),
             *notes,
@@ -266,37 +262,6 @@ def scaling_efficiency(model: Model, deployment: Deployment, workload: MeanLengt
         return each.dp * point.requests_per_s
 
     return most(deployment) / (deployment.gpus * most(alone))
-
-
-class Roofline(msgspec.Struct, frozen=True):
-    """The roofline: where decode and prefill sit under bandwidth and FLOP; FLOP/byte and FLOP/s of one replica."""
-
-    ridge: float  # intensity at which the two roofs meet
-    bandwidth: float
-    flops: float
-    decode: list[tuple[float, float, float]]  # (batch, intensity, FLOP/s reached)
-    prefill: tuple[float, float]  # intensity, FLOP/s reached
-
-
-def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: Sequence[float]) -> Roofline:
-    """Return where the phases lie under the data sheet's roofs, with the shares that the deployment reaches of them.
-
-    The roof is that of the fastest precision in which the model multiplies; work in others counts as longer.
-    """
-    card, n = deployment.gpu, deployment.tp * deployment.pp
-    cost, ideal = step_cost(model, deployment), msgspec.structs.replace(deployment, mbu=1.0, mfu_decode=1.0)
-    peaks = step_cost(model, msgspec.structs.replace(ideal, mfu_prefill=1.0))
-    bandwidth, flops, P = card.bandwidth * n, fastest(model, card) * n, workload.input_tokens
-
-    def decoding(B: float) -> tuple[float, float, float]:
-        work = work_of(peaks, B, B * workload.context)
-        flop = work.compute * flops
-        return B, flop / (work.memory * bandwidth), flop / decode_time(cost, B, B * workload.context)
-
-    flop = prefill_compute(peaks, P, 0.0) * flops
-    read = weights_read(peaks, P) * bandwidth
-    reached = flop / prefill_time(cost, P)
-    return Roofline(flops / bandwidth, bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
 
 
 def data_sheet_roof(model: Model, deployment: Deployment) -> Roof:

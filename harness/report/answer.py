@@ -30,14 +30,13 @@ from harness.analysis.answer import SloKnee, of_ramp, own_knee
 from harness.analysis.answer import slo_knee as of_limits
 from harness.analysis.answer import throughput as throughput_at
 from harness.analysis.rules import Purpose, usable
-from harness.analysis.rules.levels import knee_not_identifiable, plateau_not_reached
 from harness.analysis.rules.requests import unstable
 from harness.data.judgement import Outcome
-from harness.data.levels import LevelSummary
+from harness.data.levels import Attainment, LevelSummary
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, Summary
 from harness.data.views import Estimate, Value
 from harness.report.document import Fact
-from harness.report.format import confidence, joined, listed, load, load_of, ms, number, percent, plain
+from harness.report.format import confidence, joined, listed, load_of, ms, number, percent, plain
 from harness.report.levels import (
     at_the_knee,
     distinct,
@@ -53,7 +52,6 @@ from harness.report.levels import (
 from harness.spec.work import Unit
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
-_REASONS = (plateau_not_reached, knee_not_identifiable)  # why the answer is not found
 
 
 def state(curve: Curve | None) -> str:
@@ -196,7 +194,7 @@ def slo_knee(summary: Summary) -> tuple[SloKnee, str]:
 def by_limits(summary: Summary) -> list[Fact]:
     """Return the highest load that meets the limits, the limits, and which of several is missed first."""
     judged = sorted((level for level in summary.levels if level.slo), key=lambda level: level.load or 0)
-    limits = list(dict.fromkeys(plain(each.limit) for each in judged[0].slo)) if judged else []
+    limits = list(dict.fromkeys(map(_limit, judged[0].slo))) if judged else []
     knee, unit = slo_knee(summary)
     missed = _missed_at(knee.missed, judged) if len(limits) > 1 else []
     return [
@@ -232,24 +230,9 @@ def beyond_limits(knee: SloKnee, unit: str) -> str:
     return "not measurable: no level has enough requests to decide the limits"
 
 
-def slo_fact(summary: Summary) -> list[Fact]:
-    """Return the same with the share that each limit asks for; none without judged levels."""
-    judged = next((level.slo for level in summary.levels if level.slo), None)
-    if judged is None:
-        return []
-    limits = ", ".join(
-        f"{f'{plain(each.class_)} ' if each.class_ else ''}{plain(each.limit)} for {percent(each.needed)}"
-        for each in judged
-    )
-    knee, unit = slo_knee(summary)
-    if knee.met is not None:
-        met = f"met up to {number(knee.met)} {unit}"
-        beyond = f"missed at {number(knee.missed)}" if knee.missed is not None else "no level misses them"
-        text = met if knee.decided else f"likely {met}, with too few requests to decide"
-        return [Fact("SLO", text, joined(limits, beyond))]
-    if knee.lowest:
-        return [Fact("SLO", f"missed at the lowest level, {load(summary.open_loop, knee.missed or 0.0)}", limits)]
-    return [Fact("SLO", "unresolved", joined(limits, beyond_limits(knee, unit)))]
+def _limit(judged: Attainment) -> str:
+    """Return a limit, with its class where it is one's own."""
+    return f"{plain(judged.limit)} of {plain(judged.class_)}" if judged.class_ else plain(judged.limit)
 
 
 def _missed_at(load: float | None, judged: Sequence[LevelSummary]) -> list[Fact]:
@@ -257,7 +240,7 @@ def _missed_at(load: float | None, judged: Sequence[LevelSummary]) -> list[Fact]
     for level in judged:
         missed = [each for each in level.slo if each.outcome == Outcome.MISSED]
         if missed and level.load == load:
-            shares = [f"{plain(each.limit)} ({percent(each.fraction)} within it)" for each in missed]
+            shares = [f"{_limit(each)} ({percent(each.fraction)} within it)" for each in missed]
             return [Fact("Missed", f"{', '.join(shares)} at {load_of(level)}")]
     return []
 
@@ -313,11 +296,7 @@ def _expected(curve: Curve) -> str:
 
 def reasons(curve: Curve | None) -> str:
     """Return why the answer is not found."""
-    if curve is None:
-        return ""
-    of_answer = [v for v in curve.verdicts if any(rule.made(v) for rule in _REASONS)]
-    messages = [v.message.partition(": ")[2] or v.message for v in of_answer]
-    return "; ".join(map(plain, curve.reasons or messages))
+    return "; ".join(map(plain, curve.reasons if curve else ()))
 
 
 def _too_few(levels: int) -> str:

@@ -1,4 +1,4 @@
-"""The charts that break a run down: over time, as distributions, by class and by replica.
+"""The charts that break a run down: over time, and as distributions.
 
 In those over time a line marks where each level's window begins, and has its load as its name where there is room.
 """
@@ -6,7 +6,7 @@ In those over time a line marks where each level's window begins, and has its lo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,13 +14,11 @@ from harness.analysis import metrics
 from harness.analysis.table import Floats, Table
 from harness.analysis.timeline import Line, Timeline
 from harness.analysis.window import began_in
-from harness.data.figures import Figures
 from harness.data.levels import LevelSummary
 from harness.data.record import Level
 from harness.data.summary import Summary
 from harness.report.answer import level_at_the_knee, unit_of
-from harness.report.chart import PARTS, STROKES, Chart, Datum, Guide, Marker, Scale, Series
-from harness.report.charts import load_axis, measured
+from harness.report.chart import PARTS, STROKES, Chart, Datum, Guide, Scale, Series
 from harness.report.format import load_of, number, percent, plain
 
 _POINTS = 300  # of a line, at most
@@ -28,7 +26,6 @@ _APART = 1 / 24  # of the time axis, between two levels with a name
 _SHARES = np.linspace(0, 1, 101)
 _FEW = 10  # requests that a distribution has at least
 _WIDE = 20.0  # largest over smallest value from where on the axis is logarithmic
-_MARKERS: tuple[Marker, ...] = ("dot", "square", "diamond", "square", "diamond", "dot")
 
 
 # ---- over time -------------------------------------------------------------------------------------------------------
@@ -99,11 +96,11 @@ def _levels(summary: Summary, end_s: float) -> list[Guide]:
 # ---- distributions ---------------------------------------------------------------------------------------------------
 
 
-def distributions(summary: Summary, table: Table | None, levels: Sequence[Level], found: Timeline) -> list[Chart]:
-    """Return those for which there are requests, or telemetry."""
+def distributions(summary: Summary, table: Table | None, levels: Sequence[Level]) -> list[Chart]:
+    """Return those for which there are requests."""
     shown = _shown(summary)
     decodes = unit_of(summary).decodes
-    ttft, pace, length = [], [], []
+    ttft, pace = [], []
     for level in shown if table is not None else ():
         of_level = next((each for each in levels if each.finished and each.window == level.window), None)
         of_level = of_level or next((each for each in levels if _same(each, level)), None)
@@ -113,13 +110,9 @@ def distributions(summary: Summary, table: Table | None, levels: Sequence[Level]
         of_requests = metrics.figures(table, of_level, stalled=False)
         ttft.append((level, of_requests["ttft" if decodes else "e2e"][rows] * 1e3))
         pace.append((level, of_requests["tpot"][rows] * 1e3))
-        length.append((level, table.output_tokens[rows]))
-    waiting = [(level, _within(found, level)) for level in shown]
     every = [
         _chart("ttft-distribution", "Time to first token" if decodes else "Latency", "ms", ttft),
         _chart("tpot-distribution", "Time per output token of a request", "ms", pace),
-        _chart("length-distribution", "Output length", "tokens", length),
-        _chart("waiting-distribution", "Requests waiting, by the server", "requests", waiting, log=False),
     ]
     return [each for each in every if each.series]
 
@@ -138,14 +131,7 @@ def _same(level: Level, summary: LevelSummary) -> bool:
     return level.window_start_s <= summary.window[0] + 1e-6 and summary.window[1] <= level.window_end_s + 1e-6
 
 
-def _within(found: Timeline, level: LevelSummary) -> Floats:
-    start, end = level.window
-    return np.array([value for line in found.waiting.values() for time_s, value in line if start <= time_s <= end])
-
-
-def _chart(
-    name: str, title: str, unit: str, values: Sequence[tuple[LevelSummary, Floats]], *, log: bool = True
-) -> Chart:
+def _chart(name: str, title: str, unit: str, values: Sequence[tuple[LevelSummary, Floats]]) -> Chart:
     series = []
     for i, (level, of_level) in enumerate(values):
         known = of_level[~np.isnan(of_level)]
@@ -157,61 +143,11 @@ def _chart(
             ]
             series.append(Series(name=load_of(level), tone=PARTS[i], points=points, line=STROKES[i]))
     ends = [point.x for each in series for point in each.points]
-    wide = log and bool(ends) and min(ends) > 0 and max(ends) / min(ends) > _WIDE
+    wide = bool(ends) and min(ends) > 0 and max(ends) / min(ends) > _WIDE
     return Chart(
         name=name,
         title=title,
         x=Scale(label=unit, log=10 if wide else 0),
-        y=Scale(label="% of requests" if name != "waiting-distribution" else "% of readings", ends=(0, 100)),
+        y=Scale(label="% of requests", ends=(0, 100)),
         series=series,
     )
-
-
-# ---- by class and by replica -----------------------------------------------------------------------------------------
-
-
-def by_part(summary: Summary) -> list[Chart]:
-    """Return throughput and TTFT of each class and of each replica; none where a run has only one."""
-
-    def rate(part: Figures) -> float | None:
-        return part.output_tokens_per_s.mean
-
-    def first(part: Figures) -> float | None:
-        seconds = part.ttft_s.p50
-        return None if seconds is None else seconds * 1e3
-
-    def classes(level: LevelSummary) -> Mapping[str, Figures]:
-        return level.classes or {}
-
-    def replicas(level: LevelSummary) -> Mapping[str, Figures]:
-        return level.replicas or {}
-
-    every = [
-        _by_part(summary, "class-throughput", "Throughput by class", "output tok/s", classes, rate),
-        _by_part(summary, "class-ttft", "TTFT by class, median", "ms", classes, first),
-        _by_part(summary, "replica-throughput", "Throughput by replica", "output tok/s", replicas, rate),
-        _by_part(summary, "replica-ttft", "TTFT by replica, median", "ms", replicas, first),
-    ]
-    return [each for each in every if each.series] if unit_of(summary).decodes else []
-
-
-def _by_part(
-    summary: Summary,
-    name: str,
-    title: str,
-    unit: str,
-    of: Callable[[LevelSummary], Mapping[str, Figures]],
-    figure: Callable[[Figures], float | None],
-) -> Chart:
-    levels = [(x, level, of(level)) for x, _, level in measured(summary)]
-    series, names = [], dict.fromkeys(part for _, _, found in levels for part in found)
-    styles = zip(itertools.cycle(PARTS), itertools.cycle(STROKES), itertools.cycle(_MARKERS), strict=False)
-    for part, (tone, line, marker) in zip(names, styles, strict=False):
-        points = [
-            Datum(x, value, hover=(f"{plain(part)}, {load_of(level)}: {number(value)} {unit}",))
-            for x, level, found in levels
-            if part in found and (value := figure(found[part])) is not None
-        ]
-        if points:
-            series.append(Series(name=plain(part), tone=tone, points=points, line=line, marker=marker))
-    return Chart(name=name, title=title, x=load_axis(summary, octaves=0.8), y=Scale(label=unit), series=series)

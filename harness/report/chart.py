@@ -37,8 +37,7 @@ Tone: TypeAlias = Literal[
 PARTS: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")  # of things that are alike
 Stroke: TypeAlias = Literal["", "solid", "dashed", "dotted"]
 STROKES: tuple[Stroke, ...] = ("solid", "dashed", "dotted")
-Marker: TypeAlias = Literal["", "dot", "ring", "square", "diamond", "bar"]
-Side: TypeAlias = Literal["above left", "above right", "below right", "right"]
+Marker: TypeAlias = Literal["", "dot", "ring", "square", "diamond"]
 
 
 class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,9 +58,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tone: Tone
     points: Sequence[Datum]
     line: Stroke = ""  # through the points
-    marker: Marker = ""  # at each of them; a ring does not count, a bar stands on the axis
+    marker: Marker = ""  # at each of them; a ring does not count
     pale: bool = False  # intervals that are less sure than others
-    labels: Side = "above right"  # of the points, from where the labels are
     end: str = ""  # label of the last point, where there is room
 
 
@@ -108,17 +106,14 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     foot: str = ""
 
 
-def frontier(
-    name: str, per_user: str, series: Sequence[Series], *, room: float, subtitle: str = "", missing: str = ""
-) -> Chart:
-    """Return the Pareto picture, throughput per user against that per GPU; `room` is above the highest, a factor."""
+def frontier(series: Sequence[Series], missing: str = "") -> Chart:
+    """Return the Pareto picture, throughput per user against that per GPU."""
     everywhere = [point for each in series for point in each.points]
     return Chart(
-        name=name,
+        name="frontier",
         title="Pareto: throughput per user against throughput per GPU",
-        subtitle=subtitle,
-        x=Scale(label=per_user, ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
-        y=Scale(label="output tok/s per GPU", ends=(0, room * max((p.y for p in everywhere), default=1.0))),
+        x=Scale(label="output tok/s per user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
+        y=Scale(label="output tok/s per GPU", ends=(0, 1.15 * max((p.y for p in everywhere), default=1.0))),
         series=[each for each in series if each.points],
         missing=missing,
     )

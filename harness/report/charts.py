@@ -58,13 +58,11 @@ def measured(summary: Summary) -> list[_Measured]:
     return sorted(found, key=lambda point: point[0])
 
 
-def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None) -> Chart:
-    """Return throughput against load: levels, fit, knee and plateau, prediction, caps, and another run's levels."""
-    other = baseline if baseline is not None and _alike(summary, baseline) else None
-    levels, ends = measured(summary), _extent(summary, other)
+def curve(summary: Summary, manifest: Manifest) -> Chart:
+    """Return throughput against load: levels, fit, knee and plateau, prediction, and caps."""
+    levels, ends = measured(summary), _extent(summary)
     series = [
         *_predictions(summary),
-        *(_baseline(other) if other is not None else []),
         *_fitted(summary),
         *_levels(levels, summary.curve.parameters.get("noise") if summary.curve else None),
     ]
@@ -81,7 +79,7 @@ def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None)
         subtitle=subtitle,
         answer=answer(summary).sentence,
         simulated=simulated_words(summary, manifest),
-        x=load_axis(summary, other),
+        x=load_axis(summary),
         y=Scale(label=unit_of(summary).per_s, ends=(0, top)),
         series=[_within(each, top) for each in series],
         guides=[*_knees(summary), *_caps_in(summary, *ends)],
@@ -121,38 +119,6 @@ def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxy
         y=Scale(label="ms", log=10 if log else 0),
         series=series,
         guides=[*knee, *_limits(name, slo, series)],
-    )
-
-
-def hits(summary: Summary, expected: float | None) -> Chart:
-    """Return the share of the prompt tokens that the cache served against load, measured and predicted.
-
-    `expected` is what a cache that keeps all serves. No points where no reuse is asked, or where nothing counts it.
-    """
-    points = [
-        Datum(x, 100 * share, hover=(f"{load_of(level)}: {percent(share)} of the prompt tokens cached",))
-        for x, _, level in measured(summary)
-        if (share := level.cached_input_fraction) is not None
-    ]
-    series = [Series(name="measured", tone="measured", points=points, line="solid", marker="dot")]
-    guides = []
-    if summary.agents:
-        predicted = [Datum(each.concurrency, 100 * each.cached_input_fraction) for each in summary.agents.levels]
-        line = Series(name="predicted", tone="predicted", points=predicted, line="dashed", marker="square")
-        series.insert(0, line)
-        if (holds := summary.agents.holds) is not None:
-            label = f"the cache holds {holds:,}, predicted"
-            guides.append(Guide(at=float(holds), tone="cap", line="dotted", label=label))
-    if expected:
-        label = f"a cache that keeps all: {percent(expected)}"
-        guides.append(Guide(at=100 * expected, axis="y", tone="cap", line="dashed", label=label))
-    return Chart(
-        name="hits",
-        title="Prompt tokens from the prefix cache",
-        x=load_axis(summary, octaves=0.8),
-        y=Scale(label="%", ends=(0, 106)),
-        series=series if expected and points else [],
-        guides=guides,
     )
 
 
@@ -201,47 +167,31 @@ def _within(series: Series, top: float) -> Series:
     return msgspec.structs.replace(series, points=points)
 
 
-def _alike(summary: Summary, other: Summary) -> bool:
-    """Return whether two runs are over the same kind of load and count the same."""
-    a, b = ((each.open_loop, unit_of(each), each.load_unit) for each in (summary, other))
-    return a == b
-
-
-def _baseline(baseline: Summary) -> list[Series]:
-    """Return the levels of another run, and the line fitted to them."""
-    levels = measured(baseline)
-    points = [Datum(x, y, hover=(f"baseline, {load_of(level)}: {number(y)}",)) for x, y, level in levels]
-    line = [msgspec.structs.replace(each, name="", tone="baseline", line="dashed") for each in _fitted(baseline)]
-    return [*line, Series(name="baseline", tone="baseline", points=points, marker="diamond")]
-
-
 def _spread(level: LevelSummary, name: str) -> Spread:
     return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
 
 
-def load_axis(summary: Summary, other: Summary | None = None, octaves: float = 0.34) -> Scale:
-    """Load from the lowest level to the highest, or a little beyond, with ticks at the levels; those of both runs."""
-    ends = _extent(summary, other)
-    both = [*summary.levels, *(other.levels if other is not None else ())]
+def load_axis(summary: Summary, octaves: float = 0.34) -> Scale:
+    """Load from the lowest level to the highest, or a little beyond, with ticks at the levels."""
+    ends = _extent(summary)
     if summary.open_loop:
-        rates = [level.rate for level in both if level.rate]
+        rates = [level.rate for level in summary.levels if level.rate]
         named = [(rate, f"{rate:g}") for rate in ticks(rates, octaves)]
         return Scale(label="target rate, requests/s", log=2, ends=ends, ticks=named)
-    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in both] or [1]
+    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
     named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
     return Scale(label=summary.load_unit, log=2, ends=ends, ticks=named)
 
 
-def _extent(summary: Summary, other: Summary | None) -> tuple[float, float]:
+def _extent(summary: Summary) -> tuple[float, float]:
     """Return the ends of the load axis: what was measured or predicted, and a cap if it is near."""
-    loads = [x for each in (summary, other) if each is not None for x, _, _ in measured(each)]
+    loads = [x for x, _, _ in measured(summary)]
     loads += [x for x, *_ in _predicted_rates(summary)]
     if summary.prediction and not summary.open_loop:
         loads += [float(level.concurrency) for level in summary.prediction.levels]
     low, high = min(loads, default=1.0), max(loads, default=1.0)
     near = [cap for cap, _ in _caps(summary) if high < cap <= 2 * high]
-    high = max([high, *near])
-    return low / 1.18, high * 1.18
+    return low / 1.18, 1.18 * max([high, *near])
 
 
 def _predicted_rates(summary: Summary) -> list[tuple[float, float]]:
@@ -440,4 +390,4 @@ def frontier(summary: Summary) -> Chart:
     load = "target rate" if summary.open_loop else summary.load_unit
     name = f"measured; the numbers are {load}"
     series.append(Series(name=name, tone="measured", points=points, line="solid", marker="dot"))
-    return chart.frontier("frontier", "output tok/s per user (1/ITL)", series, room=1.15)
+    return chart.frontier(series)

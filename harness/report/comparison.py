@@ -9,9 +9,9 @@ from harness.analysis.stats import Z95, known_mean
 from harness.data.summary import Knees
 from harness.data.views import Value
 from harness.decide.compare import spread
-from harness.decide.compare.comparison import Comparison, Report, Spot, Stack
+from harness.decide.compare.comparison import Comparison, Spot, Stack
 from harness.decide.compare.fairness import EQUAL
-from harness.decide.compare.pairs import Pair, Ratio
+from harness.decide.compare.pairs import Ratio
 from harness.decide.compare.runs import Load
 from harness.report import chart
 from harness.report.answer import of_curve
@@ -22,24 +22,36 @@ from harness.report.format import MISSING, interval, listed, load, ms, number, p
 from harness.spec.work import Unit
 
 PICTURE, PARETO = "comparison.png", "pareto.png"
+_POINTWISE = "Each interval is of its own level; the answer is over all of them."
 _AT_LIMITS = "Between levels by interpolation, without an interval."
 
 
-def report(found: Report, *, brief: bool = False) -> Document:
-    """Return the whole comparison, a matrix first where there are several workloads; `brief`: without equal facts."""
-    many = len(found.workloads) > 1
-    stacks = list(dict.fromkeys(stack.label for each in found.workloads for stack in each.stacks))
-    simulated = any(stack.simulated for each in found.workloads for stack in each.stacks)
-    sections = [Section("Winner by workload", columns=_matrix(found.workloads))] if many else []
-    for i, each in enumerate(found.workloads, 1):
-        name = plain(each.workload) or f"workload {i}"
-        sections += _sections(each, name, f"-{i}", brief=brief) if many else _sections(each, brief=brief)
-    first = found.workloads[0]
+def report(found: Comparison, *, brief: bool = False) -> Document:
+    """Return the whole comparison; `brief`: without the facts that are equal."""
+    charts = [curves(found), frontier(found)]
+    drawn = f"{unit.capitalize()} per second" if (unit := _unit(found)) else "Throughput"
+    lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
+    ratios = _ratios(found)
+    sections = [
+        Section("", answer(found), answer=True),
+        Section(
+            "Throughput against load",
+            charts=[each for each in charts if each.series],
+            picture=PICTURE,
+            alt=f"{drawn} of each stack against requests in flight",
+        ),
+        _fairness(found, brief=brief),
+        Section("Throughput at equal load", columns=ratios, note=_POINTWISE if ratios else ""),
+        Section("Side by side", columns=_side_by_side(found)),
+        Section("At equal throughput", columns=_at_throughput(found)),
+        Section("At equal latency", columns=_at_limits(found), note=_AT_LIMITS if found.at_limits else ""),
+        Section("At equal load", columns=_equal_load(found)),
+        Section("What other tools' files cannot support", lines=lacks),
+    ]
     return Document(
-        title=" against ".join(map(plain, stacks)) + _by(found.workloads[0]),
-        subtitle="" if many or not first.workload else f"workload {plain(first.workload)}",
-        answer=sentence(first) if not many else "winner by workload",
-        simulated=SIMULATED if simulated else "",
+        title=" against ".join(plain(stack.label) for stack in found.stacks) + _by(found),
+        answer=sentence(found),
+        simulated=SIMULATED if any(stack.simulated for stack in found.stacks) else "",
         sections=sections,
         source="the runs that it names",
         again="knee compare",
@@ -51,61 +63,13 @@ def _by(found: Comparison) -> str:
     return f", by {listed(found.differ)}" if found.differ and not found.refused else ""
 
 
-def _sections(found: Comparison, name: str = "", suffix: str = "", *, brief: bool) -> list[Section]:
-    """Return the parts of one comparison; of several each has its workload's name, and charts of their own."""
-    charts, prefix = [curves(found, suffix), frontier(found, suffix)], f"{name}: " if name else ""
-    drawn = f"{unit.capitalize()} per second" if (unit := _unit(found)) else "Throughput"
-    lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
-    return [
-        Section(name, answer(found), answer=True),
-        Section(
-            f"{prefix}Throughput against load",
-            charts=[each for each in charts if each.series],
-            picture="" if name else PICTURE,
-            alt=f"{drawn} of each stack against requests in flight",
-        ),
-        _fairness(found, f"{prefix}Fairness", brief=brief),
-        Section(f"{prefix}Throughput at equal load", columns=_ratios(found), note=_pointwise(found)),
-        Section(f"{prefix}Side by side", columns=_side_by_side(found)),
-        Section(f"{prefix}At equal throughput", columns=_at_throughput(found)),
-        Section(f"{prefix}At equal latency", columns=_at_limits(found), note=_AT_LIMITS if found.at_limits else ""),
-        Section(f"{prefix}At equal load", columns=_equal_load(found)),
-        Section(f"{prefix}What other tools' files cannot support", lines=lacks),
-    ]
-
-
-def _pointwise(found: Comparison) -> str:
-    return "Each interval is of its own level; the answer is over all of them." if _ratios(found) else ""
-
-
-def _matrix(found: Sequence[Comparison]) -> list[Column]:
-    pairs = [tuple((pair.a, pair.b) for pair in each.pairs) for each in found]
-    every = list(dict.fromkeys(itertools.chain(*pairs)))
-    columns = [
-        Column("workload", [plain(each.workload) or MISSING for each in found], words=True),
-        Column("winner", [plain(each.winner) if each.winner else "none shown" for each in found], words=True),
-    ]
-    for a, b in every:
-        cells = [next((_cell(pair) for pair in each.pairs if (pair.a, pair.b) == (a, b)), MISSING) for each in found]
-        columns.append(Column(f"{plain(b)} / {plain(a)}", cells, words=True))
-    return columns
-
-
-def _cell(pair: Pair) -> str:
-    if pair.outcome == "refused":
-        return "not alike"
-    if pair.b_over_a is None:
-        return MISSING
-    return f"{pair.b_over_a.value:.3f} ({UNCERTAIN if pair.b_over_a.uncertain else ends_of(pair.b_over_a.ci95)})"
-
-
-def _fairness(found: Comparison, title: str, *, brief: bool) -> Section:
+def _fairness(found: Comparison, *, brief: bool) -> Section:
     """Return what has to be alike, and whether it is; `brief`: the equal facts as their number alone."""
     table = [row for row in found.fairness if row.state != EQUAL or not brief]
     equal = len(found.fairness) - len(table)
     note = f"{equal} more fact{'s are' if equal > 1 else ' is'} equal; --out DIR writes all of them" if equal else ""
     if not table:
-        return Section(title, note=note.replace(" more", ""))
+        return Section("Fairness", note=note.replace(" more", ""))
     values = [
         Column(plain(stack.label), [plain(row.values[i]) if row.values[i] else "unknown" for row in table], words=True)
         for i, stack in enumerate(found.stacks)
@@ -116,7 +80,7 @@ def _fairness(found: Comparison, title: str, *, brief: bool) -> Section:
         Column("state", [row.state for row in table], words=True),
         *shown([Column("why", [row.why for row in table], words=True)], ("",)),
     ]
-    return Section(title, columns=columns, note=note)
+    return Section("Fairness", columns=columns, note=note)
 
 
 def _ratios(found: Comparison) -> list[Column]:
@@ -157,7 +121,6 @@ def _side_by_side(found: Comparison) -> list[Column]:
         "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, _per_s(stack)),
         "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, _per_s(stack)),
         "plateau over the predicted one": lambda stack: _share(stack.of_predicted),
-        "plateau over the data sheet's ceiling": lambda stack: _share(stack.of_ceiling),
         "first answer": lambda stack: f"{number(stack.first_answer_s)} s" if stack.first_answer_s else MISSING,
         "start to ready": lambda stack: f"{number(stack.start_to_ready_s)} s" if stack.start_to_ready_s else MISSING,
     }
@@ -258,7 +221,7 @@ def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | 
 # ---- charts ----------------------------------------------------------------------------------------------------------
 
 
-def curves(found: Comparison, suffix: str = "") -> Chart:
+def curves(found: Comparison) -> Chart:
     """Return throughput against requests in flight: stacks with fitted lines, the load where the order turns over."""
     series, tops, loads, unit = [], [0.0], [], _unit(found)
     for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
@@ -284,7 +247,7 @@ def curves(found: Comparison, suffix: str = "") -> Chart:
         for each in turned
     ]
     return Chart(
-        name=f"curves{suffix}",
+        name="curves",
         title=" against ".join(plain(stack.label) for stack in found.stacks),
         answer=sentence(found),
         simulated="the simulated endpoint answered" if any(stack.simulated for stack in found.stacks) else "",
@@ -313,7 +276,7 @@ def _line(stack: Stack) -> list[Datum]:
     return [Datum(each.in_flight, each.per_s) for each in stack.curve.line]
 
 
-def frontier(found: Comparison, suffix: str = "") -> Chart:
+def frontier(found: Comparison) -> Chart:
     """Return the Pareto picture: output tok/s per GPU against output tok/s per user, a point a level, and its front."""
     series = []
     for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
@@ -335,7 +298,7 @@ def frontier(found: Comparison, suffix: str = "") -> Chart:
             series.append(Series(tone=tone, points=_front(points), line="solid"))
             series.append(Series(name=plain(stack.label), tone=tone, points=points, marker="dot"))
     missing = "" if series else "not known"
-    return chart.frontier(f"frontier{suffix}", "output tok/s per user", series, room=1.15, missing=missing)
+    return chart.frontier(series, missing)
 
 
 def _front(points: Sequence[Datum]) -> list[Datum]:

@@ -7,16 +7,12 @@ line but not escaped: each renderer escapes it for its medium. No colour, no mar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from harness.report.chart import Chart
 from harness.report.format import MISSING
-
-if TYPE_CHECKING:
-    from harness.decide.plan.what_if import WhatIf  # which reads arrays: a prediction starts without numpy
-
 
 SIMULATED = "the simulated endpoint answered. No GPU was measured."
 
@@ -76,18 +72,6 @@ class Remark(msgspec.Struct, frozen=True):
     brief: str = ""  # what and where in one line, without figures
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A check as the page shows it; other media have it as a row of a table."""
-
-    name: str
-    kind: Literal["pass", "doubt", "unmeasured"]  # its colour
-    outcome: str
-    figures: str
-    limit: str
-    message: str
-    rests_on: Sequence[str] = ()  # names of charts and titles of sections, the first that is there is linked
-
-
 class Section(msgspec.Struct, frozen=True):
     """A title, "" for none, and the parts that are not empty, in this order; an empty section is not shown."""
 
@@ -98,10 +82,8 @@ class Section(msgspec.Struct, frozen=True):
     charts: Sequence[Chart] = ()
     picture: str = ""  # file of the first chart, for media without charts; charts without one are small
     alt: str = ""  # what the picture shows
-    what_if: WhatIf | None = None  # where the medium can compute
     columns: Sequence[Column] = ()
     void: frozenset[int] = frozenset()  # rows of invalid levels
-    checks: Sequence[Check] = ()  # in place of the table, where the medium is a page
     lines: Sequence[str] = ()
     remarks: Sequence[Remark] = ()
     note: str = ""  # about the parts above

@@ -25,18 +25,14 @@ from harness.report.answer import (
     hinge_of,
     of_curve,
     of_knee,
-    one_alone,
-    plateau_of,
     price,
     reasons,
-    slo_fact,
     slo_knee,
     state,
-    throughputs_alone,
     unit_of,
 )
 from harness.report.document import Fact
-from harness.report.format import confidence, flat, joined, listed, load, load_of, number, percent, plain, slo_met
+from harness.report.format import binding, confidence, flat, joined, listed, load, load_of, number, percent, plain
 from harness.report.levels import binding_phase, distinct, highest_up_to
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
@@ -54,9 +50,8 @@ def details(summary: Summary) -> list[Fact]:
     curve = [] if summary.open_loop else unsettled(summary.curve, loads, summary.load_unit)
     if not (summary.open_loop or by_curve(summary)):
         curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
-    curve += [*_plateau(summary), *_single_stream(summary), *_phases(summary)]
-    found = [*slo_fact(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
-    return [*_interrupted(summary), *curve, *found, *_client(summary)]
+    found = [*_phases(summary), *_prediction(summary), *_cost(summary), *_gpu(summary), *_client(summary)]
+    return [*_interrupted(summary), *curve, *found]
 
 
 def unsettled(curve: Curve | None, loads: Sequence[float], unit: str = "requests in flight") -> list[Fact]:
@@ -119,18 +114,6 @@ def _interrupted(summary: Summary) -> list[Fact]:
     return [Fact("Interrupted", "the run ended early", finished.get(count, f"{count} levels were finished"))]
 
 
-def _plateau(summary: Summary) -> list[Fact]:
-    """Return where half of the plateau is reached, and what is lost of it."""
-    curve, half = summary.curve, summary.knees.half_point
-    reached = half.value if plateau_of(curve) and half else None
-    lost = curve.dip.value if curve and curve.dip else None
-    value = joined(
-        f"half of it at {number(reached)} in flight" if reached is not None else "",
-        f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else "",
-    )
-    return [Fact("Of the plateau", value)] if value else []
-
-
 def _phases(summary: Summary) -> list[Fact]:
     """Return which phase binds at the knee, else at the highest level that tells it."""
     known = [x for x in of_ramp(summary.levels) if x.phases and x.phases.prefill_share.mean is not None]
@@ -139,32 +122,18 @@ def _phases(summary: Summary) -> list[Fact]:
     return binding_phase(at) if at else []
 
 
-def _single_stream(summary: Summary) -> list[Fact]:
-    """Return the throughput of one request, or one session, in flight: as measured, then by the curve."""
-    label, per_s = one_alone(summary).capitalize(), unit_of(summary).per_s
-    fitted = summary.curve.single_stream_tokens_per_s if summary.curve else Value(None)
-    ones = throughputs_alone(summary)
-    rates = [each.mean for each in ones if each.mean is not None]
-    curve = f"{number(fitted.value)} {{}}by the curve ({confidence(fitted.ci95)})" if fitted.value is not None else ""
-    if not rates:
-        return [Fact(label, curve.format(f"{per_s} "))] if curve else []
-    how = confidence(ones[0].ci95) if len(rates) == 1 else f"mean of {len(rates)} levels"
-    return [Fact(label, f"{number(sum(rates) / len(rates))} {per_s} measured ({how})", curve.format(""))]
-
-
 def _prediction(summary: Summary) -> list[Fact]:
     prediction = summary.prediction
     if summary.agents:
         return _held(summary.agents, summary.load_unit)
     if prediction is None:
         return [Fact("Prediction", "not made", "it needs a GPU (--gpu) and a model config (--model-config)")]
-    band, cap = prediction.plateau_tokens_per_s, prediction.binding_cap
-    limit = prediction.caps.get(cap) if cap else None
+    band = prediction.plateau_tokens_per_s
     detail = joined(
         f"band {number(band.low)}–{number(band.high)}",
         f"single stream {number(prediction.single_stream_tokens_per_s.mid)}",
         f"knee at {number(prediction.hinge_concurrency)}" if prediction.hinge_concurrency is not None else "no knee",
-        _binding(cap, limit),
+        binding(prediction),
     )
     out = [Fact("Prediction", f"plateau {number(band.mid)} {unit_of(summary).per_s}", detail)]
     curve, one = summary.curve, prediction.single_stream_tokens_per_s.mid
@@ -197,15 +166,6 @@ def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLe
     judged = [level for level in levels if level.measured_over_predicted is not None]
     top = max(judged, key=lambda level: level.concurrency, default=None)
     return f"{top.measured_over_predicted:.2f} at C = {top.concurrency}" if top else ""
-
-
-def _binding(cap: str | None, limit: float | None) -> str:
-    """Return what limits the batch, or the SLO before."""
-    if cap is None:
-        return "no cap binds"
-    if cap == "slo":
-        return slo_met(limit or 0.0)
-    return f"bound by {plain(cap)}" + (f" = {number(limit)}" if limit is not None else "")
 
 
 def _gap(gap: Gap | None) -> list[Fact]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from harness.base.terminal import clean, cut
 from harness.data.levels import LevelSummary
+from harness.data.prediction import Prediction
 
 MISSING = "–"
 NO_INTERVAL = "no interval"
@@ -146,13 +147,25 @@ def half_width(ends: tuple[float, float] | None) -> float | None:
     return None if ends is None else (ends[1] - ends[0]) / 2
 
 
-def slo_met(limit: float) -> str:
-    """Return up to which load the limits are met; an SLO makes no knee: it is missed before there is one.
+def limit_name(limit: str) -> str:
+    """Return a limit's name for people; options keep their own names.
 
-    >>> slo_met(12.0), slo_met(0.0)
-    ('the SLO is met up to 12 in flight', 'the SLO is missed at any load')
+    >>> limit_name("kv_traffic"), limit_name("max_num_seqs"), limit_name("slo")
+    ('KV traffic', 'max_num_seqs', 'SLO')
     """
-    return f"the SLO is met up to {number(limit)} in flight" if limit else "the SLO is missed at any load"
+    spoken = {"kv_traffic": "KV traffic", "kv_memory": "KV memory", "slo": "SLO"}
+    return spoken.get(limit, plain(limit))
+
+
+def binding(prediction: Prediction) -> str:
+    """Return what stops the predicted batch, or the SLO before it does, and where."""
+    cap = prediction.binding_cap
+    limit = prediction.caps.get(cap) if cap else None
+    if cap is None or limit is None:
+        return "no cap binds"
+    if cap == "slo":
+        return f"the SLO is met up to {number(limit)} in flight" if limit else "the SLO is missed at any load"
+    return f"bound by {limit_name(cap)} at {number(limit)} in flight"
 
 
 def plain(text: object) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ASSETS = Path(__file__).with_name("assets")
 _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "page.js")  # Plot needs D3
-_WHAT_IF, _LIVE = "what_if.js", "live.js"
+_LIVE = "live.js"
 # Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data: blob:"
 # Of a chart as SVG: its size where it is one of several in a row, in inches; what a browser needs and what it assumes.
@@ -59,19 +59,16 @@ def render(document: doc.Document, running: Running | None = None) -> str:
     from markupsafe import Markup
 
     charts = {chart.name: chart for section in document.sections for chart in section.charts if chart.series}
-    what_if = next((section.what_if for section in document.sections if section.what_if), None) if charts else None
-    scripts = [asset(name) for name in (*_SCRIPTS, *([_WHAT_IF] if what_if else []))] if charts else []
+    scripts = [asset(name) for name in _SCRIPTS] if charts else []
     scripts += [asset(_LIVE)] if running else []
     template = _templates().get_template("page.html.j2")
     return template.render(
         document=document,
         sections=ordered(document),
-        places=places(document),
         policy=_policy(scripts) + ("; connect-src 'self'" if running else ""),
         running=Markup(running.html) if running else "",
         style=Markup(asset("page.css")),
         charts=Markup(charts_json(charts)) if charts else "",
-        what_if=Markup(_for_script(what_if)) if what_if else "",
         scripts=[Markup(script) for script in scripts],
     )
 
@@ -85,21 +82,13 @@ def ordered(document: doc.Document) -> list[doc.Section]:
     return sections
 
 
-def places(document: doc.Document) -> dict[str, tuple[str, str]]:
-    """Return what can be linked on the page: id and words by the names of charts and the titles of sections.
+def section_id(title: str) -> str:
+    """Return the id of a section on the page.
 
-    >>> places(doc.Document(sections=[doc.Section("All knees", [doc.Fact("hinge", "16")])]))
-    {'All knees': ('section-all-knees', 'All knees')}
+    >>> section_id("All knees")
+    'section-all-knees'
     """
-    found: dict[str, tuple[str, str]] = {}
-    for section in document.sections:
-        drawn = [chart for chart in section.charts if chart.series]
-        found |= {chart.name: (chart.name, chart.title or section.title) for chart in drawn}
-        texts = (section.facts, section.command, section.columns, section.lines, section.remarks, section.note)
-        if section.title and (drawn or section.scenario or section.what_if or any(texts)):
-            slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in section.title.lower())
-            found[section.title] = f"section-{slug}", section.title
-    return found
+    return "section-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in title.lower())
 
 
 @cache
@@ -112,6 +101,7 @@ def _templates() -> Environment:
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     found.filters["rows"] = doc.rows
+    found.filters["id"] = section_id
     found.filters["described"] = described
     found.filters["drawn"] = lambda chart, kind: Markup(svg(chart, small=kind == "small"))
     return found
@@ -130,13 +120,8 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def charts_json(charts: dict[str, Chart]) -> str:
-    """Return the charts for the script, with as many digits as a screen shows."""
-    return _for_script(_rounded(msgspec.to_builtins(charts)))
-
-
-def _for_script(value: Any) -> str:
-    """Return JSON for inside an element, without a "<", which could end it."""
-    return msgspec.json.encode(value).decode().replace("<", "\\u003c")
+    """Return the charts for the script: digits for a screen, and no "<", which could end it."""
+    return msgspec.json.encode(_rounded(msgspec.to_builtins(charts))).decode().replace("<", "\\u003c")
 
 
 def _rounded(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from harness.base.terminal import cut
-from harness.report.chart import Chart, Guide, Scale, Series, Side, Tone, spread_apart
+from harness.report.chart import Chart, Guide, Scale, Series, Tone, spread_apart
 from harness.report.format import number
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
@@ -32,12 +32,6 @@ _COLOURS: dict[Tone, str] = {
 _READABLE: dict[Tone, str] = {"predicted": AMBER, "cap": SOFT}  # as text, where the line's colour is too light
 DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": (0, (1, 1.8))}
 _MARKERS = {"dot": "o", "ring": "o", "square": "s", "diamond": "D"}
-_OFFSETS: dict[Side, dict[str, Any]] = {
-    "above left": {"xytext": (-6, 6), "ha": "right"},
-    "above right": {"xytext": (7, 5), "ha": "left"},
-    "below right": {"xytext": (6, -11), "ha": "left"},
-    "right": {"xytext": (10, 0), "ha": "left", "va": "center", "fontweight": "bold"},
-}
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}  # behind a label on lines
 
 PAPER = (9.0, 5.4)  # inches
@@ -220,9 +214,6 @@ def _series(axes: Any, series: Series) -> list[Entry]:
         axes.plot(xs, ys, **style, zorder=3 if thick else 2)
         if sure:
             axes.fill_between(xs, lows, highs, color=colour, alpha=0.16, lw=0, zorder=1)
-    if series.marker == "bar":
-        bars = axes.bar(xs, ys, 0.8, color=colour, zorder=2)
-        return [(bars, series.name)] if series.name else []
     if series.marker:
         mark = {"marker": _MARKERS[series.marker], "ms": 6, "mew": 1.4}
         mark |= {"mfc": "white"} if series.marker == "ring" else {}
@@ -236,7 +227,7 @@ def _series(axes: Any, series: Series) -> list[Entry]:
         if point.label:
             axes.annotate(
                 point.label, (point.x, point.y), textcoords="offset points", fontsize=8.5, zorder=5, parse_math=False,
-                color=_READABLE.get(series.tone, colour), annotation_clip=False, **_OFFSETS[series.labels],
+                color=_READABLE.get(series.tone, colour), annotation_clip=False, xytext=(7, 5), ha="left",
             )  # fmt: skip
     if not series.name or not points:
         return []

@@ -14,7 +14,7 @@ from harness.data.prediction import Band, Calibrated, Prediction, SteppedLevel
 from harness.data.views import Spread
 from harness.predict.claims import TITLE as CLAIMS
 from harness.report.document import Column, Document, Section, shown
-from harness.report.format import MISSING, ms, number, percent, plain, slo_met
+from harness.report.format import MISSING, binding, limit_name, ms, number, percent, plain
 
 if TYPE_CHECKING:
     from harness.predict.calibration import Calibration
@@ -34,16 +34,6 @@ PARAMETERS = {
     "o_req": "overhead of a running request, µs",
     "o_api": "overhead outside the batch, µs",
 }
-
-
-def limit_name(limit: str) -> str:
-    """Return a limit's name for people; options keep their own names.
-
-    >>> limit_name("kv_traffic"), limit_name("max_num_seqs"), limit_name("slo")
-    ('KV traffic', 'max_num_seqs', 'SLO')
-    """
-    spoken = {"kv_traffic": "KV traffic", "kv_memory": "KV memory", "slo": "SLO"}
-    return spoken.get(limit, plain(limit))
 
 
 def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
@@ -74,7 +64,7 @@ def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
 
 def _head(prediction: Prediction) -> list[str]:
     """Return the answer in a few lines."""
-    has, bound = prediction.assumptions, binding(prediction) or "no cap binds"
+    has, bound = prediction.assumptions, binding(prediction)
     lines = [", ".join(subject(prediction))]
     if prediction.output_tokens:
         plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
@@ -108,15 +98,6 @@ def subject(prediction: Prediction) -> tuple[str, str]:
     served = f"{plain(prediction.model)} on {prediction.gpus} × {plain(prediction.gpu)}"
     texts = f"{prediction.inputs} texts of " if prediction.inputs else ""
     return served, f"{texts}{number(prediction.input_tokens)} tokens in{answers}"
-
-
-def binding(prediction: Prediction) -> str:
-    """Return what stops the batch, or the SLO before, and where; "" where nothing does."""
-    cap = prediction.binding_cap
-    limit = prediction.caps.get(cap) if cap else None
-    if cap == "slo":
-        return slo_met(limit or 0.0)
-    return f"bound by {limit_name(cap)} at {number(limit)} in flight" if cap and limit is not None else ""
 
 
 def _billions(value: float | None) -> str:
@@ -288,21 +269,7 @@ def _errors(found: Calibration) -> list[Section]:
         Column("data sheet", [percent(each.data_sheet) for each in rms.values()]),
         Column("line, then flat", [percent(each.line_then_flat) for each in rms.values()]),
     ]
-    by_level = [
-        Column("C", [f"{row.concurrency:g}" for row in unseen]),
-        Column("measured", [number(row.measured) for row in unseen]),
-        Column("calibrated", [_signed(row.calibrated) for row in unseen]),
-        Column("data sheet", [_signed(row.data_sheet) for row in unseen]),
-        Column("line, then flat", [_signed(row.line_then_flat) for row in unseen]),
-    ]
-    return [
-        Section("Root mean square error at the other levels", columns=overall),
-        Section("Error of the predicted output tok/s by level", columns=by_level),
-    ]
-
-
-def _signed(error: float | None) -> str:
-    return MISSING if error is None else f"{100 * error:+.1f} %"
+    return [Section("Root mean square error at the other levels", columns=overall)]
 
 
 # ---- prefill and decode on GPUs of their own ----
@@ -320,6 +287,7 @@ def disaggregated(found: Disaggregated) -> Document:
         Column("low", [number(rate.low) for rate in rates]),
         Column("high", [number(rate.high) for rate in rates]),
     ]
+    at = "At most" if found.rate is None else f"At {number(found.rate)} requests/s"
     levels, slo = found.levels, {True: "met", False: "missed", None: MISSING}
     bands = [each.output_tokens_per_s for each in levels]
     together = [
@@ -336,7 +304,7 @@ def disaggregated(found: Disaggregated) -> Document:
     return Document(
         sections=[
             Section(lines=_pools_head(found)),
-            Section(_pools_title(found), columns=_share_columns(found)),
+            Section(at, columns=_share_columns(found)),
             Section("Each pool alone, without limits", columns=alone),
             Section("Both pools, by users in flight", columns=shown(together)),
             Section("Notes", lines=[plain(note) for note in found.notes]),
@@ -345,65 +313,48 @@ def disaggregated(found: Disaggregated) -> Document:
 
 
 def _pools_head(found: Disaggregated) -> list[str]:
+    """Return what was asked, what the pools serve beside as many GPUs that do both, and what the KV's way costs."""
     limits = "".join(f", {name} = {units.duration(seconds)}" for name, seconds in found.slo.items())
-    asked, best, both = found.asked, found.best, found.together
-    lines = [
+    asked, both = found.asked.requests_per_s_slow, found.together.requests_per_s_slow
+    apart = f" (× {asked / both:.2f} apart)" if asked and both else ""
+    size = number(found.transfer_bytes / 1e9)
+    return [
         f"{plain(found.model)} on {plain(found.gpu)}, {number(found.input_tokens)} tokens in, "
         f"{number(found.output_tokens)} out{limits}",
-        f"{_shared_out(asked)} GPUs serve {_served(asked)}{_bound_of_pools(found)}; "
-        f"as many that do both {_served(both)}{_times(asked, both)}",
+        f"{_shared_out(found.asked)} GPUs serve {_served(asked)}{_bound_of_pools(found)}; "
+        f"as many that do both {_served(both)}{apart}",
+        *_best_split(found),
+        f"A prompt's KV of {size} GB takes {ms(found.transfer_s)} ms to the other pool: {plain(found.transfer_by)}",
     ]
-    total = asked.prefill_gpus + asked.decode_gpus
-    if best.requests_per_s_slow:
-        why = "the shortest answers" if found.rate is not None and best.concurrency else "the most requests"
-        lines.append(f"Of {total} GPUs {_shared_out(best)} have {why}{_asked_rate(found)}")
-    elif found.rate is not None:
-        lines.append(f"No split of {total} GPUs keeps the limits{_asked_rate(found)}")
-    size = number(found.transfer_bytes / 1e9)
-    lines.append(
-        f"A prompt's KV of {size} GB takes {ms(found.transfer_s)} ms to the other pool: {plain(found.transfer_by)}"
-    )
-    return lines
 
 
-def _asked_rate(found: Disaggregated) -> str:
-    if found.rate is None:
-        return ""
-    rate = f"{number(found.rate)} request{'s' * (found.rate != 1)}/s"
-    least = "" if found.enough is None else f", for which {found.enough[0]} + {found.enough[1]} are enough"
-    none = found.best.concurrency is None and found.best.requests_per_s_slow
-    return f"; none serves {rate}{least}" if none else f" at {rate}{least}"
+def _best_split(found: Disaggregated) -> list[str]:
+    """Return which split of the GPUs is the best one, and for a rate which is enough."""
+    best, total = found.best, found.asked.prefill_gpus + found.asked.decode_gpus
+    rate = "" if found.rate is None else f" at {number(found.rate)} requests/s"
+    if not best.requests_per_s_slow or (rate and best.concurrency is None):
+        return [f"No split of {total} GPUs serves it within the limits{rate}"]
+    enough = f", for which {found.enough[0]} + {found.enough[1]} are enough" if found.enough else ""
+    why = "the shortest answers" if rate else "the most requests"
+    return [f"Of {total} GPUs {_shared_out(best)} have {why}{rate}{enough}"]
 
 
-def _served(share: Share) -> str:
-    most = share.requests_per_s_slow
+def _served(most: float) -> str:
     return f"at least {number(most)} requests/s" if most else "none: one request misses the limits"
 
 
 def _bound_of_pools(found: Disaggregated) -> str:
     """Return what stops the split that was asked about: the limits, or the pool that is full."""
-    if not found.asked.requests_per_s_slow:
+    asked = found.asked.requests_per_s_slow
+    if not asked:
         return ""
-    name, band = min(
-        (("prefill", found.prefill), ("decode", found.decode)), key=lambda each: each[1].requests_per_s.low
-    )
-    full = found.asked.requests_per_s_slow >= band.requests_per_s.low * (1 - 1e-4)
-    return f", bound by {name if full else 'the SLO'}"
-
-
-def _times(asked: Share, both: Share) -> str:
-    if not both.requests_per_s_slow or not asked.requests_per_s_slow:
-        return ""
-    return f" (× {asked.requests_per_s_slow / both.requests_per_s_slow:.2f} apart)"
+    pools = {"prefill": found.prefill.requests_per_s.low, "decode": found.decode.requests_per_s.low}
+    full = min(pools, key=pools.__getitem__)
+    return f", bound by {full if asked >= pools[full] * (1 - 1e-4) else 'the SLO'}"
 
 
 def _shared_out(share: Share) -> str:
     return f"{share.prefill_gpus} + {share.decode_gpus}" if share.prefill_gpus else f"{share.decode_gpus} for both"
-
-
-def _pools_title(found: Disaggregated) -> str:
-    within = "Within the limits" if found.slo else "At most"
-    return f"{within}, prefill + decode" if found.rate is None else f"At {number(found.rate)} requests/s"
 
 
 def _share_columns(found: Disaggregated) -> list[Column]:

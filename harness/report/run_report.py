@@ -19,11 +19,9 @@ from harness.data.manifest import Manifest
 from harness.data.roles import Role
 from harness.data.summary import RampStep, Summary
 from harness.data.views import Spread
-from harness.decide.plan import what_if
 from harness.report import (
     breakdown,
     charts,
-    claims,
     level_table,
     run_tables,
 )
@@ -52,21 +50,14 @@ _WAYS_OUT = {
 }
 
 
-def report(
-    summary: Summary, manifest: Manifest, baseline: Summary | None = None, *, with_claims: bool = False
-) -> doc.Document:
-    """Return the whole report: the answer first, then charts, levels, verdicts, and how it was measured.
-
-    The levels of a baseline, which is another run, are laid over the curve. `with_claims` adds unsourced claims about
-    such a setup to what was measured.
-    """
+def report(summary: Summary, manifest: Manifest) -> doc.Document:
+    """Return the whole report: the answer first, then charts, levels, verdicts, and how it was measured."""
     title, subtitle = subject(summary, manifest)
     found = answer(summary)
-    curve = charts.curve(summary, manifest, baseline)
+    curve = charts.curve(summary, manifest)
     unit = unit_of(summary)
     slo = manifest.scenario.slo
     latencies = [charts.latency(summary, name, slo) for name in charts.latencies(unit)]
-    hits = charts.hits(summary, manifest.workload.expected_hit_rate or None)
     tradeoff = [charts.frontier(summary)] if unit.decodes else []
     alt = f"{unit.capitalize()} per second against {summary.load_unit}"
     knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
@@ -75,11 +66,8 @@ def report(
     sections = [
         doc.Section(facts=found.lines, answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
-        doc.Section("What if", what_if=what_if.of_run(manifest, summary)),
         doc.Section("Latency against load", charts=latencies),
-        doc.Section("The prefix cache against load", charts=[hits] if hits.series else []),
         doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
-        doc.Section("By class and by replica", charts=breakdown.by_part(summary)),
         level_table.by_load(summary, LEVELS),
         *run_tables.of_workload(summary),
         run_tables.canaries(summary),
@@ -91,7 +79,6 @@ def report(
         doc.Section("All knees", knees, folded=True),
         doc.Section("Why these levels", ramp_facts(summary), folded=True),
         msgspec.structs.replace(level_table.by_measurement(summary, "Every measurement"), folded=True),
-        claims.section(summary, manifest) if with_claims else doc.Section(),
         doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario, folded=True),
     ]
     return doc.Document(
@@ -115,7 +102,7 @@ def with_records(document: doc.Document, summary: Summary, result: Result) -> do
     found = timeline(table, result.samples, result.last_s)
     more = [
         doc.Section("Over time", charts=breakdown.over_time(summary, found)),
-        doc.Section("Distributions", charts=breakdown.distributions(summary, table, result.levels, found)),
+        doc.Section("Distributions", charts=breakdown.distributions(summary, table, result.levels)),
     ]
     at = next((i for i, each in enumerate(document.sections) if each.title == LEVELS), len(document.sections))
     return msgspec.structs.replace(document, sections=[*document.sections[:at], *more, *document.sections[at:]])

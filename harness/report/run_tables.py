@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from harness.analysis.checks import DOUBT, PASS, SECONDS
+from harness.analysis.checks import SECONDS
 from harness.base.units import duration
 from harness.data.figures import Figures, Of
 from harness.data.levels import (
@@ -40,14 +40,6 @@ _NAMES = {
     "kv_cache": "KV use and hits",
     "long_context_tail": "long-context tail",
     "node_loss": "node loss",
-}
-# Charts by name and sections by title, the best first.
-_RESTS_ON = {
-    "phases": ("e2e", "Levels"),
-    "p99_ttft": ("ttft", "Levels"),
-    "kv_cache": ("kv-over-time", "Levels"),
-    "long_context_tail": ("Lengths asked and realised", "Classes", "Levels"),
-    "node_loss": ("Lost replicas", "replica-throughput", "Replicas"),
 }
 _UPPER = {"ttft": "TTFT", "e2e": "E2E", "kv": "KV"}
 _CHECK_SHARES = ("prefill_fraction", "within", "ttft_over_e2e", "kv_usage", "hit_fraction")
@@ -229,7 +221,7 @@ def _share_with_interval(share: Estimate) -> str:
 
 
 def operational(summary: Summary) -> doc.Section:
-    """Return a row for each check, and for the page a block that links what each rests on."""
+    """Return a row for each check."""
     checks = summary.checks or []
     if not checks:
         return doc.Section()
@@ -241,20 +233,7 @@ def operational(summary: Summary) -> doc.Section:
         doc.Column("at", [number(each.at) for each in checks]),
         doc.Column("remark", [plain(each.message) or MISSING for each in checks], words=True, spare=1),
     ]
-    return doc.Section("Operational checks", columns=columns, checks=[_block(each) for each in checks])
-
-
-def _block(check: Check) -> doc.Check:
-    at = f"at {number(check.at)}" if check.at is not None else ""
-    return doc.Check(
-        name=_NAMES.get(check.name, plain(check.name)),
-        kind="pass" if check.outcome == PASS else "doubt" if check.outcome == DOUBT else "unmeasured",
-        outcome=plain(check.outcome),
-        figures=" ".join(filter(None, [_check_figures(check), at])) if check.figures else "",
-        limit=_limit(check) if check.figures else "",
-        message=plain(check.message),
-        rests_on=_RESTS_ON.get(check.name, ()) if check.figures else (),
-    )
+    return doc.Section("Operational checks", columns=columns)
 
 
 def _check_figures(check: Check) -> str:

@@ -1,4 +1,4 @@
-"""The settings of a server as a document: the best, what is not shown to be worse, and what each value gains.
+"""The settings of a server as a document: the best, and what is not shown to be worse.
 
 Left out: what each trial measured; its own folder has a report.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.data.views import Value
-from harness.decide.tuning import Effect, Rank, State
+from harness.decide.tuning import Rank, State
 from harness.report.chart import Chart, Datum, Scale, Series, Tone
 from harness.report.document import SIMULATED, Column, Document, Fact, Section
 from harness.report.format import MISSING, confidence, interval, listed, number
@@ -25,7 +25,6 @@ _STATES: dict[State, str] = {
 
 def report(
     ranks: Sequence[Rank],
-    effects: Sequence[Effect],
     *,
     title: str,
     per: str,
@@ -36,15 +35,10 @@ def report(
 ) -> Document:
     """Return the result of a comparison of settings, in the unit `per` and at the load or limits `at`."""
     words = SIMULATED if simulated else ""
-    best = ranks[0]
     sections = [
         Section(facts=_answer(ranks, per, at, command, seconds), answer=True),
         Section("Settings", charts=[_chart(ranks, per, title, words)], picture="tune.png", columns=_table(ranks, per)),
     ]
-    if effects:
-        sections.append(
-            Section("One value changed", columns=_gains(effects), note=f"Gain of the best ({best.setting}).")
-        )
     first, *_ = sections[0].facts
     return Document(title=title, answer=first.text, simulated=words, sections=sections)
 
@@ -96,14 +90,6 @@ def _table(ranks: Sequence[Rank], per: str) -> list[Column]:
     ]
     known = any(rank.predicted for rank in ranks)
     return [column for column in columns if known or column.head != "predicted"]
-
-
-def _gains(effects: Sequence[Effect]) -> list[Column]:
-    return [
-        Column("option", [each.option for each in effects], words=True),
-        Column("in place of", [each.value for each in effects], words=True),
-        Column("gain", [_share(each.gain) for each in effects]),
-    ]
 
 
 def _chart(ranks: Sequence[Rank], per: str, title: str, simulated: str) -> Chart:

@@ -16,7 +16,6 @@ from harness.base import decoding
 from harness.base.errors import HarnessError
 from harness.data.prediction import Prediction
 from harness.data.views import Value
-from harness.spec.recipe import Claim
 from harness.spec.work import Unit
 
 FORMAT = 1
@@ -31,7 +30,7 @@ def must_name_a_folder(name: str, what: str, place: str) -> None:
         raise HarnessError(f"{name!r} cannot name a {what}", place=place, way_out=way_out)
 
 
-FOR_PEOPLE = ("map.html", "map.md", "map.png")
+FOR_PEOPLE = ("map.html", "map.md")
 _MOST = 1000  # values of an axis
 _LARGEST = 16 << 20  # bytes: thousands of cells, each with its prediction
 INPUT, OUTPUT, INPUTS = "input_tokens", "output_tokens", "inputs"  # axes, in this order
@@ -82,7 +81,6 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what the plateaus count
     axes: list[Axis]
     cells: list[MeasuredCell]
-    claims: list[Claim] = []  # published ratios, shown with the measured ones
 
     @property
     def per_s(self) -> str:

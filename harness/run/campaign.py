@@ -39,7 +39,6 @@ from harness.run.series import Planned, Serving
 from harness.search.budget import Budget, Spent, Usage, dollars
 from harness.spec import reading
 from harness.spec import scenario as scenarios
-from harness.spec.recipe import Claim
 from harness.spec.scenario import Ramp, Scenario, Sweep
 from harness.spec.work import Unit
 
@@ -73,7 +72,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[Cell]
     serving: Callable[[Cell, Scenario, View], Serving] = _as_it_is  # there as long as the cell is measured
     each_alone: bool = False  # each cell has the scenario's bounds for itself, and ends no other by its failure
-    claims: list[Claim] = []
     described: dict[str, Any] = {}  # of it in the manifest
 
 
@@ -280,7 +278,6 @@ class _MapCampaign:
             complete=ended and not any(cell.error for cell in found),
             axes=self.plan.axes,
             cells=found,
-            claims=self.plan.claims,
         )
 
 

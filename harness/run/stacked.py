@@ -16,31 +16,30 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from harness.base.errors import HarnessError, nearest
+from harness.base.errors import HarnessError
 from harness.data.manifest import StackStart
 from harness.data.progress import View
-from harness.predict import claims as quotes
 from harness.results.levelmap import REPEAT, SERVER, Axis
 from harness.run.campaign import Cell, Plan
 from harness.run.stacks import command as commands
 from harness.run.stacks import endpoint
 from harness.run.stacks.command import Command
 from harness.spec import reading
-from harness.spec.recipe import Claim, Settings, Stack
+from harness.spec.recipe import Settings, Stack
 from harness.spec.scenario import Ramp, Scenario, Sweep
 
 _HARDWARE = ("tp", "gpus", "dtype", "kv_dtype", "max_num_seqs")  # settings that a scenario has too
 _BROWSING = "config.json"  # of a model's folder; a GGUF file or a hub's name is no folder to read
 
 
-def planner(stacks: Sequence[Stack], claims: Sequence[Claim], *, composed: bool) -> Callable[[Scenario], Plan]:
+def planner(stacks: Sequence[Stack], *, composed: bool) -> Callable[[Scenario], Plan]:
     """Return what makes the plan of a comparison out of its scenario."""
-    return lambda scenario: plan(scenario, stacks, claims, composed=composed)
+    return lambda scenario: plan(scenario, stacks, composed=composed)
 
 
-def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *, composed: bool) -> Plan:
+def plan(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> Plan:
     """Return the plan of the comparison; HarnessError where a stack cannot be started as it is described."""
-    _check(scenario, stacks, claims)
+    _check(scenario, stacks)
     whole = [set_alike(stack, scenario) for stack in stacks]
     for stack in whole:  # now, not after the runs before it
         endpoint.command(stack, model(stack, scenario), itertools.repeat(0), composed=composed)
@@ -64,8 +63,7 @@ def plan(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim], *
         cells=[_cell(scenario, stack, repeat) for repeat in repeats for stack in whole],
         serving=serving,
         each_alone=True,
-        claims=list(claims),
-        described={"stacks": [*map(commands.stored, stacks)], "claims": list(claims), "composed": composed},
+        described={"stacks": [*map(commands.stored, stacks)], "composed": composed},
     )
 
 
@@ -130,14 +128,13 @@ def of_stack(scenario: Scenario, stack: Stack, ramp: Ramp, name: str, nth: int) 
     return made
 
 
-def _check(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim]) -> None:
-    """Raise HarnessError where the scenario or a claim does not fit a comparison."""
+def _check(scenario: Scenario, stacks: Sequence[Stack]) -> None:
+    """Raise HarnessError where the scenario does not fit a comparison."""
     if scenario.target.url is not None:
         fact = "the stacks have addresses of their own"
         raise HarnessError(fact, place="$.target.url", way_out="leave url out, or use `knee run`")
     if scenario.sweep != Sweep():
         raise HarnessError("stacks are compared on one workload", place="$.sweep", way_out="leave [sweep] out")
-    names = [stack.spec.name for stack in stacks]
     for stack in stacks:
         if not model(stack, scenario):
             raise HarnessError("no model to serve", place=stack.spec.name, way_out="give --model DIR")
@@ -145,10 +142,3 @@ def _check(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim])
             raise HarnessError(
                 "its model is no folder, file or name", place=stack.spec.name, way_out="give --model DIR"
             )
-    quoted = [each.id for each in quotes.claims()]
-    for claim in claims:
-        if claim.id not in quoted:
-            raise HarnessError(f"no claim '{claim.id}'", place="[[claim]]", way_out=nearest(claim.id, quoted))
-        for name in (claim.of, claim.over):
-            if name not in names:
-                raise HarnessError(f"its claim names {name}, which is no stack", place="[[claim]]", way_out="name two")

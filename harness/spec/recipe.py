@@ -1,8 +1,8 @@
-"""How a server is started for a measurement: a recipe, the settings of one stack, and what is claimed of two.
+"""How a server is started for a measurement: a recipe, and the settings of one stack.
 
 A recipe is a TOML file with the words of a command. `{model}`, `{port}`, `{served}` and the settings are in braces;
-no shell reads them. A campaign is a scenario file with `[[stack]]` tables, and `[[claim]]` tables where a ratio is
-quoted. Reading the shipped ones, and starting anything, is for `harness.run.stacks`.
+no shell reads them. A campaign is a scenario file with `[[stack]]` tables. Reading the shipped ones, and starting
+anything, is for `harness.run.stacks`.
 """
 
 from __future__ import annotations
@@ -82,26 +82,6 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     own: bool = False  # its recipe or its words do not come with knee
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A ratio of two plateaus that is quoted: that of the stack `of` over that of the stack `over`.
-
-    `id` names the quote (`harness.predict.claims`). `times` makes a ratio of what is quoted otherwise: 8 of an
-    efficiency on 8 GPUs.
-    """
-
-    id: str  # of the quote
-    of: str  # name of the stack above the line of the ratio
-    over: str  # name of the stack below it
-    times: Annotated[float, above_0("leave it out")] = 1.0  # what the ratio is multiplied by before it is compared
-
-
-class Campaign(msgspec.Struct, frozen=True, kw_only=True):
-    """The stacks of a campaign and what is claimed of them."""
-
-    stacks: list[StackSpec] = []
-    claims: list[Claim] = []
-
-
 def load(path: Path) -> Recipe:
     """Return the recipe in a TOML file."""
     place = str(path)
@@ -111,20 +91,12 @@ def load(path: Path) -> Recipe:
     return typed(tree, Recipe, place)
 
 
-def split(tree: Mapping[str, Any], place: str) -> tuple[dict[str, Any], Campaign]:
-    """Return the scenario of a campaign file, and the campaign; either may be empty."""
-    rest = {name: each for name, each in tree.items() if name not in ("stack", "claim")}
+def split(tree: Mapping[str, Any], place: str) -> tuple[dict[str, Any], list[StackSpec]]:
+    """Return the scenario of a campaign file, and its stacks; either may be empty."""
+    rest = {name: each for name, each in tree.items() if name != "stack"}
     with decoding.reading(place, "a campaign", "write what can be measured"):
         decoding.check(dict(tree))
-    stacks, claims = ([*_tables(tree, name, place)] for name in ("stack", "claim"))
-    return rest, Campaign(
-        stacks=[typed(table, StackSpec, f"{place}: [[stack]] {i}") for i, table in enumerate(stacks, 1)],
-        claims=[typed(table, Claim, f"{place}: [[claim]] {i}") for i, table in enumerate(claims, 1)],
-    )
-
-
-def _tables(tree: Mapping[str, Any], name: str, place: str) -> list[Any]:
-    tables = tree.get(name, [])
+    tables = tree.get("stack", [])
     if not isinstance(tables, list):
-        raise HarnessError(f"one table is no list at $.{name}", place=place, way_out=f"write it [[{name}]]")
-    return tables
+        raise HarnessError("one table is no list at $.stack", place=place, way_out="write it [[stack]]")
+    return rest, [typed(table, StackSpec, f"{place}: [[stack]] {i}") for i, table in enumerate(tables, 1)]

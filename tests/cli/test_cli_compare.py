@@ -67,7 +67,7 @@ def test_engines_are_told_apart_by_themselves_and_are_the_question(tmp_path: Pat
     assert knee(*runs, "--vary", "tp").exit_code == 3
     done = knee(*runs, "--json", "--quiet")
     assert done.exit_code == 0
-    found = json.loads(done.stdout)["workloads"][0]
+    found = json.loads(done.stdout)
     assert found["differ"] == ["engine"]
     assert [(stack["label"], stack["runs"]) for stack in found["stacks"]] == [("vllm", 3), ("llamacpp", 3)]
     assert (found["pairs"][0]["outcome"], found["pairs"][0]["faster"]) == ("faster", "vllm")

@@ -102,8 +102,6 @@ def test_the_committed_run_on_an_h100() -> None:
     X = found["operating_point"]["at"]["work_per_s"]["value"]
     assert found["fleet"]["replicas"] == 2
     assert found["fleet"]["exact"] == pytest.approx(50 * 128 / X / 0.7)
-    assert found["energy"]["watts"] == pytest.approx(2 * 682, rel=0.01)
-    assert "between P50 and P95" in knee(H100, "--rps", "50", "--reference").output
 
 
 def test_headroom_is_utilization_by_another_name(folder: str) -> None:
@@ -116,15 +114,10 @@ def test_headroom_is_utilization_by_another_name(folder: str) -> None:
 def test_everything_at_once_has_its_section(folder: str, tmp_path: Path) -> None:
     day = tmp_path / "day.csv"
     day.write_text("time,requests_per_s\n0h,5\n8h,20\n18h,10\n24h\n")
-    done = knee(
-        folder, "--traffic", str(day), "--price", "2", "--cold-start", "90s", "--reserved-price", "1.2", "--spot-price",
-        "0.8", "--spot-interruptions", "5%", "--monthly", "storage=500", "--growth", "10%", "--speedup", "1.5",
-        "--effort", "50k", "--reference", "--long-output", "p99=1k", "--think-time", "30s",
-    )  # fmt: skip
+    done = knee(folder, "--traffic", str(day), "--price", "2", "--cold-start", "90s", "--think-time", "30s")
     assert done.exit_code == 0, done.output
-    for title in ("Cost", "Traffic of 24 h", "Long requests", "Outlook", "Thresholds", "Widely quoted tables"):
+    for title in ("Cost", "Traffic of 24 h", "Thresholds"):
         assert f"\n{title}\n" in done.output
-    assert "No row is about such a model and card." in done.output
 
 
 @pytest.mark.parametrize(
@@ -143,20 +136,11 @@ def test_everything_at_once_has_its_section(folder: str, tmp_path: Path) -> None
         ),
         (("--rps", "5", "--utilization", "70%", "--headroom", "30%"), "--headroom: --utilization says the same"),
         (("--rps", "5", "--headroom", "30"), "--headroom: a headroom of 3,000%; a share of the peak: write 30%"),
-        (("--rps", "5", "--redundancy", "0.5"), "--redundancy: a redundancy factor is 1 or more"),
-        (("--rps", "5", "--spare", "1", "--redundancy", "2"), "exclude each other; give one of them"),
-        (("--rps", "5", "--availability", "100%", "--replica-availability", "99%"), "nothing is up all the time"),
-        (("--rps", "5", "--availability", "99%"), "--availability: spares follow from both availabilities"),
-        (("--rps", "5", "--spot-price", "1"), "--spot-price: spot replicas have a price and interruptions"),
-        (("--rps", "5", "--monthly", "storage"), "--monthly: 'storage' is no new name=value"),
-        (("--rps", "5", "--long-input", "p98=5"), "--long-input: p98=5 is no percentile of a length"),
-        (("--rps", "5", "--speedup", "2"), "--speedup: an optimisation has a speedup and a price"),
         (("--rps", "5", "--slo", "tftt=1s"), "--slo: unknown limit 'tftt'; did you mean 'ttft'?"),
         (("--rps", "5", "--by", "slo"), "--by slo: the run has no SLO; add --slo ttft_p99=2s"),
         (("--traffic", "poisson"), "--traffic poisson: No such file or directory"),
         (("--traffic", "gamma(2)"), "--traffic: these arrivals have no rate of their own"),
         (("--rps", "1e14"), "more than 100,000 replicas"),
-        (("--offline-tokens", "1e9", "--deadline", "8h", "--growth", "1%"), "a batch does not grow"),
         (("--documents-per-s", "5"), "--documents-per-s: the run counts no documents; give --rps"),
     ],
 )

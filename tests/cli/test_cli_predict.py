@@ -171,18 +171,6 @@ def test_an_encoder_has_requests_and_no_decoding() -> None:
     assert [level["itl_s"] for level in prediction(*options)["levels"]] == [None, None]
 
 
-@pytest.mark.slow
-def test_the_plots_and_the_tables_go_into_a_folder(tmp_path: Path) -> None:
-    got = knee(*CHAT, "--plot", str(tmp_path / "out"))
-    assert got.exit_code == 0, got.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "frontier.png", "prediction.md", "roofline.png",
-    ]  # fmt: skip
-    assert "## Limits" in (tmp_path / "out" / "prediction.md").read_text()
-    assert knee(*CHAT, "--plot", str(tmp_path / "x.png")).exit_code == 0
-    assert {path.name for path in tmp_path.glob("*.png")} == {"x.png", "x-roofline.png"}
-
-
 # ---- the step machine -----------------------------------------------------------------------------------
 
 SHORT = (*CHAT[:4], "--input-tokens", "256", "--output-tokens", "32")
@@ -304,16 +292,6 @@ def test_the_fastest_come_first_where_speed_is_asked() -> None:
     assert {each["gpu"] for each in choices} == {"l4", "h100-sxm", "h100-sxm:3g.40gb"}
     speeds = [each["output_tokens_per_s"]["mid"] for each in choices if not each["why_not"]]
     assert speeds == sorted(speeds, reverse=True)
-
-
-@pytest.mark.slow
-def test_a_measured_result_takes_the_place_of_its_prediction() -> None:
-    got = knee(*DEMO_OPTIONS, "--gpu", "all", "--measured", str(DEMO), "--json")
-    assert got.exit_code == 0, got.output
-    (replaced,) = (each for each in json.loads(got.output) if each["measured"])
-    assert (replaced["gpu"], replaced["tp"]) == ("h100-sxm", 1)
-    # The curve at its best level, C = 20.
-    assert replaced["output_tokens_per_s"]["mid"] == pytest.approx(1643.2, rel=1e-4)
 
 
 @pytest.mark.slow

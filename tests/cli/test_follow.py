@@ -95,7 +95,7 @@ def test_a_frame_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> Non
     assert levels == {0: level(0)}
 
 
-@pytest.mark.parametrize("more", [["--json"], ["--out", "all"], ["--claims"], ["other"]])
+@pytest.mark.parametrize("more", [["--json"], ["--out", "all"], ["other"]])
 def test_what_does_not_go_with_it_is_refused(tmp_path: Path, more: list[str]) -> None:
     done = CliRunner().invoke(cli, ["report", str(tmp_path), "--follow", *more])
     assert done.exit_code == 1

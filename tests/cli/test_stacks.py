@@ -83,7 +83,7 @@ def begun(folder: Path, stack: Stack) -> None:
     of = Scenario(target=Target(model="m"), workload=WorkloadSpec(seed=1))
     manifest = MapManifest(
         name="run", scenario=of, scenario_digest=scenarios.digest(of),
-        sessions=[Session(created="now")], stacks=[command.stored(stack)], claims=[], composed=False,
+        sessions=[Session(created="now")], stacks=[command.stored(stack)], composed=False,
     )  # fmt: skip
     folder.mkdir()
     files.write_json(folder / "manifest.json", manifest)

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.manifest import Roof, RoofWindow
 from harness.data.views import Value
 from harness.decide.compare import comparison
-from harness.decide.compare.comparison import by_workload, compare
+from harness.decide.compare.comparison import compare
 from harness.decide.compare.pairs import alternate
-from harness.decide.compare.runs import Load, ceiling
+from harness.decide.compare.runs import Load
 from tests.builders.compared import differing, repeats, run
 
 
@@ -29,16 +28,16 @@ def test_equal_stacks_show_no_difference_and_say_what_they_could_have_shown() ->
 
 def test_a_difference_beyond_its_interval_is_ranked() -> None:
     found = compare([*repeats("a", 1.0, 1.01, 0.99), *repeats("b", 1.10, 1.11, 1.09)])
-    assert (found.pairs[0].outcome, found.pairs[0].faster, found.winner) == ("faster", "b", "b")
+    assert (found.pairs[0].outcome, found.pairs[0].faster) == ("faster", "b")
     level = found.pairs[0].levels[3]
     assert (level.concurrency, level.b_over_a.value) == (8.0, pytest.approx(1.1, rel=1e-3))
 
 
 def test_one_run_each_is_ranked_where_it_is_far_from_what_runs_usually_differ_by() -> None:
     far = compare([run("a"), run("b", 2.0)])
-    assert (far.pairs[0].outcome, far.winner) == ("faster", "b")
+    assert (far.pairs[0].outcome, far.pairs[0].faster) == ("faster", "b")
     near = compare([run("a"), run("b", 1.05)])
-    assert (near.pairs[0].outcome, near.winner) == ("too_few_repeats", None)
+    assert (near.pairs[0].outcome, near.pairs[0].faster) == ("too_few_repeats", None)
     assert near.pairs[0].b_over_a is not None
     assert (near.pairs[0].b_over_a.repeated, near.pairs[0].b_over_a.known) == (False, False)
 
@@ -63,7 +62,7 @@ def test_a_starved_run_of_three_does_not_hide_ten_percent() -> None:
             *repeats("b", 1.1, 1.11, 1.09)]  # fmt: skip
     found = compare(runs)
     assert [(odd.place, odd.since, odd.left_out) for odd in found.stacks[0].odd] == [("third", 8.0, True)]
-    assert (found.winner, found.stacks[0].runs, found.stacks[0].places) == ("b", 2, ["a", "a"])
+    assert (found.pairs[0].faster, found.stacks[0].runs, found.stacks[0].places) == ("b", 2, ["a", "a"])
     assert not found.stacks[1].odd
 
 
@@ -82,10 +81,10 @@ def test_an_order_that_only_the_levels_show_is_between_them() -> None:
 def test_a_fatal_row_refuses_and_force_brands() -> None:
     runs = [*repeats("a", 1.0, 1.01, 0.99), *repeats("b", 1.5, 1.51, 1.49, facts=differing(gpu="a100"))]
     refused = compare(runs)
-    assert (refused.refused, refused.fatal, refused.winner) == (True, ["GPU"], None)
+    assert (refused.refused, refused.fatal, refused.pairs[0].faster) == (True, ["GPU"], None)
     assert refused.pairs[0].outcome == "refused"
     forced = compare(runs, forced=True)
-    assert (forced.refused, forced.forced, forced.fatal, forced.winner) == (False, True, ["GPU"], "b")
+    assert (forced.refused, forced.forced, forced.fatal, forced.pairs[0].faster) == (False, True, ["GPU"], "b")
 
 
 def test_a_comparison_that_needs_no_force_is_not_branded() -> None:
@@ -163,45 +162,13 @@ def test_one_stack_is_no_comparison() -> None:
         compare(repeats("a", 1.0, 1.0))
 
 
-@pytest.mark.slow
-def test_several_workloads_of_a_stack_make_a_matrix() -> None:
-    rag = differing(workload="rag")
-    runs = [run(name, factor, scenario=f"chat-{name}-{i}") for name, factor in (("a", 1.0), ("b", 1.2)) for i in (1, 2)]
-    runs += [
-        run(name, factor, scenario=f"rag-{name}", facts=rag)
-        for name, factor in (("a", 1.2), ("b", 1.0))
-        for _ in (1, 2)
-    ]
-    assert [(each.workload, each.winner) for each in by_workload(runs).workloads] == [("chat", "b"), ("rag", "a")]
-    assert [each.workload for each in by_workload(runs, ["rag"]).workloads] == ["rag"]
-    with pytest.raises(HarnessError, match="no run of scenario 'voice'"):
-        by_workload(runs, ["voice"])
-    with pytest.raises(HarnessError, match="no run of scenario 'cha'"):
-        by_workload(runs, ["cha"])
+def test_other_work_is_not_ranked() -> None:
+    assert compare([run("a"), run("b", facts=differing(workload="other"))]).fatal == ["workload"]
 
 
-def test_one_workload_each_is_one_comparison_whatever_its_scenario_is_called() -> None:
-    (alike,) = by_workload([run("a", scenario="chat-a-1"), run("b", scenario="chat-b-1")]).workloads
-    assert (alike.workload, alike.fatal) == ("chat", [])
-    (other,) = by_workload([run("a"), run("b", facts=differing(workload="other"))]).workloads
-    assert other.fatal == ["workload"]
-
-
-def test_a_plateau_over_the_ceiling_and_the_prediction() -> None:
-    found = compare([run("a", ceiling=3200.0, predicted_plateau=2000.0), run("b")])
-    assert found.stacks[0].of_ceiling == pytest.approx(0.5, rel=0.01)
+def test_a_plateau_over_the_prediction() -> None:
+    found = compare([run("a", predicted_plateau=2000.0), run("b")])
     assert found.stacks[0].of_predicted == pytest.approx(0.8, rel=0.01)
-    assert found.stacks[1].of_ceiling is None
-
-
-def test_the_ceiling_is_kv_traffic_and_prompts() -> None:
-    """1,001 tokens of KV at 1e-8 s, 900 prompt tokens at 1e-5 s over 200: 1.001e-5 + 4.5e-5."""
-    roof = Roof(prompt=1e-5, attend=0.0, weights=1.0, kv=1e-8)
-    assert ceiling(roof, 900, 200) == pytest.approx(1 / (1.001e-5 + 4.5e-5))
-    assert ceiling(None, 900, 200) is None
-    assert ceiling(roof, None, 200) is None
-    windowed = Roof(prompt=1e-5, attend=0.0, weights=1.0, kv=0.0, windows=(RoofWindow(99, 1e-8, 0.0, 0.0),))
-    assert ceiling(windowed, 900, 200) == pytest.approx(1 / (100 * 1e-8 + 4.5e-5))
 
 
 def loads(*figures: tuple[float, float, float]) -> list[Load]:

@@ -85,13 +85,6 @@ def test_a_setting_that_fails_otherwise_says_nothing_of_its_neighbours() -> None
     assert {each.name for each, _ in tuning.due(settings, trials)} == {"seqs=4 kv=auto", "seqs=4 kv=fp8"}
 
 
-def test_what_the_best_gains_is_said_for_each_value_that_alone_was_changed() -> None:
-    settings = tuning.grid(["seqs=4,8", "kv=auto,fp8"])
-    trials = [trial(each, X) for each, X in zip(settings, [50.0, 55.0, 100.0, 110.0], strict=True)]
-    gains = {(each.option, each.value): each.gain.value for each in tuning.effects(settings, trials)}
-    assert gains == {("seqs", "4"): pytest.approx(2.0), ("kv", "auto"): pytest.approx(1.1)}
-
-
 @given(st.lists(st.floats(10.0, 1000.0), min_size=2, max_size=12), st.integers(0, 99))
 def test_the_rounds_end_and_every_setting_has_a_rank(truth: list[float], seed: int) -> None:
     settings = tuning.grid(["seqs=" + ",".join(map(str, range(len(truth))))])

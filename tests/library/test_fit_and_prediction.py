@@ -66,7 +66,7 @@ def test_an_unknown_card_is_one_line_with_the_nearest_name() -> None:
 def test_two_files_are_compared_as_on_the_command_line() -> None:
     stacks = [f"a={DATA / 'foreign' / 'sglang.jsonl'}", f"b={DATA / 'foreign' / 'table.csv'}"]
     found = knee.compare(*stacks, force=True)
-    assert [stack.label for stack in found.workloads[0].stacks] == ["a", "b"]
+    assert [stack.label for stack in found.stacks] == ["a", "b"]
     shown = CliRunner().invoke(cli, ["compare", *stacks, "--force", "--json", "--quiet"])
     assert json.loads(shown.stdout) == plain(found)
 

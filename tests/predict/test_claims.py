@@ -6,10 +6,9 @@ import pytest
 
 from harness.predict import claims as module
 from harness.predict.catalog import gpu, model_config, models
-from harness.predict.claims import claims, facts, facts_of_run, holding, holds, notes
+from harness.predict.claims import claims, facts, holding, holds, notes
 from harness.predict.deployment import deployment
 from harness.predict.model import model
-from harness.predict.question import Question, predict, setup
 from harness.spec.work import MeanLengths
 
 CHAT = MeanLengths(1000, 200)
@@ -37,15 +36,6 @@ def test_every_claim_has_a_condition_a_status_and_a_name_of_its_own():
         assert all(re.fullmatch(r"[a-z]+=[^ =]+", part) for part in claim.condition.split())
         if claim.low is not None and claim.high is not None:
             assert claim.low <= claim.high
-
-
-@pytest.mark.parametrize(
-    ("stack", "low", "high"),
-    [("vllm", 1.0, 1.0), ("tgi", 0.9, 1.0), ("tensorrt-llm", 1.1, 1.3), ("llama.cpp", 0.5, 0.8), ("triton", 0.9, 1.1)],
-)
-def test_a_claim_about_a_stack_is_shown_for_that_stack_alone(stack, low, high):
-    (claim,) = holding({"stack": stack})
-    assert (claim.low, claim.high) == (low, high)
 
 
 def test_a_claim_is_shown_only_where_its_whole_condition_holds():
@@ -95,41 +85,11 @@ def test_nothing_is_said_of_an_encoder_or_a_reranker(name):
     assert notes(encoder, on("l4"), CHAT) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "card", "dtype", "figures"),
-    [
-        ("llama-2-7b", "a100-80-sxm", "auto", {}),
-        ("llama-3.1-70b", "h100-sxm", "fp8", {"tp": 8, "draft_tokens": 3, "acceptance": 0.7}),
-        ("llama-3.1-70b", "a100-80-sxm", "int4", {"tp": 2}),
-        ("mixtral-8x7b", "h100-sxm", "auto", {"tp": 2}),
-        ("llama-3.2-1b", "h100-sxm:3g.40gb", "fp8", {}),
-        ("bge-m3", "l4", "auto", {}),
-    ],
-)
-def test_a_run_walks_into_what_its_prediction_does_and_knows_that_it_was_measured(name, card, dtype, figures):
-    question = Question(
-        model=name, gpu=card, dtype=dtype, input_tokens=500, output_tokens=200, levels=[1, 8], figures=figures
-    )
-    of_run = facts_of_run(predict(question), "vLLM", None if dtype == "auto" else dtype)
-    expected = facts(*setup(question)) | {"measured": "yes", "stack": "vllm"}
-    assert of_run == {key: value for key, value in expected.items() if key in of_run}
-    assert set(expected) - set(of_run) <= {"native"}, "of 16 bits"
-    assert "stack-vllm" in ids(holding(of_run))
-
-
 def test_what_is_said_of_one_gpu_is_not_said_of_a_machine_without_any():
     machine = msgspec.structs.replace(gpu("h100-sxm"), key="host")
     shown = ids(holding(facts(SEVEN, deployment(machine), CHAT)))
     assert "tier-basic-7b" in shown
     assert {"decode-batch-1", "7b-large-batch"}.isdisjoint(shown)
-
-
-def test_weights_of_an_unknown_format_have_no_claims_about_formats():
-    question = Question(model="llama-3.1-70b", gpu="h100-sxm", dtype="fp8", input_tokens=500, output_tokens=200,
-                     figures={"tp": 4})  # fmt: skip
-    shown = facts_of_run(predict(question))
-    assert shown["size"] == "70b"
-    assert {"weights", "native", "stack"}.isdisjoint(shown)
 
 
 def test_wrong_claims_are_never_shown_as_claims():

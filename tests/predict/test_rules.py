@@ -4,10 +4,8 @@ from harness.predict.catalog import model_config
 from harness.predict.claims import (
     b_star,
     ceiling0,
-    closed_loop_throughput,
     kv_batch,
     prefill0,
-    ridge,
     slo_batch,
     tpot0,
     x0,
@@ -60,7 +58,6 @@ def test_at_b_star_throughput_is_half_its_ceiling():
 
 def test_prefill_is_bound_by_the_compute_roof():
     assert prefill0(989e12, 0.5, 8e9) == pytest.approx(30_906, rel=0.002)  # G14
-    assert ridge(989e12, H100_BW) == pytest.approx(295, rel=0.002)  # G20
 
 
 def test_the_slo_knee_is_the_largest_batch_within_the_limit():
@@ -75,14 +72,6 @@ def test_kv_memory_holds_so_many_requests():
     B = kv_batch(80e9, 0.9, 16e9, 2000, KV)
     assert B == 213  # G18
     assert x0(B, 16e9, 2000, KV, H100_BW, 0.7) == pytest.approx(6953, rel=1e-3)
-
-
-def test_littles_law_gives_a_closed_loop_its_throughput():
-    assert closed_loop_throughput(100, 0.2, 200, 0.025) == pytest.approx(3864.7, rel=1e-3)  # G32
-
-
-def test_a_systems_throughput_is_all_of_its_users():
-    assert closed_loop_throughput(10, 1 / 50, 200, 1 / 50) == pytest.approx(500)  # G27
 
 
 def test_a_token_rate_completes_requests():

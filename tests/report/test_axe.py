@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 from harness.data.summary import Check
-from harness.decide.compare.comparison import Report
-from harness.report import comparison, page, run_report
+from harness.report import comparison, level_map, page, run_report
 from tests.builders.summaries import MANIFEST, full
-from tests.report.test_comparison import found, pair
-from tests.report.test_level_map import heated, plane
+from tests.report.test_comparison import found
+from tests.report.test_level_map import plane
 from tests.report.test_page import browser, opened
 
 AXE = Path(__file__).parents[2] / ".axe" / "axe.min.js"
@@ -46,12 +45,11 @@ def of_run() -> str:
 
 
 def of_comparison() -> str:
-    lost = found(pair("no_difference"), workload="rag")
-    return page.render(comparison.report(Report(workloads=[found(), lost])))
+    return page.render(comparison.report(found()))
 
 
 def of_map() -> str:
-    return page.render(heated(plane()))
+    return page.render(level_map.report(plane()))
 
 
 def checked(source: str, folder: Path, *, dark: bool = False, width: int = 1400) -> tuple[list[object], int, int]:

@@ -240,16 +240,6 @@ def test_a_probe_s_level_is_no_point_of_the_curve() -> None:
     assert [level.concurrency for _, _, level in found] == [1, 2, 4]
 
 
-def test_a_baseline_is_laid_over_where_it_is_over_the_same_load() -> None:
-    found = charts.curve(full(), MANIFEST, provisional())
-    assert len(series(found, "baseline").points) == 6
-    wide = charts.curve(provisional(), MANIFEST, full())
-    assert wide.x.ends is not None
-    assert wide.x.ends[1] > 64  # of the baseline's levels too
-    assert [each.line for each in found.series if each.tone == "baseline"] == ["dashed", ""]
-    assert "baseline" not in [each.name for each in charts.curve(full(), MANIFEST, open_loop()).series]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_answer_stands_above_the_picture_in_the_words_of_the_report(name: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.data.views import Value
-from harness.decide.compare.comparison import AtLimit, AtThroughput, Comparison, OddRun, Report, Spot, Stack
+from harness.decide.compare.comparison import AtLimit, AtThroughput, Comparison, OddRun, Spot, Stack
 from harness.decide.compare.fairness import Row
 from harness.decide.compare.pairs import Crossover, Lead, LevelRatio, Pair, Ratio
 from harness.decide.compare.runs import Load
@@ -36,7 +36,7 @@ def pair(outcome: Any = "faster", **of: Any) -> Pair:
 def found(*pairs: Pair, **of: Any) -> Comparison:
     row = Row(name="GPU", values=["h100", None], state="unknown")
     made = Comparison(
-        workload="chat", stacks=[stack("one"), stack("other")], fairness=[row], fatal=[], unknown=["GPU"], forced=False,
+        stacks=[stack("one"), stack("other")], fairness=[row], fatal=[], unknown=["GPU"], forced=False,
         pairs=list(pairs or [pair(faster="other")]),
     )  # fmt: skip
     return msgspec.structs.replace(made, **of)
@@ -87,7 +87,7 @@ def test_a_plateau_whose_interval_says_nothing_has_none() -> None:
     assert CURVE is not None
     wide = msgspec.structs.replace(CURVE, plateau_tokens_per_s=Value(4600.0, (252.0, 84_727.0)))
     made = found(stacks=[msgspec.structs.replace(stack("one"), curve=wide), stack("other")])
-    cells = {cell for section in comparison.report(Report(workloads=[made])).sections
+    cells = {cell for section in comparison.report(made).sections
              for column in section.columns for cell in column.cells}  # fmt: skip
     assert "4,600 tok/s (too uncertain to say)" in cells
 
@@ -121,7 +121,7 @@ def test_a_refusal_names_the_rows_and_no_figure() -> None:
     rows += [Row(name="engine", values=["a", "b"], state="allowed")]
     refused = found(pair("refused"), fatal=["GPU"], differ=["engine"], fairness=rows, unknown=[])
     assert words(refused) == ["Refused: not alike: GPU (h100 / a100); no ranking; --force ranks all the same"]
-    assert comparison.report(Report(workloads=[refused])).title == "one against other"
+    assert comparison.report(refused).title == "one against other"
 
 
 def test_what_differs_is_named_by_the_headline() -> None:
@@ -130,7 +130,7 @@ def test_what_differs_is_named_by_the_headline() -> None:
         Row(name="lost loads", values=["none", "16: 12% failed"], state="allowed", why="a load was lost"),
     ]
     made = found(differ=["precision"], fairness=rows, unknown=[])
-    assert comparison.report(Report(workloads=[made])).title == "one against other, by precision"
+    assert comparison.report(made).title == "one against other, by precision"
     assert words(made)[1:] == [
         "Differ: precision (bf16 / fp8)",
         "Lost loads: lost loads (none / 16: 12% failed); a load was lost",
@@ -142,7 +142,7 @@ def test_a_screen_counts_the_equal_facts_and_shows_the_others() -> None:
     other = Row(name="GPU", values=["h100", None], state="unknown")
 
     def fairness(rows: list[Row], *, brief: bool) -> tuple[list[str], str]:
-        document = comparison.report(Report(workloads=[found(fairness=rows)]), brief=brief)
+        document = comparison.report(found(fairness=rows), brief=brief)
         section = next(each for each in document.sections if each.title == "Fairness")
         return [str(cell) for cell in section.columns[0].cells] if section.columns else [], section.note
 
@@ -163,7 +163,7 @@ def test_what_is_unknown_is_said() -> None:
 
 
 def test_the_tables_have_both_stacks_side_by_side() -> None:
-    document = comparison.report(Report(workloads=[found()]))
+    document = comparison.report(found())
     tables = {
         section.title: {column.head: list(column.cells) for column in section.columns} for section in document.sections
     }
@@ -178,7 +178,7 @@ def test_the_tables_have_both_stacks_side_by_side() -> None:
 def test_stacks_are_compared_at_the_same_throughput_and_at_the_same_latency() -> None:
     rows = [AtThroughput(tokens_per_s=400.0, ttft_p50_s=[0.05, None], itl_mean_s=[0.01, 0.02])]
     limits = [AtLimit(figure="itl_mean_s", limit_s=0.02, tokens_per_s=[800.0, 500.0], open=[True, False])]
-    document = comparison.report(Report(workloads=[found(at_throughput=rows, at_limits=limits)]))
+    document = comparison.report(found(at_throughput=rows, at_limits=limits))
     tables = {
         section.title: {column.head: list(column.cells) for column in section.columns} for section in document.sections
     }
@@ -191,27 +191,17 @@ def test_stacks_are_compared_at_the_same_throughput_and_at_the_same_latency() ->
 def test_throughput_has_the_unit_of_the_runs() -> None:
     of_tokens, of_documents = stack("one", unit="input tokens"), stack("other", unit="documents")
     alike = found(stacks=[of_tokens, stack("other", unit="input tokens")])
-    (section,) = (each for each in comparison.report(Report(workloads=[alike])).sections if each.charts)
+    (section,) = (each for each in comparison.report(alike).sections if each.charts)
     assert section.alt == "Input tokens per second of each stack against requests in flight"
     assert section.charts[0].y.label == "input tok/s"
     forced = found(stacks=[of_tokens, of_documents], fatal=["unit"], forced=True)
-    document = comparison.report(Report(workloads=[forced]))
+    document = comparison.report(forced)
     heads = [column.head for section in document.sections for column in section.columns]
     assert {"one\ninput tok/s", "other\ndocuments/s"} <= set(heads)
     assert comparison.curves(forced).y.label == "throughput"
     cells = [cell for section in document.sections for column in section.columns for cell in column.cells]
     assert not [cell for cell in cells if " tok/s" in cell and "input tok/s" not in cell]
     assert any("documents/s" in cell for cell in cells)
-
-
-def test_several_workloads_begin_with_who_wins_where() -> None:
-    lost = found(pair("no_difference"), workload="rag")
-    document = comparison.report(Report(workloads=[found(), lost]))
-    first = {column.head: list(column.cells) for column in document.sections[0].columns}
-    assert first["workload"] == ["chat", "rag"]
-    assert first["winner"] == ["other", "none shown"]
-    names = [chart.name for section in document.sections for chart in section.charts]
-    assert len(set(names)) == len(names) == 4
 
 
 def test_the_curves_lie_over_each_other() -> None:
@@ -236,12 +226,12 @@ def test_the_pareto_front_leaves_out_what_another_level_exceeds() -> None:
 
 def test_names_from_outside_are_shown_as_text() -> None:
     evil = found(stacks=[stack("<b>\x1b[2J"), stack("other")], pairs=[pair(a="<b>\x1b[2J", faster="other")])
-    document = comparison.report(Report(workloads=[evil]))
+    document = comparison.report(evil)
     text = page.render(document) + markdown.render(document)
     assert "\x1b" not in text
     assert "<b>\\u001b" not in text
 
 
 def test_a_simulated_stack_brands_the_report() -> None:
-    document = comparison.report(Report(workloads=[found(stacks=[stack("one", simulated=True), stack("other")])]))
+    document = comparison.report(found(stacks=[stack("one", simulated=True), stack("other")]))
     assert "simulated" in document.simulated

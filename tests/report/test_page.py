@@ -16,7 +16,7 @@ import pytest
 from harness.data.judgement import Verdict
 from harness.data.machines import Host
 from harness.data.manifest import Manifest, Simulated
-from harness.data.summary import Check, Summary
+from harness.data.summary import Summary
 from harness.report import document, markdown, page, run_report
 from harness.report.answer import answer, figures
 from harness.report.format import plain as plain_text
@@ -233,37 +233,6 @@ def test_the_markdown_has_the_same_in_order() -> None:
     places = [text.find(part) for part in parts]
     assert min(places) >= 0
     assert places == sorted(places)
-
-
-def test_claims_have_a_section_of_their_own_marked_unsourced_where_any_holds() -> None:
-    title, heads = "Unsourced claims about such a setup", "claimclaimedmeasured"
-    asked = run_report.report(full(), MANIFEST, with_claims=True)
-    assert f"{title} {heads} vLLM: relative throughput 1.0" in flat(Seen(page.render(asked)).text)
-    text = markdown.render(asked)
-    assert f"## {title}\n\n| claim | claimed | measured |\n| --- | --- | --- |\n| vLLM: relative" in text
-    assert "| \\~30-100 tok/s/GPU at batch 1 | 30–100 | 141 tok/s |" in text
-    for each, manifest in ((simulated(), SIMULATED_MANIFEST), (interrupted(), MANIFEST)):
-        assert title not in markdown.render(run_report.report(each, manifest, with_claims=True))
-    assert title not in seen("full").text + markdown_of(full(), MANIFEST), "they are shown on request only"
-
-
-def test_checks_are_a_block_with_their_outcome_in_words_and_a_link_to_what_they_rest_on() -> None:
-    found = [
-        Check(name="p99_ttft", outcome="doubt", figures={"ttft_p99_s": 3.0}, threshold=2.0, source="SLO", at=16),
-        Check(name="kv_cache", outcome="pass", figures={"kv_usage": 0.7}, threshold=0.95, source="a full cache", at=16),
-        Check(name="node_loss", outcome="not measured", message="no replica was lost"),
-    ]
-    source = page_of(msgspec.structs.replace(full(), checks=found), MANIFEST)
-    block = source[source.index('<ul class="checks">') :]
-    items = [flat(re.sub("<[^>]+>", " ", item)).strip() for item in block[: block.index("</ul>")].split("<li")[1:]]
-    assert items == [
-        'class="doubt"> doubt p99 TTFT TTFT p99 3 s at 16 limit 2s (SLO) see Time to first token',
-        'class="pass"> pass KV use and hits KV usage 70% at 16 limit 95% (a full cache) see Levels',
-        'class="unmeasured"> not measured node loss no replica was lost',
-    ]
-    targets = re.findall(r'href="#([^"]+)"', block)
-    assert targets == ["ttft", "section-levels"]  # the KV cache over time is not there without telemetry
-    assert all(f'id="{each}"' in source for each in targets)
 
 
 def test_the_last_line_names_what_the_page_was_made_from() -> None:

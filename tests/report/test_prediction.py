@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import io
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ from harness.data.views import Spread
 from harness.decide import choice
 from harness.predict import catalog, question
 from harness.predict.question import PredictionResult, Question, answer
-from harness.report import charts, level_table, markdown, png, prediction, roofs, run_report, terminal
+from harness.report import charts, level_table, markdown, png, prediction, run_report, terminal
 from harness.report.choice import sections
 from harness.report.document import Column, Document
 from harness.report.prediction import (
@@ -232,17 +231,3 @@ def test_the_table_of_cards_fits_on_80_columns_with_their_whole_names() -> None:
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 2 + len(cells(found[0].columns, "GPU"))
     assert any("8 × rtx-pro-6000-srv" in line and "…" not in line for line in lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("figures", [{}, {"slo": {"itl": 0.02}}, {"model": "bge-m3", "gpu": "l4"}])
-def test_the_figures_are_drawn_whatever_is_asked(figures: dict[str, object]) -> None:
-    assert doctest.testmod(roofs).failed == 0
-    found = of(**figures)
-    own = by_calibration(found.prediction.levels)
-    both = msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=own))
-    for each in (found, both):
-        for chart in (roofs.frontier(each), roofs.roofline(each)):
-            data = png.draw(chart)
-            assert data[:8] == b"\x89PNG\r\n\x1a\n"
-            assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (1440, 864)

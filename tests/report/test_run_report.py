@@ -11,7 +11,6 @@ import pytest
 from harness.data.judgement import Verdict
 from harness.data.levels import Attainment
 from harness.data.manifest import Manifest
-from harness.data.prediction import Assumptions
 from harness.data.roles import Role
 from harness.data.summary import (
     FOUND,
@@ -27,7 +26,7 @@ from harness.data.summary import (
 )
 from harness.data.views import Estimate, GpuView, Value
 from harness.report import answer as answers
-from harness.report import claims, facts, level_table, remarks, run_report
+from harness.report import facts, level_table, remarks, run_report
 from harness.report.document import Fact
 from tests.builders.screens import shown_facts
 from tests.builders.summaries import (
@@ -65,10 +64,8 @@ def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
         "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); 95 % of it from 14.1 in flight on "
         "(95 % interval 13.5–14.8); single stream 140; $0.300 per million output tokens",
         "At the knee: TTFT p50 30 ms, p95 36 ms; ITL 8.76 ms; E2E p50 1.74 s (C = 16)",
-        "Of the plateau: half of it at 7.19 in flight",
-        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
-        "bound by max_num_seqs = 16",
+        "bound by max_num_seqs at 16 in flight",
         "Measured / predicted: 0.94 at the plateau; single stream 0.94; 0.75–1.15 counts as agreement",
         "Cost: $0.300 per million output tokens; at 16.2 in flight; $2.00 per GPU-hour",
         CLIENT,
@@ -81,9 +78,8 @@ def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> 
         "Plateau: at least 1,018 output tok/s, served at C = 8; single stream 140",
         "At C = 8: TTFT p50 30 ms, p95 36 ms; ITL 7.95 ms; E2E p50 1.58 s",
         "To settle it: measure 16 and 32 in flight, about 48 s",
-        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 138–144)",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
-        "bound by max_num_seqs = 16",
+        "bound by max_num_seqs at 16 in flight",
         "Measured / predicted: 0.94 at C = 8; single stream 0.94; "
         "results agree with the prediction by construction (simulated)",
         CLIENT,
@@ -96,7 +92,6 @@ def test_an_interrupted_run_answers_with_what_stands() -> None:
         "Plateau: at least 276 output tok/s, served at C = 2; single stream 140",
         "At C = 2: TTFT p50 30 ms; ITL 7.34 ms; E2E p50 1.46 s",
         "Interrupted: the run ended early; 2 levels were finished",
-        "Single stream: 140 output tok/s measured (95 % interval 139–141)",
         "Prediction: not made; it needs a GPU (--gpu) and a model config (--model-config)",
         CLIENT,
     ]
@@ -130,7 +125,6 @@ def test_a_curve_that_does_not_rise_is_an_answer_about_the_server() -> None:
     curve = curve_of(constant(), dip=Value(0.12, (0.1, 0.14)))
     falls = msgspec.structs.replace(constant(), curve=curve)
     assert "throughput falls with load: the server is fastest at the lowest level" in answer(falls)[0]
-    assert "Of the plateau: it falls by 12 % to the last level" in answer(falls)
     hinge = Value(8.1, (7.8, 8.3))
     above = msgspec.structs.replace(
         constant(), levels=constant().levels[3:], curve=curve_of(constant(), hinge_concurrency=hinge), knees=Knees()
@@ -201,7 +195,6 @@ def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
     assert answer(summary)[:2] == ["Knee: not measurable: no valid level", "Plateau: not measurable: no valid level"]
     lines = answer(msgspec.structs.replace(simulated(), levels=[first, *simulated().levels[1:]]))
     assert lines[1] == "Plateau: at least 1,018 output tok/s, served at C = 8; single stream 141"
-    assert "Single stream: 141 output tok/s by the curve (95 % interval 138–144)" in lines
 
 
 def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
@@ -222,17 +215,6 @@ def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
     assert knee(judged(everywhere, knee=None))[0] == (
         "Knee: not measurable: no level has enough requests to decide the limits"
     )
-
-
-def test_the_single_stream_is_measured_first_and_repeats_are_averaged() -> None:
-    summary = full()
-    again = msgspec.structs.replace(level(1, 0.02), repeat=1)
-    lines = answer(msgspec.structs.replace(summary, levels=[*summary.levels, again]))
-    assert (
-        "Single stream: 141 output tok/s measured (mean of 2 levels); 141 by the curve (95 % interval 140–142)" in lines
-    )
-    lines = answer(msgspec.structs.replace(summary, levels=summary.levels[1:]))
-    assert "Single stream: 141 output tok/s by the curve (95 % interval 140–142)" in lines
 
 
 def test_the_lengths_that_were_sent_stand_before_those_requested_where_they_differ() -> None:
@@ -266,36 +248,6 @@ def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
 
     assert detail(5.0).endswith("knee at 16; the SLO is met up to 5 in flight")
     assert detail(0.0).endswith("knee at 16; the SLO is missed at any load")
-
-
-def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
-    """Each claim of the full run by its first word: the range that it claims, and what was measured."""
-    summary = full()
-    assert summary.prediction is not None
-    known = Assumptions(parameters=8.03e9, weight_bytes=16.06e9)
-    sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
-    summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
-    return {quote.split()[0]: (claim, found) for quote, claim, found in claims.of_run(summary, MANIFEST)}
-
-
-def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
-    decode = DecodePhase(tokens_per_s=Value(5200.0), itl_s=0.0072, mbu=Value(0.62))
-    shown = claimed(phases=Phases(decode=decode))
-    assert shown["vLLM:"] == ("1", "–"), "a ratio to what was not measured"
-    assert shown["7B"] == ("2,000–5,000", "1,853 tok/s at the plateau")
-    assert shown["~30-100"] == ("30–100", "141 tok/s")
-    assert shown["Real-world"] == ("0.300–0.500", "MBU 0.62")
-    assert shown["Cost"] == ("0.0500–0.300", "$0.300")
-    assert shown["World-Class:"] == ("10,000 or more", "1,853 tok/s at the plateau")
-    below = claimed(curve=None)
-    assert below["7B"][1] == "1,872 tok/s at C = 24"
-    assert below["~30-100"][1] == below["Real-world"][1] == "–"
-
-
-def test_no_claim_is_shown_without_a_card_that_was_measured() -> None:
-    assert claimed()
-    assert claimed(prediction=None) == claimed(simulated=True) == claimed(levels=[]) == {}
-    assert claims.of_run(simulated(), MANIFEST) == []
 
 
 def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
@@ -359,10 +311,6 @@ def judged(outcomes: dict[int, str], *, knee: Value | None) -> Summary:
     return msgspec.structs.replace(summary, levels=levels, knees=knees)
 
 
-def slo_line(summary: Summary) -> str:
-    return next(line for line in answer(summary) if line.startswith("SLO"))
-
-
 def test_of_several_limits_the_answer_names_those_that_are_missed() -> None:
     both = judged({24: "missed"}, knee=Value(16.0, (16.0, 24.0)))
     slow = Attainment("itl=50ms", 1.0, 9, 10, 0.9, (0.6, 0.98), "met")
@@ -381,17 +329,17 @@ def test_of_several_limits_the_answer_names_those_that_are_missed() -> None:
 
 
 def test_the_slo_is_answered_by_the_last_level_that_keeps_it_and_the_first_that_misses_it() -> None:
-    assert slo_line(judged({}, knee=Value(16.0, (16.0, 24.0)))) == (
-        "SLO: met up to 16 requests in flight; ttft_p99=2s for 99 %; missed at 24"
-    )
-    assert "no level misses them" in slo_line(judged({}, knee=Value(24.0, (24.0, None))))
+    met = answer(judged({}, knee=Value(16.0, (16.0, 24.0))))
+    assert met[:2] == ["Knee: 16 requests in flight meet the limits, 24 miss them", "Limit: ttft_p99=2s"]
+    assert "no level misses them" in answer(judged({}, knee=Value(24.0, (24.0, None))))[0]
 
 
 def test_an_slo_without_a_knee_says_which_of_the_three_it_is() -> None:
     lowest = full().levels[0].concurrency or 0
-    assert slo_line(judged({lowest: "missed"}, knee=None)).startswith(f"SLO: missed at the lowest level, C = {lowest}")
+    missed = answer(judged({lowest: "missed"}, knee=None))[0]
+    assert missed == f"Knee: below {lowest} request in flight: the lowest level misses the limits"
     everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
-    assert "no level has enough requests to decide" in slo_line(judged(everywhere, knee=None))
+    assert "no level has enough requests to decide" in answer(judged(everywhere, knee=None))[0]
 
 
 def test_a_run_of_one_level_answers_with_its_figures_and_no_knee() -> None:

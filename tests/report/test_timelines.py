@@ -9,7 +9,6 @@ import pytest
 
 from harness.analysis.summarise import summarise
 from harness.analysis.timeline import Timeline
-from harness.data.levels import ClassSummary
 from harness.data.manifest import Manifest
 from harness.data.summary import Knees
 from harness.data.views import Spread, Value
@@ -54,18 +53,6 @@ def test_kv_use_is_in_percent_and_replicas_are_told_apart() -> None:
         ("KV cache, http://a", 50.0),
         ("KV cache, http://b", 25.0),
     ]
-
-
-def test_classes_have_a_line_each() -> None:
-    whole = full()
-    fields = {field.name for field in msgspec.structs.fields(ClassSummary)}
-    known = {name: getattr(whole.levels[0], name) for name in fields & set(whole.levels[0].__struct_fields__)}
-    short = ClassSummary(**known | {"abandoned": 0})
-    levels = [msgspec.structs.replace(each, classes={"short": short, "long": short}) for each in whole.levels]
-    found = breakdown.by_part(msgspec.structs.replace(whole, levels=levels))
-    assert [each.name for each in found] == ["class-throughput", "class-ttft"]
-    assert [(each.name, len(each.points)) for each in found[0].series] == [("short", 10), ("long", 10)]
-    assert breakdown.by_part(whole) == []
 
 
 @pytest.mark.slow

@@ -135,4 +135,4 @@ def test_the_title_has_the_mean_lengths_that_were_asked() -> None:
 def test_a_limit_of_a_class_is_named_with_it() -> None:
     missed = Attainment("ttft=300ms", 0.99, 0, 40, 0.0, (0.0, 0.1), "missed", "chat")
     made = msgspec.structs.replace(full(), levels=[level(8, slo=[missed])])
-    assert any("chat ttft=300ms for 99 %" in fact.text for fact in shown_facts(made))
+    assert any("ttft=300ms of chat" in fact.text for fact in shown_facts(made))

@@ -14,7 +14,7 @@ from harness.analysis.server_account import pool_view
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.data.record import SERVER
-from harness.decide.compare.comparison import Report
+from harness.decide.compare.comparison import Comparison
 from harness.observe.server import Pages
 from harness.results.result import read_summary, run_manifest
 from harness.run.stacks import command
@@ -112,7 +112,7 @@ def test_two_simulated_servers_split_the_phases_behind_a_proxy_and_are_compared_
     assert "Servers of the pools" in shown
     done = CliRunner().invoke(cli, ["compare", f"one={one}", f"apart={apart}", "--json"], catch_exceptions=False)
     assert done.exit_code in (0, 3), done.output
-    (found,) = msgspec.json.decode(done.stdout, type=Report).workloads
+    found = msgspec.json.decode(done.stdout, type=Comparison)
     assert "pools" in found.differ
     (row,) = [row for row in found.fairness if row.name == "pools"]
     assert row.values == ["together", "1 prefill, 1 decode"]

@@ -12,20 +12,18 @@ import pytest
 from harness.base import files
 from harness.base.errors import HarnessError
 from harness.data.manifest import MapManifest
-from harness.data.views import Value
-from harness.report import claims, level_map, markdown
+from harness.report import level_map, markdown
 from harness.results import levelmap
-from harness.results.levelmap import REPEAT, SERVER, Axis, Map, MeasuredCell
+from harness.results.levelmap import REPEAT, SERVER, Axis, Map
 from harness.results.result import Result, read_manifest
 from harness.run import campaign, resume, stacked
 from harness.spec import reading
-from harness.spec.recipe import Claim, Stack
+from harness.spec.recipe import Stack
 from harness.spec.scenario import Scenario
 from tests.builders import recipes
 from tests.run.test_sweep import Silent, contents
 
 MEASURED = {0, 3}  # 3: the machine was too busy for the client
-QUOTED = Claim(id="speculative", of="b", over="a")
 
 
 def wanted(**sections: Any) -> Scenario:
@@ -39,7 +37,7 @@ def wanted(**sections: Any) -> Scenario:
 
 
 def planned(of: Scenario, *stacks: Stack) -> stacked.Plan:
-    return stacked.plan(of, stacks, [], composed=False)
+    return stacked.plan(of, stacks, composed=False)
 
 
 def test_the_stacks_take_turns_and_have_the_same_requests_in_a_repeat() -> None:
@@ -83,47 +81,24 @@ def test_prefix_caching_is_off_unless_prompts_begin_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "claim", "message"),
+    ("sections", "message"),
     [
-        ({"target": {"model": "m", "url": "http://h"}}, None, "addresses of their own"),
-        ({"sweep": {"input_tokens": [1, 2]}}, None, "one workload"),
-        ({"target": {}}, None, "no model to serve"),
-        ({"hardware": {"tp": 2}}, None, "no flag for tp = 2"),
-        ({}, Claim(id="speculative", of="a", over="z"), "names z, which is no stack"),
-        ({}, Claim(id="speculativ", of="a", over="b"), "did you mean 'speculative'"),
+        ({"target": {"model": "m", "url": "http://h"}}, "addresses of their own"),
+        ({"sweep": {"input_tokens": [1, 2]}}, "one workload"),
+        ({"target": {}}, "no model to serve"),
+        ({"hardware": {"tp": 2}}, "no flag for tp = 2"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_is_started(
-    sections: dict[str, Any], claim: Claim | None, message: str
-) -> None:
+def test_what_cannot_be_compared_is_refused_before_anything_is_started(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(HarnessError, match=message):
-        stacked.plan(
-            wanted(**sections), [recipes.stack("a"), recipes.stack("b")], [claim] if claim else [], composed=False
-        )
-
-
-def test_a_claim_stands_beside_the_measured_ratio_of_the_plateaus() -> None:
-    plateaus = {("a", 1): 100.0, ("b", 1): 250.0, ("a", 2): 200.0, ("b", 2): 300.0, ("a", 3): 100.0}
-    cells = [
-        MeasuredCell(
-            name=f"{name}-{repeat}", at={REPEAT: repeat, SERVER: name}, status=0, plateau_tokens_per_s=Value(value)
-        )
-        for (name, repeat), value in plateaus.items()
-    ]
-    found = Map(name="m", axes=[Axis(REPEAT, [1, 2, 3]), Axis(SERVER, ["a", "b"])], cells=cells, claims=[QUOTED])
-    assert claims.ratios(found, "b", "a") == [2.5, 1.5]
-    (line,) = claims.lines(found)
-    assert line.endswith("(unsourced). b / a: claimed 2–4; measured 2 (1.5–2.5, 2 repeats).")
-    assert line in markdown.render(level_map.report(found)).replace("\\", "")
-    none = msgspec.structs.replace(found, cells=[])
-    assert claims.lines(none)[0].endswith("not measured.")
+        stacked.plan(wanted(**sections), [recipes.stack("a"), recipes.stack("b")], composed=False)
 
 
 @pytest.mark.slow
 def test_a_stack_that_does_not_start_is_in_the_map_with_its_log_and_the_others_go_on(tmp_path: Path) -> None:
     both = [recipes.stack("ends", recipes.ENDS), recipes.stack("a"), recipes.stack("b")]
     of = wanted(ramp={"levels": [1, 2], "level_seconds": 0.3, "workers": 1})
-    plan = stacked.planner(both, [QUOTED], composed=False)
+    plan = stacked.planner(both, composed=False)
     view = Silent()
     found = campaign.run(of, str(tmp_path / "out"), view, "test", plan=plan)
     assert found.map == levelmap.read(found.folder)
@@ -142,14 +117,13 @@ def test_a_stack_that_does_not_start_is_in_the_map_with_its_log_and_the_others_g
     about = read_manifest(found.folder)
     assert isinstance(about, MapManifest)
     assert msgspec.to_builtins(about.stacks) == msgspec.to_builtins(both)
-    assert about.claims == [QUOTED]
 
 
 @pytest.mark.slow
 def test_resume_skips_what_is_done_and_goes_on_in_the_run_that_was_broken_off(tmp_path: Path) -> None:
     both = [recipes.stack("a"), recipes.stack("b")]
     of = wanted(ramp={"levels": [1, 2], "level_seconds": 0.3, "workers": 1})
-    plan = stacked.planner(both, [], composed=False)
+    plan = stacked.planner(both, composed=False)
     view = Silent()
     view.at = {4: signal.SIGTERM}  # in the second level of b
     found = campaign.run(of, str(tmp_path / "out"), view, "test", plan=plan)
@@ -162,7 +136,7 @@ def test_resume_skips_what_is_done_and_goes_on_in_the_run_that_was_broken_off(tm
     assert isinstance(about, MapManifest)
     more = Silent()
     stored = list(about.stacks or [])
-    plan = stacked.planner(stored, [], composed=False)
+    plan = stacked.planner(stored, composed=False)
     again = campaign.run(begun, str(found.folder), more, "again", resumed=True, plan=plan)
     assert more.started == 1  # the level that was broken off
     assert [note for note in more.notes if note.startswith("starting")] == ["starting b"]
@@ -176,4 +150,3 @@ def test_a_comparison_that_was_killed_before_its_first_run_reads_as_one_without_
     files.write_json(tmp_path / levelmap.MAP, empty)
     text = markdown.render(level_map.report(levelmap.read(tmp_path)))
     assert "2 cells are missing" in text
-    assert level_map.panels(empty).rows

@@ -37,10 +37,10 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commands(written: Path, name: str) -> dict[str, list[str]]:
-    scenario, campaign = campaign_of(str(written / f"stacks/live-{name}.toml"))
+    scenario, specs = campaign_of(str(written / f"stacks/live-{name}.toml"))
     scenario = msgspec.structs.replace(scenario, target=Target(model=str(written / "model")))
-    chosen = command.stacks(campaign.stacks)
-    assert stacked.plan(scenario, chosen, campaign.claims, composed=False).cells
+    chosen = command.stacks(specs)
+    assert stacked.plan(scenario, chosen, composed=False).cells
     return {name: made.words for name, made in stacked.printed(scenario, chosen, composed=False)}
 
 

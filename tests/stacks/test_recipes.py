@@ -142,27 +142,20 @@ def test_no_word_of_a_command_is_left_out_where_it_is_agreed_to() -> None:
 
 
 def test_a_campaign_s_tables_are_split_from_its_scenario() -> None:
-    tree = {
-        "name": "c",
-        "stack": [{"recipe": "sim", "tp": 2}],
-        "claim": [{"id": "speculative", "of": "a", "over": "b"}],
-    }
-    rest, campaign = recipe.split(tree, "here")
+    rest, specs = recipe.split({"name": "c", "stack": [{"recipe": "sim", "tp": 2}]}, "here")
     assert rest == {"name": "c"}
-    assert campaign.stacks == [StackSpec(recipe="sim", tp=2)]
-    assert (campaign.claims[0].times, campaign.claims[0].of) == (1.0, "a")
+    assert specs == [StackSpec(recipe="sim", tp=2)]
     with pytest.raises(HarnessError, match=r"write it \[\[stack\]\]"):
         recipe.split({"stack": {}}, "here")
 
 
 @pytest.mark.parametrize("name", [each.name for each in ready.campaigns()])
 def test_a_ready_campaign_has_commands(name: str) -> None:
-    scenario, campaign = campaign_of(name)
-    stacks = command.stacks(campaign.stacks)
+    scenario, specs = campaign_of(name)
+    stacks = command.stacks(specs)
     served = msgspec.structs.replace(scenario, target=Target(model="/models/m"))
-    made = stacked.plan(served, stacks, campaign.claims, composed=False)
+    made = stacked.plan(served, stacks, composed=False)
     assert len(made.cells) == scenario.ramp.repeat * len(stacks) >= 6
-    assert [each.id for each in made.claims] == [each.id for each in campaign.claims]
 
 
 def test_settings_are_names_of_flags() -> None:

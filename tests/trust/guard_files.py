@@ -71,14 +71,13 @@ class Command(NamedTuple):
     appends: tuple[str, ...] = ()
 
 
-_PREDICT = ("predict", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--levels", "1,8")
 _LOAD = ("--input-tokens", "16", "--output-tokens", "8", "--levels", "1,2", "--level-seconds", "0.3")
 _CELL = "in16-out8"
 _TRIES = 8  # until the base run is valid
 COMMANDS = {
     "knee report": Command("run", ("report", "{}"), REPORTS, ("manifest.json", *RECORDS)),
     "knee report, of a spool": Command("spool", ("report", "{}"), REPORTS, ("requests.spool",)),
-    "knee report, of a map": Command("map", ("report", "{}"), ("map.html", "map.md", "map.png"), ("map.json",)),
+    "knee report, of a map": Command("map", ("report", "{}"), ("map.html", "map.md"), ("map.json",)),
     "knee export": Command(
         "run",
         ("export", "{}", "--to", "csv", "--out", "{}"),
@@ -100,7 +99,6 @@ COMMANDS = {
             "map.json",
             "map.html",
             "map.md",
-            "map.png",
             *(f"{_CELL}/{name}" for name in ("manifest.json", *REPORTS)),
         ),
     ),
@@ -109,10 +107,6 @@ COMMANDS = {
         "run", ("calibrate", "model", "{}", "--on", "1", "--out", "{}/profile"), ("profile",)
     ),
     "knee calibrate client": Command("none", ("kept", "{}"), ("knee/calibration",)),
-    "knee predict --plot DIR": Command(
-        "none", (*_PREDICT, "--plot", "{}"), ("frontier.png", "roofline.png", "prediction.md")
-    ),
-    "knee predict --plot FILE": Command("none", (*_PREDICT, "--plot", "{}/a.png"), ("a.png", "a-roofline.png")),
     "knee sim --log": Command("none", ("sim", "--port", "0", "--log", "{}/log"), (), (), ("log",)),
 }
 
@@ -131,7 +125,7 @@ def cases() -> list[Case]:
         found += [Case(name, file, kind, (*MEASURED, 1)) for file in command.reads for kind in (LINK, DANGLING)]
     for name in ("knee report", "knee report, of a map", "knee run --resume", "knee run --resume, of a map"):
         found.append(Case(name, "", LINK, (1,)))
-    found += [Case("knee calibrate model", "", LINK, (1,)), Case("knee predict --plot DIR", "", LINK, (1,))]
+    found += [Case("knee calibrate model", "", LINK, (1,))]
     found += [Case("knee run --resume, of a map", _CELL, kind, (1,)) for kind in (LINK, DANGLING, PIPE)]
     found += [Case("knee run --resume, of a map", "in32-out8", kind, (1,)) for kind in (LINK, DANGLING, PIPE)]
     return found
@@ -556,7 +550,7 @@ def modes(base: Bases, place: Path, runner: Runner) -> list[str]:
         found += wrong(runner("run", "--resume", str(folder), cwd=place, umask=umask), MEASURED)
         state, plots = place / f"{umask:o}" / "state", place / f"{umask:o}" / "plots"
         found += wrong(runner("kept", str(state), cwd=place, umask=umask), MEASURED)
-        found += wrong(runner(*_PREDICT, "--plot", str(plots), cwd=place, umask=umask), (0,))
+        found += wrong(runner("report", str(folder), "--figures", str(plots), cwd=place, umask=umask), MEASURED)
         due = dict.fromkeys([*folder.iterdir(), *plots.iterdir()], 438 & ~umask)
         due |= {plots: 0o777 & ~umask, state / "knee" / state_file(): 0o600}
         for path, mode in due.items():

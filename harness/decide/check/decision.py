@@ -151,8 +151,6 @@ def _decide(wanted: Threshold, under: Conditions) -> Decision:
     if broken:
         why = f"the run is invalid: {broken[0].code}: {broken[0].message}"
         return _unresolved(made, why, broken[0].advice)
-    if wanted.comparison == "==":
-        return _of_checks(made, under.runs)
     if wanted.at is not None and wanted.at != ALL:
         found = load_of(wanted, sides)
         if isinstance(found, Quantity):
@@ -406,11 +404,3 @@ def _of_least(made: Decision, wanted: Threshold, under: Conditions, lacking: Qua
     high = new[1] / old[0] * shared if new[1] is not None and old[0] else None
     outcome = judged(wanted, (low, high), wanted.factor)
     return undecided if outcome is Outcome.UNRESOLVED else msgspec.structs.replace(made, value=value, outcome=outcome)
-
-
-def _of_checks(made: Decision, side: Sequence[CheckedRun]) -> Decision:
-    """Decide by the run's operational checks; of several runs the worst counts."""
-    found = [figures.operational(each.summary, made.figure) for each in side]
-    outcome, why = next(each for order in Outcome for each in found if each[0] is order)
-    way_out = "docs/definitions.md, Checks, says what measures it" if outcome is Outcome.UNRESOLVED else ""
-    return msgspec.structs.replace(made, outcome=outcome, why=why, way_out=way_out)

@@ -2,11 +2,11 @@
 
     threshold   = figure ["@" level] comparison bound
     level       = "knee" | "all" | concurrency | rate "/s"
-    comparison  = "<" | "<=" | ">" | ">=" | "=="
-    bound       = number [unit] | [factor "*"] "baseline" | "pass"
+    comparison  = "<" | "<=" | ">" | ">="
+    bound       = number [unit] | [factor "*"] "baseline"
     unit        = "us" | "ms" | "s" | "min" | "h" | "%" | "tok/s" | "req/s" | "/s"
 
-A factor is a number or a percentage. Numbers take k, M and G. "==" is for "pass" alone, the outcome of a check.
+A factor is a number or a percentage. Numbers take k, M and G.
 Whether a figure of that name exists, and has that unit, is for `figures` to say.
 """
 
@@ -20,11 +20,10 @@ from harness.base import units
 from harness.base.errors import HarnessError
 from harness.base.terminal import cut
 
-Comparison: TypeAlias = Literal["<", "<=", ">", ">=", "=="]
-COMPARISONS: Final[tuple[Comparison, ...]] = ("<=", ">=", "==", "<", ">")
+Comparison: TypeAlias = Literal["<", "<=", ">", ">="]
+COMPARISONS: Final[tuple[Comparison, ...]] = ("<=", ">=", "<", ">")
 KNEE: Final = "knee"
 ALL: Final = "all"  # levels that every run has, against a baseline
-PASS: Final = "pass"
 SECONDS, SHARE, PER_SECOND, NUMBER = "s", "%", "/s", ""  # what a bound counts
 MOST = 200  # characters
 _MOST_LINES = 1_000  # thresholds of a file
@@ -43,7 +42,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Threshold(Subject, frozen=True, kw_only=True):
-    """A figure that a bound is set to. One of `bound`, `factor` and `== pass` is there."""
+    """A figure that a bound is set to. One of `bound` and `factor` is there."""
 
     text: str
     comparison: Comparison
@@ -115,13 +114,6 @@ def _level(text: str, place: str) -> tuple[float | Literal["knee", "all"], bool]
 
 def _bounded(made: Threshold, bound: str, place: str) -> Threshold:
     """Return the threshold with the bound behind its comparison, which has no spaces."""
-    if (made.comparison == "==") != (bound == PASS):
-        fact = f"{made.text!r} compares with '{made.comparison}'"
-        raise HarnessError(
-            fact, place=place, way_out="'==' is for a check: checks == pass; a figure takes <, <=, >, >="
-        )
-    if bound == PASS:
-        return made
     if bound.endswith(_BASELINE):
         return msgspec.structs.replace(made, factor=_factor(bound.removesuffix(_BASELINE), made, place))
     if made.at == ALL:

@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.analysis import answer
-from harness.analysis.conclusion import WIDE
 from harness.analysis.points import SHORT
 from harness.analysis.rules import Purpose, usable
-from harness.analysis.rules.levels import phase_plateau_not_reached
 from harness.analysis.stats import SAMPLES, Z95, t_quantile, wilson
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
@@ -27,9 +25,8 @@ from harness.data.judgement import Outcome
 from harness.data.levels import Attainment, ClassSummary, LevelSummary
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Knees, Summary
 from harness.data.views import Estimate, Spread, Value
-from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
+from harness.decide.check.expression import KNEE, NUMBER, PER_SECOND, SECONDS, SHARE, Subject, Threshold
 
-OPERATIONAL = ("phases", "p99_ttft", "kv_cache", "long_context_tail", "node_loss")  # the checks that `knee run` does
 _PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # of a distribution
 _SHARES = ("fraction", "error_rate", "usage", "utilization", "imbalance", "acceptance", "share")  # ends of names
 _NO_FIGURES = ("concurrency", "rate", "repeat", "input_tokens_asked", "output_tokens_per_s_se")
@@ -202,7 +199,7 @@ def plateau(summary: Summary) -> Quantity:
     if fitted.value is not None and fitted.ci95 and fitted.ci95[0] is not None and curve and curve.state == PROVISIONAL:
         low_ends.append((fitted.value, fitted.ci95[0]))  # past its last level throughput only rises, or stays
     least = max((each for each in (highest(low_ends), highest(bare)) if each is not None), default=None)
-    if curve and curve.reasons == [WIDE] and curve.dip is None:
+    if curve and curve.only_wide and curve.dip is None:
         found = Quantity(fitted.value, fitted.ci95)
     else:
         found = _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, least)
@@ -274,20 +271,6 @@ def _cost(name: str) -> Callable[[Summary], Quantity]:
     return read
 
 
-def _phase(phase: str, name: str) -> Callable[[Summary], Quantity]:
-    def read(summary: Summary) -> Quantity:
-        found: Value | None = getattr(getattr(summary.phases, phase, None), name, None)
-        if found is None:
-            return Quantity(None, None, "no probe of the phase, or one of all repeats together")
-        missed = next((each for each in summary.verdicts if phase_plateau_not_reached.made(each)), None)
-        if name == "tokens_per_s" and missed is not None:  # its best level's: a higher one may have more
-            low = found.ci95[0] if found.ci95 else None
-            return Quantity(found.value, None if low is None else (low, None), missed.message, missed.advice)
-        return Quantity(found.value, found.ci95)
-
-    return read
-
-
 OF_RUN: Mapping[str, tuple[str, Callable[[Summary], Quantity]]] = {
     "knee": (NUMBER, knee),
     "seats": (NUMBER, _seats),
@@ -302,24 +285,7 @@ OF_RUN: Mapping[str, tuple[str, Callable[[Summary], Quantity]]] = {
     "error_rate": (SHARE, lambda summary: error_rate(summary.levels)),
     "usd_per_million_output_tokens": (NUMBER, _cost("usd_per_million_output_tokens")),
     "usd_per_million_input_tokens": (NUMBER, _cost("usd_per_million_input_tokens")),
-    "prefill.tokens_per_s": (PER_SECOND, _phase("prefill", "tokens_per_s")),
-    "prefill.mfu": (SHARE, _phase("prefill", "mfu")),
-    "decode.tokens_per_s": (PER_SECOND, _phase("decode", "tokens_per_s")),
-    "decode.mbu": (SHARE, _phase("decode", "mbu")),
 }  # fmt: skip
-
-
-def operational(summary: Summary, name: str) -> tuple[Outcome, str]:
-    """Return the outcome of one operational check, or of `checks` all together, and why it is not met."""
-    known = {each.name: each for each in summary.checks or ()}
-    wanted = OPERATIONAL if name == "checks" else (name.removeprefix("check."),)
-    doubts = [f"{each}: {known[each].message}" for each in wanted if each in known and known[each].outcome == "doubt"]
-    missing = [each for each in wanted if each not in known or known[each].outcome not in (PASS, "doubt")]
-    if doubts:
-        return Outcome.MISSED, "; ".join(doubts)
-    if missing:
-        return Outcome.UNRESOLVED, f"not measured: {', '.join(missing)}"
-    return Outcome.MET, ""
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
@@ -336,11 +302,6 @@ def must_be_decidable(wanted: Sequence[tuple[Threshold, str]], *, baseline: bool
 def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
     """Return what the figure of a threshold counts; HarnessError where there is none, or the bound does not fit it."""
     name = wanted.figure
-    if wanted.comparison == "==":
-        known = ["checks", *(f"check.{each}" for each in OPERATIONAL)]
-        if name not in known:
-            raise HarnessError(f"unknown check {name!r}", place=place, way_out=nearest(name, known))
-        return NUMBER
     found = unit(wanted, place)
     if wanted.bound is not None and not _fits(wanted, found):
         fact, way_out = {

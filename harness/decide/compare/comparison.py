@@ -1,7 +1,7 @@
 """Stacks under one work: fairness, throughput by load, curves side by side, and who may be called faster.
 
 Two stacks are ordered by their throughput over all loads that every run of both has, unless their order changes with
-the load. Pairs are judged together (Holm). `knee compare` writes a `Report` of one comparison a workload.
+the load. Pairs are judged together (Holm).
 
 Requests in flight are no measure of demand: a faster stack answers more requests with the same number of them. So
 latencies are compared where stacks deliver the same tokens, and throughputs where they keep the same limit, on straight
@@ -60,7 +60,6 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     curve: Curve
     spots: list[Spot]
     loads: list[Load]  # of all runs, one after the other
-    of_ceiling: float | None = None  # plateau over the data sheet's ceiling
     of_predicted: float | None = None  # plateau over the predicted one
     seats: str | None = None  # as they were measured
     start_to_ready_s: float | None = None  # mean of the runs
@@ -76,9 +75,9 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Stacks under one workload; the first stack is what tables divide by."""
+    """What `knee compare` found; the first stack is what tables divide by."""
 
-    workload: str
+    format: int = FORMAT
     stacks: list[Stack]
     fairness: list[Row]
     fatal: list[str]  # rows that refuse a ranking
@@ -93,41 +92,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def refused(self) -> bool:
         return bool(self.fatal) and not self.forced
 
-    @property
-    def winner(self) -> str | None:
-        """The stack that is shown to be faster than every other."""
-        for stack in self.stacks:
-            others = [pair for pair in self.pairs if stack.label in (pair.a, pair.b)]
-            if others and all(pair.faster == stack.label for pair in others):
-                return stack.label
-        return None
 
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What `knee compare` found: a comparison for each workload."""
-
-    format: int = FORMAT
-    workloads: list[Comparison]
-
-
-def compare(
-    runs: Sequence[Run],
-    *,
-    vary: Collection[str] = (),
-    forced: bool = False,
-    answers: bool = False,
-    workload: str = "",
-) -> Comparison:
-    """Compare runs of two stacks or more, which their labels name, in the order of the labels' first runs.
-
-    `answers`: a stack whose answers changed under load, or are less often right, is not ranked.
-    """
+def compare(runs: Sequence[Run], *, vary: Collection[str] = (), forced: bool = False) -> Comparison:
+    """Compare runs of two stacks or more, which their labels name, in the order of the labels' first runs."""
     groups = {label: [run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)}
     if len(groups) < 2:
         way_out = "give another, or label the folders: A=DIR B=DIR"
         raise HarnessError("one stack alone cannot be compared", place="knee compare", way_out=way_out)
     stacks = list(groups.values())
-    table = fairness.rows(stacks, vary, answers=answers)
+    table = fairness.rows(stacks, vary)
     fatal = fairness.fatal(table)
     odd = spread.odd_runs([[run.throughput() for run in group] for group in stacks])
     kept = dict(zip(groups, spread.kept(stacks, odd), strict=True))
@@ -135,7 +108,6 @@ def compare(
     loads = [[load for run in group for load in run.loads] for group in kept.values()]
     fits = {label: curve.fit([p for run in group for p in run.points]) for label, group in kept.items()}
     return Comparison(
-        workload=workload,
         stacks=[
             _stack(group, fits[label].curve, between, [named(each, stacks) for each in odd if each.stack == s])
             for s, (label, group) in enumerate(kept.items())
@@ -149,59 +121,6 @@ def compare(
         at_throughput=at_throughput(loads),
         at_limits=at_limits(loads),
     )
-
-
-def by_workload(
-    runs: Sequence[Run],
-    scenarios: Sequence[str] = (),
-    *,
-    vary: Collection[str] = (),
-    forced: bool = False,
-    answers: bool = False,
-) -> Report:
-    """Compare under each scenario that is named; without names under each workload, where a stack has several.
-
-    A scenario's name stands at the beginning of its runs' names: `chat` of `chat-vllm-1`.
-    """
-    if scenarios:
-        groups = [[run for run in runs if _is_of(run, name)] for name in scenarios]
-        if [] in groups:
-            known = ", ".join(sorted({run.scenario for run in runs if run.scenario})) or "none has a name"
-            fact = f"no run of scenario '{scenarios[groups.index([])][:40]}'"
-            raise HarnessError(fact, place="--scenarios", way_out=f"there are {known}")
-    elif all(len(works) < 2 for works in _works(runs).values()):
-        groups = [list(runs)]
-    else:
-        works = dict.fromkeys(run.facts.workload for run in runs)
-        groups = [[run for run in runs if run.facts.workload == work] for work in works]
-    named = list(scenarios) or [_common_name(group) for group in groups]
-    found = [
-        compare(group, vary=vary, forced=forced, answers=answers, workload=name)
-        for name, group in zip(named, groups, strict=True)
-        if len(groups) == 1 or len({run.label for run in group}) > 1
-    ]
-    if not found:
-        way_out = "give runs of one workload for two stacks"
-        raise HarnessError("no workload has runs of two stacks", place="knee compare", way_out=way_out)
-    return Report(workloads=found)
-
-
-def _works(runs: Sequence[Run]) -> dict[str, set[str | None]]:
-    """Return the workloads of each stack."""
-    found: dict[str, set[str | None]] = {}
-    for run in runs:
-        found.setdefault(run.label, set()).add(run.facts.workload)
-    return found
-
-
-def _is_of(run: Run, scenario: str) -> bool:
-    return f"{run.scenario or ''}-".startswith(f"{scenario}-")
-
-
-def _common_name(runs: Sequence[Run]) -> str:
-    """Return what the runs' scenarios are called: their name, or the words that all their names begin with."""
-    words = zip(*((run.scenario or "").split("-") for run in runs), strict=False)
-    return "-".join(each[0] for each in itertools.takewhile(lambda each: len(set(each)) == 1, words))
 
 
 def named(odd: Odd, stacks: Sequence[Sequence[Run]]) -> OddRun:
@@ -219,7 +138,6 @@ def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddR
         single_stream_tokens_per_s=_widened(fitted.single_stream_tokens_per_s, shared),
     )
     plateau = fitted.plateau_tokens_per_s.value
-    ceiling = _mean(run.ceiling or None for run in runs)
     predicted = _mean(run.predicted_plateau or None for run in runs)
     return Stack(
         label=runs[0].label,
@@ -229,7 +147,6 @@ def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddR
         curve=fitted,
         spots=[Spot(*map(float, each)) for each in zip(pooled.N, pooled.X, pooled.sigma, strict=True)],
         loads=[load for run in runs for load in run.loads],
-        of_ceiling=plateau / ceiling if plateau and ceiling else None,
         seats=" / ".join(dict.fromkeys(run.facts.seats for run in runs if run.facts.seats)) or None,
         of_predicted=plateau / predicted if plateau and predicted else None,
         start_to_ready_s=_mean(run.start_to_ready_s for run in runs),

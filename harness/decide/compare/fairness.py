@@ -9,7 +9,6 @@ errors, lost loads, transport, cache hits, and how it was measured.
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -18,9 +17,8 @@ import msgspec
 
 from harness.analysis.stats import known_mean, wilson
 from harness.base.errors import HarnessError
-from harness.data.views import Estimate
 from harness.decide.compare import facts
-from harness.decide.compare.runs import Answers, Run
+from harness.decide.compare.runs import Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
 EQUAL: Final = "equal"
@@ -65,15 +63,11 @@ def varied(text: str | None) -> frozenset[str]:
     return frozenset(names)
 
 
-def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = (), *, answers: bool = False) -> list[Row]:
-    """Return the table of stacks, each with its runs; `vary` names all that may differ, without it each of VARIED may.
-
-    With `answers` these must be unchanged and as right.
-    """
+def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Row]:
+    """Return the table of stacks, each with its runs; `vary` names what may differ, without it each of VARIED."""
     found = [_row(name, fact, stacks) for name, fact in _SAME.items()]
     found[1:1] = [_lengths(stacks), _model(stacks)]
     found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
-    found += [_answers(stacks)] if answers else []
     found += [_row(name, name.replace("-", "_"), stacks, allowed=not vary or name in vary) for name in VARIED]
     found = [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
     found = [row for row in found if row.name != "pools" or {*row.values} != {facts.TOGETHER}]
@@ -218,61 +212,6 @@ def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
     unlike = any(load in other for lost in each for load in lost for other in held)
     why = "a load that one stack held is lost to another" if unlike else ""
     return Row(name="lost loads", values=list(values), state=ALLOWED if unlike else EQUAL, why=why)
-
-
-def _answers(stacks: Sequence[Sequence[Run]]) -> Row:
-    """Compare answers under load and without it, by the canaries; other questions cannot be compared."""
-    values = [_answer_words([run.answers for run in runs if run.answers]) or None for runs in stacks]
-    found = [[run.answers for run in runs if run.answers] for runs in stacks]
-    every = [each for runs in found for each in runs]
-    why = ""
-    if any(each.changed_at is not None for each in every):
-        why = "answers of a stack changed under load"
-    elif len({each.questions for each in every}) > 1:
-        why = "the stacks were asked other questions"
-    elif _less_right(found):
-        why = "one stack is right less often than another"
-    if why:
-        return Row(name="answers", values=values, state=FATAL, why=why)
-    unknown = any(run.answers is None for runs in stacks for run in runs)
-    return Row(name="answers", values=values, state=UNKNOWN if unknown else EQUAL)
-
-
-def _answer_words(found: Sequence[Answers]) -> str:
-    """Return what a stack's runs say of their answers, each once.
-
-    >>> _answer_words([Answers(changed_at=32.0, agreement=1.0, accuracy=None)])
-    'changed at 32'
-    """
-    words = []
-    for each in found:
-        right = [f"{each.accuracy.mean:.1%} right"] if each.accuracy and each.accuracy.mean is not None else []
-        words.append(", ".join([*right, "unchanged" if each.changed_at is None else f"changed at {each.changed_at:g}"]))
-    return " / ".join(dict.fromkeys(words))
-
-
-def _less_right(stacks: Sequence[Sequence[Answers]]) -> bool:
-    """Return whether one stack's accuracies lie outside the intervals of all of another, and theirs outside its."""
-    intervals = [
-        [each.accuracy for each in runs if each.accuracy and each.accuracy.mean is not None and each.accuracy.ci95]
-        for runs in stacks
-    ]
-    return any(
-        one and other and all(_apart_beyond(a, b) for a in one for b in other)
-        for one, other in itertools.combinations(intervals, 2)
-    )
-
-
-def _apart_beyond(a: Estimate, b: Estimate) -> bool:
-    """Return whether two accuracies differ by more than their half intervals together (Newcombe 1998, method 10).
-
-    >>> _apart_beyond(Estimate(0.9, (0.82, 0.95)), Estimate(0.7, (0.6, 0.78)))
-    True
-    """
-    high, low = (a, b) if (a.mean or 0) >= (b.mean or 0) else (b, a)
-    if high.mean is None or low.mean is None or high.ci95 is None or low.ci95 is None:
-        return False
-    return high.mean - low.mean > math.hypot(high.mean - high.ci95[0], low.ci95[1] - low.mean)
 
 
 def _words(runs: Sequence[Run]) -> str | None:

@@ -15,13 +15,11 @@ import numpy as np
 
 from harness.analysis.answer import of_ramp
 from harness.analysis.points import Point, foreign_point, points_of, pool
-from harness.analysis.rules.levels import answers_changed
 from harness.analysis.rules.requests import errors_above_1_percent, stalled
 from harness.base.errors import HarnessError
 from harness.data.levels import LevelSummary
-from harness.data.manifest import Manifest, Roof
+from harness.data.manifest import Manifest
 from harness.data.summary import Summary
-from harness.data.views import Estimate
 from harness.decide.compare import facts
 from harness.decide.compare.facts import Facts
 from harness.decide.levels import opened, valid, weighted, within_reason
@@ -47,22 +45,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     joules_per_token: float | None = None
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's canaries say of its answers."""
-
-    changed_at: float | None  # the smallest load at which they changed
-    agreement: float | None  # unloaded: share of answers with the words of the first one
-    accuracy: Estimate | None  # unloaded, of the questions; None: there are none
-    questions: str = ""  # a digest of prompts and of what is expected of their answers
-
-
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One measured run of a stack."""
 
     label: str  # of the stack
     stack: str | None = None  # its name where `knee stacks run` started it
     place: str  # folder or files
-    scenario: str | None = None
     began: str | None = None  # when, as ISO 8601
     facts: Facts
     simulated: bool = False
@@ -76,10 +64,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_chunk: float | None = None
     template_tokens: float | None = None  # of a prompt, that its chat template adds
     predicted_plateau: float | None = None  # output tok/s, by the data sheet
-    ceiling: float | None = None  # output tok/s at MBU = MFU = 1, no overhead, any batch
     start_to_ready_s: float | None = None
     first_answer_s: float | None = None  # of one request once it was ready
-    answers: Answers | None = None  # None: it had no canaries
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
@@ -202,7 +188,6 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 label=label,
                 stack=start and start.name,
                 place=place,
-                scenario=manifest.name,
                 began=manifest.created,
                 facts=facts.of_run(manifest, summary),
                 simulated=summary.simulated,
@@ -216,10 +201,8 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 tokens_per_chunk=weighted((each.tokens_per_chunk, each.requests) for each in levels),
                 template_tokens=manifest.workload.template_tokens or None,
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
-                ceiling=ceiling(manifest.roof, *lengths),
                 start_to_ready_s=start and start.start_to_ready_s,
                 first_answer_s=start and start.first_answer_s,
-                answers=_answers(manifest, summary),
             )
         )
     return out
@@ -228,18 +211,6 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
 def _is_lost(level: LevelSummary) -> bool:
     """Return whether the server's doing takes a load from its stack."""
     return errors_above_1_percent.voids(level) or stalled.voids(level)
-
-
-def _answers(manifest: Manifest, summary: Summary) -> Answers | None:
-    if not summary.unloaded_quality:
-        return None
-    changed = [each.at for each in summary.verdicts if answers_changed.made(each) and each.at is not None]
-    return Answers(
-        changed_at=min(changed, default=None),
-        agreement=summary.unloaded_quality.agreement.mean,
-        accuracy=summary.unloaded_quality.accuracy or None,
-        questions=manifest.quality.prompts_digest if manifest.quality else "",
-    )
 
 
 # ---- other tools' files ---------------------------------------------------------------------------------------------
@@ -330,22 +301,6 @@ def _failed(levels: Sequence[ForeignLevel]) -> tuple[int, int] | None:
 
 
 # ---- figures of a run -----------------------------------------------------------------------------------------------
-
-
-def ceiling(roof: Roof | None, input_tokens: float | None, output_tokens: float | None) -> float | None:
-    """Return the output tok/s that no batch exceeds at the data sheet's figures: KV traffic and prompts alone.
-
-    1/(kv·(ctx + 1) + t_pre/G), ctx = P + G/2, t_pre = P·prompt + attend·P²/2 (docs/method.md, The steady state).
-
-    >>> round(ceiling(Roof(prompt=1e-5, attend=0.0, weights=5e-3, kv=4e-8), 1000, 200))
-    10634
-    """
-    if roof is None or not input_tokens or not output_tokens:
-        return None
-    P, G = input_tokens, output_tokens
-    prompt = P * roof.prompt + roof.attend * P * P / 2
-    seconds = roof.step(P + G / 2) - roof.weights + prompt / G
-    return 1 / seconds if seconds > 0 else None
 
 
 def _failure(level: LevelSummary) -> str:

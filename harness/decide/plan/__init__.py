@@ -3,10 +3,9 @@
     capacity     what one replica was measured to do at each load, and the load at which each is to run
     question     the demand, the reserve and the prices
     replicas     how many carry a peak, follow a day's traffic or finish a batch
-    costs        dollars per hour, month, million tokens, request and user; energy; growth and savings
+    costs        dollars per hour, month, million tokens and request
     alerts       thresholds for autoscaling and alerts, as text and as Prometheus rules
-    plan         all of it together, and where its figures lie in widely quoted tables
-    what_if      the measured loads for a page, which plans again while its reader moves a slider
+    plan         all of it together
 
 A replica is planned only at a load that was measured. Replicas are taken to be alike and evenly loaded. Where a figure
 rests on more than that, `Plan.notes` says so.

@@ -6,12 +6,12 @@ wait: then the replicas are asked for all they have. 70 % for five minutes and 5
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from harness.base.units import LIMITS, duration
-from harness.data.server_metrics import ENGINES, Engine, Figure, Kind
+from harness.data.server_metrics import ENGINES, Engine, Figure, Kind, Metric
 from harness.decide.plan.capacity import MeasuredLoad
 
 LOW, CRITICAL, LOW_FOR = 0.7, 0.5, "5m"
@@ -81,28 +81,18 @@ def _rules(of: Thresholds, engine: Engine, limits: Mapping[str, float]) -> str:
 
 def _of_limits(engine: Engine, limits: Mapping[str, float]) -> list[str]:
     """Return the alerts on the limits that the engine itself has a histogram of: those on the TTFT."""
-    buckets = _histogram(engine, Figure.TTFT)
+    known = next(_metrics(engine, [Figure.TTFT], histogram=True), None)
     found = []
     for name, seconds in limits.items():
         figure, share = LIMITS[name]
-        if buckets is None or figure != "ttft":
+        if known is None or figure != "ttft":
             continue
-        series, scale = buckets
+        series, limit = _labelled(f"{known[0]}_bucket", known[1]), seconds / known[1].scale
         quantile = f"histogram_quantile({0.99 if share is None else share:g}, sum by (le) (rate({series}[5m])))"
         summary = f"The limit {name}={duration(seconds)} is missed."
         suffix = name.removeprefix("ttft").strip("_").upper()
-        found.append(_rule(f"KneeTtft{suffix}High", f"{quantile} > {seconds / scale:.6g}", LOW_FOR, "warning", summary))
+        found.append(_rule(f"KneeTtft{suffix}High", f"{quantile} > {limit:.6g}", LOW_FOR, "warning", summary))
     return found
-
-
-def _histogram(engine: Engine, figure: Figure) -> tuple[str, float] | None:
-    """Return the series of a histogram's buckets with its labels, and how many seconds its unit is."""
-    for name, metrics in engine.metrics.items():
-        for metric in metrics:
-            if metric.figure is figure and metric.kind is Kind.HISTOGRAM:
-                labels = ",".join(f'{label}="{value}"' for label, value in metric.where)
-                return (f"{name}_bucket{{{labels}}}" if labels else f"{name}_bucket"), metric.scale
-    return None
 
 
 def _rule(name: str, expression: str, lasts: str, severity: str, summary: str) -> str:
@@ -121,14 +111,18 @@ def _rule(name: str, expression: str, lasts: str, severity: str, summary: str) -
 
 def _series(engine: Engine, *figures: Figure) -> str:
     """Return the engine's name of the first of these figures that it has, with its labels; "" for none."""
-    known = (
-        (name, metric)
-        for figure in figures
-        for name, metrics in engine.metrics.items()
-        for metric in metrics
-        if metric.figure is figure and metric.kind is not Kind.HISTOGRAM
-    )
-    for name, metric in known:
-        labels = ",".join(f'{label}="{value}"' for label, value in metric.where)
-        return f"{name}{{{labels}}}" if labels else name
-    return ""
+    return next((_labelled(name, metric) for name, metric in _metrics(engine, figures, histogram=False)), "")
+
+
+def _metrics(engine: Engine, figures: Sequence[Figure], *, histogram: bool) -> Iterator[tuple[str, Metric]]:
+    """Yield the engine's metrics of these figures by their names, in the order of the figures."""
+    for figure in figures:
+        for name, metrics in engine.metrics.items():
+            for metric in metrics:
+                if metric.figure is figure and (metric.kind is Kind.HISTOGRAM) == histogram:
+                    yield name, metric
+
+
+def _labelled(name: str, metric: Metric) -> str:
+    labels = ",".join(f'{label}="{value}"' for label, value in metric.where)
+    return f"{name}{{{labels}}}" if labels else name

@@ -28,7 +28,6 @@ from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.prediction import Prediction
 from harness.data.summary import BEYOND, Summary, is_decided
 from harness.data.views import Spread, Value
 from harness.decide.levels import opened, outcome, valid, weighted, within_reason
@@ -52,9 +51,6 @@ class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
     itl_s: Spread
     e2e_s: Spread
     slo: str | None  # met | missed | unresolved; None without an SLO
-    power_w: float | None  # of the replica's GPUs
-    prefill_time_fraction: float | None  # of the engine's time, by the server
-    batch_utilization: float | None
     doubts: list[str]  # codes of the level's doubts
 
     @property
@@ -91,11 +87,9 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     documents_per_request: float | None
     input_tokens: float | None
     output_tokens: float | None
-    bytes_per_request: float | None  # received
     cold_start_s: float | None  # from its start to its first answer
     engine: str  # as the manifest has it; "": not known
     loads: list[MeasuredLoad]  # rising
-    prediction: Prediction | None = None  # what is known of model and card
     load_unit: str = "requests in flight"  # what a load counts in a closed loop
 
     @property
@@ -139,9 +133,7 @@ def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
     manifest, summary, run = opened(place, limits)
     if run is None:
         return of_summary(place, manifest, summary, limits, by="percentiles")
-    good = [record.bytes_received for record in run.records if not record.error]
-    received = sum(good) / len(good) if good else None
-    return of_summary(place, manifest, summary, limits, bytes_per_request=received or None)
+    return of_summary(place, manifest, summary, limits)
 
 
 def of_summary(
@@ -151,7 +143,6 @@ def of_summary(
     limits: Mapping[str, float] | None,
     *,
     by: str = "requests",
-    bytes_per_request: float | None = None,
 ) -> Capacity:
     """Return what a summary says of a replica, whose levels are judged by `limits`, or are to be."""
     levels = planned(summary)
@@ -198,11 +189,9 @@ def of_summary(
         documents_per_request=_ratio(levels, "documents_per_s"),
         input_tokens=_mean(levels, "input_tokens_mean"),
         output_tokens=_mean(levels, "output_tokens_mean"),
-        bytes_per_request=bytes_per_request,
         cold_start_s=start and start.start_to_ready_s + (start.first_answer_s or 0.0),
         engine=str(manifest.server.get("name") or ""),
         loads=loads,
-        prediction=summary.prediction,
     )
 
 
@@ -218,9 +207,8 @@ def _load(
     """Return the repeats of one load as one; latencies are those of the repeat with the most requests."""
     level, X = max(levels, key=lambda each: each.requests), (work_per_s.value or 0.0) / replicas
     low, high = work_per_s.ci95 or (None, None)
-    server, gpu, load = level.server, level.gpu, float(level.load or 0)
     return MeasuredLoad(
-        load=load / replicas,
+        load=float(level.load or 0) / replicas,
         work_per_s=Value(X, (low and low / replicas, high and high / replicas) if work_per_s.ci95 else None),
         requests_per_s=X / work,
         in_flight=level.in_flight and level.in_flight / replicas,
@@ -228,9 +216,6 @@ def _load(
         itl_s=level.itl_s,
         e2e_s=level.e2e_s,
         slo=met,
-        power_w=gpu.power_w / replicas if gpu and gpu.power_w else None,
-        prefill_time_fraction=server.prefill_time_fraction if server else None,
-        batch_utilization=server.batch_utilization if server else None,
         doubts=sorted({v.code for v in level.verdicts if v.level == Gravity.DOUBT}),
     )
 

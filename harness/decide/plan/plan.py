@@ -10,12 +10,10 @@ from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
 from harness.decide.plan import alerts, costs, replicas
 from harness.decide.plan.capacity import Capacity, MeasuredLoad, OperatingPoint, choose
-from harness.decide.plan.costs import BreakEven, Costs, Energy, Month
+from harness.decide.plan.costs import Costs
 from harness.decide.plan.question import Prices, Question
 from harness.decide.plan.replicas import request_s
-from harness.predict.claims import Claim, claims, facts_of_run, holding
 from harness.spec.traffic import Traffic
-from harness.spec.work import Unit
 
 FORMAT = 1
 MISSED, UNDECIDED = 99, 3  # exit statuses: the SLO is not reached; too few requests to decide it
@@ -35,12 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     day: replicas.TrafficFleet | None = None
     costs: Costs | None = None
     batch: replicas.Batch | None = None
-    long_requests: list[replicas.LongRequest] = []
-    growth: list[Month] = []
-    break_even: BreakEven | None = None
-    energy: Energy | None = None
     thresholds: alerts.Thresholds | None = None
-    reference: list[Place] = []
     notes: list[str] = []  # what the figures rest on, a sentence each without its period
 
     @property
@@ -56,20 +49,17 @@ def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -
     prices = _filled(question.prices, capacity)
     question = msgspec.structs.replace(question, prices=prices)
     point = choose(capacity, question.by, offline=question.demand.offline)
-    shown = msgspec.structs.replace(capacity, prediction=None)
-    begun = Plan(question=question, capacity=shown, operating_point=point)
+    begun = Plan(question=question, capacity=capacity, operating_point=point)
     if point.at is None:
         return begun
     whole = _of_batch(begun, point.at) if question.demand.offline else _of_traffic(begun, point.at, shape)
-    found_in = places(capacity, point.at, whole.costs) if question.reference else []
-    return msgspec.structs.replace(whole, reference=found_in, notes=_notes(whole, point.at))
+    return msgspec.structs.replace(whole, notes=_notes(whole, point.at))
 
 
 def _of_batch(begun: Plan, at: MeasuredLoad) -> Plan:
     """Return the plan with the replicas of a batch."""
-    prices, demand = begun.question.prices, begun.question.demand
-    found = replicas.batch(at, _amount(begun), demand.deadline_s or 0.0, prices)
-    return msgspec.structs.replace(begun, batch=found, energy=costs.energy(at, found.replicas, prices, monthly=False))
+    found = replicas.batch(at, _amount(begun), begun.question.demand.deadline_s or 0.0, begun.question.prices)
+    return msgspec.structs.replace(begun, batch=found)
 
 
 def _amount(begun: Plan) -> float:
@@ -88,19 +78,15 @@ def _amount(begun: Plan) -> float:
 def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
     """Return the plan with a fleet for requests that come all the time, and all that is asked about it."""
     capacity, question = begun.capacity, begun.question
-    demand, prices, reserve, future = question.demand, question.prices, question.reserve, question.outlook
+    demand, prices, reserve = question.demand, question.prices, question.reserve
     work, engine = costs.work_of(capacity, demand), capacity.engine if capacity.counts.decodes else ""
 
-    def count(rate: float, of: float = work, per_s: float = at.throughput) -> int:
-        return replicas.count(rate, of, per_s, capacity.unit, reserve)
+    def count(rate: float) -> int:
+        return replicas.count(rate * work / at.throughput, reserve)
 
     traffic, peak = _traffic(begun, at, shape, count)
     found = _with_prices(replicas.fleet(capacity, at, peak, work, reserve), prices)
     paid = costs.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic)
-    share, saves = costs.share_paid(paid), None
-    if future.speedup is not None and future.effort_usd is not None:
-        faster = count(peak, work, at.throughput * future.speedup)
-        saves = costs.break_even(found.replicas, faster, future.speedup, future.effort_usd, prices, share)
     users, R = demand.users, request_s(capacity, at, work)
     if users is None and demand.think_s is not None and R is not None:
         users = peak * (R + demand.think_s)  # Little's law over response and pause
@@ -110,10 +96,6 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
         users=users,
         day=traffic,
         costs=paid,
-        long_requests=replicas.long_requests(capacity, at, demand, lambda tokens: count(peak, tokens)),
-        growth=[] if future.growth is None else costs.grown(peak, future.growth, future.months, count, prices, share),
-        break_even=saves,
-        energy=costs.energy(at, found.replicas, prices),
         thresholds=alerts.thresholds(at, reserve.utilization, engine, capacity.limits_s),
     )
 
@@ -127,8 +109,7 @@ def _traffic(
         assert asked is not None
         return None, asked
     cells, peak = replicas.rates(shape, asked)
-    cold, utilization = question.prices.cold_start_s, question.reserve.utilization
-    return replicas.follow(cells, peak, shape.period_s or 0.0, count, utilization, cold), peak
+    return replicas.follow(cells, peak, shape.period_s or 0.0, count, question.prices.cold_start_s), peak
 
 
 def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
@@ -202,11 +183,7 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
         found.append("no price is known: add --price USD, per GPU and hour")
     elif not prices.gpus:
         found.append("the GPUs of a replica are not recorded: add --gpus N")
-    if prices.egress_gb is not None and capacity.bytes_per_request is None:
-        found.append("the bytes of an answer are not recorded: egress is left out")
-    if (prices.kwh is not None or prices.carbon_g_kwh is not None) and plan.energy is None:
-        found.append("no power was measured: electricity and carbon are left out")
-    if (plan.day or prices.spot_interruptions_per_h) and prices.cold_start_s is None:
+    if plan.day and prices.cold_start_s is None:
         found.append("the cold start of a replica is not known: add --cold-start TIME")
     return found
 
@@ -218,72 +195,3 @@ def _of_fleet(found: replicas.Fleet) -> list[str]:
     if not found.may_fail:
         out.append("no replica may fail at the peak: the others would pass their operating point; --spare 1 adds one")
     return out
-
-
-# ---- Where the figures lie in widely quoted tables -------------------------------------------------------------------
-
-
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a figure lies in a table."""
-
-    table: str
-    value: float
-    lies: str  # like "between P50 and P95"
-
-
-def places(capacity: Capacity, at: MeasuredLoad, costs: Costs | None) -> list[Place]:
-    """Return the places in the rows whose setup this is; none where model or card is not known."""
-    if capacity.prediction is None or capacity.counts is not Unit.OUTPUT_TOKENS:
-        return []
-    facts = facts_of_run(capacity.prediction) | {"plan": "yes"}
-    X = at.work_per_s.value
-    values = {
-        "throughput": X,
-        "usd_per_million": costs.usd_per_million_at_point.value if costs else None,
-        "batch_utilization": at.batch_utilization,
-    }
-    found = [
-        Place(table=row.name, value=value, lies=lies(row, value))
-        for row in holding(facts)
-        if row.name and (value := values[row.figure]) is not None
-    ]
-    size = facts.get("size", "")
-    if X and size:
-        found.append(Place(table=f"tiers of a {size.upper()}, tok/s", value=X, lies=tier(size, X)))
-    return found
-
-
-def lies(row: Claim, value: float) -> str:
-    """Return between which percentiles a figure lies; of a price less is better.
-
-    >>> known = {each.id: each for each in claims()}
-    >>> lies(known["benchmark-7b-h100"], 4300.0)
-    'between P50 and P95'
-    >>> lies(known["benchmark-7b-cost"], 0.40), lies(known["benchmark-7b-cost"], 0.04)
-    ('not as good as P50', 'world class')
-    """
-    sign = -1 if row.figure == "usd_per_million" else 1
-    worse, best = (row.low, row.high)[::sign]
-    marks = (("P50", worse), ("P95", row.p95), ("P99", row.p99), ("world class", best))
-    reached = [mark is not None and sign * value >= sign * mark for _, mark in marks].count(True)
-    if reached in (0, len(marks)):
-        return "world class" if reached else "not as good as P50"
-    return f"between {marks[reached - 1][0]} and {marks[reached][0]}"
-
-
-def tier(size: str, value: float) -> str:
-    """Return the tier of a throughput; between two where the table has a gap.
-
-    >>> tier("7b", 2500.0), tier("7b", 1800.0), tier("7b", 100.0)
-    ('optimized', 'between basic and optimized', 'below basic')
-    """
-    rows = [each for each in claims() if each.id.startswith("tier-") and each.id.endswith(f"-{size}")]
-    names = [each.quote.partition(":")[0].lower() for each in rows]
-    at = [value >= (each.low or 0.0) for each in rows].count(True)  # tiers that begin at or below it
-    if not at:
-        return f"below {names[0]}"
-    high = rows[at - 1].high
-    if high is not None and value > high:
-        return f"between {names[at - 1]} and {names[at]}"
-    # Where one tier ends as the next begins, the value is still of the first.
-    return names[at - 2] if at > 1 and rows[at - 2].high == value else names[at - 1]

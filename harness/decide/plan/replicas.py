@@ -1,20 +1,15 @@
-"""How many replicas carry a demand: for a peak, over a day's traffic, for a batch and for the longest requests.
+"""How many replicas carry a demand: for a peak, over a day's traffic, and for a batch.
 
-    n = max(ceil(λ·w / (X·u)), ceil(λ·w / X) + k)        with k spares
-    n = ceil(λ·w / (X·u) · r)                            with a redundancy factor r
+    n = max(ceil(λ·w / (X·u)), ceil(λ·w / X) + k)
 
 λ requests per second at the peak, w work of a request, X work per second of a replica at the operating point, u target
-utilisation; the headroom is 1/u - 1. A rate and a demand count the same work, or there is no answer. By an availability
-A of a fleet whose replicas are up a share a of the time, independently, k is the smallest for which
-P(Binomial(n + k, a) >= n) >= A.
+utilisation, k spares; the headroom is 1/u - 1. Work is counted in the run's unit.
 
-Over a day a replica that is wanted at t is started one cold start before, and paid from then on. Without a forecast the
-fleet can follow only where the traffic grows by no more than the headroom, 1/u, within one cold start.
+Over a day a replica that is wanted at t is started one cold start before, and paid from then on.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,7 +20,7 @@ import msgspec
 from harness.base import decoding
 from harness.base.errors import HarnessError
 from harness.decide.plan.capacity import Capacity, MeasuredLoad
-from harness.decide.plan.question import Demand, Prices, Reserve, Tokens, busy, rounded_up, with_spares
+from harness.decide.plan.question import Prices, Reserve, rounded_up, with_spares
 from harness.spec import traffic
 
 _MOST = 100_000  # replicas: more is a mistake in the demand
@@ -49,7 +44,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     work_per_request: float
     replicas: int
     ci95: tuple[int, int]  # over the interval of the measured throughput
-    exact: float  # replicas before rounding up, headroom and redundancy in it, spares not
+    exact: float  # replicas before rounding up, headroom in it, spares not
     needed: int  # that carry the peak without any reserve
     may_fail: int  # replicas that may be down at the peak before the operating point is passed
     in_flight: float | None  # at the peak, on all: λ·R by Little's law
@@ -67,8 +62,8 @@ def request_s(capacity: Capacity, at: MeasuredLoad, work: float) -> float | None
 def fleet(capacity: Capacity, at: MeasuredLoad, requests_per_s: float, work: float, reserve: Reserve) -> Fleet:
     """Return the replicas for a peak of so many requests per second."""
     low, high = at.throughput_ends
-    n, fewer, more = (count(requests_per_s, work, rate, capacity.unit, reserve) for rate in (at.throughput, high, low))
-    alone = busy(requests_per_s, Tokens(work, capacity.unit), Tokens(at.throughput, capacity.unit))
+    n, fewer, more = (count(requests_per_s * work / rate, reserve) for rate in (at.throughput, high, low))
+    alone = requests_per_s * work / at.throughput
     needed, R = rounded_up(alone), request_s(capacity, at, work)
     sizes = [size for size in (n - 1, n, n + 1) if size > 0]
     return Fleet(
@@ -76,7 +71,7 @@ def fleet(capacity: Capacity, at: MeasuredLoad, requests_per_s: float, work: flo
         work_per_request=work,
         replicas=n,
         ci95=(fewer, more),
-        exact=alone / reserve.utilization * (reserve.redundancy or 1.0),
+        exact=alone / reserve.utilization,
         needed=needed,
         may_fail=max(0, n - needed),
         in_flight=None if R is None else requests_per_s * R,
@@ -87,54 +82,19 @@ def fleet(capacity: Capacity, at: MeasuredLoad, requests_per_s: float, work: flo
     )
 
 
-def count(requests_per_s: float, work: float, work_per_s: float, unit: str, reserve: Reserve) -> int:
-    """Return the replicas of that throughput for a rate of requests; 1 at least.
+def count(busy: float, reserve: Reserve) -> int:
+    """Return the replicas for what keeps so many of them fully busy; 1 at least.
 
-    >>> count(100, 200, 6000, "output tokens", Reserve(utilization=0.7))
+    >>> count(100 * 200 / 6000, Reserve(utilization=0.7))
     5
-    >>> count(100, 200, 6000, "output tokens", Reserve(utilization=0.7, redundancy=1.25))
-    6
     """
-    exact = busy(requests_per_s, Tokens(work, unit), Tokens(work_per_s, unit))
-    if reserve.redundancy is not None:
-        return _sensible(max(1, rounded_up(exact / reserve.utilization * reserve.redundancy)))
-    spare = reserve.spare or 0
-    if reserve.availability is not None and reserve.replica_availability is not None:
-        needed = _sensible(max(1, rounded_up(exact)))
-        spare = spares(needed, reserve.availability, reserve.replica_availability)
-    return _sensible(max(1, with_spares(exact, reserve.utilization, spare)))
-
-
-def spares(needed: int, availability: float, replica_availability: float) -> int:
-    """Return the replicas to add to `needed`, so that enough of them are up for that share of the time.
-
-    Of three at 99 %, all are up 0.99³ = 97.0 % of the time, and three of four 99.94 %.
-
-    >>> spares(3, 0.97, 0.99), spares(3, 0.999, 0.99), spares(3, 0.9999, 0.99)
-    (0, 1, 2)
-    """
-    most = 1
-    while up(needed, most, replica_availability) < availability:
-        most = 2 * most + 1
-        _sensible(needed + most)
-    return bisect.bisect_left(range(most), availability, key=lambda spare: up(needed, spare, replica_availability))
-
-
-def up(needed: int, spare: int, replica_availability: float) -> float:
-    """Return the share of the time that `needed` of `needed + spare` replicas are up, each on its own: a binomial."""
-    n, down = needed + spare, 1 - replica_availability
-
-    def share(failed: int) -> float:
-        ways = math.lgamma(n + 1) - math.lgamma(failed + 1) - math.lgamma(n - failed + 1)
-        return math.exp(ways + failed * math.log(down) + (n - failed) * math.log(replica_availability))
-
-    return math.fsum(map(share, range(spare + 1)))
+    return _sensible(max(1, with_spares(busy, reserve.utilization, reserve.spare or 0)))
 
 
 def _sensible(replicas: int) -> int:
     if replicas > _MOST:
         fact = f"more than {_MOST:,} replicas"
-        raise HarnessError(fact, place="knee plan", way_out="is the demand per second, and the replica the right one?")
+        raise HarnessError(fact, place="knee plan", way_out="is the demand the right one?")
     return replicas
 
 
@@ -151,10 +111,7 @@ class TrafficFleet(msgspec.Struct, frozen=True, kw_only=True):
     replicas_least: int
     hours_at_peak: float  # of a fleet for the peak all the time
     hours_following: float | None  # of one that follows the traffic; None: the cold start is not known
-    hours_above_least: float | None  # of these, those of replicas that do not always run
     cold_start_s: float | None
-    growth: float | None  # the most within one cold start, as a factor; None: not known, or from nothing
-    follows: bool | None  # whether the headroom lasts for a cold start, without a forecast
 
 
 def read_traffic(text: str) -> traffic.Traffic:
@@ -195,20 +152,16 @@ def follow(
     peak: float,
     period_s: float,
     count: Callable[[float], int],
-    utilization: float,
     cold_start_s: float | None,
 ) -> TrafficFleet:
     """Return the fleet that follows the rates of equal cells; `count` gives the replicas for a rate."""
     wanted = [count(rate) for rate in cells]
     cell_h = period_s / len(cells) / 3600
-    growth = follows = following = above = None
+    following = None
     if cold_start_s is not None:
         ahead = min(len(cells) - 1, math.ceil(cold_start_s / (period_s / len(cells))))
         started = _soon(wanted, ahead)
-        following, above = sum(started) * cell_h, sum(n - min(started) for n in started) * cell_h
-        pairs = list(zip(_soon(cells, ahead), cells, strict=True))
-        growth = None if any(soon > now == 0 for soon, now in pairs) else max(soon / now for soon, now in pairs if now)
-        follows = growth is not None and growth <= 1 / utilization + 1e-9
+        following = sum(started) * cell_h
     return TrafficFleet(
         period_s=period_s,
         peak=peak,
@@ -217,10 +170,7 @@ def follow(
         replicas_least=min(wanted),
         hours_at_peak=count(peak) * period_s / 3600,
         hours_following=following,
-        hours_above_least=above,
         cold_start_s=cold_start_s,
-        growth=growth,
-        follows=follows,
     )
 
 
@@ -234,19 +184,17 @@ def _soon(values: Sequence[float], ahead: int) -> list[float]:
     return [max(around[i : i + ahead + 1]) for i in range(len(values))]
 
 
-# ---- a batch, and long requests -------------------------------------------------------------------------------------
+# ---- a batch --------------------------------------------------------------------------------------------------------
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """The replicas for a batch with a deadline: no limits and no headroom; intervals are the throughput's."""
+    """The replicas for a batch with a deadline: no limits and no headroom."""
 
     work: float  # in the run's unit
     deadline_s: float
     replicas: int
     ci95: tuple[int, int]
     seconds: float  # that they take
-    seconds_ci95: tuple[float, float]
-    replica_hours: float  # that are paid, starts included where the cold start is known
     usd: float | None
     usd_per_million: float | None
 
@@ -259,61 +207,15 @@ def batch(at: MeasuredLoad, work: float, deadline_s: float, prices: Prices) -> B
         fact = f"the deadline is not after a cold start of {start_s:g} s"
         raise HarnessError(fact, place="--deadline", way_out="give more time")
     X, (low, high) = at.throughput, at.throughput_ends
-    n, fewer, more = (max(1, rounded_up(work / (rate * left))) for rate in (X, high, low))
-    if n > _MOST:
-        raise HarnessError(f"more than {_MOST:,} replicas", place="--deadline", way_out="give more time, or less work")
-    seconds, least, most = (work / (n * rate) + start_s for rate in (X, high, low))
-    hours = n * seconds / 3600
-    usd = hours * prices.gpus * prices.gpu_hour if prices.gpu_hour is not None and prices.gpus else None
+    n, fewer, more = (_sensible(max(1, rounded_up(work / (rate * left)))) for rate in (X, high, low))
+    seconds = work / (n * X) + start_s
+    usd = n * seconds / 3600 * prices.gpus * prices.gpu_hour if prices.gpu_hour is not None and prices.gpus else None
     return Batch(
         work=work,
         deadline_s=deadline_s,
         replicas=n,
         ci95=(fewer, more),
         seconds=seconds,
-        seconds_ci95=(least, most),
-        replica_hours=hours,
         usd=usd,
         usd_per_million=usd / work * 1e6 if usd is not None else None,
     )
-
-
-class LongRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests at a percentile of their lengths.
-
-    Nobody measured them: the TTFT is taken to grow with prompts above the mean, the ITL to stay.
-    """
-
-    percentile: str  # like p99
-    input_tokens: float
-    output_tokens: float
-    seconds: float | None  # TTFT · max(1, in/mean in) + (out - 1)·ITL, at the operating point
-    replicas: int  # if every request had these lengths
-
-
-def long_requests(
-    capacity: Capacity, at: MeasuredLoad, demand: Demand, count: Callable[[float], int]
-) -> list[LongRequest]:
-    """Return one for each percentile that is given; `count` gives the replicas for a request's work."""
-    names = sorted({*demand.long_input, *demand.long_output}, key=lambda name: float(name.removeprefix("p")))
-    if not names:
-        return []
-    mean_in, mean_out = capacity.input_tokens, capacity.output_tokens
-    if not capacity.counts.decodes or not mean_in or not mean_out:
-        fact = "the lengths of requests that were measured are not known, or nothing is decoded"
-        raise HarnessError(fact, place="--long-input, --long-output", way_out="leave them out")
-    ttft, itl, found = at.ttft_s.mean, at.itl_s.mean, []
-    for name in names:
-        tokens_in = demand.long_input.get(name, demand.input_tokens or mean_in)
-        tokens_out = demand.long_output.get(name, demand.output_tokens or mean_out)
-        seconds = ttft * max(1.0, tokens_in / mean_in) + (tokens_out - 1) * itl if ttft and itl else None
-        found.append(
-            LongRequest(
-                percentile=name,
-                input_tokens=tokens_in,
-                output_tokens=tokens_out,
-                seconds=seconds,
-                replicas=count(tokens_out),
-            )
-        )
-    return found

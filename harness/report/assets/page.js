@@ -93,9 +93,7 @@ function seriesMarks(series, scales) {
   else if (sure.length)
     marks.push(Plot.ruleX(sure, {x: "x", y1: "low", y2: "high", stroke, strokeOpacity: series.pale ? 0.4 : 1, strokeWidth: 1.6,
       marker: "tick"}));
-  if (series.marker === "bar")
-    marks.push(Plot.rectY(seen, {x1: point => point.x - 0.4, x2: point => point.x + 0.4, y: "y", fill: stroke}));
-  else if (series.marker)
+  if (series.marker)
     marks.push(Plot.dot(seen, {...at, symbol: SYMBOLS[series.marker], r: series.line ? 3 : 4.5, stroke, strokeWidth: 1.8,
       fill: series.marker === "ring" ? "var(--paper)" : stroke}));
   const named = seen.filter(point => point.label);
