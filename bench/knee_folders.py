@@ -55,7 +55,7 @@ class Folder(msgspec.Struct, frozen=True):
     limit: int | None
     why: str  # no number may be claimed; "": one may
     passed: tuple[float, ...]  # loads above the limit
-    found: Seats | seats.Refused
+    found: Seats | None
 
     @property
     def off(self) -> float | None:
@@ -65,7 +65,7 @@ class Folder(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         limit = f"limit {self.limit}, passed at {_loads(self.passed) or 'no load'}" if self.limit else self.why
         if not isinstance(self.found, Seats):
-            return f"{self.name:32} none; {self.found.reason}; {limit}"
+            return f"{self.name:32} none; {limit}"
         low, high = self.found.ci95
         how = "counted" if self.found.counted else "mean"
         what = f"{self.found.value:.4g} [{low:.4g}, {high:.4g}] {how}, {self.found.source}"

@@ -77,7 +77,6 @@ def level_summary(
         little=requests.little,
         backlog=backlog,
         events_at_once=chunks.at_once,
-        gaps=chunks.gaps,
         median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
         usage_tokens=requests.usage_tokens,
         hung=int(np.count_nonzero(requests.silent)) or level.hung,
@@ -155,7 +154,6 @@ class _Chunks(msgspec.Struct, frozen=True):
     merged: float | None  # share of them that shared a read because it came late
     lumped: float  # share of them that the server sent together with others
     at_once: float | None  # how many the server sends at once; None: one
-    gaps: int
 
 
 def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chunks:
@@ -180,7 +178,6 @@ def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chun
         merged=int(table.merged[good].sum()) / chunks - lumped if chunks else None,
         lumped=lumped,
         at_once=_events_at_once(table, good) if lumps else None,
-        gaps=len(icls),
     )
 
 

@@ -60,12 +60,6 @@ class Seats(msgspec.Struct, frozen=True):
         return self.loads[0]
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """Why no number of seats is given, as a sentence without its period."""
-
-    reason: str
-
-
 def service(table: Table, start: float, end: float, request_s: float | None) -> Service | None:
     """Return how many requests stream in [start, end): their mean, and the most at once; None where none does.
 
@@ -129,32 +123,33 @@ def waiting(levels: Sequence[Occupancy]) -> list[float]:
     return [level.load for level in crowd.only(crowd.waits).levels]
 
 
-def find(levels: Sequence[Occupancy]) -> Seats | Refused:
-    """Return the seats with their 95 % interval, in requests, or why the levels do not show them.
+def find(levels: Sequence[Occupancy]) -> Seats | None:
+    """Return the seats with their 95 % interval, in requests; None where the levels do not show them.
 
     Where the same greatest number streams at two loads at which requests wait, for a good part of the time, that is
     the number: it is counted, and no server has less. Else it is the mean that streams, with the prompts that are
-    computed then (`_Crowd`), if that does not move with the load.
+    computed then (`_Crowd`), if that does not move with the load. None where requests wait at fewer than two loads,
+    where prompts take more than half of the time in service, and where the server counts another number itself.
 
     >>> rows = (4, 3.8, 4), (8, 7.6, 8), (12, 7.6, 8), (16, 7.6, 8)  # load, streaming on average and at most
     >>> find([Occupancy(load, load, mean, 0.02, 20.0, most, 0.5) for load, mean, most in rows])
     Seats(value=8.0, ci95=(8.0, 8.0), loads=(12, 16), counted=True, source='records')
     """
     if not levels:
-        return Refused("no level has answers that stream")
+        return None
     crowd = _Crowd.of(levels)
     if np.count_nonzero(crowd.waits) < 2:
-        return Refused("requests wait at fewer than two of the measured loads")
+        return None
     full = crowd.only(crowd.waits)
     if full.mean(full.column("streaming") / full.low) < _STREAMS:
-        return Refused("prompts take more than half of the time in service")
+        return None
     found = _counted(full) or _mean(full)
-    if isinstance(found, Refused):
-        return found
+    if found is None:
+        return None
     value, ends, counted = found
     agrees = _server_agrees(full, value)
     if agrees is False:
-        return Refused(f"{value:.3g} are in service by the records, and another number by the server's own count")
+        return None
     return Seats(value, ends, tuple([level.load for level in full.levels]), counted, "both" if agrees else "records")
 
 
@@ -239,15 +234,18 @@ def _counted(full: _Crowd) -> _Found | None:
     return most, (most, max(most, above)), True
 
 
-def _mean(full: _Crowd) -> _Found | Refused:
-    """Return the mean in service, with Student's t for the loads' scatter about it, which is at first assumed."""
+def _mean(full: _Crowd) -> _Found | None:
+    """Return the mean in service, with Student's t for the loads' scatter about it, which is at first assumed.
+
+    None where requests wait at every load, so that the time of a prompt is not known, and where it goes with the load.
+    """
     if not full.prompts_known:
-        return Refused("requests wait at every measured load, so that the time of a prompt is not known")
+        return None
     x, y = np.log(full.column("in_flight")), np.log(full.low * full.high) / 2
     x, off, n = x - full.mean(x), y - full.mean(y), len(y)
     trend = full.mean(x * off) / full.mean(x**2)
     if abs(trend) > TREND:
-        return Refused(f"requests in service are no fixed number: they go with load to the power {trend:.2f}")
+        return None
     variance = (full.mean(off**2) * n + _PRIOR * _TYPICAL**2) / (n - 1 + _PRIOR)
     half = t_quantile(0.975, n - 1 + _PRIOR) * math.sqrt(variance / n)
     low, high = full.mean(np.log(full.low)), full.mean(np.log(full.high))
@@ -262,6 +260,6 @@ def _server_agrees(full: _Crowd, value: float) -> bool | None:
     return (1 - APART) * full.mean(running) <= value <= (1 + APART) * full.mean(rest)
 
 
-def as_value(found: Seats | Refused) -> Value | None:
-    """Return the seats as a value with its 95 % interval, in requests; None where they are refused."""
-    return Value(found.value, found.ci95) if isinstance(found, Seats) else None
+def as_value(found: Seats | None) -> Value | None:
+    """Return the seats as a value with its 95 % interval, in requests; None without any."""
+    return Value(found.value, found.ci95) if found else None

@@ -6,7 +6,6 @@ is the mean over the window's scrapes, a counter or histogram what it grew by be
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -107,15 +106,6 @@ class Scrapes:
                 return None
             increase += (points[-1][1] - first) * scale
         return Growth(start, end, increase) if end > start else None
-
-    def increases(self, figure: Figure) -> list[tuple[float, float]]:
-        """Return what a counter grew by since the scrape before, at each but its first; from 0 where it began anew."""
-        return [
-            (after, (value - before if value >= before else value) * meaning.scale)
-            for (_, meaning), points in self._series.get(figure, {}).items()
-            if meaning.kind is Kind.COUNTER
-            for (_, before), (after, value) in itertools.pairwise(points)
-        ]
 
     def ratio(self, part: Figure, whole: Sequence[Figure]) -> float | None:
         """Return the growth of a counter over that of others together; None where they did not grow."""

@@ -141,12 +141,10 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
     def mean_of(points: Sequence[tuple[float, float]]) -> Floats:
         return means(points, start, end, n)
 
-    preempted = sums(scrapes.increases(Figure.PREEMPTIONS), start, end, n)
     found = Drift(
         throughput=read(batches(table.arrival, table.tokens, start, end, n)),
         ttft_p99_s=read(_p99(began[good], (table.first - began)[good], start, end, n)),
         kv_usage=read(mean_of(scrapes.over_time(Figure.KV_USAGE))),
-        preemptions_per_s=read(preempted * n / (end - start)),
         memory_bytes=read(mean_of(scrapes.over_time(Figure.MEMORY))),
         gpu_memory_bytes=read(_of_gpus(samples, "memory_used_bytes", start, end, n)),
     )
@@ -208,22 +206,12 @@ def means(points: Sequence[tuple[float, float]], start: float, end: float, n: in
     >>> means([(0.0, 2.0), (1.0, 4.0), (2.5, 1.0)], 0.0, 6.0, 3)
     array([ 3.,  1., nan])
     """
-    counts, total = _binned(points, start, end, n)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total / np.where(counts > 0, counts, np.nan)) if len(points) else np.zeros(0)
-
-
-def sums(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> Floats:
-    """Return what a counter grew by in each part; the same as `means` else."""
-    counts, total = _binned(points, start, end, n)
-    return np.asarray(np.where(counts > 0, total, np.nan)) if len(points) else np.zeros(0)
-
-
-def _binned(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> tuple[Floats, Floats]:
-    """Return how many points each part has, and their sum."""
-    times, values = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    if not len(points):
+        return np.zeros(0)
+    times, values = np.array(points, dtype=np.float64).T
     edges = np.linspace(start, end, n + 1)
-    return np.histogram(times, edges)[0].astype(np.float64), np.histogram(times, edges, weights=values)[0]
+    counts, total = np.histogram(times, edges)[0], np.histogram(times, edges, weights=values)[0]
+    return np.asarray(total / np.where(counts > 0, counts, np.nan))
 
 
 def _p99(began: Floats, waited: Floats, start: float, end: float, n: int) -> Floats:

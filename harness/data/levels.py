@@ -128,7 +128,6 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Trend | None = None  # as `LevelSummary.throughput`
     ttft_p99_s: Trend | None = None
     kv_usage: Trend | None = None
-    preemptions_per_s: Trend | None = None
     memory_bytes: Trend | None = None  # resident, of the server's process
     gpu_memory_bytes: Trend | None = None  # of all GPUs together
 

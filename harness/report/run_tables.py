@@ -279,7 +279,6 @@ def _figures(level: LevelSummary, per_s: str) -> list[tuple[str, float, Trend]]:
         (per_s, 1.0, moved.throughput),
         ("TTFT p99 ms", 1e3, moved.ttft_p99_s),
         ("KV use %", 100.0, moved.kv_usage),
-        ("preemptions/s", 1.0, moved.preemptions_per_s),
         ("server memory GB", 1e-9, moved.memory_bytes),
         ("GPU memory GB", 1e-9, moved.gpu_memory_bytes),
     ]

@@ -18,7 +18,7 @@ from harness.analysis.conclusion import BELOW_LAST, UNSURE
 from harness.analysis.points import chance
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import answered, in_flight_low, too_many_fail, unstable
-from harness.analysis.seats import Occupancy, Seats, occupancy
+from harness.analysis.seats import Occupancy, occupancy
 from harness.data.levels import Attainment, LevelSummary
 from harness.data.record import Level, LevelNote
 from harness.data.roles import Role
@@ -389,7 +389,7 @@ def known(state: State) -> Known | None:
     waiting = seats.waiting(crowd)
     return Known(
         found, low, corner, math.inf if above > UNSURE else high, below, width,
-        counted.value if isinstance(counted, Seats) else None, waiting[0] if waiting else None, shift,
+        counted.value if counted else None, waiting[0] if waiting else None, shift,
     )  # fmt: skip
 
 

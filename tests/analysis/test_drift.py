@@ -10,14 +10,12 @@ from harness.analysis import timeline
 from harness.analysis.level import Facts
 from harness.analysis.rules import findings
 from harness.analysis.rules.observed import Observed
-from harness.analysis.server_account import Scrapes
 from harness.analysis.stats import correlation
 from harness.analysis.table import Floats
-from harness.analysis.timeline import means, sums, trend
+from harness.analysis.timeline import means, trend
 from harness.data.judgement import Verdict
 from harness.data.levels import Drift, Trend
 from harness.data.record import SERVER, Level, Sample
-from harness.data.server_metrics import Figure
 from harness.data.views import Value
 from tests.builders import summaries
 from tests.builders.records import request
@@ -88,21 +86,13 @@ def test_a_calm_series_is_never_accused(rho: float, n: int) -> None:
     assert not any(found.sure for found in calm if found)
 
 
-def test_gauges_are_means_of_their_part_and_counters_sums() -> None:
-    points = [(10.0, 2.0), (11.0, 4.0), (12.5, 1.0)]
-    np.testing.assert_array_equal(means(points, 10.0, 16.0, 3), [3.0, 1.0, np.nan])
-    np.testing.assert_array_equal(sums(points, 10.0, 16.0, 3), [6.0, 1.0, np.nan])
-    assert len(means([], 0.0, 1.0, 3)) == len(sums([], 0.0, 1.0, 3)) == 0
+def test_gauges_are_means_of_their_part() -> None:
+    np.testing.assert_array_equal(means([(10.0, 2.0), (11.0, 4.0), (12.5, 1.0)], 10.0, 16.0, 3), [3.0, 1.0, np.nan])
+    assert len(means([], 0.0, 1.0, 3)) == 0
 
 
 def scrape(time_s: float, **values: float) -> list[Sample]:
     return [Sample(time_s, SERVER, name, value) for name, value in values.items()]
-
-
-def test_a_counter_that_began_anew_counts_from_0() -> None:
-    samples = [*scrape(1.0, preemptions=5.0), *scrape(2.0, preemptions=8.0), *scrape(3.0, preemptions=2.0)]
-    found = Scrapes(samples, (0.0, 10.0))
-    assert found.increases(Figure.PREEMPTIONS) == [(2.0, 3.0), (3.0, 2.0)]
 
 
 def level(seconds: float) -> Level:
@@ -154,7 +144,7 @@ def test_verdicts_are_on_what_gets_worse_for_sure_and_by_enough() -> None:
     assert codes(Drift(throughput=moving(+0.2), ttft_p99_s=moving(-0.2), memory_bytes=moving(-0.2))) == []
     assert codes(Drift(ttft_p99_s=moving(0.12))) == ["latency_creeps"]
     assert codes(Drift(memory_bytes=moving(0.05), gpu_memory_bytes=moving(0.05))) == ["memory_grows"] * 2
-    assert codes(Drift(kv_usage=moving(0.5), preemptions_per_s=moving(2.0))) == []
+    assert codes(Drift(kv_usage=moving(0.5))) == []
 
 
 def test_a_decay_says_how_fast_it_is() -> None:

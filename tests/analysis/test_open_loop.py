@@ -46,7 +46,7 @@ def test_headline_latencies_start_at_the_schedule_and_those_from_the_send_stand_
     assert s.lag_s.mean == pytest.approx(0.003)
     assert (s.concurrency, s.rate, s.offered_requests_per_s) == (None, 4.0, pytest.approx(4.0))
     assert s.in_flight == pytest.approx(4.0)
-    assert codes(s) == {"too_few_samples": "note", "too_few_steps": "note"}
+    assert codes(s) == {"too_few_samples": "note"}
 
 
 def test_a_request_belongs_to_the_window_in_which_it_was_due() -> None:

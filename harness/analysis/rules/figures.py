@@ -288,20 +288,6 @@ def late_reads(level: Measured) -> Finding | None:
     )
 
 
-@rule(Measured, NOTE, brief="too few engine steps for p99 of ITL{}")
-def too_few_steps(level: Measured) -> Finding | None:
-    """The window is too short for p99 of gaps: many gaps come from few steps of the engine."""
-    s, n = level.s, level.s.icl_s.n
-    if not n or n >= SAMPLES[99] or level.gaps < SAMPLES[99] or s.icl_s.p50 is None:
-        return None
-    name = "ICL" if s.itl_s.p50 is None else "ITL"
-    seconds = SAMPLES[99] * s.window_s / n
-    return Finding(
-        f"{name} p99 left out: the {level.gaps:,} gaps come from {n} engine steps, p99 needs {SAMPLES[99]}",
-        f"hold the level for {seconds:.3g} s: --level-seconds {math.ceil(seconds)}",
-    )
-
-
 @rule(Measured, NOTE, brief="a GPU was at its power limit{}")
 def gpu_power_capped(level: Measured) -> Finding | None:
     """A GPU was at its power limit."""

@@ -38,7 +38,6 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     backlog: Backlog | None = None  # of an open loop
     late: LevelSummary | None = None  # the summary with the percentiles that late reads have spoilt
     events_at_once: float | None = None  # that the server sends; None: one
-    gaps: int = 0  # between chunks
     median_lag_s: float | None = None
     hung: int = 0  # requests in flight that got nothing
     hung_at: str = ""  # the replica that all of them went to; "": there is one server, or they went to several
