@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.stats import half_width
+from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
 from harness.data.views import Estimate
-from harness.search.pace import APART, CHECKS, REQUEST_TIMES, check, lengths, window
+from harness.search.pace import APART, CHECKS, REQUEST_TIMES, lengths, precise
+from harness.spec.scenario import PRECISION
 
 STEP = 0.1  # of the running counts here, in request times of 1 s
 
@@ -29,6 +31,23 @@ def noise(seed: int, relative: float, seconds: float = 200.0, memory: float = 0.
     for i in range(1, len(x)):
         x[i] = memory * x[i - 1] + np.sqrt(1 - memory**2) * x[i]
     return 1.0 + relative * x
+
+
+class Window(NamedTuple):
+    """A window that ended at a check."""
+
+    seconds: float
+    estimate: Estimate
+    precise: bool
+
+
+def window(times: Floats, counts: Floats, start: float, request_s: float) -> Window:
+    """Go from check to check until the window is precise or the last check has come."""
+    for length in lengths(request_s):
+        done = precise(times, counts, start, start + length, request_s, PRECISION)
+        if done:
+            break
+    return Window(length, running_means(times, counts, start, start + length, request_s), done)
 
 
 def test_checks_are_half_as_much_again_apart_and_the_first_can_carry_an_interval() -> None:
@@ -66,11 +85,10 @@ def test_a_noisier_count_takes_longer_and_what_never_is_precise_ends_at_the_last
 
 def test_a_check_is_precise_if_half_of_its_interval_is_within_the_bound() -> None:
     count = running(noise(2, 0.3))
-    found = check(*count, 0.0, 40.0, 1.0, 0.05)
-    half = half_width(found.estimate)
+    half = half_width(running_means(*count, 0.0, 40.0, 1.0))
     assert half is not None
-    assert check(*count, 0.0, 40.0, 1.0, half * 1.001).precise
-    assert not check(*count, 0.0, 40.0, 1.0, half * 0.999).precise
+    assert precise(*count, 0.0, 40.0, 1.0, half * 1.001)
+    assert not precise(*count, 0.0, 40.0, 1.0, half * 0.999)
     assert half_width(Estimate(0.0, (0.0, 0.0))) is None
     assert half_width(Estimate(1.0, None)) is None
 
