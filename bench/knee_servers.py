@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import knee_truths
 import knee_windows
@@ -30,7 +30,7 @@ from knee_truths import Floats, TrueCurve
 from harness.analysis import answer, change, seats, stats
 from harness.analysis.curve import Point, fit
 from harness.data.views import Value
-from harness.library.prediction import Deployment, predict
+from harness.library.prediction import predict
 from harness.search.ramp import next_level
 from harness.search.state import MeasuredLevel, Search
 
@@ -78,7 +78,7 @@ class KnownServer(NamedTuple):
 
 N = np.arange(1, MOST + 1)
 
-EXPERTS: tuple[tuple[str, str, Deployment], ...] = (
+EXPERTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("qwen3-30b-a3b", "h100-sxm", {}),
     ("gpt-oss-120b", "h100-sxm", {"tp": 2}),
     ("gpt-oss-20b", "h100-sxm", {}),
@@ -99,7 +99,7 @@ def experts(seats: int, which: int) -> KnownServer:
     """Return a mixture of experts with so many seats, as `knee predict` computes it; truth: the seats."""
     model, gpu, where = EXPERTS[which]
     levels = [*range(1, seats + 2), MOST]  # past its seats the prediction is flat
-    figures: Deployment = {**where, "max_num_seqs": seats}
+    figures: dict[str, Any] = {**where, "max_num_seqs": seats}
     found = predict(model, gpu, input_tokens=PROMPT, output_tokens=ANSWER, levels=levels, **figures)
     X = [level.output_tokens_per_s.mid for level in found.levels]
     return KnownServer(np.interp(N, levels, X), float(seats))
