@@ -220,7 +220,7 @@ def _tool(tool: familiar.Tool) -> list[str]:
     return [
         f"## {tool.name}",
         "",
-        f"Version {tool.version} ([its documentation]({tool.docs})).",
+        f"Version [{tool.version}]({tool.docs}).",
         "",
         *(
             f"- **{name}**: {text}"

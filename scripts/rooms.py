@@ -1,7 +1,7 @@
 """Draw the rooms of harness/ from its imports, between two markers of docs/design.md.
 
 An arrow of the picture goes from a room to one that it imports. Arrows that follow from others are left out: where
-`cli` imports `run` and `run` imports `load`, none goes from `cli` to `load`. The table gives each room's duty, which is
+`cli` imports `run` and `run` imports `load`, none goes from `cli` to `load`. The list gives each room's duty, which is
 the first sentence of its `__init__.py`.
 """
 
@@ -61,8 +61,8 @@ def text(sources: dict[str, str]) -> str:
     """Return the picture as a Mermaid graph, and the table as Markdown."""
     graph = direct(arrows(sources))
     lines = [f"    {room} --> {other}" for room in ROOMS for other in ROOMS if other in graph[room]]
-    rows = [f"| `{room}` | {duty(sources[f'harness.{room}.__init__'])} |" for room in ROOMS]
-    return "\n".join(["```mermaid", "graph TD", *lines, "```", "", "| room | duty |", "|---|---|", *rows, ""])
+    rows = [f"- `{room}`: {duty(sources[f'harness.{room}.__init__'])}" for room in ROOMS]
+    return "\n".join(["```mermaid", "graph TD", *lines, "```", "", *rows, ""])
 
 
 def page(now: str, made: str) -> str:
