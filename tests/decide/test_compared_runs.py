@@ -18,7 +18,7 @@ from harness.decide.compare.comparison import compare
 from harness.decide.compare.runs import of_files, of_folder
 from harness.results import readers
 from harness.results.exporters import csv as table
-from harness.results.exporters import llm_d, vllm
+from harness.results.exporters import vllm
 from harness.results.readers.level import ForeignLevel, ForeignResult, Latency
 from harness.spec.scenario import Hardware
 from tests.builders import summaries
@@ -130,18 +130,13 @@ def test_the_pace_of_an_answer_is_of_tokens_and_not_of_chunks() -> None:
     assert found[0].tokens_per_s_per_user == pytest.approx(100.0)
 
 
-@pytest.mark.parametrize("to", ["csv", "vllm", "llm-d"])
+@pytest.mark.parametrize("to", ["csv", "vllm"])
 def test_a_simulation_s_export_is_not_ranked_against_what_was_measured(to: str) -> None:
     def exported(summary: Summary) -> ForeignResult:
         about = summaries.MANIFEST
         if to == "csv":
             return readers.of_bytes(table.levels(summary).encode(), "x")
-        lines = [
-            vllm.of_level(level, about, simulated=summary.simulated)
-            if to == "vllm"
-            else llm_d.of_level(level, about, index=i, simulated=summary.simulated)
-            for i, level in enumerate(summary.levels)
-        ]
+        lines = [vllm.of_level(level, about, simulated=summary.simulated) for level in summary.levels]
         return readers.of_bytes("\n".join(map(json.dumps, lines)).encode(), "x")
 
     real, simulation = exported(summaries.full()), exported(summaries.simulated())
