@@ -152,7 +152,7 @@ def compare(name: str, out: str) -> int:
     """`knee compare` over the runs of a campaign, from their records; into the campaign's folder."""
     runs = [str(each) for each in sorted(Path(out).glob("*-[0-9]"))]
     command = [sys.executable, "-m", "harness", "compare", *runs, "--vary", VARIED[name], "--out", f"{out}/comparison"]
-    return subprocess.call([*command, "--answers"] if name == "answers" else command)
+    return subprocess.call(command)
 
 
 def main() -> None:

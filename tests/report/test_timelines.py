@@ -61,10 +61,8 @@ def test_a_recorded_run_has_its_charts_on_a_page_of_at_most_1_5_mb() -> None:
     summary = summarise(measured)
     document = run_report.with_records(run_report.report(summary, measured.manifest), summary, measured)
     found: dict[str, Chart] = {chart.name: chart for section in document.sections for chart in section.charts}
-    assert {"over-time", "flight-over-time", "ttft-distribution", "tpot-distribution", "length-distribution"} <= set(
-        found
-    )
-    for name in ("ttft-distribution", "length-distribution"):
+    assert {"over-time", "flight-over-time", "ttft-distribution", "tpot-distribution"} <= set(found)
+    for name in ("ttft-distribution", "tpot-distribution"):
         for series in found[name].series:
             shares = [point.y for point in series.points]
             assert (shares[0], shares[-1]) == (0.0, 100.0)
