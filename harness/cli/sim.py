@@ -20,7 +20,7 @@ _EXAMPLES = """\b
 Examples:
   knee sim
   knee sim --model-config qwen3-8b --gpu l40s --max-num-seqs 64
-  knee sim --speed 10 --outage 30s..32s"""
+  knee sim --speed 10"""
 
 
 @click.command(cls=Grouped, epilog=_EXAMPLES)
@@ -41,13 +41,6 @@ Examples:
     ),
     option("--reasoning-tokens", default=0, type=click.IntRange(0), help="Reasoning before each answer to a chat."),
     option("--log", metavar="FILE", help="Log the time of every token."),
-    option(
-        "--outage",
-        "outages",
-        multiple=True,
-        metavar="FROM..TO[,K]",
-        help="Do not answer in this time after the start, like 10s..12s; with K: take K times as long.",
-    ),
     option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`: as fast as that server was."),
 )
 @deployed.options
@@ -58,7 +51,6 @@ def sim(
     host: str,
     port: int,
     log: str | None,
-    outages: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Serve the simulated endpoint.
@@ -69,10 +61,8 @@ def sim(
     import msgspec
 
     from harness.sim import process
-    from harness.sim import profile as profiles
 
-    planted = tuple(map(profiles.outage, outages))
-    chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens, outages=planted)
+    chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens)
     if calibration is not None:
         from harness.predict.calibration import apply
         from harness.run import prediction

@@ -5,8 +5,6 @@ Only families whose fields are known are read: the same field name means differe
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +46,7 @@ FAMILIES = {
     **dict.fromkeys(
         (
             "deepseek_v2", "deepseek_v3", "glm4", "glm4_moe", "glm4_moe_lite", "granite", "kimi_k2", "kimi_linear",
-            "llama", "mistral", "nemotron-nas", "olmo2", "olmo3", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
+            "llama", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
             "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text",
             "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text",
         ),
@@ -75,7 +73,6 @@ FAMILIES = {
     "starcoder2": Family(matrices=2, tied=True),
 }  # fmt: skip
 _MOST = {"num_hidden_layers": 1_000, "num_attention_heads": 10_000}  # more is a slip of the pen
-_WIDEST = 100  # times the hidden size: more is a slip of the pen
 _SHARING = "layers that share the tokens they chose"
 _REFUSED = {
     "is_encoder_decoder": "an encoder-decoder",
@@ -191,59 +188,11 @@ def whole(value: Any, field: str, name: str) -> int:
 def heads(config: Config) -> tuple[int, int, int]:
     """Return n_q, n_kv and d; an explicit head_dim beats hidden_size / num_attention_heads."""
     n_q, defaults = config.figure("num_attention_heads"), config.family.defaults
-    n_kv = config.maybe("num_key_value_heads") or defaults.get("num_key_value_heads")
-    n_kv = n_kv or next((each.kv_heads for each in blocks(config) if each.kv_heads), n_q)
+    n_kv = config.maybe("num_key_value_heads") or defaults.get("num_key_value_heads") or n_q
     d = config.maybe("head_dim") or defaults.get("head_dim") or config.figure("hidden_size") // n_q
     if n_q % n_kv:
         raise config.refused("num_key_value_heads", f"{n_kv} for {n_q} heads")
     return n_q, n_kv, d
-
-
-class Block(msgspec.Struct, frozen=True):
-    """One layer of a model whose layers were searched one by one (nemotron-nas); 0: it has none."""
-
-    kv_heads: int
-    width: int  # of its MLP
-
-
-def blocks(config: Config) -> list[Block]:
-    """Return the layers of `block_configs`, in order; empty where there are none.
-
-    Attention is given by the heads that share one of KV. An MLP is ffn_mult · 2 h / 3 wide, rounded up to the next 256
-    (configuration_decilm.py of nvidia/Llama-3_3-Nemotron-Super-49B-v1).
-    """
-    listed = config.get("block_configs")
-    if not listed:
-        return []
-    if not isinstance(listed, list) or len(listed) != config.figure("num_hidden_layers"):
-        raise config.refused("block_configs", "not one for each layer")
-    found = [_block(config, each) for each in listed]
-    if len({each.kv_heads for each in found} - {0}) != 1:
-        raise config.refused("block_configs", "heads of KV that differ by layer")
-    return found
-
-
-def _block(config: Config, listed: Any) -> Block:
-    attention, ffn = _part(config, listed, "attention"), _part(config, listed, "ffn")
-    for part, field in itertools.product((attention, ffn), ("replace_with_linear", "sparsify", "window_length")):
-        if part.get(field):
-            raise config.refused(f"block_configs.{field}", str(part[field])[:40])
-    n_q, h, kv_heads, width = config.figure("num_attention_heads"), config.figure("hidden_size"), 0, 0
-    if not attention.get("no_op"):
-        kv_heads = n_q // whole(attention.get("n_heads_in_group"), "n_heads_in_group", config.name)
-    if not ffn.get("no_op"):
-        mult = ffn.get("ffn_mult")
-        if not isinstance(mult, int | float) or not 0 < mult < _WIDEST:
-            raise config.refused("block_configs.ffn_mult", str(mult)[:40])
-        width = math.ceil(int(2 * mult * h / 3) / 256) * 256
-    return Block(kv_heads, width)
-
-
-def _part(config: Config, listed: Any, field: str) -> Mapping[str, Any]:
-    part = listed.get(field) if isinstance(listed, Mapping) else None
-    if not isinstance(part, Mapping):
-        raise config.refused("block_configs", f"a layer without {field}")
-    return part
 
 
 def indices(config: Config, field: str) -> list[int]:
@@ -288,8 +237,6 @@ def works(config: Config) -> list[str]:
     """Return how each layer works on a token alone, in order: by experts, by a dense MLP, or "" where it does not."""
     if config.kind == "nemotron_h":
         return [{"E": EXPERTS, "-": DENSE}.get(each, "") for each in pattern(config)]
-    if searched := blocks(config):
-        return [DENSE if each.width else "" for each in searched]
     if not any(config.get(each) for each in _EXPERT_COUNTS):
         return [DENSE] * config.figure("num_hidden_layers")
     return [EXPERTS if each else DENSE for each in _sparse(config)]
@@ -298,8 +245,6 @@ def works(config: Config) -> list[str]:
 def dense(config: Config) -> int:
     """Return the parameters of all dense MLPs together."""
     kind = config.family
-    if searched := blocks(config):
-        return kind.matrices * config.figure("hidden_size") * sum(each.width for each in searched)
     layers = works(config).count(DENSE)
     if not layers:
         return 0

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from harness.predict.families import DENSE, EXPERTS, Config, blocks, dense, experts, heads, indices, pattern, works
+from harness.predict.families import DENSE, EXPERTS, Config, dense, experts, heads, indices, pattern, works
 
 _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
 _CHOOSING, _REUSING = "chooses", "reuses"  # attention to chosen tokens, by the layer's own choice or an earlier one's
@@ -102,8 +102,6 @@ def _sorts(config: Config) -> list[str]:
     if config.kind == "nemotron_h":
         return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in pattern(config)]
     L = config.figure("num_hidden_layers")
-    if searched := blocks(config):
-        return [_FULL if each.kv_heads else "" for each in searched]
     if "indexer_types" in config.family.reads:
         return _choices(config, L)
     if ratios := indices(config, "compress_ratios"):  # those after the last layer are of one that drafts tokens

@@ -14,22 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.base.errors import HarnessError
-from harness.data.prediction import Prediction, batch_cap
+from harness.data.prediction import Prediction
 from harness.predict import catalog, claims, roofline, steady
 from harness.predict.catalog import Gpu, gpu, model_config, short
 from harness.predict.claims import Claim
-from harness.predict.deployment import Deployment, deployment, slow
-from harness.predict.model import (
-    Model,
-    kv_bytes,
-    model,
-    must_fit_context,
-    parameters,
-    weight_bytes,
-    weight_bytes_per_step,
-)
+from harness.predict.deployment import Deployment, deployment
+from harness.predict.model import Model, model, must_fit_context
 from harness.predict.steady import ThroughputLimit
-from harness.predict.step import fastest, prefill_time, step_cost
 from harness.spec.scenario import Hardware
 from harness.spec.work import MeanLengths, Mixture, means
 
@@ -59,22 +50,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     figures: Mapping[str, Any] = {}  # tp, pp, dp, ep, gpus, max_num_seqs, mbu, prefix_hit, …
 
 
-class RuleComparison(msgspec.Struct, frozen=True):
-    """A rule of thumb and the whole model's figure for the same thing; None where that one has no such limit."""
-
-    name: str
-    formula: str
-    unit: str
-    rule: float
-    whole: float | None
-
-
 class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
     """The prediction with all its tables."""
 
     prediction: Prediction
     limits: list[ThroughputLimit]
-    rules: list[RuleComparison]
     claims: list[Claim]  # unsourced ones whose condition is true
 
 
@@ -134,58 +114,8 @@ def answer(question: Question) -> PredictionResult:
     return PredictionResult(
         prediction=prediction,
         limits=steady.limits(made, where, workload, question.slo or None),
-        rules=rule_comparisons(made, where, workload, question.slo) if workload.output_tokens else [],
         claims=claims.holding(claims.facts(made, where, workload, question.levels)),
     )
-
-
-def rule_comparisons(
-    model: Model, where: Deployment, workload: MeanLengths, slo: Mapping[str, float]
-) -> list[RuleComparison]:
-    """Return the usual rules of thumb for one replica against the whole model (docs/method.md, Rules of thumb)."""
-    ctx, W = workload.context, weight_bytes_per_step(model)
-    kv = kv_bytes(model, ctx) / ctx  # windows and states in their own size
-    n = where.tp * where.pp
-    BW, MBU, F, count = where.gpu.bandwidth * n, where.mbu, fastest(model, where.gpu) * n, parameters(model)
-    cost, caps = step_cost(model, where), steady.caps(model, where, workload, slo)
-    cap = batch_cap(caps)
-
-    def throughput(C: float, cap: float = float("inf")) -> float:
-        return steady.steady_state(cost, workload, C, cap).throughput
-
-    far = 1e6
-    rows = [
-        RuleComparison("single stream", "BW·MBU / W", "tok/s", claims.x0(1, W, 0, 0, BW, MBU), throughput(1)),
-        RuleComparison("ceiling", "BW·MBU / (ctx·kv)", "tok/s", claims.ceiling0(ctx, kv, BW, MBU), throughput(far)),
-        RuleComparison("half of it", "W / (ctx·kv)", "requests", claims.b_star(W, ctx, kv), _half(throughput, far)),
-        RuleComparison(
-            "prefill",
-            "F·MFU / 2N",  # without the head, which only the last token of a prompt needs
-            "prompt tok/s",
-            claims.prefill0(F, where.mfu_prefill, count.matmul - count.head),
-            workload.input_tokens / prefill_time(cost, workload.input_tokens),
-        ),
-        RuleComparison(
-            "KV memory",
-            "(mem·util - W) / (ctx·kv)",
-            "requests",
-            claims.kv_batch(where.gpu.memory_bytes * n, where.gpu_memory_utilization, weight_bytes(model), ctx, kv),
-            caps["kv_memory"],
-        ),
-        RuleComparison("at the cap", "B / TPOT0", "tok/s", claims.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
-    ]
-    token = {name: limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")}
-    if token:
-        alone = steady.slo_concurrency(step_cost(model, slow(model, where)), workload, cap, token)
-        within = claims.slo_batch(min(token.values()), W, ctx, kv, BW, MBU)
-        rows.append(RuleComparison("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
-    return rows
-
-
-def _half(throughput: Any, far: float) -> float:
-    """Return the users at whom throughput is half of what it is far out."""
-    half = throughput(far) / 2
-    return steady.least(lambda C: throughput(C) >= half, 0.0, far, close=1e-6)
 
 
 APART = 0.05  # from which a driver's figure and a data sheet's are not of one card

@@ -22,6 +22,7 @@ from harness.base.errors import HarnessError
 from harness.data.views import Spread
 from harness.predict.batching import StepMachine, Stride
 from harness.predict.sequence import SimulatedRequest
+from harness.predict.steady import least
 from harness.spec.work import MeanLengths
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Lengths = MeanLengths | Iterable[tuple[int, int]]  # the same for all, or (P, G)
 
 CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, docs/method.md, Percentiles
 _BINS = 20  # of the window, to see whether the number in flight grows
-_SORTED = 100_000  # gaps, at once
+_EXACT = 1e-13  # relative, of a percentile of gaps
 _T95 = 1.729  # one-sided, _BINS - 1 degrees of freedom
 _DEFICIT = 0.02  # share of the arrivals that may be left over without being called growth
 
@@ -68,15 +69,14 @@ def closed_loop(
     requests: int,
     stagger: float = 0.0,
     turnaround: float = 0.0,
-    stepwise: bool = False,
 ) -> Simulation:
     """Simulate C users, each of whom sends the next request when the last one is answered.
 
     They begin spread over `stagger` seconds; the first 2 C answers are warm-up, the `requests` after them the
     window. A user needs `turnaround` seconds for the next request, which may cost it the step that has just
-    begun. `stepwise` takes no steps together.
+    begun.
     """
-    clock = _VirtualClock(machine, lengths, turnaround=turnaround, stepwise=stepwise)
+    clock = _VirtualClock(machine, lengths, turnaround=turnaround)
     for user in range(C):
         clock.send(stagger * user / C)
     while len(clock.answers) < 2 * C and clock.advance():
@@ -97,7 +97,6 @@ def open_loop(
     *,
     warm_up: float = 0.0,
     seconds: float = math.inf,
-    stepwise: bool = False,
 ) -> Simulation:
     """Simulate requests that come whether or not others are answered, at `arrivals` seconds: a trace or endless.
 
@@ -105,7 +104,7 @@ def open_loop(
     those that came in the window have their answers; a server that cannot keep up is not waited for. Growth looks like
     a queue that still fills, so the warm-up should be several times as long as a request.
     """
-    clock = _VirtualClock(machine, lengths, arrivals=iter(arrivals), stepwise=stepwise)
+    clock = _VirtualClock(machine, lengths, arrivals=iter(arrivals))
     clock.next_arrival()
     while clock.now < warm_up and clock.advance(warm_up):
         pass
@@ -183,7 +182,6 @@ class _VirtualClock:
         *,
         arrivals: Iterator[float] | None = None,
         turnaround: float | None = None,
-        stepwise: bool = False,
     ) -> None:
         self.now = 0.0
         self.answers: list[_RequestTimes] = []
@@ -192,7 +190,7 @@ class _VirtualClock:
         self.came: list[float] = []  # when each request was or will be sent
         self.sent: dict[int, float] = {}  # of those not answered
         self.one_by_one = machine.cost.accepted == 1.0  # tokens
-        self._machine, self._most = machine, 1 if stepwise else None
+        self._machine = machine
         self._lengths = _each(lengths)
         self._arrivals, self._turnaround = arrivals, turnaround
         self._requests: dict[int, SimulatedRequest] = {}
@@ -232,7 +230,7 @@ class _VirtualClock:
             self._machine.submit(self._requests[heapq.heappop(due)[1]])
             self.next_arrival()
         ahead = min(due[0][0], edge) if due else edge
-        running = self._machine.stride(ahead - self.now, self._most)
+        running = self._machine.stride(ahead - self.now)
         if running is not None:
             self._take(running)
         elif not due:
@@ -332,28 +330,10 @@ def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
 def _at(series: _Series, rank: float) -> float:
     """Return the least gap that `rank` of those seen lie at or below.
 
-    Halves the range of gaps until few are left to sort: an answer of 50,000 tokens has tens of millions, which would
-    take gigabytes and seconds in which nothing can be interrupted.
+    Searched, not sorted: an answer of 50,000 tokens has tens of millions of gaps.
     """
-    import numpy as np
-
-    few = max(_SORTED, 4 * len(series.first))
-    low, high = 0.0, float((series.first + series.steps * series.growth).max())
-    below, upto = np.zeros_like(series.steps), series.steps  # of each series, the gaps up to `low` and up to `high`
-    while (upto - below).sum() > few and low < (middle := (low + high) / 2) < high:
-        shorter = _up_to(series, middle)
-        if (shorter * series.weight).sum() < rank:
-            low, below = middle, shorter
-        else:
-            high, upto = middle, shorter
-    left = upto - below
-    if left.sum() > few:  # all the same
-        return high
-    place = np.arange(left.sum()) - np.repeat(np.cumsum(left) - left - below, left)
-    values = np.repeat(series.first, left) + place * np.repeat(series.growth, left)
-    order = np.argsort(values, kind="stable")
-    ranks = (below * series.weight).sum() + np.cumsum(np.repeat(series.weight, left)[order])
-    return float(values[order[np.searchsorted(ranks, rank)]])
+    longest = float((series.first + series.steps * series.growth).max())
+    return least(lambda gap: (_up_to(series, gap) * series.weight).sum() >= rank, 0.0, longest, close=_EXACT)
 
 
 def _up_to(series: _Series, gap: float) -> npt.NDArray[np.int64]:

@@ -40,22 +40,13 @@ def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
     """Return all about one model on one kind of card, the answer first; unsourced claims about it `with_claims`."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
     loop = "open loop" if stepped and stepped[0].concurrency is None else "closed loop"
-    rules = [
-        Column("", [each.name for each in answer.rules], words=True),
-        Column("formula", [each.formula for each in answer.rules], words=True),
-        Column("by the formula", [number(each.rule) for each in answer.rules]),
-        Column("by the model", [number(each.whole) for each in answer.rules]),
-        Column("", [each.unit for each in answer.rules], words=True),
-    ]
     claims = [f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]
-    rules_of_thumb = "Rules of thumb against the whole model, one replica"
     sections = [
         Section(lines=_head(prediction)),
         Section("By users in flight", columns=level_columns(prediction)),
         Section(f"By the step machine, {loop}", columns=stepped_columns(stepped) if stepped else []),
         Section("Limits", columns=limit_columns(answer.limits, prediction)),
         Section("Calibrated, against the data sheet", columns=calibrated_columns(prediction, own) if own else []),
-        Section(rules_of_thumb, columns=rules if answer.rules else []),
         Section("Notes", lines=[plain(note) for note in prediction.notes]),
         Section(CLAIMS, lines=claims if with_claims else []),
     ]

@@ -9,7 +9,6 @@ answer asks (`api`).
 from __future__ import annotations
 
 import socket
-import struct
 from array import array
 from collections import deque
 from pathlib import Path
@@ -25,7 +24,6 @@ from harness.sim.profile import Profile, Reference
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, as the kernel does for a process that is killed
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -136,11 +134,6 @@ def response_head(status: int, kind: bytes, length: int, *, closes: bool) -> byt
         length,
         b"connection: close\r\n" if closes else b"",
     )
-
-
-def reset(sock: socket.socket) -> None:
-    """Make closing this connection a reset."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
 ENCODE = ("/v1/embeddings", "/v1/rerank", "/v1/score")

@@ -44,11 +44,10 @@ from harness.sim.connection import (
     RequestHead,
     WriteLog,
     read_texts,
-    reset,
     response_head,
 )
 from harness.sim.machines import Flood, Pacer, machine_of
-from harness.sim.profile import Outages, Profile, Reference, StreamPace
+from harness.sim.profile import Profile, Reference, StreamPace
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
 _AT_ONCE = 8  # sockets read before the clock is checked: a request takes some 50 µs
@@ -72,13 +71,11 @@ class Endpoint:
         self._lump = self._burst > 1 and not pace.flood  # in one chunk
         self._counts = Counts()
         self._listener, self._log = listener, log
-        self._address = listener.getsockname()
         self._connections: dict[int, ClientConnection] = {}
         self._jobs: dict[int, Job] = {}
         self._issued = 0
         self._step: Step | None = None  # the one that is running
         self._due = 0  # when it ends
-        self._outages = Outages(profile.outages, monotonic_ns())
         self._stopped = False
         self._stops: set[int] = set()
         listener.setblocking(False)
@@ -107,8 +104,6 @@ class Endpoint:
                     self._begin(monotonic_ns())  # it was idle
                 if self._log.due is not None and monotonic_ns() >= self._log.due:
                     self._log.flush()
-                if self._outages.due is not None and monotonic_ns() >= self._outages.due:
-                    self._change()
         finally:
             for connection in list(self._connections.values()):
                 self._drop(connection)
@@ -120,27 +115,12 @@ class Endpoint:
     def _begin(self, now: int) -> None:
         self._step = self._machine.step()
         if self._step is not None:
-            self._due = now + round(self._step.duration * (self._outages.slowdown or 1.0) * 1e9)
-
-    def _change(self) -> None:
-        """Begin or end an outage: without answers, no address is listened at and every connection is reset."""
-        self._outages.change()
-        address, listens = self._address, self._listener.fileno() >= 0
-        if self._outages.slowdown and not listens:
-            self._listener = socket.create_server(address, backlog=4096)
-            self._listener.setblocking(False)
-            self._poller.register(self._listener.fileno(), kernel.IN)
-        elif not self._outages.slowdown and listens:
-            self._poller.unregister(self._listener.fileno())
-            self._listener.close()
-            for connection in list(self._connections.values()):
-                reset(connection.sock)
-                self._drop(connection)
+            self._due = now + round(self._step.duration * 1e9)
 
     def _wait(self) -> None:
         """Sleep until a socket stirs or something is due; the last stretch before a step's end is spun."""
         times = [self._due - _SPIN_NS] if self._step is not None else []
-        times += [due for due in (self._log.due, self._outages.due) if due is not None]
+        times += [] if self._log.due is None else [self._log.due]
         ahead = (min(times) - monotonic_ns()) / 1e9 if times else None
         if ahead is None or ahead > 0:
             kernel.wait(self._poller, ahead)

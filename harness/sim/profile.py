@@ -2,19 +2,17 @@
 
 The deployment in a profile is the one to predict with, so the simulated endpoint and its prediction agree by
 construction: they test the harness, never the hardware. The reference endpoint has no model and no GPU but a
-pace: the load generator itself is measured against it. Outages play a lost node, at known moments.
+pace: the load generator itself is measured against it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
-from harness.base import units
 from harness.base.errors import HarnessError
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import Gpu, gpu, model_config, short
@@ -28,14 +26,6 @@ if TYPE_CHECKING:
 DEFAULT = "llama-3.1-8b/h100-sxm"
 
 
-class Outage(msgspec.Struct, frozen=True):
-    """A time in which the endpoint answers slowly or not at all; seconds since it began to serve."""
-
-    start_s: float
-    end_s: float
-    slowdown: float | None = None  # how many times as long its steps take; None: it does not answer
-
-
 class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field="kind"):
     """A simulated server; it travels as JSON to the process that runs it."""
 
@@ -46,7 +36,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
     seed: int = 0  # of the answers' words and natural lengths
     api_key: str | None = None  # guards /v1/*
     reasoning_tokens: int = 0  # with which an answer to a chat begins
-    outages: tuple[Outage, ...] = ()
     corrupt_share: float = 0.0  # of the answers that are other words than they should be
     corrupt_above: int = 0  # requests in flight, only above which
 
@@ -74,7 +63,6 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_
     max_model_len: int = 2**20  # tokens; the length of an answer without max_tokens
     seed: int = 0
     api_key: str | None = None
-    outages: tuple[Outage, ...] = ()
 
 
 def reference(pace: StreamPace | None = None, *, seed: int = 0, api_key: str | None = None) -> Reference:
@@ -177,42 +165,3 @@ def served(
         deployment=where,
         max_model_len=min(made.max_context, machine.num_blocks * machine.block_size),
     )
-
-
-def outage(text: str) -> Outage:
-    """Return the outage that a text describes.
-
-    >>> outage("10s..12s"), outage("10s..1m,4")
-    (Outage(start_s=10.0, end_s=12.0, slowdown=None), Outage(start_s=10.0, end_s=60.0, slowdown=4.0))
-    """
-    place = "--outage"
-    times, comma, factor = text.partition(",")
-    start, dots, end = times.partition("..")
-    way_out = "write it like 10s..12s, or 10s..12s,4 for steps four times as long"
-    if not dots:
-        raise HarnessError(f"{text[:80]!r} has no '..'", place=place, way_out=way_out)
-    found = Outage(
-        units.seconds(start, place), units.seconds(end, place), units.number(factor, place) if comma else None
-    )
-    if not 0 <= found.start_s < found.end_s or (found.slowdown is not None and found.slowdown < 1):
-        raise HarnessError(f"{text[:80]!r} ends before it begins, or is faster", place=place, way_out=way_out)
-    return found
-
-
-class Outages:
-    """The outages of a process that began to serve at a time of CLOCK_MONOTONIC; nanoseconds."""
-
-    def __init__(self, outages: Sequence[Outage], began_ns: int) -> None:
-        moments = [(each.start_s, 0.0 if each.slowdown is None else each.slowdown) for each in outages]
-        moments += [(each.end_s, 1.0) for each in outages]
-        self._moments = [(began_ns + round(at_s * 1e9), pace) for at_s, pace in sorted(moments)]
-        self.slowdown = 1.0  # 0: it does not answer
-
-    @property
-    def due(self) -> int | None:
-        """Return when the next one begins or ends."""
-        return self._moments[0][0] if self._moments else None
-
-    def change(self) -> None:
-        """Go on to the moment that is due."""
-        _, self.slowdown = self._moments.pop(0)

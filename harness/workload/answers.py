@@ -12,8 +12,8 @@ another model; of schemas references, patterns, formats, and combining them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -115,10 +115,37 @@ class Choice(msgspec.Struct, frozen=True, tag="choice", tag_field="kind"):
     choices: tuple[str, ...]
 
 
+Kind: TypeAlias = Literal["object", "array", "string", "boolean", "null", "number", "integer"]
+_Size: TypeAlias = int | None
+
+
+class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The keywords of a JSON Schema that are understood, and those that say nothing of a value."""
+
+    type: Kind | Annotated[list[Kind], msgspec.Meta(min_length=1)] | None = None
+    enum: list[Any] | None = None
+    const: Any = msgspec.UNSET
+    minimum: float | None = None
+    maximum: float | None = None
+    min_length: _Size = msgspec.field(name="minLength", default=None)
+    max_length: _Size = msgspec.field(name="maxLength", default=None)
+    min_items: _Size = msgspec.field(name="minItems", default=None)
+    max_items: _Size = msgspec.field(name="maxItems", default=None)
+    items: JsonSchema | None = None
+    required: list[str] = []
+    properties: dict[str, JsonSchema] = {}
+    additional: bool = msgspec.field(name="additionalProperties", default=True)
+    draft: Any = msgspec.field(name="$schema", default=None)
+    title: Any = None
+    description: Any = None
+    examples: Any = None
+    default: Any = None
+
+
 class Schema(msgspec.Struct, frozen=True, tag="json_schema", tag_field="kind"):
     """The whole answer as JSON, which may be in a fence of Markdown."""
 
-    schema: dict[str, Any]
+    schema: JsonSchema
 
 
 Expected: TypeAlias = Exact | Pattern | Choice | Schema
@@ -161,7 +188,7 @@ def _named(text: str, choices: tuple[str, ...]) -> str | None:
     return next((word for word in (each.strip(_AROUND) for each in text.split()) if word in choices), None)
 
 
-def _as_json(text: str, schema: dict[str, Any]) -> bool:
+def _as_json(text: str, schema: JsonSchema) -> bool:
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE):
         text = text.removesuffix(_FENCE).partition("\n")[2]
@@ -171,98 +198,44 @@ def _as_json(text: str, schema: dict[str, Any]) -> bool:
         return False
 
 
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: (
-        not isinstance(value, bool) and (isinstance(value, int) or value == int(value))
-        if isinstance(value, int | float)
-        else False
-    ),
-}
-_OF_TYPE = {
-    "minimum": "number", "maximum": "number", "minLength": "string", "maxLength": "string", "minItems": "array",
-    "maxItems": "array", "required": "object", "properties": "object", "additionalProperties": "object",
-    "items": "array",
-}  # fmt: skip
-_NUMBERS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
-_ANNOTATIONS = ("$schema", "title", "description", "examples", "default")
-KNOWN = ("type", "enum", "const", *_OF_TYPE)
+def holds(schema: JsonSchema, value: Any) -> bool:
+    """Say whether a value is as a schema says; a keyword for another type than the value's allows it.
 
-
-def check_schema(schema: Any, path: str = "$") -> None:
-    """Raise ValueError, with its path, for what is no schema or one that is not understood here.
-
-    >>> check_schema({"type": "object", "properties": {"a": {"pattern": "x"}}})
-    Traceback (most recent call last):
-    ValueError: 'pattern' at $.properties.a is not supported
-    """
-    if not isinstance(schema, dict):
-        raise ValueError(f"no schema at {path}")
-    for key, value in schema.items():
-        at = f"{path}.{key[:40]}"
-        if key not in KNOWN and key not in _ANNOTATIONS:
-            raise ValueError(f"'{key[:40]}' at {path} is not supported")
-        if key == "type" and not set(_names(value)) <= set(_TYPES):
-            raise ValueError(f"no known type at {at}")
-        if (key == "enum" and not isinstance(value, list)) or (key == "properties" and not isinstance(value, dict)):
-            raise ValueError(f"no {'list' if key == 'enum' else 'table'} at {at}")
-        if key in _NUMBERS and not _TYPES["number"](value):
-            raise ValueError(f"no number at {at}")
-        if key == "required" and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-            raise ValueError(f"no list of names at {at}")
-        if key == "additionalProperties" and not isinstance(value, bool):
-            raise ValueError(f"neither true nor false at {at}")
-        if key == "items":
-            check_schema(value, at)
-        for name, inner in value.items() if key == "properties" else ():
-            check_schema(inner, f"{at}.{name[:40]}")
-
-
-def _names(kind: Any) -> list[str]:
-    kinds = kind if isinstance(kind, list) else [kind]
-    return [each if isinstance(each, str) else "" for each in kinds] or [""]
-
-
-def holds(schema: dict[str, Any], value: Any) -> bool:
-    """Say whether a value is as a checked schema says.
-
-    >>> holds({"type": "object", "required": ["n"], "properties": {"n": {"minimum": 1}}}, {"n": 0})
+    >>> holds(msgspec.convert({"required": ["n"], "properties": {"n": {"minimum": 1}}}, JsonSchema), {"n": 0})
     False
     """
-    return all(_one_holds(key, schema, value) for key in schema if key in KNOWN)
+    kinds = schema.type if isinstance(schema.type, list) else [schema.type]
+    if schema.type is not None and not any(_is(kind, value) for kind in kinds):
+        return False
+    if schema.enum is not None and not any(_equal(value, each) for each in schema.enum):
+        return False
+    if schema.const is not msgspec.UNSET and not _equal(value, schema.const):
+        return False
+    if _is("number", value):
+        return _within(value, schema.minimum, schema.maximum)
+    if isinstance(value, str):
+        return _within(len(value), schema.min_length, schema.max_length)
+    if isinstance(value, list):
+        every = schema.items is None or all(holds(schema.items, each) for each in value)
+        return every and _within(len(value), schema.min_items, schema.max_items)
+    if isinstance(value, dict):
+        known = schema.additional or set(value) <= set(schema.properties)
+        inner = all(holds(each, value[name]) for name, each in schema.properties.items() if name in value)
+        return known and inner and set(schema.required) <= set(value)
+    return True
 
 
-def _one_holds(key: str, schema: dict[str, Any], value: Any) -> bool:
-    """Say whether one of a schema's keywords allows a value; one for another type than the value's allows all."""
-    asked = schema[key]
-    if key in _OF_TYPE and not _TYPES[_OF_TYPE[key]](value):
-        return True
-    match key:
-        case "type":
-            return any(_TYPES[name](value) for name in _names(asked))
-        case "enum":
-            return any(_equal(value, each) for each in asked)
-        case "const":
-            return _equal(value, asked)
-        case "minimum" | "maximum":
-            return bool(value >= asked if key == "minimum" else value <= asked)
-        case "minLength" | "minItems":
-            return bool(len(value) >= asked)
-        case "maxLength" | "maxItems":
-            return bool(len(value) <= asked)
-        case "required":
-            return all(name in value for name in asked)
-        case "properties":
-            return all(holds(inner, value[name]) for name, inner in asked.items() if name in value)
-        case "items":
-            return all(holds(asked, each) for each in value)
-        case _:  # additionalProperties
-            return bool(asked) or set(value) <= set(schema.get("properties", {}))
+def _is(kind: str | None, value: Any) -> bool:
+    """Say whether a value is of a JSON type; 3.0 is an integer, and true no number."""
+    if kind in ("number", "integer"):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and (kind == "number" or value == int(value))
+    types = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+    return isinstance(value, types[str(kind)])
+
+
+def _within(size: float, least: float | None, most: float | None) -> bool:
+    return (least is None or size >= least) and (most is None or size <= most)
 
 
 def _equal(one: Any, other: Any) -> bool:

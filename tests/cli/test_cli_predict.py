@@ -107,7 +107,7 @@ def test_g37_experts_hit_are_reached_by_ordinary_options(
 # ---- what is shown --------------------------------------------------------------------------------------
 
 
-def test_the_table_shows_levels_limits_and_rules_of_thumb() -> None:
+def test_the_table_shows_levels_and_limits() -> None:
     got = knee(*CHAT, "--levels", "1,64", "--slo", "ttft_p99=2s,itl=50ms", "--price", "2")
     assert got.exit_code == 0, got.output
     lines = got.output.splitlines()
@@ -120,7 +120,6 @@ def test_the_table_shows_levels_limits_and_rules_of_thumb() -> None:
     for limit in ("weights", "KV memory", "max_num_seqs", "compute", "KV traffic", "prefill", "SLO"):
         assert limit in limits
     assert [name for name, line in limits.items() if line.rstrip().endswith("← binds")] == ["SLO"]
-    assert "BW·MBU / (ctx·kv)" in got.output
 
 
 def test_a_slice_is_smaller_than_its_card() -> None:

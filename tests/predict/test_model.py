@@ -456,39 +456,6 @@ def test_experts_of_a_latent_mixture_work_on_its_smaller_vector():
     assert mix.shared == 2 * 4096 * 5376 + 2 * 4096 * 1024
 
 
-def block(kv_group, mult):
-    attention = {"no_op": kv_group is None, "n_heads_in_group": kv_group, "replace_with_linear": False}
-    return {"attention": attention, "ffn": {"no_op": mult is None, "ffn_mult": mult, "replace_with_linear": False}}
-
-
-SEARCHED = {**LLAMA, "model_type": "nemotron-nas", "num_key_value_heads": None, "num_hidden_layers": 3}
-
-
-def test_layers_that_were_searched_one_by_one_have_each_their_own_width():
-    blocks = [block(8, 2.625), block(None, 1.0), block(8, None)]
-    found = model(
-        {**SEARCHED, "hidden_size": 8192, "num_attention_heads": 64, "head_dim": 128, "block_configs": blocks}
-    )
-    assert [(each.layers, each.kv_heads) for each in found.attention] == [(2, 8)]
-    # 2 · 2.625 · 8192 / 3 = 14336; 2 · 8192 / 3 = 5461.3, up to 22 · 256 = 5632
-    assert found.dense == 3 * 8192 * (14336 + 5632)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "field"),
-    [
-        ([block(8, 1.0)], "block_configs .*not one for each layer"),
-        ([block(8, 1.0), block(4, 1.0), block(8, 1.0)], "block_configs .*differ by layer"),
-        ([block(8, 1.0), {"ffn": {}}, block(8, 1.0)], "block_configs .*without attention"),
-        ([block(8, 1.0), block(8, -1.0), block(8, 1.0)], "ffn_mult"),
-        ([block(8, 1.0), block(8, True), {**block(8, 1.0), "attention": {"window_length": 9}}], "window_length"),
-    ],
-)
-def test_searched_layers_that_are_not_understood_are_refused_by_their_field(blocks, field):
-    with pytest.raises(HarnessError, match=field):
-        model({**SEARCHED, "block_configs": blocks}, "toy")
-
-
 def test_layers_that_attend_to_chosen_tokens_are_refused_before_the_nearest_family_is_named():
     config = {**model_config("deepseek-v3"), "model_type": "glm_moe_sparse", "index_topk": 2048}
     with pytest.raises(HarnessError, match=r"index_topk of 'toy' \(attention to chosen tokens only\) is not predicted"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.base.errors import HarnessError
 from harness.data.prediction import batch_cap
-from harness.predict import simulate
+from harness.predict import batching, simulate
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
@@ -174,6 +174,11 @@ requests = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 150)), min_siz
 gaps = st.lists(st.floats(0, 0.5), min_size=30, max_size=30)
 
 
+def one_by_one():
+    """No steps are taken together."""
+    return mock.patch.object(batching, "_WORTHWHILE", math.inf)
+
+
 def same(one, other):
     for field in one.__struct_fields__:
         a, b = getattr(one, field), getattr(other, field)
@@ -187,22 +192,23 @@ def same(one, other):
 @given(figures, requests, gaps)
 def test_steps_taken_together_give_what_they_give_one_by_one(server, lengths, apart):
     times = list(itertools.accumulate(apart))
-    same(open_loop(machine(**server), lengths, times), open_loop(machine(**server), lengths, times, stepwise=True))
+    together = open_loop(machine(**server), lengths, times)
+    with one_by_one():
+        same(together, open_loop(machine(**server), lengths, times))
 
 
 @settings(max_examples=8)
 @given(figures, st.integers(1, 8), st.integers(0, 2**32), st.sampled_from([0.0, 0.004]))
 def test_in_a_closed_loop_too_and_equal_seeds_give_equal_results(server, C, seed, turnaround):
-    def run(stepwise):
+    def run():
         rng = random.Random(seed)
         lengths = ((rng.randint(1, 200), rng.randint(1, 150)) for _ in itertools.count())
-        return closed_loop(
-            machine(**server), lengths, C, requests=20, stagger=0.3, turnaround=turnaround, stepwise=stepwise
-        )
+        return closed_loop(machine(**server), lengths, C, requests=20, stagger=0.3, turnaround=turnaround)
 
-    together = run(stepwise=False)
-    assert together == run(stepwise=False)
-    same(together, run(stepwise=True))
+    together = run()
+    assert together == run()
+    with one_by_one():
+        same(together, run())
 
 
 @settings(max_examples=20)
@@ -436,13 +442,10 @@ def test_a_machine_without_steps_to_take_is_the_operators_mistake():
         min_size=1,
         max_size=30,
     ),
-    st.sampled_from([1, 7, 100_000]),
 )
-def test_percentiles_of_gaps_are_those_of_all_gaps_in_order(gaps, at_once):
-    """However few of them are sorted at once."""
+def test_percentiles_of_gaps_are_those_of_all_gaps_in_order(gaps):
     ordered = sorted((first + k * growth, weight) for first, growth, steps, weight in gaps for k in range(steps))
-    with mock.patch.object(simulate, "_SORTED", at_once):
-        seen = simulate._spread_of_gaps([simulate._Gaps(*each) for each in gaps], 0.01)
+    seen = simulate._spread_of_gaps([simulate._Gaps(*each) for each in gaps], 0.01)
     ranks = list(itertools.accumulate(weight for _, weight in ordered))
     for share, found in ((0.5, seen.p50), (0.9, seen.p90), (0.95, seen.p95)):
         if found is not None:

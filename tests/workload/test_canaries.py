@@ -100,7 +100,7 @@ def test_a_line_is_a_prompt_and_what_is_expected(tmp_path: Path) -> None:
         ('{"prompt": "a", "choices": ["A"]}', "choices without the right one, choice"),
         ('{"prompt": "a", "choice": "A b", "choices": ["A b"]}', "a choice is one word"),
         ('{"prompt": "a", "regex": "(?=b)"}', "invalid perl operator"),
-        ('{"prompt": "a", "json_schema": {"$ref": "x"}}', "'$ref' at $ is not supported"),
+        ('{"prompt": "a", "json_schema": {"$ref": "x"}}', "unknown field '$ref'"),
         ('{"prompt": "a", "output_tokens": 0}', "Expected 'int' >= 1"),
         ("not JSON", "JSON is malformed"),
         ('{"prompt": "a"}\n' * 1001, "more than 1,000 prompts"),

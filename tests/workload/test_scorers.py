@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.workload import answers
-from harness.workload.answers import Choice, Exact, Expected, Pattern, Schema, score
+from harness.workload.answers import Choice, Exact, Expected, JsonSchema, Pattern, Schema, score
 
 CHOICES = Choice("B", ("A", "B", "C"))
 CITY: dict[str, Any] = {
@@ -30,7 +31,7 @@ CITY: dict[str, Any] = {
         (Pattern(r"(?i)^yes"), ["Yes, it is"], ["No, yes"]),
         (CHOICES, ["B", "(B)", "The answer is B.", "**B** because A is wrong"], ["A, not B", "Because", "b", ""]),
         (
-            Schema(CITY),
+            Schema(msgspec.convert(CITY, JsonSchema)),
             [
                 '{"name": "Rome", "size": 3}',
                 '```json\n{"name": "Rome", "size": 3.0, "kinds": ["capital"]}\n```',
@@ -65,19 +66,19 @@ def test_a_pattern_that_would_take_forever_elsewhere_takes_no_longer_here() -> N
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ([], r"no schema at \$"),
-        ({"type": "text"}, r"no known type at \$.type"),
-        ({"type": []}, r"no known type at \$.type"),
-        ({"enum": 1}, r"no list at \$.enum"),
-        ({"properties": {"a": {"$ref": "#/b"}}}, r"'\$ref' at \$.properties.a is not supported"),
-        ({"items": {"minLength": "1"}}, r"no number at \$.items.minLength"),
-        ({"required": "name"}, r"no list of names at \$.required"),
-        ({"additionalProperties": {}}, r"neither true nor false at \$.additionalProperties"),
+        ([], "Expected `object`"),
+        ({"type": "text"}, r"Invalid enum value 'text' - at `\$.type`"),
+        ({"type": []}, r"length >= 1 - at `\$.type`"),
+        ({"enum": 1}, r"\$.enum"),
+        ({"properties": {"a": {"$ref": "#/b"}}}, r"unknown field `\$ref` - at `\$.properties"),
+        ({"items": {"minLength": "1"}}, r"\$.items.minLength"),
+        ({"required": "name"}, r"\$.required"),
+        ({"additionalProperties": {}}, r"\$.additionalProperties"),
     ],
 )
 def test_half_a_schema_is_refused(schema: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        answers.check_schema(schema)
+    with pytest.raises(ValueError, match=message):
+        msgspec.convert(schema, JsonSchema)
 
 
 @pytest.mark.parametrize(
@@ -95,5 +96,4 @@ def test_half_a_schema_is_refused(schema: Any, message: str) -> None:
     ],
 )
 def test_a_schema_holds_as_its_draft_says(schema: dict[str, Any], value: Any, *, holds: bool) -> None:
-    answers.check_schema(schema)
-    assert answers.holds(schema, value) is holds
+    assert answers.holds(msgspec.convert(schema, JsonSchema), value) is holds
