@@ -8,9 +8,8 @@ card has the units for it is the card's affair (predict.roofline), so here it is
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -72,6 +71,7 @@ _BY_ALGORITHM = {  # ModelOpt's names
     "W4A16_NVFP4": Quantisation(method="nvfp4", bits=4.5),
 }
 _AUTO_ROUND = ("auto-round", "auto_round", "autoround", "intel/auto-round", "inc")
+_SHOWN = 256  # characters of an entry
 _FOUR_BITS = ("int4", "mxfp4", "nvfp4")
 _KV_BITS = {"fp8": 8.0, "fp8_e4m3": 8.0, "fp8_e5m2": 8.0, "int8": 8.0, **dict.fromkeys(_SIXTEEN, 16.0)}
 _WHERE = "quantization_config"
@@ -294,12 +294,7 @@ _ELSEWHERE = re.compile(
     r"vis|image|audio|multi_modal|mm_projector|merger|connector|embed|norm|rotary|mtp|eagle|conv1d|e_score|sinks|aligner|patch"
     r"|q_scale|k_scale|v_scale|shared_expert_gate|kv_cache",
 )
-# A config's own pattern: a few repetitions, none of a group, so that no name takes long.
-_PLAIN = re.compile(r"(?:\\.|[^\\*+{)]|\)(?![*+{]))*+(?:[*+{](?:\\.|[^\\*+{)]|\)(?![*+{]))*+){0,5}+", re.DOTALL)
-
-
-_MOST_COMPARED = 20_000_000  # patterns times modules: some seconds
-_LONGEST_ENTRY = 256
+_MOST_COMPARED = 20_000_000  # entries times modules: some seconds
 _EXPERT = re.compile(r"\.experts\.[0-9]+(\..*)?$")  # the experts of a layer are one module
 
 
@@ -327,28 +322,36 @@ def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, in
 
 def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
     """Return the places of the modules that entries of a field mean; HarnessError where one means nothing."""
-    patterns = sum("*" in entry or entry.startswith("re:") for entry in entries)
-    if patterns * len(modules) > _MOST_COMPARED:
+    names = [dotted for _, dotted, _ in modules]
+    if len(entries) * len(modules) > _MOST_COMPARED:
         raise refused(f"{_WHERE}: {field}", f"{len(entries):,} of them", name)
-    by_name: dict[str, set[int]] = {}  # whole parts of the names
-    for i, (_, dotted, _) in enumerate(modules):
-        parts = dotted.split(".")
-        for begin, end in itertools.combinations(range(len(parts) + 1), 2):
-            by_name.setdefault(".".join(parts[begin:end]), set()).add(i)
     meant: set[int] = set()
     for entry in entries:
         try:
-            matches = _matcher(entry)
-        except re.error:
-            raise refused(f"{_WHERE}: {field}", entry, name) from None
-        if isinstance(matches, str):
-            found = by_name.get(matches, set())
-        else:
-            found = {i for i, (_, dotted, _) in enumerate(modules) if matches(dotted)}
+            found = {i for i, is_meant in enumerate(_means(entry, names)) if is_meant}
+        except ValueError:  # a pattern that is none
+            found = set()
         if not found and not _ELSEWHERE.search(entry.lower()) and not _beyond(entry, modules):
-            raise refused(f"{_WHERE}: {field}", entry, name)
+            raise refused(f"{_WHERE}: {field}", entry[:_SHOWN], name)
         meant |= found
     return meant
+
+
+def _means(entry: str, names: list[str]) -> list[bool]:
+    """Say which of the names an entry means: by a pattern behind `re:`, by a glob, or by whole parts of a name."""
+    if entry.startswith("re:"):
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        # RE2, whose time is linear in the text, so that no config holds up a prediction
+        texts = pa.array(["\n".join(_spellings(each)) for each in names], pa.string())
+        return [bool(each) for each in pc.match_substring_regex(texts, f"(?m)^(?:{entry[3:]})").to_pylist()]
+    for found, same in _ALIKE:
+        entry = found.sub(same, entry)
+    if "*" in entry:
+        return [any(map(fnmatchcase, (each, each, f"{each}.weight"), (f"{entry}.*", entry, entry))) for each in names]
+    whole = f".{_EXPERT.sub('.experts', entry)}."
+    return [whole in f".{each}." for each in names]
 
 
 def _beyond(entry: str, modules: list[tuple[str, str, int]]) -> bool:
@@ -362,25 +365,3 @@ def _spellings(dotted: str) -> tuple[str, ...]:
     """Return a module's names in checkpoints that a pattern may be written for."""
     several = dotted.replace(".shared_expert", ".shared_experts")
     return dotted, f"model.{dotted}", several, f"model.{several}"
-
-
-def _matcher(entry: str) -> Callable[[str], bool] | str:
-    """Return what tells whether a name is meant: `re:` a pattern, `*` a glob, else the whole parts of a name."""
-    if len(entry) > _LONGEST_ENTRY:
-        raise re.error("too long")
-    if entry.startswith("re:"):
-        if not _PLAIN.fullmatch(entry, 3):
-            raise re.error("a pattern that may take for ever")
-        try:
-            pattern = re.compile(entry[3:])
-        except (OverflowError, RecursionError) as error:
-            raise re.error(str(error)) from None
-        return lambda dotted: any(pattern.match(each) is not None for each in _spellings(dotted))
-    for found, same in _ALIKE:
-        entry = found.sub(same, entry)
-    if "*" in entry:
-        below = f"{entry}.*"
-        return lambda dotted: (
-            fnmatchcase(dotted, below) or any(fnmatchcase(each, entry) for each in (dotted, f"{dotted}.weight"))
-        )
-    return _EXPERT.sub(".experts", entry)

@@ -86,15 +86,6 @@ def _valued(text: str) -> list[bool]:
     return [row.words(text) is not None for row in rows if row.values]
 
 
-def _matched(pattern: str) -> bool:
-    """What a model's config may ask of a module's name, by a pattern of its own."""
-    try:
-        matches = quantisation._matcher(pattern)
-        return not isinstance(matches, str) and matches("model.layers.0." + "a" * 40)
-    except re.error:
-        return False
-
-
 _a, _words = times("a"), times("a word ")
 _alike = [found for found, _ in quantisation._ALIKE]
 
@@ -144,12 +135,6 @@ TABLE = (
     Expression("predict/quantisation.py", r"\bmlp\.", _alike[2].search, times("mlp.route.")),
     Expression("predict/quantisation.py", r"\bshared_experts", _alike[3].search, times("shared_expert.")),
     Expression("predict/quantisation.py", "vis|image", quantisation._ELSEWHERE.search, times("shared_expert_gat")),
-    Expression(  # of a config, which is itself the expression: 40 letters cost what they like
-        "predict/quantisation.py", "entry[3:]", _matched, lambda _: "re:.*(a|a)*(a+)+$!",
-    ),
-    Expression(
-        "predict/quantisation.py", r"(?:\\.|[^", quantisation._PLAIN.fullmatch, times("(a)", after=")+"),
-    ),
     Expression("report/markdown.py", "([", markdown.literal, times("\\_")),
     Expression("report/markdown.py", r"^(\d+", markdown.literal, times("1")),
     Expression(
