@@ -10,13 +10,16 @@ predictor is less than 100 times as fast as real time.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from typing import NamedTuple
+from unittest import mock
 
 import msgspec
 
 from harness.data.prediction import batch_cap
+from harness.predict import batching
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -48,16 +51,14 @@ class Row(NamedTuple):
     wall_s: float
 
 
-def simulate(
-    served: Model, there: Deployment, workload: MeanLengths, C: int, requests: int, stepwise: bool = False
-) -> Row:
+def simulate(served: Model, there: Deployment, workload: MeanLengths, C: int, requests: int) -> Row:
     """Return a closed loop staggered over one request time, as a level is."""
     cap = batch_cap(caps(served, there, workload))
     point = steady_state(step_cost(served, there), workload, C, cap)
     over = point.ttft + workload.output_tokens * point.itl
     machine = StepMachine(served, there, workload.context)
     began = time.perf_counter()
-    seen = closed_loop(machine, workload, C, requests=requests, stagger=over, stepwise=stepwise)
+    seen = closed_loop(machine, workload, C, requests=requests, stagger=over)
     return Row(seen, point, cap, time.perf_counter() - began)
 
 
@@ -71,9 +72,8 @@ def speed(requests: int, repeats: int) -> bool:
     for C in IN_FLIGHT:
         times: list[float] = []
         for stepwise in (False, True):
-            rows = [
-                simulate(served, there, WORKLOAD, C, max(requests, 4 * C), stepwise=stepwise) for _ in range(repeats)
-            ]
+            with mock.patch.object(batching, "_WORTHWHILE", math.inf if stepwise else batching._WORTHWHILE):
+                rows = [simulate(served, there, WORKLOAD, C, max(requests, 4 * C)) for _ in range(repeats)]
             best = min(rows, key=lambda row: row.wall_s)
             share = best.seen.requests / (best.seen.requests + 2 * C)  # of the work that the window is
             times.append(best.seen.seconds / (best.wall_s * share))

@@ -1,7 +1,6 @@
 """What one screen says must agree, whatever the model, the card, the precision and the lengths are."""
 
 import itertools
-import math
 
 import pytest
 from hypothesis import assume, given, settings
@@ -68,9 +67,6 @@ def test_the_band_of_the_plateau_holds_every_level_at_which_the_batch_is_full(as
 @given(st.fixed_dictionaries(QUESTIONS))
 def test_no_figure_beats_its_own_roof(asked):
     found = answered(**asked)
-    for row in found.rules:
-        if row.name in ("single stream", "ceiling", "prefill", "at the cap"):
-            assert row.whole <= row.rule * CLOSE, row.name
     for limit in found.limits:
         if limit.kind == "ceiling":
             assert max(level.output_tokens_per_s.mid for level in found.prediction.levels) <= limit.tokens_per_s * CLOSE
@@ -87,9 +83,6 @@ def test_a_level_meets_the_slo_up_to_the_load_that_the_head_names(asked, limit, 
     last = found.prediction.caps.get("slo")
     for level in found.prediction.levels:
         assert level.meets_slo is (last is None or level.concurrency <= last)
-    for row in found.rules:
-        if row.name == "SLO knee":
-            assert row.whole == (math.inf if last is None else last)
 
 
 def test_a_prompt_longer_than_a_step_takes_leaves_one_request_at_a_time():

@@ -76,7 +76,6 @@ def test_an_answer_travels_as_json():
 
 def test_an_encoder_answers_without_decoding():
     found = answer(ask(model="bge-m3", input_tokens=512))
-    assert found.rules == []
     assert found.prediction.output_tokens == 0
 
 

@@ -11,7 +11,7 @@ from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.spec.scenario import QualitySpec
 from harness.workload import answers, canaries
-from harness.workload.answers import Choice, Exact, Pattern, Schema
+from harness.workload.answers import Choice, Exact, JsonSchema, Pattern, Schema
 from harness.workload.canaries import PROMPTS, Canary, judge
 from harness.workload.source import Canaries, Uniform, among
 
@@ -84,7 +84,7 @@ def test_a_line_is_a_prompt_and_what_is_expected(tmp_path: Path) -> None:
         ("b", 3, Exact("x")),
         ("c", 9, Pattern("[0-9]+")),
         ("d", 9, Choice("B", ("A", "B"))),
-        ("e", 9, Schema({"type": "object"})),
+        ("e", 9, Schema(JsonSchema(type="object"))),
     ]
 
 

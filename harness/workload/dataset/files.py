@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import mmap
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ _EXPANDS = 100  # data over the size of a Parquet file, at most; usually 2 to 5
 _SLACK = 1 << 20  # bytes that a Parquet file of any size may expand to
 
 T = TypeVar("T")
+_Bytes: TypeAlias = mmap.mmap | bytes
 Found: TypeAlias = Iterator[tuple[str, T | Exception]]  # places, and what they hold: a record, or what is wrong with it
 
 
@@ -47,11 +49,13 @@ class Line(NamedTuple):
     data: bytes
 
 
-def _mapped(file: BinaryIO) -> mmap.mmap:
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _mapped(file: BinaryIO) -> _Bytes:
+    """Return the bytes of a file, which are read as they are looked at; an empty one cannot be mapped."""
+    empty = os.fstat(file.fileno()).st_size == 0
+    return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _lines(data: mmap.mmap) -> Iterator[Line]:
+def _lines(data: _Bytes) -> Iterator[Line]:
     number = begin = 0
     while begin < len(data):
         number += 1
@@ -116,7 +120,7 @@ def json_array(path: Path, kind: type[T]) -> Found[T]:
                 yield decoded(decode, data[begin : min(end, begin + LONGEST + 1)], line + 1, begin)
 
 
-def _objects(data: mmap.mmap) -> Iterator[tuple[int, int, str]]:
+def _objects(data: _Bytes) -> Iterator[tuple[int, int, str]]:
     """Yield where each outermost object begins and ends, and where something else is, with what is wrong with it."""
     depth = begin = end = 0
     array = False
@@ -148,7 +152,7 @@ def _objects(data: mmap.mmap) -> Iterator[tuple[int, int, str]]:
         yield end, last, _NO_OBJECT
 
 
-def _between(data: mmap.mmap, begin: int, end: int) -> bytes:
+def _between(data: _Bytes, begin: int, end: int) -> bytes:
     """Return what is between two objects, without blanks; of much the beginning."""
     return data[begin : min(end, begin + LONGEST)].removeprefix(_BOM).strip()
 
