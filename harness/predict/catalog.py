@@ -60,9 +60,6 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     """
     if "=" in key:
         return _described(key, place)
-    if maker := next((each for each in _MEASURABLE if each in key.lower()), None):
-        way_out = "measure it: leave --gpu out"
-        raise HarnessError(f"what {maker.title()} serves is not predicted", place=place, way_out=way_out)
     whole, colon, slice_ = key.lower().replace(" mig ", ":").removesuffix("+me").partition(":")
     known, whole = _gpus(), key_of(whole) or whole
     if whole not in known:
@@ -72,7 +69,6 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     return _slice(known[whole], slice_, place) if colon else known[whole]
 
 
-_MEASURABLE = ("cerebras", "sambanova", "groq")  # whose chips share no memory as GPUs do
 _FIGURES = ("bandwidth", "memory", "fp16", "fp8", "fp4", "int8", "link")
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kmgtp]i?)?(?:b|flops?|ops)?(?:/s)?")
@@ -211,24 +207,6 @@ def driver_names(key: str) -> list[str]:
     ['H100 80GB HBM3']
     """
     return _rows()[key]["nvml_names"].split("|")
-
-
-def driver_figures(key: str) -> dict[str, float | None]:
-    """Return what the driver of that card should report, by the names of `observe.gpu`; None for an unknown figure.
-
-    Memory only as some driver gave it: a label in GB leaves 7 % open.
-
-    >>> driver_figures("h100-sxm")
-    {'memory_bytes': 85520809984.0, 'memory_clock_max_hz': 2619000000.0}
-    """
-    row = _rows().get(key.lower())
-    if row is None:  # a slice, or this machine
-        return {}
-    memory, clock = row["mem_mib"], row["mem_clock_mhz_nvml"]
-    return {
-        "memory_bytes": float(memory) * 2**20 if memory else None,
-        "memory_clock_max_hz": float(clock) * 1e6 if clock else None,
-    }
 
 
 @cache

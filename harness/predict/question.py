@@ -118,7 +118,6 @@ def answer(question: Question) -> PredictionResult:
     )
 
 
-APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
 HOST = "host"  # the key of this machine's own cores
 _MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
 
@@ -136,7 +135,7 @@ def find(
 ) -> ServingCard:
     """Return the card by its key, else by the drivers of this machine's GPUs, where the server runs here.
 
-    Where the drivers contradict the data sheet there is a note. `measure` measures cores of this machine.
+    Where the drivers name another card there is a note. `measure` measures cores of this machine.
     """
     key, notes, known = hardware.gpu, [], cards or ()
     if key is None:
@@ -151,9 +150,9 @@ def find(
         measured = measure(hardware.host_cpus)
         return ServingCard(card=host(measured), machine=measured)
     card = catalog.gpu(key)
-    row = catalog.driver_figures(card.key)
-    contradicted = dict.fromkeys(text for each in known for text in differs(card.key, row, each))
-    return ServingCard(card=card, notes=[*notes, *contradicted])
+    by_driver = {catalog.key_of(each.name or "") for each in known} - {None, card.key.partition(":")[0]}
+    notes += [f"--gpu names {card.key}, and its driver {other}: is it that card?" for other in by_driver]
+    return ServingCard(card=card, notes=notes)
 
 
 def host(measured: Machine) -> Gpu:
@@ -167,30 +166,6 @@ def host(measured: Machine) -> Gpu:
         source=measured.source,
         vendor=measured.cpu,
     )
-
-
-def differs(key: str, row: Mapping[str, float | None], card: Card) -> list[str]:
-    """Return where a GPU's driver contradicts the data sheet that predicts it by more than 5 %, in words.
-
-    Both by the names of `Card`: memory_bytes, memory_clock_max_hz, sm_clock_max_hz. What either side does not know is
-    not compared.
-
-    >>> from harness.data.manifest import Card
-    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card(memory_bytes=100.9e9))
-    ["h100-sxm: the driver's memory_bytes is 1.01e+11, its data sheet's 8.55e+10 (+18 %): is it that card?"]
-    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card())
-    []
-    """
-    out = []
-    for name, expected in row.items():
-        figure = getattr(card, name)
-        if figure is None or not expected or abs(figure / expected - 1) <= APART:
-            continue
-        apart = f"{100 * (figure / expected - 1):+.0f} %"
-        out.append(
-            f"{key}: the driver's {name} is {figure:.3g}, its data sheet's {expected:.3g} ({apart}): is it that card?"
-        )
-    return out
 
 
 def deployed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -197,15 +196,6 @@ def test_a_card_is_found_by_what_its_driver_calls_it() -> None:
         "which one serves?"
     )
     assert "2 GPUs are here, the prediction is for 1" in prediction.find(Hardware(), [H100, H100]).notes[1]
-
-
-@pytest.mark.parametrize(
-    ("facts", "notes"), [({}, 0), ({"memory_bytes": 94e9}, 1), ({"memory_clock_max_hz": 1.593e9, "memory_bytes": 1}, 2)]
-)
-def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, Any], notes: int) -> None:
-    found = prediction.find(Hardware(gpu="H100-SXM"), [msgspec.structs.replace(H100, **facts)])
-    assert len(found.notes) == notes
-    assert all("is it that card?" in note for note in found.notes)
 
 
 def test_several_gpus_need_to_be_told_how_they_share_the_model() -> None:

@@ -1,14 +1,13 @@
-"""What is measured of this machine's own cores, and when a driver's figures are not those of the card."""
+"""What is measured of this machine's own cores."""
 
 import os
 
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.data.machines import Card, Machine
+from harness.data.machines import Machine
 from harness.observe import machine
 from harness.observe.machine import measure
-from harness.predict.question import differs
 
 
 def known(**figures):
@@ -81,18 +80,3 @@ def test_a_core_that_the_system_withholds_is_refused_in_one_line():
 def test_the_last_level_cache_is_known_or_a_usual_one_stands_for_it():
     assert machine._cache(sorted(os.sched_getaffinity(0))) >= 2**18
     assert machine._cache([100_000]) == 32 * 2**20
-
-
-@pytest.mark.parametrize(
-    ("said", "warned"), [(80e9, False), (83.9e9, False), (76.1e9, False), (84.1e9, True), (75.9e9, True), (None, False)]
-)
-def test_a_driver_that_is_more_than_5_percent_off_the_data_sheet_is_doubted(said, warned):
-    assert bool(differs("x", {"memory_bytes": 80e9}, Card(memory_bytes=said))) is warned
-
-
-def test_every_figure_that_both_sides_know_is_compared():
-    row = {"memory_bytes": 80e9, "memory_clock_max_hz": 2.619e9, "sm_clock_max_hz": None}
-    card = Card(memory_bytes=80e9, memory_clock_max_hz=1.593e9, sm_clock_max_hz=1.98e9, name="X")
-    assert differs("h100-sxm", row, card) == [
-        "h100-sxm: the driver's memory_clock_max_hz is 1.59e+09, its data sheet's 2.62e+09 (-39 %): is it that card?"
-    ]

@@ -17,10 +17,6 @@ def ask(**figures):
     return msgspec.structs.replace(CHAT, **figures)
 
 
-def by_name(rows):
-    return {row.name: row for row in rows}
-
-
 def test_names_become_a_model_a_card_and_a_deployment(tmp_path):
     path = tmp_path / "toy" / "config.json"
     path.parent.mkdir()
