@@ -226,30 +226,23 @@ class AnswerWriter:
 _DELAY_NS = 20_000_000  # well within the promised tenth of a second
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One request, as the server wrote it."""
 
     id: str  # the client's X-Request-Id
     received_ns: int
-    writes_ns: array[int]  # int64, taken right before each write that carried tokens
+    writes: bytes  # int64, taken right before each write that carried tokens
     tokens: int  # that were really written
     finished: bool  # False: cut by the client, or by the server's end
     end_ns: int
 
-
-class _Row(msgspec.Struct, array_like=True):
-    """An entry in the file."""
-
-    id: str
-    received_ns: int
-    writes: bytes
-    tokens: int
-    finished: bool
-    end_ns: int
+    @property
+    def writes_ns(self) -> array[int]:
+        return array("q", self.writes)
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Row).decode
+_decode = msgspec.msgpack.Decoder(Entry).decode
 
 
 class WriteLog:
@@ -274,7 +267,7 @@ class WriteLog:
 
     def flush(self) -> None:
         if self._pending:
-            self._file.write(b"".join(map(_frame, self._pending)))
+            self._file.write(b"".join(frames.frame(_encode(each)) for each in self._pending))
             self._pending.clear()
         self.due = None
 
@@ -284,15 +277,6 @@ class WriteLog:
             self._file.close()
 
 
-def _frame(entry: Entry) -> bytes:
-    writes = entry.writes_ns.tobytes()
-    row = _Row(entry.id, entry.received_ns, writes, entry.tokens, entry.finished, entry.end_ns)
-    return frames.frame(_encode(row))
-
-
 def entries(path: str | Path) -> list[Entry]:
     """Return all requests of a write log, in the order they ended; one that is still being written is not one."""
-    rows = map(_decode, frames.payloads(Path(path).read_bytes()))
-    return [
-        Entry(row.id, row.received_ns, array("q", row.writes), row.tokens, row.finished, row.end_ns) for row in rows
-    ]
+    return list(map(_decode, frames.payloads(Path(path).read_bytes())))

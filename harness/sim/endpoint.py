@@ -130,31 +130,15 @@ class Endpoint:
 
     def _deliver(self, step: Step) -> None:
         """Write the tokens of a step that has ended."""
-        jobs, single, quick = self._jobs, self._burst == 1, 0
         for request, position, finished in step.tokens:
-            job = jobs.get(request)
+            job = self._jobs.get(request)
             if job is None:
                 continue  # cancelled while the step ran
-            if not (single and position and job.generation.stream) or finished or job.connection.outbox:
+            if self._burst == 1 and position and job.generation.stream and not finished:
+                self._counts.generation_tokens += 1
+                self._send(job.connection, job.stream.middle(position), job, 1)
+            else:
                 self._write(job, position, finished)
-                continue
-            # One event in the middle of a stream, and nothing in its way: most of them by far.
-            quick += 1
-            data = job.stream.middle(position)
-            stamp = monotonic_ns()
-            try:
-                sent = job.connection.sock.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:  # reset by the client
-                self._drop(job.connection)
-                continue
-            if sent:
-                job.writes.append(stamp)
-                job.tokens += 1
-            if sent < len(data):
-                self._keep(job.connection, Piece(data[sent:], job, 0 if sent else 1, False))
-        self._counts.generation_tokens += quick
 
     def _write(self, job: Job, position: int, finished: bool) -> None:
         """Write what a step gives to one request, whatever it is."""
@@ -397,5 +381,5 @@ class Endpoint:
         connection.sock.close()
 
     def _note(self, job: Job, *, finished: bool) -> None:
-        entry = Entry(job.name, job.received, job.writes, job.tokens, finished, monotonic_ns())
+        entry = Entry(job.name, job.received, job.writes.tobytes(), job.tokens, finished, monotonic_ns())
         self._log.append(entry)

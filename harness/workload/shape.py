@@ -62,20 +62,13 @@ class Class(msgspec.Struct, frozen=True, kw_only=True):
         return list(zip(map(self.input.quantile, middles), answers, strict=True))
 
 
-class Mean(msgspec.Struct, frozen=True):
-    """The mean request of a mix; whole where all lengths are one."""
-
-    input_tokens: float
-    output_tokens: float
-
-
 class Mix(msgspec.Struct, frozen=True, dict=True):
     """Classes of requests, each asked as often as its share says.
 
     >>> chat = Class(name="chat", share=3, input=parse(500), output=parse(64))
     >>> long = Class(name="long", share=1, input=parse("32k"), output=parse(64))
     >>> Mix((chat, long), seed=1).mean()
-    Mean(input_tokens=8375.0, output_tokens=64.0)
+    MeanLengths(input_tokens=8375.0, output_tokens=64.0, weighted=None, inputs=1)
     """
 
     classes: tuple[Class, ...]  # at least one, and a share above 0 among them
@@ -92,14 +85,14 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         given_up = of.cancel is not None and rng.random() < of.cancel.share
         return Shape(input_tokens, output_tokens, of.name, of.cancel if given_up else None)
 
-    def mean(self) -> Mean:
+    def mean(self) -> MeanLengths:
         """Return the mean lengths of all requests, in tokens."""
         if len(self.classes) == 1:
             answer = self.classes[0].output.mean() if self.decodes else 0
-            return Mean(self.prefix_tokens + self.classes[0].input.mean(), answer)
+            return MeanLengths(self.prefix_tokens + self.classes[0].input.mean(), answer)
         parts = [(each.share / self._upto[-1], each.input.mean(), each.output.mean()) for each in self.classes]
         own, answer = (math.fsum(part[0] * part[i] for part in parts) for i in (1, 2))
-        return Mean(self.prefix_tokens + own, answer)
+        return MeanLengths(self.prefix_tokens + own, answer)
 
     def spread(self) -> float:
         """Return how many times the mean the longest of a thousand prompts is, or of answers; at least 1."""
@@ -139,7 +132,7 @@ def of(scenario: Scenario) -> Mix:
     Of tasks: the lengths of all their requests, one drawn apart from the next.
 
     >>> of(Scenario()).mean()
-    Mean(input_tokens=512, output_tokens=128)
+    MeanLengths(input_tokens=512, output_tokens=128, weighted=None, inputs=1)
     """
     workload, dataset = scenario.workload, scenario.workload.dataset
     if dataset and dataset.input_tokens and dataset.output_tokens:  # its mean request, as far as a mix can say it
@@ -199,8 +192,7 @@ def representative(scenario: Scenario) -> MeanLengths | Mixture:
     if not scenario.decodes:  # means are enough where no long text holds up short ones
         return MeanLengths(mix.mean().input_tokens, 0.0, inputs=scenario.workload.inputs or 1)
     if scenario.one_length:
-        mean = mix.mean()  # with what prompts share
-        return MeanLengths(mean.input_tokens, mean.output_tokens)
+        return mix.mean()  # with what prompts share
     share, tokens = (prefix.share, prefix.tokens) if prefix else (0.0, 0)
     found = mix.stratified(_STANDING)
     return [(P + tokens * (i < share * len(found)), G) for i, (P, G) in enumerate(found)]

@@ -19,9 +19,9 @@ from harness.run import requests
 from harness.run.requests import planned
 from harness.spec import reading, scenario
 from harness.spec.scenario import Scenario
+from harness.spec.work import MeanLengths
 from harness.workload import shape
 from harness.workload.rows import Rows, text_tokens
-from harness.workload.shape import Mean
 from tests.builders.datasets import MOONCAKE, file, json_lines
 
 PROMPTS = json_lines([{"prompt": "x" * 400, "completion": "y" * 40}, {"prompt": "z" * 200, "output_tokens": 30}])
@@ -45,7 +45,7 @@ def test_the_mean_request_is_known_before_any_load(tmp_path: Path) -> None:
     dataset = found.workload.dataset
     assert dataset
     assert (dataset.requests, dataset.input_tokens, dataset.output_tokens) == (2, 75.0, 20.0)
-    assert shape.of(found).mean() == Mean(75, 20)
+    assert shape.of(found).mean() == MeanLengths(75, 20)
     again = reading.build(json.loads(json.dumps(_plain(found))), place="manifest.json")
     assert again == found
 
@@ -143,7 +143,7 @@ def test_sessions_of_a_dataset_are_sent_turn_by_turn_and_their_prompts_hold_the_
     spec = asked(file(tmp_path, "s.json", json.dumps([record])), workload={"sessions": True})
     found = read(spec)
     assert found.workload.dataset
-    assert (found.workload.dataset.requests, shape.of(found).mean()) == (2, Mean(15, 5))
+    assert (found.workload.dataset.requests, shape.of(found).mean()) == (2, MeanLengths(15, 5))
     with requests.read(spec, print) as (scenario_, rows):
         lines = list(itertools.islice(planned(scenario_, rows), 4))
     assert [(each.session, each.turn, each.after) for each in lines] == [

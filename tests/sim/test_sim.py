@@ -412,7 +412,7 @@ def test_a_finished_request_is_in_the_log_within_a_tenth_of_a_second(server):
 
 def test_the_write_log_gives_back_what_was_put_in_and_only_whole_entries(tmp_path):
     log = WriteLog(tmp_path / "writes")
-    put = [Entry(f"r{k}", 10, array("q", range(k)), k, k != 1, 10**18) for k in range(3)]
+    put = [Entry(f"r{k}", 10, array("q", range(k)).tobytes(), k, k != 1, 10**18) for k in range(3)]
     for each in put:
         log.append(each)
     log.close()

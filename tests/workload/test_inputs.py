@@ -13,6 +13,7 @@ from harness.results.levelmap import Map, MeasuredCell
 from harness.run import campaign
 from harness.spec import reading
 from harness.spec.scenario import Scenario
+from harness.spec.work import MeanLengths
 from harness.workload import shape, source
 from harness.workload.request import Message
 from harness.workload.source import Inputs, PromptWords, Uniform, together
@@ -62,7 +63,7 @@ def test_a_scenario_s_source_holds_its_texts() -> None:
 def test_nothing_of_it_is_an_answer() -> None:
     spec = asked("embeddings", inputs=4)
     assert not spec.decodes
-    assert shape.of(spec).mean() == shape.Mean(20, 0)
+    assert shape.of(spec).mean() == MeanLengths(20, 0)
     lengths = shape.representative(spec)
     assert (lengths.input_tokens, lengths.output_tokens, lengths.inputs) == (20, 0.0, 4)  # type: ignore[union-attr]
 

@@ -12,8 +12,9 @@ from harness.base.errors import HarnessError
 from harness.spec import reading, scenario
 from harness.spec.classes import Cancel
 from harness.spec.distribution import Fixed, Normal, parse
+from harness.spec.work import MeanLengths
 from harness.workload import shape
-from harness.workload.shape import Class, Mean, Mix, Shape
+from harness.workload.shape import Class, Mix, Shape
 from tests.builders.fit import kolmogorov_smirnov
 
 CHAT = Class(name="chat", share=9, input=parse("512±64"), output=parse("lognormal(128,80)"))
@@ -32,7 +33,7 @@ def asked(toml: str) -> Mix:
 def test_a_scenario_without_distributions_asks_for_one_shape() -> None:
     mix = asked("[workload]\ninput_tokens = 100\noutput_tokens = '2k'\nseed = 5")
     assert {mix.shape(number) for number in range(100)} == {Shape(100, 2000)}
-    assert mix.mean() == Mean(100, 2000)
+    assert mix.mean() == MeanLengths(100, 2000)
     assert all(isinstance(tokens, int) for tokens in msgspec.structs.astuple(mix.mean()))
     assert mix.seed == 5
 
@@ -40,14 +41,14 @@ def test_a_scenario_without_distributions_asks_for_one_shape() -> None:
 def test_the_mean_prompt_has_the_mean_prefix() -> None:
     """Half of the prompts begin with 1,000 tokens beside their own 100."""
     mix = asked("[workload]\ninput_tokens = 100\noutput_tokens = 20\nprefix = { tokens = 1000, share = 0.5 }")
-    assert mix.mean() == Mean(600.0, 20)
+    assert mix.mean() == MeanLengths(600.0, 20)
     assert mix.shape(0).input_tokens == 100
 
 
 def test_a_scenario_s_lengths_may_be_distributions() -> None:
     mix = asked('[workload]\ninput_tokens = "512±64"\noutput_tokens = "1..5"')
     assert mix.classes == (Class(input=Normal(512, 64), output=parse("1..5")),)
-    assert mix.mean() == Mean(pytest.approx(512.0), 3.0)
+    assert mix.mean() == MeanLengths(pytest.approx(512.0), 3.0)
 
 
 def test_a_scenario_s_classes_are_the_mix_s() -> None:
@@ -102,7 +103,7 @@ def test_the_mean_request_is_weighted_by_the_shares() -> None:
     chat, long = (
         Class(name=n, share=s, input=parse(i), output=parse(10)) for n, s, i in (("a", 500, 500), ("b", 1, "32k"))
     )
-    assert Mix((chat, long), seed=0).mean() == Mean(pytest.approx(562.874, abs=1e-3), pytest.approx(10.0))
+    assert Mix((chat, long), seed=0).mean() == MeanLengths(pytest.approx(562.874, abs=1e-3), pytest.approx(10.0))
     found = shapes(MIX, 20_000)
     assert sum(each.input_tokens for each in found) / len(found) == pytest.approx(MIX.mean().input_tokens, rel=0.02)
     assert sum(each.output_tokens for each in found) / len(found) == pytest.approx(MIX.mean().output_tokens, rel=0.02)
