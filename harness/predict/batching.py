@@ -174,18 +174,12 @@ class StepMachine:
         stride = self.stride(most=1)
         if stride is None:
             return None
-        after, tokens = self._count, []
-        if after == before + 1:
-            tokens = [
-                Token(each.request.id, before - each.base, each.end == after)
-                for each in self._running.values()
-                if each.decoding
-            ]
-        else:
-            for each in self._running.values():
-                if each.decoding:
-                    last = min(after, each.end)
-                    tokens += [Token(each.request.id, at - each.base, at + 1 == each.end) for at in range(before, last)]
+        tokens = [
+            Token(each.request.id, at - each.base, at + 1 == each.end)
+            for each in self._running.values()
+            if each.decoding
+            for at in range(before, min(self._count, each.end))
+        ]
         return Step(stride.first, tokens, stride.computed)
 
     def stride(self, until: float = math.inf, most: int | None = None) -> Stride | None:

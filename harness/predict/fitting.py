@@ -13,7 +13,6 @@ scipy is in docs/design.md, Budget.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 USUAL = (1, 16)  # levels to fit on, where none are named
 _SIGMA = 0.01  # relative error of a measured figure: what levels of half a minute differ by from run to run
 _OPEN = 0.5  # a figure is left open unless the levels at least halve what is not known of it beforehand
+_HARDLY = 0.99  # as little as no level says
 _CONTRADICTS = 9.0  # by how much χ² rises where a figure goes back to three standard errors from where it fits
 
 
@@ -135,22 +135,19 @@ def line_then_flat(named: Sequence[CalibrationPoint], C: float) -> float:
 
 def _averaged(points: Iterable[CalibrationPoint]) -> dict[float, CalibrationPoint]:
     """Return one point a concurrency, in order of it."""
-    ordered = sorted(points, key=lambda point: point.concurrency)
+    by: dict[float, list[CalibrationPoint]] = {}
+    for point in sorted(points, key=lambda point: point.concurrency):
+        by.setdefault(point.concurrency, []).append(point)
     out = {}
-    for C, same in itertools.groupby(ordered, key=lambda point: point.concurrency):
-        repeats = list(same)
-
-        def mean(figure: str, repeats: Sequence[CalibrationPoint] = repeats) -> float | None:
-            values = [value for each in repeats if (value := getattr(each, figure)) is not None]
-            return sum(values) / len(values) if values else None
-
-        out[C] = CalibrationPoint(
-            concurrency=C,
-            output_tokens_per_s=mean("output_tokens_per_s") or 0.0,
-            itl_s=mean("itl_s"),
-            ttft_s=mean("ttft_s"),
-        )
+    for C, repeats in by.items():
+        tokens, itl, ttft = (_mean([getattr(each, figure) for each in repeats]) for figure in FIGURES)
+        out[C] = CalibrationPoint(concurrency=C, output_tokens_per_s=tokens or 0.0, itl_s=itl, ttft_s=ttft)
     return out
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _named(measured: Mapping[float, CalibrationPoint], C: float) -> CalibrationPoint:
@@ -239,7 +236,9 @@ def _settled(
                 break
         else:
             break
-        here, cost, kept[name] = rest, higher, _why(left[name])
+        hardly = "the named levels hardly change with it"
+        here, cost = rest, higher
+        kept[name] = hardly if left[name] > _HARDLY else "the named levels do not tell it from the others"
     here, _ = least_squares(residuals, here, _SPANS)
     return {name: _rounded(math.exp(here[name])) for name in here}, kept
 
@@ -257,12 +256,6 @@ def _uncertain(measured: CalibrationPoint, G: float) -> dict[str, float]:
         "itl_s": _SIGMA,
         "ttft_s": math.hypot(_SIGMA, wait / measured.ttft_s if measured.ttft_s else 0.0),
     }
-
-
-def _why(left: float) -> str:
-    if left > 0.99:
-        return "the named levels hardly change with it"
-    return "the named levels do not tell it from the others"
 
 
 def _rounded(value: float) -> float:
