@@ -295,7 +295,7 @@ def kv_capacity(model: Model, deployment: Deployment, context: float | None = No
     """Return the tokens of KV cache of one replica, in whole blocks; what the server publishes beats the estimate.
 
     With windows or states a token's share depends on how long its request is: `context` tokens, or so long that
-    every layer holds it. 0 where the model keeps nothing.
+    every layer holds it (docs/method.md, The deployment). 0 where the model keeps nothing.
     """
     tokens = deployment.kv_tokens
     if tokens is None:

@@ -181,7 +181,7 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 def weights(model: Model) -> Weights:
-    """Return the weights of a model, by how they are read."""
+    """Return the weights of a model, by how they are read (docs/method.md, Bytes and FLOP of a model)."""
     stored, count = model.stored, parameters(model)
     always = sum(each.layers * each.parameters for each in model.attention) * stored.bytes_of("attention")
     always += model.dense * stored.bytes_of("dense") + count.head * stored.bytes_of("head")
