@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.predict.catalog import Gpu
 from harness.predict.deployment import FRONT_ENDS, Deployment, check, kv_share
 from harness.predict.model import Model, expert_hits, kind, parameters, weights
 
@@ -172,20 +171,6 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
         per_flop = sum(share / peaks.get(compute, peaks["bf16"]) for share, _, compute in stored.shares(part))
         seconds += 2 * count * per_flop / reached
     return seconds
-
-
-def fastest(model: Model, gpu: Gpu) -> float:
-    """Return the card's peak in the fastest precision that matrices of the model multiply in; FLOP/s."""
-    mix = model.experts
-    counts = {"attention": 1, "dense": model.dense, "experts": mix and mix.each, "shared": mix and mix.shared}
-    used = {
-        compute
-        for part, count in counts.items()
-        if count
-        for share, _, compute in model.stored.shares(part)
-        if share > 0
-    }
-    return max(gpu.flops.get(each, gpu.flops["bf16"]) for each in used)
 
 
 def _links(model: Model, deployment: Deployment) -> tuple[float, float]:

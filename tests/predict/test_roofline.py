@@ -11,7 +11,7 @@ from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment, kv_capacity, slow
 from harness.predict.model import model
-from harness.predict.roofline import predict, recomputed, roof
+from harness.predict.roofline import predict, recomputed
 from harness.predict.simulate import closed_loop
 from harness.predict.steady import caps, limits, steady_state
 from harness.predict.step import decode_time, prefill_time, step_cost
@@ -343,15 +343,6 @@ def test_what_is_computed_again_is_said_only_where_kv_on_demand_stops_the_batch_
     assert notes_of([1, 8], kv_tokens=11_040) == []
     assert notes_of([1, 16], kv_tokens=11_040, reserve=True) == []
     assert notes_of([1, 16], kv_tokens=11_040, max_num_seqs=8) == []
-
-
-def test_the_roofline_puts_decode_left_of_the_ridge_and_prefill_right_of_it():
-    found = roof(LLAMA, H100, CHAT, [1, 64])
-    assert found.ridge == pytest.approx(989.4e12 / 3.35e12)
-    (_, single, _), (_, batch, reached) = found.decode
-    assert single < batch < found.ridge < found.prefill[0]
-    assert reached < batch * found.bandwidth
-    assert found.prefill[1] < found.flops * 0.45 + 1
 
 
 # ---- properties, over servers of every kind -------------------------------------------------------------

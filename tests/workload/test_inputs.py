@@ -8,7 +8,6 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.data.views import Value
 from harness.report import level_map
-from harness.report.chart import Chart
 from harness.results.levelmap import Map, MeasuredCell
 from harness.run import campaign
 from harness.spec import reading
@@ -118,6 +117,3 @@ def test_a_map_of_inputs_has_a_cell_for_each_and_counts_in_input_tokens() -> Non
     heads = [column.head for section in level_map.report(map_).sections for column in section.columns]
     assert "inputs a request" in heads
     assert "output tokens G" not in heads
-    [[_, plateau]] = level_map.panels(map_).rows
-    assert isinstance(plateau, Chart)
-    assert plateau.y.label == "plateau, input tok/s"
