@@ -57,7 +57,7 @@ Examples:
     option("--utilization", metavar="SHARE", help="Of a replica's best load, at most, with --rps; default 70%."),
     option(
         "--rank",
-        type=click.Choice(["cost", "speed", "latency"]),
+        type=click.Choice(["cost", "speed", "latency", "power"]),
         default="cost",
         help="Order of --gpu all; default cost.",
     ),
@@ -278,7 +278,12 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         lines = [_heading(judged, made.name, workload, demand, every=not keys)]
         rate = None if demand is None else demand.requests_per_s
         if sentence := chosen.pick(best, flags["rank"], workload.output_tokens, rate):
-            lines.append(sentence)
+            card = next(each for each in cards if each.key == best[0].gpu)
+            alone = flags["rank"] == "latency" and demand is None
+            lines += [
+                sentence,
+                *chosen.gains(None if alone else choice.gains(made, card, best[0], workload, **figures)),
+            ]
         shown = found if keys else best
         whole = not console(stderr=False).is_terminal
         _show(Document(sections=[Section(lines=lines), *chosen.sections(shown, flags["rank"], whole=whole)]))

@@ -23,12 +23,12 @@ from harness.predict.model import Model
 from harness.predict.roofline import predict
 from harness.predict.steady import caps, slo_figure, steady_state
 from harness.predict.step import step_cost
-from harness.spec.work import MeanLengths
+from harness.spec.work import MeanLengths, usd_per_million
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
 _READ = ("itl", "icl", "tpot", "e2e")  # figures that limit how slowly an answer goes on
 _USUAL_TPOT = 0.2  # seconds; the limit of MLPerf Inference's server scenario of Llama 2 70B
-RANKS = ("cost", "speed", "latency")
+RANKS = ("cost", "speed", "latency", "power")
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +45,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     utilization: float  # of all of them, by the slow end
     usd_per_month: float | None = None
+    watts: float | None = None  # as rated
     concurrency: int  # of one replica, as are the times
     itl_s: float | None
     ttft_s: float | None
@@ -65,6 +66,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_hour: float | None = None  # of all its GPUs
     usd_per_million: float | None = None  # output tokens, or input where there are none
     usd_per_million_slow: float | None = None  # the same at the slow end
+    watts: float | None = None  # of all its GPUs, as rated
+    kwh_per_million: float | None = None  # tokens as above, at the slow end
     binding_cap: str | None = None
     constants: Constants = "guess"  # how well those of the card are known
     doubts: list[str] = []
@@ -108,9 +111,9 @@ def choose(
     """Return every card × tensor-parallel size, the best first, those that are out last with their reason.
 
     The sizes of a card that do not fit are one choice together, the largest of them, which says what does fit.
-    rank "cost": the fewest dollars, a month for a `demand`, else a million tokens; "speed": the most tokens/s; of both
-    the slow end. "latency": the shortest answer, at the demand's load, else alone. An `slo` on the first token alone is
-    completed (`with_usual`).
+    rank "cost": the fewest dollars, a month for a `demand`, else a million tokens; "speed": the most tokens/s;
+    "power": the fewest rated watts for the demand, else kWh a million tokens; of each the slow end. "latency": the
+    shortest answer, at the demand's load, else alone. An `slo` on the first token alone is completed (`with_usual`).
     `figures` are of the Deployment.
     """
     if rank not in RANKS:
@@ -150,10 +153,27 @@ def ranked_by(choice: Choice, rank: str, G: float) -> float | None:
     fleet = choice.fleet
     if rank == "cost":
         return choice.usd_per_million_slow if fleet is None else fleet.usd_per_month
+    if rank == "power":
+        return choice.kwh_per_million if fleet is None else fleet.watts
     if rank == "speed":
         return None if choice.requests_per_s_slow is None else -choice.requests_per_s_slow
     at = fleet or choice
     return None if at.ttft_s is None else at.ttft_s + (at.itl_s or 0.0) * max(0.0, G - 1)
+
+
+def gains(model: Model, card: Gpu, choice: Choice, workload: MeanLengths, **figures: Any) -> tuple[float, float] | None:
+    """Return how much more a choice does than at its load: a batch without limits, and prompts alone (embeddings).
+
+    Of the first the output tokens/s, of the second the prompts' tokens/s over those; None where nothing is decoded.
+    """
+    tokens = choice.output_tokens_per_s
+    if not tokens or not tokens.mid:
+        return None
+    where = deployment(card, tp=choice.tp, **figures)
+    full = max(1, int(batch_cap(caps(model, where, workload, None)))) * where.dp
+    both = (workload, MeanLengths(workload.input_tokens, 0.0))
+    offline, prompts = (predict(model, where, each, [full]).levels[0].throughput.mid / tokens.mid for each in both)
+    return offline, prompts
 
 
 def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
@@ -187,7 +207,8 @@ def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
     most = max(1, int(min(batch_cap(limits), math.inf if allowed is None else allowed)))
     prediction = predict(model, where, workload, [(1 if asked.alone else most) * where.dp], slo=slo, price=price)
     level = prediction.levels[0]
-    rates = level.requests_per_s
+    rates, watts = level.requests_per_s, None if card.watts is None else card.watts * where.gpus
+    tokens = level.throughput.low
     choice = Choice(
         gpu=card.key,
         tp=tp,
@@ -201,6 +222,8 @@ def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
         usd_per_hour=None if price is None else price * where.gpus,
         usd_per_million=level.usd_per_million.mid if level.usd_per_million else None,
         usd_per_million_slow=level.usd_per_million.high if level.usd_per_million else None,
+        watts=watts,
+        kwh_per_million=usd_per_million(watts / 1000, tokens) if watts and tokens else None,
         constants=constants(where.gpu),
         binding_cap=prediction.binding_cap,
         doubts=doubts(where.gpu),
@@ -228,6 +251,7 @@ def _fleet(asked: _Asked, where: Deployment, choice: Choice, demand: Demand, cap
         replicas=n,
         utilization=rate / (n * most),
         usd_per_month=None if price is None else price * n * MONTH_H,
+        watts=None if choice.watts is None else choice.watts * n,
         concurrency=C,
         itl_s=level.itl_s,
         ttft_s=level.ttft_s,

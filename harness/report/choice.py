@@ -28,7 +28,7 @@ def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float |
         return ""
     (first, least), *others = ranked
     peers = [each for each in others if guessed(each[0]) == guessed(first)]
-    best = {"cost": "cheapest", "speed": "fastest", "latency": "shortest"}[rank]
+    best = {"cost": "cheapest", "speed": "fastest", "latency": "shortest", "power": "least"}[rank]
     why = f", the {best} of {len(peers) + 1} cards" if peers else ""
     cap = f"; {limit_name(first.binding_cap)} ends its batch" if first.binding_cap and rank in ("cost", "speed") else ""
     demand = f" for {number(requests_per_s)} request{'s' * (requests_per_s != 1)}/s" if requests_per_s else ""
@@ -46,11 +46,22 @@ def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float |
     return said + "."
 
 
+def gains(found: tuple[float, float] | None) -> list[str]:
+    """Return what else the pick could do, in a line; [] where that is not known."""
+    if found is None:
+        return []
+    offline, prompts = found
+    batch = f"Offline, without limits, it does × {offline:.2g} as many tokens/s. " if offline > 1 + _CLOSE else ""
+    return [f"{batch}Prompts alone, as of embeddings, are × {prompts:.2g} as many tokens/s as it decodes."]
+
+
 def _figure(choice: Choice, rank: str, figure: float) -> str:
     """Return what a choice is ranked by, with its unit."""
     tokens = "output tokens" if _decodes([choice]) else "input tokens"
     if rank == "cost":
         return f"${figure:,.0f} a month" if choice.fleet else f"${number(figure)} per 1M {tokens}"
+    if rank == "power":
+        return f"{number(figure)} W as rated" if choice.fleet else f"{number(figure)} kWh per 1M {tokens}"
     return f"{ms(figure)} ms a request" if rank == "latency" else f"{number(-figure)} requests/s"
 
 
@@ -68,13 +79,14 @@ def sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> lis
     by = {
         "cost": "the cheapest first, by the slow end" if demand else "the cheapest tokens first, by the slow end",
         "speed": f"the most {most} first, by the slow end",
+        "power": "the fewest watts first, by the slow end",
         "latency": "the shortest answers first" if demand else "the shortest answers first, one user in flight",
     }
     reasons = [
         Column("GPU", [_cards(each) for each in out], words=True),
         Column("why not", [plain(each.why_not) for each in out], words=True),
     ]
-    columns = _fleets(fit) if demand else _choices(fit, whole=whole)
+    columns = _fleets(fit) if demand else _choices(fit, rank, whole=whole)
     doubts, notes = _doubts(fit), [_GUESSED] if any(map(guessed, fit)) else []
     if rank == "cost" and len({each.usd_per_hour is None for each in fit}) > 1:
         notes.append(_UNPRICED)
@@ -107,7 +119,7 @@ def _known(choices: Sequence[Choice], spare: int = 0) -> list[Column]:
     return [Column("constants", known, words=True, spare=spare), Column("", doubted, words=True)]
 
 
-def _choices(choices: Sequence[Choice], *, whole: bool) -> list[Column]:
+def _choices(choices: Sequence[Choice], rank: str, *, whole: bool) -> list[Column]:
     def spare(order: int) -> int:
         return 0 if whole else order
 
@@ -116,6 +128,7 @@ def _choices(choices: Sequence[Choice], *, whole: bool) -> list[Column]:
         Column("GPU", [_cards(each) for each in choices], words=True),
         Column(f"$/{per}", [number(each.usd_per_million) for each in choices]),
         Column("at most", [number(each.usd_per_million_slow) for each in choices]),
+        *([Column(f"kWh/{per}", [number(each.kwh_per_million) for each in choices])] if rank == "power" else []),
         Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
         Column("at least", [number(band.low) if band and band.low else MISSING for band in bands], spare=spare(3)),
         Column("req/s", [number(each.requests_per_s) for each in choices]),
@@ -138,6 +151,7 @@ def _fleets(choices: Sequence[Choice]) -> list[Column]:
         Column("replicas", [number(each.replicas) for each in fleets]),
         Column("used", [percent(each.utilization) for each in fleets]),
         Column("$/month", [number(each.usd_per_month) for each in fleets]),
+        Column("W", [number(each.watts) for each in fleets]),
         Column("at C", [number(each.concurrency) for each in fleets]),
         Column("ITL ms", [ms(each.itl_s) for each in fleets]),
         Column("TTFT ms", [ms(each.ttft_s) for each in fleets]),

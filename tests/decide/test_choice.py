@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.decide.choice import Demand, best_sizes, choose, with_usual
+from harness.decide.choice import Demand, best_sizes, choose, gains, with_usual
 from harness.decide.plan.question import rounded_up
 from harness.predict.catalog import gpu, gpus, model_config
 from harness.predict.deployment import deployment
@@ -173,12 +173,28 @@ def test_replicas_serve_their_share_of_a_demand_with_as_few_users_as_it_keeps_in
     assert fleet.itl_s < one.itl_s  # far below its best load
 
 
-def test_the_shortest_answer_is_an_order_too():
+def test_the_least_power_and_the_shortest_answer_are_orders_too():
     cards = [gpu("h100-sxm"), gpu("l4"), gpu("b200-sxm")]
+    watts = [each.fleet.watts for each in choose(LLAMA, cards, CHAT, rank="power", demand=Demand(requests_per_s=20))]
+    assert watts == sorted(watts)
+    kwh = choose(LLAMA, cards, CHAT, rank="power")
+    assert [each.kwh_per_million for each in kwh] == sorted(each.kwh_per_million for each in kwh)
+    assert kwh[0].kwh_per_million == pytest.approx(kwh[0].watts / kwh[0].output_tokens_per_s.low / 3600 * 1e3)
     alone = choose(LLAMA, cards, CHAT, rank="latency")
     assert {each.concurrency for each in alone} == {1}
     answers = [each.ttft_s + 199 * each.itl_s for each in alone]
     assert answers == sorted(answers)
+
+
+def test_gains_are_of_a_batch_without_limits_and_of_prompts_alone():
+    card = gpu("h100-sxm")
+    one = next(each for each in choose(LLAMA, [card], CHAT, slo=SLO) if each.tp == 1)
+    free = next(each for each in choose(LLAMA, [card], CHAT) if each.tp == 1)
+    offline, prompts = gains(LLAMA, card, one, CHAT)
+    assert offline == pytest.approx(free.output_tokens_per_s.mid / one.output_tokens_per_s.mid)
+    assert offline > 1
+    assert prompts > offline  # a prompt's tokens share every weight that is read
+    assert gains(LLAMA, card, free, CHAT)[0] == 1
 
 
 def test_an_unknown_order_names_the_nearest():
