@@ -60,6 +60,9 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     """
     if "=" in key:
         return _described(key, place)
+    if maker := next((each for each in _MEASURABLE if each in key.lower()), None):
+        way_out = "measure it: leave --gpu out"
+        raise HarnessError(f"what {maker.title()} serves is not predicted", place=place, way_out=way_out)
     whole, colon, slice_ = key.lower().replace(" mig ", ":").removesuffix("+me").partition(":")
     known, whole = _gpus(), key_of(whole) or whole
     if whole not in known:
@@ -69,6 +72,7 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     return _slice(known[whole], slice_, place) if colon else known[whole]
 
 
+_MEASURABLE = ("cerebras", "sambanova", "groq")  # whose chips share no memory as GPUs do
 _FIGURES = ("bandwidth", "memory", "fp16", "fp8", "fp4", "int8", "link")
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kmgtp]i?)?(?:b|flops?|ops)?(?:/s)?")

@@ -284,6 +284,12 @@ def test_a_description_that_is_not_understood_says_how_one_looks(text, fact):
         gpu(text)
 
 
+@pytest.mark.parametrize("name", ["Cerebras CS-3", "groq-lpu", "SambaNova SN40L"])
+def test_chips_without_the_memory_of_a_gpu_are_measured_and_not_predicted(name):
+    with pytest.raises(HarnessError, match="is not predicted; measure it"):
+        gpu(name)
+
+
 @pytest.mark.parametrize(
     ("name", "key"),
     [
