@@ -307,13 +307,13 @@ def _pools_head(found: Disaggregated) -> list[str]:
     """Return what was asked, what the pools serve beside as many GPUs that do both, and what the KV's way costs."""
     limits = "".join(f", {name} = {units.duration(seconds)}" for name, seconds in found.slo.items())
     asked, both = found.asked.requests_per_s_slow, found.together.requests_per_s_slow
-    apart = f" (× {asked / both:.2f} apart)" if asked and both else ""
+    apart = f", so pools serve {asked / both:.2f} times as many" if asked and both else ""
     size = number(found.transfer_bytes / 1e9)
     return [
         f"{plain(found.model)} on {plain(found.gpu)}, {number(found.input_tokens)} tokens in, "
         f"{number(found.output_tokens)} out{limits}",
         f"{_shared_out(found.asked)} GPUs serve {_served(asked)}{_bound_of_pools(found)}; "
-        f"as many that do both {_served(both)}{apart}",
+        f"as many GPUs that do both serve {_served(both)}{apart}",
         *_best_split(found),
         f"A prompt's KV of {size} GB takes {ms(found.transfer_s)} ms to the other pool: {plain(found.transfer_by)}",
     ]
