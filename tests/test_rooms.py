@@ -38,7 +38,7 @@ PURE_LOAD = {"http1", "schedule"}
 IMPURE = {"socket", "asyncio", "time"}
 MEDIA = {  # of report: who shows something by which library; what is shown is described without any
     "rich": {"harness.report.terminal", "harness.report.live"},
-    "matplotlib": {"harness.report.png", "harness.report.map_png"},
+    "matplotlib": {"harness.report.png"},
     "jinja2": {"harness.report.page"},
 }
 HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "jinja2", "transformers", "torch"}
@@ -202,7 +202,7 @@ def test_the_core_imports_no_other_room() -> None:
         ("harness.report.page", "try:\n    import jinja2\nexcept ImportError: ...", "at its top"),
         ("harness.helpers", "", "stands in no room"),
         ("harness.report.page", "from harness import helpers", "stands in no room"),
-        ("harness.report.charts", "def f():\n    import matplotlib", "matplotlib is for harness.report.map_png"),
+        ("harness.report.charts", "def f():\n    import matplotlib", "matplotlib is for harness.report.png"),
         ("harness.report.page", "import jinja2", "at its top"),
         ("harness.report.markdown", "def f():\n    import jinja2", "jinja2 is for harness.report.page"),
         ("harness.report.markdown", "from rich.table import Table", "rich is for harness.report.live"),

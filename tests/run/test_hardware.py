@@ -127,9 +127,7 @@ def test_a_card_that_no_table_has_is_none(opened: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_finds_its_card_and_says_what_contradicts_it(
-    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_finds_its_card(opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus, out = opened(H100 | {"memory": 97_871 * 2**20}), tmp_path / "run"
     monkeypatch.setattr(experiment.gpu, "opened", lambda: gpus)
     with running(profile(max_num_seqs=4, speed=8.0)) as url:
@@ -144,4 +142,3 @@ def test_a_run_finds_its_card_and_says_what_contradicts_it(
     assert manifest["gpu"] == manifest["prediction"]["gpu"] == "h100-sxm"
     assert manifest["gpu_facts"][0]["memory_bytes"] == 97_871 * 2**20
     assert "the GPU is h100-sxm by its driver" in manifest["notes"]
-    assert any("memory_bytes is 1.03e+11" in note and note.endswith("is it that card?") for note in manifest["notes"])

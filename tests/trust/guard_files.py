@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 _IMPORTED = (
     "harness.cli.calibrate", "harness.cli.plan", "harness.cli.predict", "harness.cli.report", "harness.cli.run",
     "harness.cli.sim", "harness.decide.plan.plan", "harness.run.calibrate", "harness.run.experiment",
-    "harness.run.campaign", "harness.predict.fitting", "harness.report.map_png", "harness.report.page",
-    "harness.report.plan", "harness.report.prediction", "harness.report.roofs", "harness.report.terminal",
+    "harness.run.campaign", "harness.predict.fitting", "harness.report.page",
+    "harness.report.plan", "harness.report.prediction", "harness.report.terminal",
     "matplotlib.backends.backend_agg", "pyarrow.parquet",
 )  # fmt: skip
 USER = 65534  # who may write nothing but the folder that is given away

@@ -25,10 +25,8 @@ from markdown_it import MarkdownIt
 from harness.data.machines import Host
 from harness.data.manifest import Manifest, Simulated
 from harness.data.summary import Check, Summary
-from harness.data.views import Value
-from harness.predict.question import Question, answer
+from harness.predict.question import Question
 from harness.report import markdown, page, run_report
-from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell
 from harness.spec.scenario import Scenario, Target
 from tests.builders.browser import CHROMIUM
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
@@ -228,34 +226,14 @@ FORMULA = "evil $\\frac{$ $x^2$ %s {0} \\ \x1b[2J\u202e\ud800"  # a half formula
 
 def misdrawn() -> list[str]:
     """The pictures that a formula in every text of theirs keeps from being drawn."""
-    from harness.report import charts, level_map, map_png, png, roofs
+    from harness.report import charts, png
 
     summary, manifest = loaded(full, MANIFEST, FORMULA.removesuffix("\ud800"))
-    axes = [Axis(INPUT, [64, 128]), Axis(SERVER, [FORMULA, "b"])]
-    one = Value(20.0, (18.0, 22.0))
-    cells = [
-        MeasuredCell(name=FORMULA, at={INPUT: P, SERVER: s}, status=0, knee=one, hinge=one, plateau_tokens_per_s=one,
-                 plateau_reached=True, verdicts=[FORMULA], error=FORMULA, prediction=None)
-        for P in (64, 128) for s in (FORMULA, "b")
-    ]  # fmt: skip
-    swept = Map(name=FORMULA, model=FORMULA, gpu=FORMULA, created=FORMULA, axes=axes, cells=cells)
-    predicted = answer(CHAT)
-    named = msgspec.structs.replace(predicted.prediction, model=FORMULA, gpu=FORMULA, binding_cap=FORMULA)
-    predicted = msgspec.structs.replace(predicted, prediction=named)
-    drawings: dict[str, Callable[[], bytes]] = {
-        "curve": lambda: png.draw(charts.curve(summary, manifest)),
-        "map of two": lambda: map_png.draw(level_map.panels(swept)),
-        "map of one": lambda: map_png.draw(level_map.panels(msgspec.structs.replace(swept, axes=axes[1:]))),
-        "frontier": lambda: png.draw(roofs.frontier(predicted)),
-        "roofline": lambda: png.draw(roofs.roofline(predicted)),
-    }
-    out = []
-    for name, draw in drawings.items():
-        try:
-            draw()
-        except (ValueError, UnicodeError, RuntimeError) as error:
-            out.append(f"{name}: {str(error).splitlines()[0]}")
-    return out
+    try:
+        png.draw(charts.curve(summary, manifest))
+    except (ValueError, UnicodeError, RuntimeError) as error:
+        return [f"curve: {str(error).splitlines()[0]}"]
+    return []
 
 
 def naive(text: str) -> dict[str, str]:

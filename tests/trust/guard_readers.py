@@ -435,7 +435,7 @@ from harness.decide import calibration, choice, listing
 from harness.decide.check import decision
 from harness.run import experiment as _
 from harness.library import answers, export
-from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
+from harness.report import check, level_map, listing, live, page, prediction, run_report, terminal
 from harness.predict import question, fitting
 import matplotlib.pyplot
 for line in sys.stdin:
