@@ -231,7 +231,6 @@ def exports(printed: Printed, inputs: Path) -> list[Case]:
         for name in folders
         for words in (f"export results/{name} --to {to} --out made" for to in formats)
     ]
-    # MLflow writes times and ids of its own, so only what is Knee's is read: names and values, not the store.
     printed_ = [f"export results/live-vllm --to {to}" for to in formats]
     fits = [f"fit tests/data/foreign/{name}{end}" for name in FOREIGN for end in ("", " --json")]
     own = [f"fit results/{name} --json" for name in ("live-vllm", "live-h100-bf16", "live-embeddings")]
