@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from harness.analysis.rules.run import Recorded
 from harness.base.errors import HarnessError
 from harness.data.manifest import CacheAudit, Manifest
 from harness.run import hooks
-from harness.run.launch import consent, unloaded
+from harness.run.launch import answers, consent, unloaded
 from harness.run.launch.endpoint import Endpoint, address
 from harness.run.launch.unloaded import ROUNDS, Reply
 from harness.sim import profile as profiles
@@ -106,12 +107,14 @@ def audited(url: str, spec: Scenario, profile: profiles.Profile) -> CacheAudit:
 def test_a_cold_and_a_warm_cache_are_named_in_ten_of_ten(counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five servers with a cache, each audited with new prompts and again with the same; five without one."""
     if not counts:
-        sent = unloaded._reply
+        sent = answers.ask
 
-        async def without_counts(*arguments: object) -> Reply:
-            return msgspec.structs.replace(await sent(*arguments), cached=None)  # type: ignore[arg-type]
+        async def without_counts(*arguments: Any, **options: Any) -> answers.Reply:
+            found = await sent(*arguments, **options)
+            assert found.response is not None
+            return msgspec.structs.replace(found, response=msgspec.structs.replace(found.response, cached_tokens=None))
 
-        monkeypatch.setattr(unloaded, "_reply", without_counts)
+        monkeypatch.setattr(answers, "ask", without_counts)
     for seed in range(5):
         spec = asked(seed, audit_cache=True)
         for caching in (True, False):
