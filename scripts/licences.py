@@ -24,7 +24,6 @@ ODD = {
     "certifi": ({"MPL-2.0"}, MPL),
     "hypothesis": ({"MPL-2.0"}, f"only for tests; {MPL}"),
     "pathspec": ({"License :: OSI Approved :: Mozilla Public License 2.0 (MPL 2.0)"}, f"only builds and checks; {MPL}"),
-    "protobuf": ({""}, "only for tests; its metadata has no SPDX name, its LICENSE is BSD-3-Clause"),
     "tqdm": ({"MPL-2.0"}, MPL),
     "transformers": ({""}, "its metadata says nothing; its LICENSE is Apache-2.0"),
 }  # the licences that are allowed of this package beside, "" being none; and why

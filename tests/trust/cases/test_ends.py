@@ -81,11 +81,11 @@ def test_an_answer_whose_body_never_ends_is_whole_and_said(transport: str, monke
         call.head()
         call.tokens()
         call.last()
-        time.sleep(1.0)
+        time.sleep(3.0)
 
     (exchange,) = exchanges(never_ends, transport=transport, timeout_s=0.5 if transport == "httpx" else 5.0)
     assert (exchange.error, exchange.noted, len(exchange.decoded.arrivals)) == ("", ["no_end"], OUT)
-    assert (exchange.done_ns - exchange.sent_ns) * 1e-9 < 0.8
+    assert (exchange.done_ns - exchange.sent_ns) * 1e-9 < 2.5, "it is not waited for until the server closes"
 
 
 def test_an_api_without_reasons_ends_with_its_body_alone() -> None:
