@@ -645,7 +645,7 @@ CASES: dict[str, Case] = {
         "[workload]\ninput_tokens = 1000000000\n", "10,000,000", "a number of that range", "s.toml"
     ),
     "9: --output-tokens 1000000000000": _too_much(["--output-tokens", "1000000000000"], "10,000,000", "context"),
-    "9: --max-concurrency 1000000000": _too_much(["--max-concurrency", "1000000000"], "1,000,000", "a number of that range"),
+    "9: --max-concurrency 1000000000": _too_much(["--max-concurrency", "1000000000"], "1,000,000", "of that range"),
     "9: --levels 1,1000000000": _too_much(["--levels", "1,1000000000"], "1,000,000", "machine"),
     "9: prompts that fill the memory": _too_much(
         ["--input-tokens", "10000000", "--max-concurrency", "4000"], "GB of", "free memory here", "--max-concurrency"
