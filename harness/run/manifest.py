@@ -62,9 +62,7 @@ async def first(
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)
-    deployed = question.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
-    if profile is not None:
-        deployed = profile.model, profile.deployment
+    deployed = _deployed(scenario, found, endpoint, profile)
     simulated, workload = _simulated(scenario, endpoint, profile), _workload(scenario, endpoint)
     held = await _agents(scenario, endpoint, profile, deployed, workload.expected_hit_rate or None)
     if held is not None:
@@ -107,6 +105,15 @@ async def first(
         cache=endpoint.alone.cache or UNSET,
         sessions=[Session(created=created, command=command)],
     )
+
+
+def _deployed(
+    scenario: Scenario, found: question.ServingCard, endpoint: Endpoint, profile: Profile | None
+) -> tuple[Model, Deployment] | None:
+    """Return the model and how it is deployed: of the simulated endpoint, else as the scenario says; None: unknown."""
+    if profile is not None:
+        return profile.model, profile.deployment
+    return question.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
 
 
 async def _predicted(
