@@ -193,7 +193,7 @@ TABLE = (
     Expression("dialects/unlisted.py", "(completion|", unlisted._ANSWER.fullmatch, times("token", before="output_")),
     Expression("run/launch/first_requests.py", r"stream\w*", first_requests._NO_STREAM.search, times("stream ")),
     Expression(
-        "workload/dataset/files.py", r'(?:[^"', files._BRACKET.match, _bytes(times("\\n", before='"')),
+        "workload/dataset/files.py", r'(?:[^"', files._NO_BRACKET.match, _bytes(times("\\n", before='"')),
     ),
     Expression(
         "workload/dataset/files.py", r" \(byte", files._OFFSET.search, times(" (byte 1"),

@@ -1,7 +1,6 @@
 """How a file holds its records: JSON lines, a JSON array or one object, delimited text with a header, Parquet.
 
-No file is read at once: text is mapped into memory. A record is decoded strictly into the type that its reader
-declares. What is broken is a value
+No file is read at once. A record is decoded strictly into the type that its reader declares. What is broken is a value
 until somebody decides what becomes of it: an exception in the place of a record, with the place in the file.
 """
 
@@ -9,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import mmap
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,43 +23,44 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 LONGEST = 16 << 20  # bytes of one row: a prompt of some million tokens
+_PIECE = 1 << 20  # bytes that are read at once, at least, where lines are not
 _BOM = b"\xef\xbb\xbf"
 _OFFSET = re.compile(r" \(byte (\d+)\)$")  # how msgspec says where the text is broken
-# Up to the next bracket outside of a string, or to a string without an end.
-_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}"]|\Z)', re.DOTALL)
+_NO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_OPENS, _QUOTE = b"{[", b'"'
 _NO_OBJECT = "it is not an object, with a comma to the next"
 _ROWS_AT_ONCE = 128  # of a Parquet file: each may be long
 _EXPANDS = 100  # data over the size of a Parquet file, at most; usually 2 to 5
 _SLACK = 1 << 20  # bytes that a Parquet file of any size may expand to
 
 T = TypeVar("T")
-_Bytes: TypeAlias = mmap.mmap | bytes
 Found: TypeAlias = Iterator[tuple[str, T | Exception]]  # places, and what they hold: a record, or what is wrong with it
 
 
-class Line(NamedTuple):
-    """A line with its end; of one that is longer than `LONGEST` that and a byte more."""
+class Lines:
+    """Lines with their ends, as bytes; one that is longer than `LONGEST` is cut there, and so is longer by a byte."""
 
-    number: int  # from 1 on
-    begin: int  # byte at which it begins
-    end: int  # byte at which the next one does
-    data: bytes
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.number = 0  # of the line that was read last, from 1 on
+        self.begin = 0  # byte at which it begins
+        self.end = 0  # byte at which the next one does
 
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self._file.readline(LONGEST + 1):
+            self.number += 1
+            self.begin = self.end
+            self.end += len(line)
+            if len(line) > LONGEST:
+                self._leave_out()
+            yield line.removeprefix(_BOM) if self.number == 1 else line
 
-def _mapped(file: BinaryIO) -> _Bytes:
-    """Return the bytes of a file, which are read as they are looked at; an empty one cannot be mapped."""
-    empty = os.fstat(file.fileno()).st_size == 0
-    return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _lines(data: _Bytes) -> Iterator[Line]:
-    number = begin = 0
-    while begin < len(data):
-        number += 1
-        end = data.find(b"\n", begin) + 1 or len(data)
-        line = data[begin : min(end, begin + LONGEST + 1)]
-        yield Line(number, begin, end, line.removeprefix(_BOM) if number == 1 else line)
-        begin = end
+    def _leave_out(self) -> None:
+        """Go on to the end of a line that is too long."""
+        while piece := self._file.readline(_PIECE):
+            self.end += len(piece)
+            if piece.endswith(b"\n"):
+                return
 
 
 def too_long() -> ValueError:
@@ -80,8 +78,6 @@ def decoded(decode: Callable[[bytes], T], data: bytes, line: int, byte: int) -> 
     >>> decoded(msgspec.json.decode, b'{"a": x}', 3, 100)
     ('line 3, byte 106', ValueError('JSON is malformed: invalid character'))
     """
-    if len(data) > LONGEST:
-        return place(line, byte), too_long()
     try:
         return place(line, byte), decode(data)
     except decoding.WRONG as error:
@@ -97,9 +93,12 @@ def json_lines(path: Path, kind: type[T]) -> Found[T]:
     """Read JSON lines, one object a line; a number may be written as text."""
     decode = msgspec.json.Decoder(kind, strict=False).decode
     with files.opened(path) as file:
-        for line in _lines(_mapped(file)):
-            if not line.data.isspace():
-                yield decoded(decode, line.data, line.number, line.begin)
+        lines = Lines(file)
+        for line in lines:
+            if len(line) > LONGEST:
+                yield place(lines.number, lines.begin), too_long()
+            elif not line.isspace():
+                yield decoded(decode, line, lines.number, lines.begin)
 
 
 def json_array(path: Path, kind: type[T]) -> Found[T]:
@@ -109,84 +108,124 @@ def json_array(path: Path, kind: type[T]) -> Found[T]:
     itself. A file that ends too early gives its whole objects and the place where it breaks off.
     """
     decode = msgspec.json.Decoder(kind, strict=False).decode
-    line = counted = 0
     with files.opened(path) as file:
-        data = _mapped(file)
-        for begin, end, wrong in _objects(data):
-            line, counted = line + data[counted:begin].count(b"\n"), begin
-            if wrong:
-                yield place(line + 1, begin), ValueError(wrong)
+        for line, byte, found in _objects(_Window(file)):
+            if isinstance(found, bytes):
+                yield decoded(decode, found, line, byte)
             else:
-                yield decoded(decode, data[begin : min(end, begin + LONGEST + 1)], line + 1, begin)
+                yield place(line, byte), found
 
 
-def _objects(data: _Bytes) -> Iterator[tuple[int, int, str]]:
-    """Yield where each outermost object begins and ends, and where something else is, with what is wrong with it."""
-    depth = begin = end = 0
-    array = False
-    for found in _BRACKET.finditer(data):
-        bracket, at = found[1], found.start(1)
-        if bracket in (b"", b'"'):
-            break
+class _Window:
+    """A part of a file, from a moving beginning on."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._before = 0  # bytes of the file before `data`
+        self.data = b""
+        self.begin = 0  # index of what is still needed
+        self.line = 1  # in which that is
+
+    def move(self, index: int) -> None:
+        """Forget what is before this index."""
+        self.line += self.data.count(b"\n", self.begin, index)
+        self.begin = index
+
+    def more(self) -> bool:
+        """Read on, False at the end of the file; what is needed now begins at index 0."""
+        piece = self._file.read(max(_PIECE, len(self.data) - self.begin))  # a long string is gone through again
+        self._before += self.begin
+        self.data, self.begin = self.data[self.begin :] + piece, 0
+        return bool(piece)
+
+    @property
+    def byte(self) -> int:
+        return self._before + self.begin
+
+
+def _objects(window: _Window) -> Iterator[tuple[int, int, bytes | ValueError]]:
+    """Yield each object's bytes, behind the line and the byte where it begins."""
+    depth = at = 0  # of brackets, within an object; index up to which they are counted
+    array = over = False  # its first bracket, and its last one, have come
+    while True:
+        at = _no_bracket(window.data, at)
+        bracket = window.data[at : at + 1]
+        if bracket in (b"", _QUOTE):
+            if len(window.data) - window.begin > LONGEST:
+                yield window.line, window.byte, too_long()
+                return
+            at -= window.begin
+            if not window.more():
+                break
+            continue
         if not depth:
-            if bracket != b"{":
-                continue
-            between = _between(data, end, at)
-            array = array or (not end and between.startswith(b"["))
-            if between not in (b"", b"," if end else b"["):
-                yield end, at, _NO_OBJECT
-            begin = at
-        depth += 1 if bracket in (b"{", b"[") else -1
-        if not depth:
-            end = at + 1
-            yield begin, end, ""
-    last, rest = len(data), _between(data, end, len(data))
-    if depth and last - begin > LONGEST:
-        yield begin, last, ""
-    elif depth:
-        where = place(data[:begin].count(b"\n") + 1, begin)
-        yield last, last, f"the file ends in the object from {where} on"
-    elif (array or rest.startswith(b"[")) and b"]" not in rest:
-        yield last, last, "the file ends before its array does"
-    elif rest not in (b"", b"]" if array else b"[]"):
-        yield end, last, _NO_OBJECT
+            ends_array = array and not over and bracket == b"]"
+            expected = bracket == b"{" or ends_array or (bracket == b"[" and not array)
+            if over or not expected or window.data[window.begin : at].removeprefix(_BOM).strip() not in (b"", b","):
+                yield window.line, window.byte, ValueError(_NO_OBJECT)
+            array, over = array or bracket == b"[", over or ends_array
+            window.move(at if bracket == b"{" else at + 1)
+        if depth or bracket == b"{":
+            depth += 1 if bracket in _OPENS else -1
+            if not depth:
+                found = window.data[window.begin : at + 1]
+                yield window.line, window.byte, found if len(found) <= LONGEST else too_long()
+                window.move(at + 1)
+        at += 1
+    yield from _end(window, at, depth, array and not over)
 
 
-def _between(data: _Bytes, begin: int, end: int) -> bytes:
-    """Return what is between two objects, without blanks; of much the beginning."""
-    return data[begin : min(end, begin + LONGEST)].removeprefix(_BOM).strip()
+def _no_bracket(data: bytes, at: int) -> int:
+    """Return the index of the next bracket outside of a string, of a string without an end, or of the data's end."""
+    found = _NO_BRACKET.match(data, at)
+    assert found is not None, "it matches nothing at all too"
+    return found.end()
+
+
+def _end(window: _Window, at: int, depth: int, unfinished: bool) -> Iterator[tuple[int, int, ValueError]]:
+    """Yield what is wrong where the file ends, if anything is."""
+    if not depth and not unfinished:
+        if window.data.strip():
+            yield window.line, window.byte, ValueError(_NO_OBJECT)
+        return
+    why = "the file ends before its array does"
+    if depth:
+        where = "in the middle of a string, " if window.data[at : at + 1] == _QUOTE else ""
+        why = f"the file ends {where}in the object from {place(window.line, window.byte)} on"
+    window.move(len(window.data))
+    yield window.line, window.byte, ValueError(why)
 
 
 def _delimited_columns(path: Path) -> list[str]:
     with files.opened(path) as file:
-        return _header(_lines(_mapped(file)), str(path))[0]
+        return _header(Lines(file), str(path))[0]
 
 
 def delimited(path: Path, kind: type[T]) -> Found[T]:
     """Read delimited text with a header, commas, semicolons or tabs between; an empty cell is one that is missing."""
     csv.field_size_limit(LONGEST)  # of this process; the default is shorter than a long prompt
     begin = 0  # byte of the row that is read
-    last = Line(0, 0, 0, b"")
 
-    def text(line: Line) -> str:
-        nonlocal last
-        last = line
-        if line.end - begin > LONGEST:
+    def text(line: bytes) -> str:
+        if lines.end - begin > LONGEST:
             raise too_long()
-        return line.data.decode()
+        return line.decode()
 
     with files.opened(path) as file:
-        lines = _lines(_mapped(file))
-        header, delimiter, last = _header(lines, str(path))
+        lines = Lines(file)
+        header, delimiter = _header(lines, str(path))
         rows = csv.reader(map(text, lines), delimiter=delimiter, strict=True)
         while True:
-            begin, at = last.end, place(last.number + 1, last.end)
+            begin, at = lines.end, place(lines.number + 1, lines.end)
             try:
                 cells = next(rows)
                 if not cells:
                     continue
                 if len(cells) != len(header):
                     raise ValueError(f"it has {len(cells)} cells, its header {len(header)}")
+                named = dict(zip(header, cells, strict=True))
+                if "" in cells:
+                    named = {name: cell for name, cell in named.items() if cell}
             except StopIteration:
                 return
             except csv.Error as error:
@@ -194,7 +233,6 @@ def delimited(path: Path, kind: type[T]) -> Found[T]:
             except decoding.WRONG as error:
                 yield at, error
             else:
-                named = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
                 yield at, _converted(named, kind)
 
 
@@ -205,17 +243,16 @@ def _converted(named: dict[str, Any], kind: type[T]) -> T | Exception:
         return error
 
 
-def _header(lines: Iterator[Line], place: str) -> tuple[list[str], str, Line]:
-    """Return the names of the columns, what separates them, and their line, the first one."""
+def _header(lines: Lines, place: str) -> tuple[list[str], str]:
+    """Return the names of the columns, which are the first line, and what separates them."""
     with decoding.reading(place, "delimited text", "give a file that begins with the names of its columns"):
-        line = next(lines)
-        if len(line.data) > LONGEST:
+        line = next(iter(lines), b"")
+        if len(line) > LONGEST:
             raise too_long()
-        text = line.data.decode()
+        text = line.decode()
         delimiter = max(",;\t", key=text.count)
         try:
-            names = next(csv.reader([text], delimiter=delimiter, strict=True), [])
-            return [name.strip() for name in names], delimiter, line
+            return [name.strip() for name in next(csv.reader([text], delimiter=delimiter, strict=True), [])], delimiter
         except csv.Error as error:
             raise ValueError(str(error)) from None
 
