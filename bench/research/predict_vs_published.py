@@ -20,10 +20,9 @@ import predict_groups
 import predict_open_loop
 import predict_pools
 
-from harness.predict import claims
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
-from harness.predict.model import Model, kv_bytes_per_token, model, weight_bytes_per_step
+from harness.predict.model import Model, kv_bytes_per_token, model, weights
 from harness.predict.roofline import predict
 from harness.spec.work import MeanLengths
 
@@ -74,8 +73,8 @@ def setup(curve: str, levels: Sequence[dict[str, str]]) -> tuple[Model, Deployme
 def line_then_flat(made: Model, where: Deployment, workload: MeanLengths, C: int) -> float:
     """min(C · BW·MBU/W, BW·MBU/(ctx·kv)); tok/s."""
     bandwidth = where.gpu.bandwidth * where.tp
-    line = C * claims.x0(1, weight_bytes_per_step(made), 0, 0, bandwidth, where.mbu)
-    return min(line, claims.ceiling0(workload.context, kv_bytes_per_token(made), bandwidth, where.mbu))
+    line = C * bandwidth * where.mbu / weights(made).read(1)
+    return min(line, bandwidth * where.mbu / (workload.context * kv_bytes_per_token(made)))
 
 
 def rows() -> list[Row]:

@@ -1,17 +1,13 @@
-"""What people compare a prediction with: figures that are quoted without a source, and the rules of thumb.
+"""What people compare a prediction with: figures that are quoted without a source.
 
 A claim is shown only where its condition is true, and marked unsourced; nothing is computed from it. The wrong ones
 become notes with the right figure for that input. Conditions are `key=value` pairs that must all be true,
 with `|` between values; the keys are those of `facts`.
-
-The rules leave out prefill interference, overheads and memory, which predict.roofline has; its docstring
-lists their letters. Rules of money and of fleets are in decide.plan.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -145,48 +141,6 @@ def _kv_tokens(model: Model, deployment: Deployment, workload: MeanLengths) -> i
         return 0
 
 
-def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Return the time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU).
-
-    >>> round(tpot0(1, 70e9, 0, 0, 3.35e12) * 1e3, 2)  # every weight of 70B in fp8, read once on an H100, ms
-    20.9
-    """
-    return (W + B * ctx * kv) / (BW * MBU)
-
-
-def x0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Return the decode throughput at batch B; tokens/s. B / TPOT0."""
-    return B / tpot0(B, W, ctx, kv, BW, MBU)
-
-
-def ceiling0(ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Return the decode throughput that no batch beats; tokens/s. (BW MBU) / (ctx kv).
-
-    >>> round(ceiling0(2000, 131072, 3.35e12, 0.7))
-    8945
-    """
-    return BW * MBU / (ctx * kv)
-
-
-def b_star(W: float, ctx: float, kv: float) -> float:
-    """Return the batch whose KV traffic equals the weight traffic, where X0 is half its ceiling. W / (ctx kv)."""
-    return W / (ctx * kv)
-
-
 def prefill0(peak: float, MFU: float, N: float) -> float:
     """Return the prompt tokens/s of the compute roof; quoted next to decode, never summed with it. peak MFU / (2 N)."""
     return peak * MFU / (2 * N)
-
-
-def slo_batch(tpot: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> int:
-    """Return the largest batch whose TPOT0 still meets the limit; 0 when not even one does."""
-    return max(0, math.floor((tpot * BW * MBU - W) / (ctx * kv)))
-
-
-def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: float) -> int:
-    """Return the requests whose KV cache fits next to the weights. floor((memory u - weights) / (ctx kv)).
-
-    >>> kv_batch(80e9, 0.9, 16e9, 2000, 131072)
-    213
-    """
-    return max(0, math.floor((memory * utilization - weights) / (ctx * kv)))

@@ -199,11 +199,6 @@ def weight_bytes(model: Model) -> float:
     return weights(model).total
 
 
-def weight_bytes_per_step(model: Model, B: float = 1) -> float:
-    """Return the weights read by one decode step of B tokens, W; bytes. N_mm · b_w; experts by those hit."""
-    return weights(model).read(B)
-
-
 def kv_bytes_per_token(model: Model) -> float:
     """Return KV cache of one more token in every layer that keeps any: kv of the formulas; bytes.
 

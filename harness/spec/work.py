@@ -36,15 +36,6 @@ class Unit(enum.StrEnum):
         """
         return f"{self.removesuffix('tokens')}tok/s" if self.endswith("tokens") else f"{self}/s"
 
-    @property
-    def singular(self) -> str:
-        """Return the unit's name for one of it.
-
-        >>> Unit.INPUT_TOKENS.singular
-        'input token'
-        """
-        return self.removesuffix("s")
-
 
 class MeanLengths(msgspec.Struct, frozen=True):
     """Mean tokens of a request; no output tokens: an embedding or a score, prefill only."""

@@ -20,7 +20,7 @@ from harness.data.manifest import Roof
 from harness.data.summary import Curve, DecodePhase, PrefillPhase
 from harness.data.views import Estimate, Spread, Value
 from harness.predict import catalog, deployment, roofline
-from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
+from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weights
 from harness.predict.step import decode_time, prefill_compute, prefill_time, step_cost
 from tests.builders import summaries
 
@@ -333,7 +333,7 @@ def test_mbu_is_the_bytes_of_one_step_over_what_the_memory_could_have_read() -> 
     mbu = found.mbu
     # (2 bytes of 7,504,658,432 matmul parameters + 161 tokens of 131,072 bytes) / (3.35e12 · 8 ms) = 0.5608
     by_hand = (15_009_316_864 + 161 * 131_072) / (3.35e12 * 0.008)
-    assert (weight_bytes_per_step(made), kv_bytes_per_token(made)) == (15_009_316_864, 131_072)
+    assert (weights(made).read(1), kv_bytes_per_token(made)) == (15_009_316_864, 131_072)
     assert mbu is not None
     assert mbu.value == pytest.approx(by_hand)
     assert mbu.ci95 == pytest.approx((by_hand / 1.0098, by_hand / 0.9902), rel=1e-4)
@@ -343,9 +343,9 @@ def test_a_step_of_one_request_reads_the_experts_of_one_token_and_no_more_than_a
     # gpt-oss-20b: 4 of 32 experts a token; 12 layers look back 128 tokens, 12 all the way; 2·8·64 bf16 numbers of KV
     made, where = on_gpu("gpt-oss-20b", "h100-sxm")
     step = roofline.data_sheet_roof(made, where).step(4096)
-    read = weight_bytes_per_step(made) + 12 * 2048 * (4096 + 1) + 12 * 2048 * (128 + 1)
+    read = weights(made).read(1) + 12 * 2048 * (4096 + 1) + 12 * 2048 * (128 + 1)
     assert step == pytest.approx(read / 3.35e12)
-    assert weight_bytes_per_step(made) > 1.5 * weights(made).always
+    assert weights(made).read(1) > 1.5 * weights(made).always
     bare = msgspec.structs.replace(where, mbu=1.0, o_layer=0.0, o_step=0.0, o_req=0.0)
     assert step == pytest.approx(decode_time(step_cost(made, bare), 1, 4096))
 

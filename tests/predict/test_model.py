@@ -11,7 +11,6 @@ from harness.predict.model import (
     parameters,
     state_bytes,
     weight_bytes,
-    weight_bytes_per_step,
     weights,
 )
 
@@ -226,7 +225,7 @@ def test_the_8b_splits_into_body_and_head():
 def test_tied_embeddings_are_kept_once_but_read_all_the_same():
     tied, untied = shaped(tie_word_embeddings=True), shaped(tie_word_embeddings=False)
     assert weight_bytes(untied) - weight_bytes(tied) == 2 * 525_336_576
-    assert weight_bytes_per_step(untied) == weight_bytes_per_step(tied) == weight_bytes(tied)
+    assert weights(untied).read(1) == weights(tied).read(1) == weight_bytes(tied)
 
 
 def test_kv_bytes_of_grouped_and_of_full_heads():
@@ -283,11 +282,11 @@ def test_a_batch_hits_experts_as_if_each_token_drew_its_own():
 
 def test_a_step_reads_the_experts_that_its_batch_hits_and_everything_else_once():
     mixtral = shipped("mixtral-8x7b")
-    one, all_ = weight_bytes_per_step(mixtral, 1), weight_bytes_per_step(mixtral, 10_000)
+    one, all_ = weights(mixtral).read(1), weights(mixtral).read(10_000)
     assert one == 2 * parameters(mixtral).matmul
     assert all_ == pytest.approx(2 * (parameters(mixtral).total - parameters(mixtral).head))
     each = 32 * 3 * 4096 * 14336 * 2  # one expert in 32 layers
-    assert weight_bytes_per_step(mixtral, 4) - one == pytest.approx((5.46875 - 2) * each)
+    assert weights(mixtral).read(4) - one == pytest.approx((5.46875 - 2) * each)
 
 
 def test_an_encoder_keeps_nothing_and_has_no_head():
@@ -326,7 +325,7 @@ def test_weights_stored_in_32_bits_count_the_16_that_servers_cast_them_to():
 def test_quantised_weights_leave_embeddings_and_head_in_16_bits():
     fp8 = model(LLAMA, dtype="fp8")
     assert weight_bytes(fp8) == 6_979_321_856 + 2 * 2 * 525_336_576
-    assert weight_bytes_per_step(fp8) == 6_979_321_856 + 2 * 525_336_576
+    assert weights(fp8).read(1) == 6_979_321_856 + 2 * 525_336_576
 
 
 def test_gpt_oss_is_as_large_as_its_files():

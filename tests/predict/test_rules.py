@@ -1,17 +1,10 @@
 import pytest
 
 from harness.predict.catalog import model_config
-from harness.predict.claims import (
-    b_star,
-    ceiling0,
-    kv_batch,
-    prefill0,
-    slo_batch,
-    tpot0,
-    x0,
-)
+from harness.predict.claims import prefill0
 from harness.predict.model import kv_bytes_per_token, model
 from harness.predict.steady import mixed_step, requests_per_s
+from tests.builders.rules_of_thumb import b_star, ceiling0, kv_batch, slo_batch, tpot0, x0
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16

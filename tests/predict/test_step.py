@@ -3,12 +3,12 @@ import pytest
 
 from harness.predict import step
 from harness.predict.catalog import gpu, model_config
-from harness.predict.claims import tpot0
 from harness.predict.deployment import deployment
-from harness.predict.model import model, weight_bytes_per_step
+from harness.predict.model import model, weights
 from harness.predict.steady import mixed_step
 from harness.predict.step import decode_time, prefill_time, step_cost, weights_read
 from harness.spec.work import MeanLengths, means
+from tests.builders.rules_of_thumb import tpot0
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
@@ -42,7 +42,7 @@ def test_prefill_leaves_the_embeddings_out_and_attends_to_its_own_prompt():
 
 def test_a_decode_step_is_memory_traffic_plus_overhead():
     # (15.00932e9 + 64·1101·131072) / (3.35e12·0.8) = 9.0470 ms; 32·32 µs + 126 µs + 64·4.4 µs = 1.4316 ms
-    assert weight_bytes_per_step(LLAMA) == 15_009_316_864
+    assert weights(LLAMA).read(1) == 15_009_316_864
     assert decode_time(step_cost(LLAMA, H100), 64, 64 * 1100) == pytest.approx(10.4786e-3, rel=1e-4)
 
 
