@@ -349,7 +349,10 @@ def _means(entry: str, names: list[str]) -> list[bool]:
     for found, same in _ALIKE:
         entry = found.sub(same, entry)
     if "*" in entry:
-        return [any(map(fnmatchcase, (each, each, f"{each}.weight"), (f"{entry}.*", entry, entry))) for each in names]
+        globs = (entry, f"{entry}.*")
+        return [
+            any(fnmatchcase(each, glob) for glob in globs) or fnmatchcase(f"{each}.weight", entry) for each in names
+        ]
     whole = f".{_EXPERT.sub('.experts', entry)}."
     return [whole in f".{each}." for each in names]
 

@@ -29,7 +29,7 @@ from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.spec.scenario import Scenario
 
-# The scenario with its endpoint, which is there inside, and how that was started where knee did it.
+# A context in which the endpoint is up: the scenario with its address, and how Knee started it, None where it did not.
 Serving = contextlib.AbstractContextManager[tuple[Scenario, StackStart | None]]
 
 
@@ -44,7 +44,7 @@ class Planned(NamedTuple):
 class Series(Protocol):
     """Runs in an order, and what becomes of them, which it writes to a file after each."""
 
-    folder: Path  # of all
+    folder: Path  # which holds those of the runs
     slo_fail: bool
 
     @property

@@ -30,11 +30,11 @@ def length(text: str, place: str) -> int | str:
 # A number of tokens, or the text of a distribution (units.lengths).
 _MOST = f"1 to {units.MOST_TOKENS:,} tokens"
 PromptLength = (
-    Annotated[int, bound(f"a prompt has {_MOST}", "give a number of that range", length, ge=1, le=units.MOST_TOKENS)]
+    Annotated[int, bound(f"a prompt has {_MOST}", "give a number in that range", length, ge=1, le=units.MOST_TOKENS)]
     | str
 )
 AnswerLength = (
-    Annotated[int, bound(f"an answer has {_MOST}", "give a number of that range", length, ge=1, le=units.MOST_TOKENS)]
+    Annotated[int, bound(f"an answer has {_MOST}", "give a number in that range", length, ge=1, le=units.MOST_TOKENS)]
     | str
 )
 Limit = Annotated[float, msgspec.Meta(extra={"read": units.limit})]  # of an SLO, seconds

@@ -92,7 +92,10 @@ class Range(_Law, frozen=True, tag="range"):
 
 
 class _Bounded(_Law, frozen=True):
-    """A distribution within its bounds, rounded: a normal one on a scale that `_of` goes to, and `_back` from."""
+    """A normal distribution, cut at its bounds and rounded to tokens, on a scale of its own.
+
+    `_of` turns a length into a value on that scale, `_back` turns it back.
+    """
 
     nominal: float  # mean, before what is out of bounds is left out
     sd: float  # standard deviation, before what is out of bounds is left out

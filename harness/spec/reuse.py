@@ -43,7 +43,7 @@ def _or_law(read: Callable[[str], float]) -> Read:
 
 
 def _number(most: int, least: int = 1, read: Read = units.count) -> msgspec.Meta:
-    return bound(f"it is from {least} to {most:,}", "give a number of that range", read, ge=least, le=most)
+    return bound(f"a number from {least} to {most:,} is expected", "give one", read, ge=least, le=most)
 
 
 # A number, or the text of a distribution.

@@ -33,7 +33,7 @@ _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.0
 Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
 Count = Annotated[int, bound("it must be 1 or more", "give 1 or more", units.count, ge=1)]
 NotNegative = Annotated[int, bound("it is not negative", "give 0 or more", ge=0)]
-Streams = Annotated[int, bound(_LEVEL, "give a number of that range", units.count, ge=1, le=units.MOST_STREAMS)]
+Streams = Annotated[int, bound(_LEVEL, "give a number in that range", units.count, ge=1, le=units.MOST_STREAMS)]
 _Level = Annotated[int, msgspec.Meta(ge=1, le=units.MOST_STREAMS)]
 Levels = Annotated[list[_Level], bound(_LEVEL, "write [1, 2, 4, 8]", min_length=1)]
 Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], bound(*_RATE, min_length=1)]
@@ -53,7 +53,12 @@ Axis = Annotated[list[_AxisValue], bound(_AXIS, "write [128, 512, 2048]")]
 _Texts = Annotated[int, msgspec.Meta(ge=1, le=10_000, extra={"read": units.count})]
 TextsAxis = Annotated[list[_Texts], bound("a request has 1 to 10,000 texts", "write [1, 16, 64]")]
 MOST_REPLICAS = 64  # every one is asked for its model before the load
-Urls = Annotated[list[str], bound(f"1 to {MOST_REPLICAS} urls", "give as many", min_length=1, max_length=MOST_REPLICAS)]
+Urls = Annotated[
+    list[str],
+    bound(
+        f"1 to {MOST_REPLICAS} urls are expected", "give one for each replica", min_length=1, max_length=MOST_REPLICAS
+    ),
+]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

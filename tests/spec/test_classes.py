@@ -114,11 +114,11 @@ def test_a_scenario_without_either_is_printed_and_stored_as_before() -> None:
         ),
         (
             '[[class]]\nname = "a"\ninput = 0',
-            "x.toml: a prompt has 1 to 10,000,000 tokens at $.class[0].input; give a number of that range",
+            "x.toml: a prompt has 1 to 10,000,000 tokens at $.class[0].input; give a number in that range",
         ),
         (
             '[[class]]\nname = "a"\noutput = 20_000_000',
-            "x.toml: an answer has 1 to 10,000,000 tokens at $.class[0].output; give a number of that range",
+            "x.toml: an answer has 1 to 10,000,000 tokens at $.class[0].output; give a number in that range",
         ),
         (
             '[[class]]\nname = "a"\nslo = { tfft = "2s" }',

@@ -36,7 +36,7 @@ def test_replicas_read_back_to_the_same_scenario_and_change_the_digest() -> None
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("urls = []", "x.toml: 1 to 64 urls at $.target.urls; give as many"),
+        ("urls = []", "x.toml: 1 to 64 urls are expected at $.target.urls; give one for each replica"),
         ('urls = ["http://a", "http://a"]', "x.toml: a url stands twice at $.target.urls; write each url once"),
         (f'url = "http://c"\n{TWO}', "x.toml: url and urls exclude each other at $.target.url; leave url out"),
         (
@@ -70,7 +70,7 @@ def test_replicas_read_back_to_the_same_scenario_and_change_the_digest() -> None
         ),
         (
             f"urls = [{', '.join(f'{chr(34)}http://h{i}{chr(34)}' for i in range(65))}]",
-            "x.toml: 1 to 64 urls at $.target.urls; give as many",
+            "x.toml: 1 to 64 urls are expected at $.target.urls; give one for each replica",
         ),
     ],
 )

@@ -77,26 +77,26 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
     [
         (
             "[workload.prefix]\ntokens = 0",
-            "it is from 1 to 10,000,000 at $.workload.prefix.tokens; give a number of that range",
+            "a number from 1 to 10,000,000 is expected at $.workload.prefix.tokens; give one",
         ),
         (
             PREFIX + "share = 0",
             "a share of requests is above 0, at most 1 at $.workload.prefix.share; write 0.8 for 80 %",
         ),
         (PREFIX + "pol = 9", "unknown field 'pol' at $.workload.prefix.pol; did you mean 'pool'?"),
-        (PREFIX + 'pool = "2M"', "it is from 1 to 1,000,000 at $.workload.prefix.pool; give a number of that range"),
+        (PREFIX + 'pool = "2M"', "a number from 1 to 1,000,000 is expected at $.workload.prefix.pool; give one"),
         (
             '[workload.prefix]\ntokens = "20M"',
-            "it is from 1 to 10,000,000 at $.workload.prefix.tokens; give a number of that range",
+            "a number from 1 to 10,000,000 is expected at $.workload.prefix.tokens; give one",
         ),
         ("[workload.session]\nturns = 3", "no 'user_tokens' at $.workload.session; write user_tokens = …"),
         (
             "[workload.session]\nturns = 0\nuser_tokens = 9",
-            "it is from 1 to 1,000 at $.workload.session.turns; give a number of that range",
+            "a number from 1 to 1,000 is expected at $.workload.session.turns; give one",
         ),
         (
             "[workload.session]\nturns = 1001\nuser_tokens = 9",
-            "it is from 1 to 1,000 at $.workload.session.turns; give a number of that range",
+            "a number from 1 to 1,000 is expected at $.workload.session.turns; give one",
         ),
         (SESSION + 'history = "dead"', "unknown history 'dead' at $.workload.session.history; known: live, scripted"),
         (
@@ -159,7 +159,7 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
             NODE + 'after = ["write"]\n[[workload.node]]\nname = "write"\nafter = ["plan"]',
             "plan → write → plan is a circle at $.workload.node; let one of them wait for none of the others",
         ),
-        (NODE + "fan_out = 1001", "it is from 1 to 1,000 at $.workload.node[0].fan_out; give a number of that range"),
+        (NODE + "fan_out = 1001", "a number from 1 to 1,000 is expected at $.workload.node[0].fan_out; give one"),
         ('[[workload.node]]\nname = " "', "it is no name at $.workload.node[0].name; write one line"),
         (
             '[workload.node]\nname = "plan"',

@@ -38,7 +38,7 @@ def test_durations_and_counts_may_be_written_with_units() -> None:
         ),
         (
             "[workload]\noutput_tokens = 0",
-            "x.toml: an answer has 1 to 10,000,000 tokens at $.workload.output_tokens; give a number of that range",
+            "x.toml: an answer has 1 to 10,000,000 tokens at $.workload.output_tokens; give a number in that range",
         ),
         (
             '[target]\napi = "grpc"',

@@ -642,10 +642,10 @@ CASES: dict[str, Case] = {
     "9: --repeat 1000G, adaptive": _too_much(["--repeat", "1000G"], "10,000 that a run keeps"),
     "9: --input-tokens 1000000000": _too_much(["--input-tokens", "1000000000"], "10,000,000", "context"),
     "9: input_tokens = 1000000000 in a scenario": _too_much_in_a_file(
-        "[workload]\ninput_tokens = 1000000000\n", "10,000,000", "a number of that range", "s.toml"
+        "[workload]\ninput_tokens = 1000000000\n", "10,000,000", "a number in that range", "s.toml"
     ),
     "9: --output-tokens 1000000000000": _too_much(["--output-tokens", "1000000000000"], "10,000,000", "context"),
-    "9: --max-concurrency 1000000000": _too_much(["--max-concurrency", "1000000000"], "1,000,000", "of that range"),
+    "9: --max-concurrency 1000000000": _too_much(["--max-concurrency", "1000000000"], "1,000,000", "in that range"),
     "9: --levels 1,1000000000": _too_much(["--levels", "1,1000000000"], "1,000,000", "machine"),
     "9: prompts that fill the memory": _too_much(
         ["--input-tokens", "10000000", "--max-concurrency", "4000"], "GB of", "free memory here", "--max-concurrency"
