@@ -141,7 +141,9 @@ def without_requests(path: str | Path) -> Result | None:
 
 
 def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
-    """Refuse a manifest that lacks a field which resuming a run or a level map needs."""
+    """Refuse what is complete, and a manifest that lacks a field which resuming a run or a level map needs."""
+    if about.complete:
+        raise HarnessError("this run is complete", place=str(folder), way_out=f"see it by `knee report {folder}`")
     if isinstance(about, Manifest) and not about.loaded:
         raise HarnessError("nothing was measured in it that could go on", place=str(folder), way_out="run anew")
     if isinstance(about, Manifest) and about.shards:

@@ -196,6 +196,7 @@ def _going_on(folder: Path, planned: Plan, session: Session) -> MapManifest:
             files.must_be_files(folder / cell.name, folders.WRITTEN)
     manifest = result.read_manifest(folder)
     assert isinstance(manifest, MapManifest)  # its scenario sweeps
+    result.must_go_on(folder, manifest)  # another process may have ended it since its scenario was read
     return msgspec.structs.replace(manifest, sessions=[*manifest.sessions, session])
 
 

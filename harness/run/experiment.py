@@ -140,7 +140,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
     folder = Path(path)
     with folders.claimed(folder):
         run = Result.open(folder)
-        result.must_go_on(folder, run.manifest)
+        result.must_go_on(folder, run.manifest)  # another process may have ended it since its scenario was read
         limits.check(scenario)
         files.must_be_files(folder, folders.WRITTEN)  # before the load, not after it
         files.remove(folder, (folders.SUMMARY, *folders.FOR_PEOPLE))  # they are of the levels so far

@@ -35,8 +35,6 @@ from harness.workload.dataset.dataset import readers
 def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
     """Return the scenario that a folder was begun with; `headers` supply the values that are not stored."""
     manifest = result.read_manifest(place)
-    if manifest.complete:
-        raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
     if not manifest.sessions:
         raise HarnessError("nothing was measured in it", place=place, way_out="start a new run")
     result.must_go_on(Path(place), manifest)

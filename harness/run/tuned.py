@@ -129,8 +129,8 @@ def run(
     """
     if resumed:
         folder = Path(out or "")
-        with folders.claimed(folder):
-            return folder, _whole(_Settings(folder, scenario, found), view, agreed)
+        with folders.claimed(folder):  # until now another process may have gone on with it
+            return folder, _whole(_Settings(folder, scenario, _to_go_on(folder)), view, agreed)
     name, created = f"tune-{found.stack.spec.name}", datetime.fromisoformat(found.created)
     with folders.new(out, name, created, series.has_folders, (folders.MANIFEST, FILE)) as folder:
         files.remove(folder, (folders.MANIFEST,))  # it claimed the folder, and a comparison has tune.json in its place
@@ -139,11 +139,17 @@ def run(
 
 def interrupted(path: str) -> tuple[Tuning, Scenario]:
     """Return the comparison in a folder, which is to go on, and its scenario; HarnessError where it cannot."""
-    found = read(Path(path))
-    if found.complete:
-        raise HarnessError("this comparison is complete", place=path, way_out=f"see {FOR_PEOPLE[0]} in it")
+    found = _to_go_on(Path(path))
     commands.must_be_whole(found.stack, path)
     return found, rebuilt(found.scenario, found.scenario_digest, {}, place=path, file=FILE)
+
+
+def _to_go_on(folder: Path) -> Tuning:
+    """Return the comparison in a folder; HarnessError where it is complete."""
+    found = read(folder)
+    if found.complete:
+        raise HarnessError("this comparison is complete", place=str(folder), way_out=f"see {FOR_PEOPLE[0]} in it")
+    return found
 
 
 def read(folder: Path) -> Tuning:

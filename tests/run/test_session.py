@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.base.errors import HarnessError
 from harness.load.messages import Done
+from harness.results.result import read_manifest
+from harness.run import campaign, experiment, tuned
 from harness.run.ending import Ended, RunEnd, Signals, load, timestamp_source
 
 
@@ -79,3 +84,44 @@ def test_arrivals_are_the_kernel_s_where_every_worker_had_its_stamps() -> None:
     assert timestamp_source([]) is None
     assert timestamp_source([Done("kernel"), Done("kernel")]) == "kernel"
     assert timestamp_source([Done("kernel"), Done("user")]) == "user"
+
+
+# ---- what another process has ended meanwhile ------------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def test_a_run_that_ended_while_it_was_about_to_go_on_is_left_as_it_is(tmp_path: Path) -> None:
+    """Two processes are told to go on with one folder, and the first one is done before the second one has it."""
+    folder = shutil.copytree(RESULTS / "live-embeddings", tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    scenario = read_manifest(folder).scenario
+    with pytest.raises(HarnessError, match="this run is complete"):
+        experiment.resume(str(folder), scenario, None, "again")  # type: ignore[arg-type]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_comparison_of_stacks_that_ended_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = shutil.copytree(RESULTS / "live-stacks", tmp_path / "map")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    scenario = read_manifest(folder).scenario
+    plan = campaign.Plan(axes=[], cells=[])
+    with pytest.raises(HarnessError, match="this run is complete"):
+        campaign.run(scenario, str(folder), None, "again", resumed=True, plan=lambda _: plan)  # type: ignore[arg-type]
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_search_for_settings_that_ended_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / tuned.FILE
+    file.write_text(
+        json.dumps(
+            {
+                "created": "2026-01-01T00:00:00+00:00", "command": "knee tune", "scenario": {}, "scenario_digest": "",
+                "stack": {"spec": {"recipe": "a"}, "recipe": {"title": "A", "command": ["a"]}}, "goal": "plateau",
+                "settings": [], "complete": True,
+            }
+        )
+    )  # fmt: skip
+    begun = tuned.read(tmp_path)
+    with pytest.raises(HarnessError, match="this comparison is complete"):
+        tuned.run(begun, begun.scenario, str(tmp_path), None, resumed=True)  # type: ignore[arg-type]
