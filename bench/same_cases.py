@@ -194,7 +194,7 @@ def verbs(printed: Printed, inputs: Path) -> list[Case]:
     """Decide by the committed folders, as text and as JSON, and write what can be written."""
     compared = "compare results/live-vllm-versus-adaptive results/live-vllm-versus-fixed --out made"
     ranked = "compare bf16=results/live-h100-bf16 fp8=results/live-h100-fp8 --vary precision --out made"
-    planned = "plan results/live-h100-bf16 --rps 50 --price 3 --slo ttft_p99=2s --out made"
+    planned = "plan results/live-h100-bf16 --rps 50 --price 3 --out made"
     checked = f"check results/live-vllm {THRESHOLDS} --junit made.xml --markdown made.md --quiet"
     listed = "list results --figure plateau --html made.html"
     read = [

@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from harness.base import files
 from harness.cli import cli
+from harness.data.judgement import Outcome
+from harness.data.levels import Attainment
 from harness.decide.plan.plan import Plan
 from tests.builders import summaries
 from tests.builders.schemas import unindented
@@ -87,17 +89,26 @@ def test_promtool_accepts_the_rules(folder: str, tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_an_slo_is_judged_anew(folder: str) -> None:
-    """TTFT is 30 ms up to 16 in flight and 0.89 s at 24: half of 30 ms is met nowhere."""
-    found = printed(folder, "--rps", "20", "--slo", "ttft_p50=100ms")
-    assert (found["operating_point"]["at"]["load"], found["operating_point"]["missed_at"]) == (16, 24)
-    done = knee(folder, "--rps", "20", "--slo", "ttft_p50=15ms")
+def test_other_limits_need_the_requests(folder: str) -> None:
+    done = knee(folder, "--rps", "20", "--slo", "ttft_p50=100ms")
+    assert done.exit_code == 1
+    assert "does not say whether it meets ttft_p50=100ms; bring its requests back" in done.output
+
+
+def test_a_run_whose_levels_all_miss_its_limits_has_no_plan(folder: str) -> None:
+    full, about = summaries.full(), summaries.MANIFEST
+    missed = Attainment("ttft_p50=15ms", 0.5, 0, 100, 0.0, (0.0, 0.1), Outcome.MISSED)
+    levels = [msgspec.structs.replace(level, slo=[missed]) for level in full.levels]
+    asked = msgspec.structs.replace(about.scenario, slo={"ttft_p50": 0.015})
+    files.write_json(Path(folder) / "summary.json", msgspec.structs.replace(full, levels=levels))
+    files.write_json(Path(folder) / "manifest.json", msgspec.structs.replace(about, scenario=asked))
+    done = knee(folder, "--rps", "20")
     assert done.exit_code == 99
     assert "Replicas  no measured load meets ttft_p50=15ms" in done.output
 
 
 def test_the_committed_run_on_an_h100() -> None:
-    found = printed(H100, "--rps", "50", "--price", "3", "--slo", "ttft_p99=2s")
+    found = printed(H100, "--rps", "50", "--price", "3")
     assert found["operating_point"]["at"]["load"] == 128
     X = found["operating_point"]["at"]["work_per_s"]["value"]
     assert found["fleet"]["replicas"] == 2

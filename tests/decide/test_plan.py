@@ -49,7 +49,6 @@ def capacity(*loads: MeasuredLoad, **changes: Any) -> Capacity:
         open_loop=False,
         unit=Unit.OUTPUT_TOKENS.value,
         slo=[],
-        slo_by="requests",
         slo_load=None,
         slo_missed=None,
         rises=False,

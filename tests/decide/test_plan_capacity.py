@@ -71,7 +71,11 @@ def test_a_run_on_several_replicas_is_divided_by_their_number() -> None:
 
 
 def test_rates_of_an_open_loop_are_loads_too() -> None:
-    levels = [msgspec.structs.replace(summaries.level(C), concurrency=None, rate=float(C)) for C in (2, 4, 8)]
+    outcomes = {2: Outcome.MET, 4: Outcome.MET, 8: Outcome.MISSED}
+    levels = [
+        msgspec.structs.replace(attained(C, ("", "ttft_p99=2s", how)), concurrency=None, rate=float(C))
+        for C, how in outcomes.items()
+    ]
     found = capacity(summary(*levels, knees=Knees(slo_rate=Value(4.0, (4.0, 8.0)))), {"ttft_p99": 2.0})
     assert found.open_loop
     assert [each.load for each in found.loads] == [2, 4, 8]
@@ -109,12 +113,10 @@ BY_CLASS = [
 ]
 
 
-@pytest.mark.parametrize("by", ["requests", "percentiles"])
-def test_limits_that_only_a_class_has_are_an_slo(by: str) -> None:
-    """Where the requests were taken out too: the stored levels say it."""
+def test_limits_that_only_a_class_has_are_an_slo() -> None:
     about = msgspec.structs.replace(summaries.MANIFEST, **of_classes(CHAT, LONG))
-    found = of_summary("a", about, summary(*BY_CLASS, knees=Knees(slo=Value(4.0, (4.0, 8.0)))), None, by=by)
-    assert (found.slo, found.slo_by) == (["ttft_p95=1s of chat"], "requests")
+    found = of_summary("a", about, summary(*BY_CLASS, knees=Knees(slo=Value(4.0, (4.0, 8.0)))), None)
+    assert found.slo == ["ttft_p95=1s of chat"]
     assert [each.slo for each in found.loads] == ["met", "met", "missed", "missed"]
     point = choose(found)
     assert (point.by, point.outcome, point.missed_at) == ("slo", "met", 8.0)
@@ -136,9 +138,10 @@ def test_limits_of_the_run_are_those_of_classes_without_any() -> None:
 
 def test_other_limits_stand_in_place_of_those_of_classes() -> None:
     about = msgspec.structs.replace(summaries.MANIFEST, **of_classes(CHAT, LONG))
-    found = of_summary("a", about, summary(*BY_CLASS), {"e2e_p95": 100.0}, by="percentiles")
-    assert (found.slo, found.slo_by, found.slo_load) == (["e2e_p95=100s"], "percentiles", 16.0)
-    assert of_summary("a", about, summary(*BY_CLASS), {}, by="percentiles").slo == []
+    levels = [attained(C, ("", "e2e_p95=100s", Outcome.MET)) for C in (2, 16)]
+    found = of_summary("a", about, summary(*levels, knees=Knees(slo=Value(16.0, (16.0, None)))), {"e2e_p95": 100.0})
+    assert (found.slo, found.slo_load) == (["e2e_p95=100s"], 16.0)
+    assert of_summary("a", about, summary(*BY_CLASS), {}).slo == []
 
 
 @pytest.mark.parametrize("stored", [("long", "ttft_p95=1s", Outcome.MET), ("chat", "ttft_p95=1s", "perhaps")])
@@ -146,7 +149,7 @@ def test_stored_levels_that_say_nothing_of_a_class_are_refused(stored: Any) -> N
     about = msgspec.structs.replace(summaries.MANIFEST, **of_classes(CHAT, LONG))
     words = "the level at 4 does not say whether it meets ttft_p95=1s of chat; bring its requests back"
     with pytest.raises(HarnessError, match=words):
-        of_summary("a", about, summary(BY_CLASS[0], attained(4, stored)), None, by="percentiles")
+        of_summary("a", about, summary(BY_CLASS[0], attained(4, stored)), None)
 
 
 def test_the_cold_start_is_up_to_the_first_answer() -> None:
@@ -182,4 +185,3 @@ def test_what_cannot_be_planned_with_is_said(made: Summary, words: str) -> None:
 def test_a_committed_run_is_judged_by_its_requests() -> None:
     found = read(str(ROOT / "results" / "live-vllm-ramp-1"), {"e2e_p90": 3600.0})
     assert {each.slo for each in found.loads} <= {"met", "unresolved"}
-    assert found.slo_by == "requests"

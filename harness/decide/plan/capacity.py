@@ -1,8 +1,8 @@
 """What one replica was measured to do at each load, which is all that a plan knows of a server.
 
 Throughput at a load is the curve's (`analysis.answer`), latencies are those of its level. Invalid levels are left out.
-A run on several replicas is divided by their number. Where a folder has no requests, the stored percentiles decide an
-SLO; limits of classes are then decided by the attainments that were stored.
+A run on several replicas is divided by their number. Where a folder has no requests, its levels say of the limits that
+it was measured with whether they meet them, and of no others.
 
 Each replica is to run at one of the measured loads, the operating point:
 
@@ -16,7 +16,6 @@ cost. `knee` needs no limits: at a higher load more requests only wait.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -30,7 +29,7 @@ from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.summary import BEYOND, Summary, is_decided
 from harness.data.views import Spread, Value
-from harness.decide.levels import opened, outcome, valid, weighted, within_reason
+from harness.decide.levels import opened, valid, weighted, within_reason
 from harness.decide.plan.question import By
 from harness.spec.work import Unit
 
@@ -74,7 +73,6 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     unit: str  # a Unit
     slo: list[str]  # limits, as they are written; those of a class with its name
     limits_s: dict[str, float] = {}  # those of them that all requests have, by name
-    slo_by: str  # requests | percentiles: what decided it
     slo_load: float | None  # the highest load that meets the SLO
     slo_missed: float | None  # the lowest that misses it
     rises: bool  # throughput still rises at the last load
@@ -130,28 +128,17 @@ def _best(loads: list[MeasuredLoad], by: str) -> MeasuredLoad:
 
 def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
     """Return what a result folder says of a replica; `limits`, seconds by name, replace the SLOs of run and classes."""
-    manifest, summary, run = opened(place, limits)
-    if run is None:
-        return of_summary(place, manifest, summary, limits, by="percentiles")
+    manifest, summary, _ = opened(place, limits)
     return of_summary(place, manifest, summary, limits)
 
 
-def of_summary(
-    place: str,
-    manifest: Manifest,
-    summary: Summary,
-    limits: Mapping[str, float] | None,
-    *,
-    by: str = "requests",
-) -> Capacity:
-    """Return what a summary says of a replica, whose levels are judged by `limits`, or are to be."""
+def of_summary(place: str, manifest: Manifest, summary: Summary, limits: Mapping[str, float] | None) -> Capacity:
+    """Return what a summary says of a replica, whose levels are judged by `limits`, by default by those of its run."""
     levels = planned(summary)
     if not levels:
         raise HarnessError("no level of it is valid", place=place, way_out="measure it anew")
     wanted = _limits(manifest, limits)
-    judged = "requests" if any(of_class for of_class, _ in wanted) else by
-    if judged != by:
-        _must_say(levels, wanted, place)
+    _must_say(levels, wanted, place)
     replicas = len(manifest.urls or ()) or 1
     if summary.unit not in list(Unit):
         raise HarnessError("it counts what this version does not know", place=place, way_out="use a newer version")
@@ -161,12 +148,15 @@ def of_summary(
         raise HarnessError("the work of a request is not known", place=place, way_out="measure it anew")
     curve = summary.curve
     same = {load: [s for s in levels if s.load == load] for load in sorted({float(s.load or 0) for s in levels})}
-    outcomes = {load: _outcome(of_load, wanted, judged) for load, of_load in same.items()}
+    outcomes = {
+        load: slo.judged([level.slo for level in of_load], 0).outcome.value if wanted else None
+        for load, of_load in same.items()
+    }
     loads = [
         _load(of_load, answer.throughput(curve, of_load), work, replicas, outcomes[load])
         for load, of_load in same.items()
     ]
-    met, missed = _boundary(summary, outcomes, by) if wanted else (None, None)
+    met, missed = _boundary(summary, outcomes) if wanted else (None, None)
     start, seats = manifest.stack or None, summary.knees.seats
     return Capacity(
         source=place,
@@ -176,7 +166,6 @@ def of_summary(
         load_unit=summary.load_unit,
         slo=[_words(of_class, limit) for of_class, limit in wanted],
         limits_s={limit.name: limit.seconds for of_class, limit in wanted if not of_class},
-        slo_by=judged,
         slo_load=met and met / replicas,
         slo_missed=missed and missed / replicas,
         rises=curve is not None and curve.state == BEYOND,
@@ -238,34 +227,19 @@ def _must_say(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], plac
         for of_class, limit in wanted:
             if (of_class, str(limit)) not in known:
                 fact = f"the level at {level.load:g} does not say whether it meets {_words(of_class, limit)}"
-                raise HarnessError(fact, place=place, way_out="bring its requests back, or give limits: --slo")
+                raise HarnessError(fact, place=place, way_out="bring its requests back")
 
 
 def _words(of_class: str | UnsetType, limit: slo.SloLimit) -> str:
     return f"{limit} of {of_class}" if of_class else str(limit)
 
 
-def _outcome(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], by: str) -> str | None:
-    """Return whether a load meets the SLO: by its requests, or by the percentiles that were stored of them."""
-    if not wanted:
-        return None
-    if by == "requests":
-        return slo.judged([level.slo for level in levels], 0).outcome.value
-    found = {outcome(levels, limit) for _, limit in wanted}
-    return next(each for each in Outcome if each in found).value
-
-
-def _boundary(summary: Summary, outcomes: Mapping[float, str | None], by: str) -> tuple[float | None, float | None]:
+def _boundary(summary: Summary, outcomes: Mapping[float, str | None]) -> tuple[float | None, float | None]:
     """Return the highest load that meets the SLO, and the lowest that misses it."""
-    missed = min((load for load, outcome in outcomes.items() if outcome == Outcome.MISSED), default=None)
-    if by == "requests":
-        knee = summary.knees.slo or summary.knees.slo_rate
-        if knee is None:
-            return None, missed
-        return knee.value if is_decided(knee) else None, knee.ci95[1] if knee.ci95 else None
-    below = math.inf if missed is None else missed
-    met = [load for load, outcome in outcomes.items() if outcome == Outcome.MET and load < below]
-    return max(met, default=None), missed
+    knee = summary.knees.slo or summary.knees.slo_rate
+    if knee is None:
+        return None, min((load for load, outcome in outcomes.items() if outcome == Outcome.MISSED), default=None)
+    return knee.value if is_decided(knee) else None, knee.ci95[1] if knee.ci95 else None
 
 
 def _work_per_request(levels: Sequence[LevelSummary], unit: Unit) -> float | None:

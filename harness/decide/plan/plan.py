@@ -157,8 +157,6 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
         found.append(f"a replica serves {capacity.seats:.3g} requests at once: at the operating point more wait")
     if point.outcome == Outcome.MET and point.missed_at is None:
         found.append("no measured load misses the SLO: a higher one may meet it too")
-    if point.outcome and capacity.slo_by == "percentiles":
-        found.append("the SLO is judged by stored percentiles, since the folder has no requests")
     if at.doubts:
         found.append(f"the level of the operating point has doubts: {', '.join(at.doubts)}")
     if capacity.measured_replicas > 1:
