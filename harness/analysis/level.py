@@ -200,7 +200,6 @@ def summarise_level(
             facts.limits, facts.class_limits, _without_canaries(table), level, replicas=facts.replicas
         ),
         sessions=of_sessions or UNSET,
-        recoveries_s=patterns.recoveries(table, level, facts.traffic) or UNSET,
         drift=moved or UNSET,
         service=in_service or UNSET,
         phases=phases or UNSET,

@@ -1,12 +1,8 @@
-"""What a level's requests show besides its figures: sessions, recovery, lost replicas. Pure.
+"""What a level's requests show besides its figures: sessions and lost replicas. Pure.
 
 A session are requests that belong together, of a user's turns or of an agent's task. It begins with the first send of
 its requests (in open loop when that was due), lasts to the last byte of them all, pauses included, and is of the level
 that it began in.
-
-Before a spike requests wait for their first token up to some time. After it, the last request that waits half as long
-again ends the recovery; one that fails without a first token waits forever. Waits count from when a request was due.
-Left out: waves, and series that have not one spike and one rate without it, which have no calm.
 
 A replica is lost from the end of the first of three or more failures in a row, until the send of its next request that
 succeeds, while other replicas answer. What a replica refuses (4xx) is no loss, and a loss of all replicas at once is
@@ -29,7 +25,6 @@ from harness.data.levels import CACHED, SessionSummary
 from harness.data.record import Level
 from harness.data.summary import FOUND, PROVISIONAL, Curve, LossPhase, NodeLoss
 from harness.spec.choices import LOST
-from harness.spec.traffic import Series, Traffic
 
 TURNS = 8  # from the last of which on all count together
 
@@ -162,55 +157,6 @@ def _over(place: Ints, parts: Floats, wholes: Floats | None = None) -> list[floa
     """
     found, whole = np.bincount(place, parts), np.bincount(place, wholes)
     return [float(part / all_) if all_ else None for part, all_ in zip(found, whole, strict=True)]
-
-
-# ---- recovery ----------------------------------------------------------------------------------------------------
-
-
-WAITS = 1.5  # times the longest wait before the spike, above which a request still feels it
-
-
-def recoveries(table: Table, level: Level, traffic: Traffic) -> list[float | None]:
-    """Return seconds from the end of each spike in the window to the recovery; None: none before the next spike."""
-    profile = traffic.profile
-    if level.rate is None or not isinstance(profile, Series) or not _spike_and_calm(profile):
-        return []
-    own = (table.level == level.index) & (table.failed | ~np.isnan(table.first))
-    due, wait = table.scheduled[own] - level.begin_s, (table.first - table.scheduled)[own]
-    longest = np.inf  # of the waits in the calmest time so far: a server that never recovers is not calm
-    window = level.window[0] - level.begin_s, level.window[1] - level.begin_s
-    begins, ends = spikes(profile, window[1])
-    found: list[float | None] = []
-    for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-        calm_from = (ends[i - 1] + begin) / 2 if i else window[0]
-        until = begin + profile.period_s
-        before = wait[(due >= calm_from) & (due < begin) & ~np.isnan(wait)]
-        if calm_from < window[0] or until > window[1] or not len(before):
-            continue
-        longest = min(longest, before.max())
-        late = due[(due >= end) & (due < until) & ~(wait <= WAITS * longest)]
-        last = float(late.max()) if len(late) else end
-        back = due[(due > last) & (due < until)]
-        found.append(last - end if len(back) else None)
-    return found
-
-
-def _spike_and_calm(profile: Series) -> bool:
-    """Return whether the rate is the same but for one spike in a period."""
-    return len(set(profile.rates)) == 2 and profile.rates.count(profile.peak) == 1
-
-
-def spikes(profile: Series, until_s: float) -> tuple[Floats, Floats]:
-    """Return when spikes that end before `until_s` begin and end, seconds since the level began, shape [spikes].
-
-    >>> spikes(Series((0.0, 55.0, 65.0), (5.0, 50.0, 5.0), 120.0), 200.0)
-    (array([ 55., 175.]), array([ 65., 185.]))
-    """
-    at = profile.rates.index(profile.peak)
-    over = (*profile.starts, profile.period_s)[at + 1]
-    periods = np.arange(until_s // profile.period_s + 1, dtype=np.float64) * profile.period_s
-    begins, ends = np.asarray(periods + profile.starts[at]), np.asarray(periods + over)
-    return begins[ends <= until_s], ends[ends <= until_s]
 
 
 # ---- lost replicas -----------------------------------------------------------------------------------------------

@@ -268,7 +268,6 @@ class LevelSummary(RequestFigures, frozen=True, kw_only=True):
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
-    recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike, None: not before the next; UNSET: no spike
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     pools: dict[str, PoolView] | UnsetType = UNSET  # by name; not in the file without pages of pools
     quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any

@@ -278,14 +278,13 @@ class MapManifest(Begun, frozen=True, kw_only=True):
 
 
 def read(stored: Any) -> Manifest | MapManifest:
-    """Return the manifest that plain data is, of any format.
+    """Return the manifest that plain data is.
 
     ValueError, or msgspec's own error, with the path of what is wrong with it.
     """
     if not isinstance(stored, dict):
         raise ValueError(f"Expected `object`, got `{type(stored).__name__}`")
-    stored = {"format": 1} | stored  # the first ones did not say
-    check_format(stored["format"])
+    check_format(stored.get("format", FORMAT))
     many = isinstance(stored.get("simulated"), bool) or "stacks" in stored
     of_map = many or msgspec.convert(stored, Begun).scenario.sweep != Sweep()
     return msgspec.convert(stored, MapManifest) if of_map else msgspec.convert(stored, Manifest)

@@ -13,8 +13,7 @@ import msgspec
 
 from harness.data.roles import Role
 
-# Of all files of a result folder; a change of name or meaning raises it. 2: Curve.state; 3: the roles of levels. What
-# an earlier format has otherwise is read by `results.upgrade`.
+# Of all files of a result folder; a change of name or meaning raises it. 1 and 2 were before the first version.
 FORMAT = 3
 
 SERVER = "server"  # source of a server's own figures; of one of several replicas it goes on with its address
@@ -35,8 +34,8 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
 
 def check_format(found: object) -> None:
     """Refuse a file of a format that this program does not read; ValueError."""
-    if not isinstance(found, int) or not 1 <= found <= FORMAT:
-        raise ValueError(f"it has format {found}, this program reads up to {FORMAT}")
+    if found != FORMAT:
+        raise ValueError(f"it has format {found}, this program reads {FORMAT}")
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):

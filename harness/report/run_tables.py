@@ -27,7 +27,6 @@ from harness.report.answer import unit_of
 from harness.report.format import MISSING, NO_INTERVAL, interval, joined, label, ms, number, percent, plain, time
 from harness.report.levels import declared_columns
 
-_RECOVERY = "from the end of a spike until no request waits 1.5 times as long for its first token as before it"
 _BY_CACHED = f"TTFT ms, prompts cached below {', '.join(f'{each:.0%}' for each in CACHED)}, above"
 _LENGTHS = "asked / realised, in tokens"
 _CANARIES = (
@@ -95,8 +94,7 @@ def _declared(of: Of, kind: type[_Figures]) -> dict[str, Callable[[_At[_Figures]
 
 def of_workload(summary: Summary) -> list[doc.Section]:
     """Return the tables of requests that differ."""
-    alone = [_classes(summary), _sessions(summary), _lengths(summary)]
-    return [*alone, _recoveries(summary)]
+    return [_classes(summary), _sessions(summary), _lengths(summary)]
 
 
 def _classes(summary: Summary) -> doc.Section:
@@ -108,23 +106,6 @@ def _classes(summary: Summary) -> doc.Section:
         **_declared(Of.CLASS, ClassSummary),
     }
     return _table("Classes", rows, heads, words=["class"])
-
-
-def _recoveries(summary: Summary) -> doc.Section:
-    """Return a row for each level with spikes; times in seconds."""
-    rows = [_At(level, level.recoveries_s) for level in summary.levels if level.recoveries_s]
-
-    def known(row: _At[list[float | None]]) -> list[float]:
-        return [each for each in row.of if each is not None]
-
-    heads: dict[str, Callable[[_At[list[float | None]]], str]] = {
-        **_load(summary),
-        "spikes": lambda x: number(len(x.of)),
-        "not\nrecovered": lambda x: number(len(x.of) - len(known(x))),
-        "recovery s\nmean": lambda x: number(sum(known(x)) / len(known(x)) if known(x) else None),
-        "recovery s\nlongest": lambda x: number(max(known(x), default=None)),
-    }
-    return _table("Recovery after spikes", rows, heads, _RECOVERY, whole=True)
 
 
 def _sessions(summary: Summary) -> doc.Section:

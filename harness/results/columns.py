@@ -16,7 +16,7 @@ import msgspec
 
 from harness.base import decoding, files
 from harness.data.record import Header, Level, Record, Sample, check_format, phase_of, tokens_of
-from harness.results import frames, upgrade
+from harness.results import frames
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,7 +179,7 @@ def _about(metadata: Mapping[bytes, bytes]) -> tuple[Header, list[Level]]:
         why = "an index that another has" if level.index in levels else frames.unsound_level(level, levels)
         if why:
             raise ValueError(f"it holds a level with {why}")
-        levels[level.index] = upgrade.upgraded(level, header.format)
+        levels[level.index] = level
     return header, list(levels.values())
 
 

@@ -23,7 +23,6 @@ import msgspec
 from harness.base import decoding, files
 from harness.data.record import FORMAT, SERVER, Header, Level, Record, Sample
 from harness.results import folder as folders
-from harness.results import upgrade
 
 HEAD = struct.Struct("<II")
 _LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
@@ -218,13 +217,11 @@ def _take(found: Spooled, payload: bytes) -> str:
         return "holds a frame that is not of this program"
     if isinstance(item, Header):
         found.header = found.header or item
-        sound = 1 <= item.format <= FORMAT
-        return "" if sound else f"is of format {item.format}, this program reads up to {FORMAT},"
+        return "" if item.format == FORMAT else f"is of format {item.format}, this program reads {FORMAT},"
     if isinstance(item, LevelFrame):
         if why := unsound_level(item.level, found.levels):
             return f"holds a level with {why}"
-        stored = found.header.format if found.header else FORMAT
-        found.levels[item.level.index] = upgrade.upgraded(item.level, stored)
+        found.levels[item.level.index] = item.level
     elif not all(map(sound_sample, item.samples)):
         return "holds telemetry beyond reason"
     else:

@@ -18,7 +18,7 @@ from harness.data import manifest
 from harness.data.manifest import Manifest, MapManifest
 from harness.data.record import FORMAT, Header, Level, Record, Sample, check_format
 from harness.data.summary import Summary
-from harness.results import columns, frames, upgrade
+from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY, has_requests
 
 _LARGEST = 64 << 20  # bytes of a summary: thousands of levels
@@ -98,7 +98,7 @@ def read_manifest(path: str | Path) -> Manifest | MapManifest:
     if has_requests(folder):
         way_out = "what was measured lies next to it: restore it, or move it away and `knee report` reads without it"
     with decoding.reading(str(file), "a manifest of this project", way_out):
-        return upgrade.of_manifest(manifest.read(decoding.json(decoding.content(file))))
+        return manifest.read(decoding.json(decoding.content(file)))
 
 
 def read_summary(path: str | Path) -> Summary:
@@ -112,7 +112,7 @@ def read_summary(path: str | Path) -> Summary:
         loads += [predicted.gpus, *(level.concurrency for level in predicted.levels)] if predicted else []
         if min(loads, default=1) <= 0:
             raise ValueError("it has a load that is not above 0")
-        return upgrade.of_summary(found)
+        return found
 
 
 def run_manifest(path: str | Path) -> Manifest:

@@ -339,8 +339,8 @@ def test_a_window_shorter_than_twenty_request_times_has_no_interval_and_says_so(
     assert s.output_tokens_per_s.ci95 is None
     assert s.output_tokens_per_s.mean == pytest.approx(36.0, rel=0.02)
     assert "window_too_short" in codes(s)
-    assert "fit_error_assumed" not in codes(s)
-    assert "fit_error_assumed" in codes(level(steady(4, 60.0), 5.0, 8.0, 4))
+    assert not s.output_tokens_per_s_se_assumed
+    assert level(steady(4, 60.0), 5.0, 8.0, 4).output_tokens_per_s_se_assumed
 
 
 def test_fewer_in_flight_than_asked_voids_a_plateau() -> None:

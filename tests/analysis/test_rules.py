@@ -91,12 +91,6 @@ def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> Non
     assert one(figures.window_too_short, GOOD) is None
 
 
-def test_an_assumed_error_names_its_size() -> None:
-    s = with_(output_tokens_per_s_se=0.72, output_tokens_per_s_se_assumed=True)
-    expect(one(figures.fit_error_assumed, s), "fit_error_assumed", "note", "2.0%", "scatter of the levels")
-    assert one(figures.fit_error_assumed, with_(output_tokens_per_s_se=0.72)) is None
-
-
 @pytest.mark.parametrize(
     ("notes", "what", "advice"),
     [
@@ -392,13 +386,6 @@ def test_a_plateau_that_was_not_reached_gives_its_reasons() -> None:
     assert (found.code, found.level) == ("plateau_not_reached", "note")
     assert "64" in found.message
     assert "one thing; another" in found.message
-
-
-def test_a_knee_needs_six_levels_and_says_how_many_there_were() -> None:
-    (found,) = findings(fitted(5))
-    assert (found.code, found.level) == ("knee_not_identifiable", "note")
-    assert "5 distinct valid levels, at least 6" in found.message
-    assert findings(fitted(6)) == []
 
 
 # The workload

@@ -256,10 +256,7 @@ def test_what_the_ramp_decided_is_told_even_if_the_run_died(tmp_path: Path) -> N
         {"concurrency": 2, "reason": "doubling", "rate": None},
         {"concurrency": None, "reason": "done", "rate": None},
     ]
-    assert folder(tmp_path / "b", levels, ramp=steps).ramp == [
-        RampStep(2, "doubling", role=Role.FIRST_PASS),
-        RampStep(None, "done"),
-    ]
+    assert folder(tmp_path / "b", levels, ramp=steps).ramp == [RampStep(2, "doubling"), RampStep(None, "done")]
 
 
 def test_an_slo_is_judged_at_each_level_and_its_knee_is_the_knee(tmp_path: Path) -> None:

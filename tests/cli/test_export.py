@@ -99,13 +99,7 @@ def test_the_curve_of_an_exported_table_is_that_of_its_folder(folder: Path, tmp_
         for i, level in enumerate(full().levels)
     ]
     levels = [
-        msgspec.structs.replace(
-            level,
-            requests_per_s=Estimate(None),
-            verdicts=[*level.verdicts, Verdict("fit_error_assumed", "note", "x", "y")],
-        )
-        if level.output_tokens_per_s_se_assumed
-        else level
+        msgspec.structs.replace(level, requests_per_s=Estimate(None)) if level.output_tokens_per_s_se_assumed else level
         for level in levels
     ]
     levels[2] = msgspec.structs.replace(levels[2], verdicts=[Verdict("client_limited", "invalid", "x", "y")])

@@ -91,24 +91,13 @@ def test_idle_agents_take_none_of_the_server_s_seats_and_the_answer_says_both() 
 
 
 def test_lengths_stand_asked_beside_realised() -> None:
-    _, _, table, *_ = run_tables.of_workload(differing())
+    _, _, table = run_tables.of_workload(differing())
     found = cells(table)
     assert found["lengths"] == ["chat prompts", "chat answers"]
     assert found["asked"] == ["400..600", "–"]
     assert found["mean"] == ["500 / 500", "– / 64"]
     assert found["p50"] == ["500 / 500", "– / 64"]
     assert found["p99"] == ["598 / –", "– / –"]
-
-
-def test_spikes_stand_with_what_it_takes_to_recover() -> None:
-    made = differing()
-    made = msgspec.structs.replace(
-        made, levels=[msgspec.structs.replace(made.levels[0], recoveries_s=[1.0, 2.0, None])]
-    )
-    *_, table = run_tables.of_workload(made)
-    assert cells(table) == {
-        "C": ["8"], "spikes": ["3"], "not recovered": ["1"], "recovery s mean": ["1.50"], "recovery s longest": ["2"],
-    }  # fmt: skip
 
 
 def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None:
@@ -124,7 +113,7 @@ def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None
 
 
 def test_a_run_whose_requests_are_alike_has_none() -> None:
-    assert run_tables.of_workload(full()) == [doc.Section()] * 4
+    assert run_tables.of_workload(full()) == [doc.Section()] * 3
 
 
 def test_the_title_has_the_mean_lengths_that_were_asked() -> None:

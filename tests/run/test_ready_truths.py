@@ -145,19 +145,6 @@ def test_a_long_prompt_among_chats_stops_all_of_them(tmp_path: Path) -> None:
     assert level.classes["chat"].itl_s.max == pytest.approx(prompt.ttft.mean, rel=0.1)
 
 
-def test_after_a_spike_the_server_is_itself_again_once_its_queue_is_gone(tmp_path: Path) -> None:
-    """Twice the capacity μ for 1 s leaves μ requests; at half of μ they are gone after μ / (μ - μ/2) = 2 s."""
-    served = profile(max_num_seqs=8, speed=4.0)
-    fixed = {"input_tokens": 200, "output_tokens": 40}
-    mu = served_alone(asked("overload", workload=fixed), served, 64).requests_per_s
-    spike = f"spike(period=10s,for=1s,low={mu / 2},high={2 * mu},at=3s,gaps=constant)"
-    ramp = {"rates": None, "arrivals": spike, "level_seconds": 45.0}
-    (level,) = measured(tmp_path, asked("overload", workload=fixed, ramp=ramp), served).summary.levels
-    assert level.recoveries_s
-    assert len(level.recoveries_s) >= 3
-    assert level.recoveries_s == pytest.approx([2.0] * len(level.recoveries_s), abs=0.2)
-
-
 def test_overload_tells_what_is_sustained_from_what_queues(tmp_path: Path) -> None:
     served = profile(max_num_seqs=8, speed=8.0)
     mu = served_alone(asked("overload"), served, 64).requests_per_s

@@ -105,21 +105,6 @@ def window_too_short(level: Measured) -> Finding | None:
     )
 
 
-# Where a level has no interval, this says no more on the first screen.
-@rule(Measured, NOTE, place=Place.NOWHERE)
-def fit_error_assumed(level: Measured) -> Finding | None:
-    """The window is too short for an error of its throughput; the fit takes it from the scatter of the levels."""
-    s = level.s
-    if not s.output_tokens_per_s_se_assumed or not s.output_tokens_per_s_se or not s.throughput.mean:
-        return None
-    share = s.output_tokens_per_s_se / s.throughput.mean
-    return Finding(
-        f"a window of {s.window_s:.3g} s is too short for an error of its throughput ({share:.1%} by the number of "
-        "requests); the fit takes it from the scatter of the levels",
-        "measure each level for at least 4 times as long as a request takes, better 20 times",
-    )
-
-
 # ---- the tokens ---------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.analysis import gap, slo
 from harness.analysis.change import Shift
-from harness.analysis.conclusion import LEVELS, PAST
+from harness.analysis.conclusion import PAST
 from harness.analysis.phases import Probed
 from harness.analysis.points import PooledLevels
 from harness.analysis.quality import PHRASES, Quality
@@ -45,19 +45,6 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ---- the fit ------------------------------------------------------------------------------------------------
-
-
-# The first screen has it in the headline, as why the knee is not found.
-@rule(Fitted, NOTE, place=Place.NOWHERE)
-def knee_not_identifiable(fit: Fitted) -> Finding | None:
-    """There are fewer valid levels than a knee needs."""
-    n = len(fit.levels.N)
-    if n >= LEVELS:
-        return None
-    return Finding(
-        f"knee not identifiable: {n} distinct valid level{'s' * (n != 1)}, at least {LEVELS} are needed",
-        "measure more levels, some of them around the bend",
-    )
 
 
 @rule(Fitted, DOUBT, brief="throughput collapses past the knee: keep the load below it")

@@ -228,7 +228,7 @@ def validity(verdicts: Any) -> tuple[bool, bool]:
 
     A verdict is like "invalid: stalled"; other words among them mean nothing.
 
-    >>> validity(["note: fit_error_assumed", "invalid: in_flight_low"]), validity(["invalid:stalled", "knee"])
+    >>> validity(["note: too_few_samples", "invalid: in_flight_low"]), validity(["invalid:stalled", "knee"])
     ((True, False), (False, True))
     """
     words = [each for each in verdicts if isinstance(each, str)] if isinstance(verdicts, list) else []
