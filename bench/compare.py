@@ -21,9 +21,8 @@ from knee_truths import TrueCurve
 
 from harness.analysis.points import Point
 from harness.decide.compare.comparison import compare
-from harness.decide.compare.facts import Facts
 from harness.decide.compare.pairs import Pair
-from harness.decide.compare.runs import Run
+from harness.decide.compare.runs import Facts, Run
 
 SLOWER, HIGHER = (1.10, 1.30), (1.10, 1.30)  # the second stack's single stream and its plateau, where the order turns
 STARVED = 0.6  # of the throughput of a run from the middle of its levels on

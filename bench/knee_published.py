@@ -20,8 +20,7 @@ import numpy as np
 from knee_table import Bench, Line
 
 from harness.base import files
-from harness.data.record import Level, Record
-from harness.data.roles import Role
+from harness.data.record import Level, Record, Role
 from harness.data.summary import FOUND, PROVISIONAL, Curve
 from harness.data.views import Value
 from harness.results import frames

@@ -25,7 +25,7 @@ from knee_truths import Floats, TrueCurve
 
 from harness.analysis import curve, stats
 from harness.analysis.curve import Point
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.summary import NONE
 from harness.data.views import Value
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S

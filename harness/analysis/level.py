@@ -30,7 +30,7 @@ from harness.data.summary import ClientSummary
 from harness.data.views import ClientView, ServerView
 from harness.spec import traffic
 from harness.spec.choices import RANKED, ROUND_ROBIN
-from harness.spec.scenario import PRECISION, Hardware, WorkloadSpec
+from harness.spec.scenario import PRECISION, WorkloadSpec
 from harness.spec.work import QUERY_WORDS, Unit
 
 REST_S = 1.0  # that a slot rests after failures at most (`load.schedule`)
@@ -56,7 +56,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
-        workload, scenario, ramp = manifest.workload, manifest.scenario, manifest.scenario.ramp
+        workload, scenario = manifest.workload, manifest.scenario
+        ramp, hardware = scenario.ramp, scenario.hardware
         limits = tuple(slo.limits(scenario.slo, scenario.slo_confidence))
         arrivals = traffic.parse(ramp.arrivals, "manifest.json: $.scenario.ramp.arrivals")
         client = _client(manifest)
@@ -69,7 +70,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
             usual=_usual(manifest, unit),
             inputs=inputs,
             gpus=manifest.gpus,
-            replicas=_replicas(scenario.hardware),
+            replicas=max(1, hardware.gpus // hardware.tp) if hardware.tp else 1,  # the GPUs over those that share one
             slo=slo.per_request(limits),
             input_tokens=asked * inputs if asked else None,
             template_tokens=(workload.template_tokens or 0.0) * inputs,
@@ -112,11 +113,6 @@ def _usual(manifest: Manifest, unit: Unit) -> float:
         return float(inputs)
     exact = unit is Unit.INPUT_TOKENS and spec.workload.tokenizer and words
     return float(inputs * (words + QUERY_WORDS * (spec.target.api in RANKED))) if exact and words else math.nan
-
-
-def _replicas(hardware: Hardware) -> int:
-    """Return how many engines serve side by side: the GPUs over those that share one."""
-    return max(1, hardware.gpus // hardware.tp) if hardware.tp else 1
 
 
 def _session_requests(workload: WorkloadSpec) -> int | None:

@@ -14,6 +14,7 @@ import statistics
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -24,6 +25,7 @@ from harness.data.manifest import CanaryAnswer, UnloadedAnswers
 from harness.data.record import Level, Record
 from harness.data.views import Estimate, Value
 
+Answer: TypeAlias = CanaryAnswer | Record  # to a canary: unloaded, or of the load
 ALPHA = 0.05  # of all tests of a run together
 _CHANGES = ("words", "flaws", "ends", "scores")  # fields of Changes
 PHRASES = {
@@ -58,9 +60,13 @@ class Finding(msgspec.Struct, frozen=True):
     of: int
 
 
-def changes(answers: Iterable[CanaryAnswer], first: Mapping[int, CanaryAnswer]) -> Changes:
+def changes(answers: Iterable[Answer], first: Mapping[int, CanaryAnswer]) -> Changes:
     """Return the changes of these answers from the first ones, by canary; those that failed are left out."""
-    pairs = [(each, first[each.canary]) for each in answers if not each.error and each.canary in first]
+    pairs = [
+        (each, first[each.canary])
+        for each in answers
+        if not each.error and each.canary is not None and each.canary in first
+    ]
     return Changes(
         n=len(pairs),
         words=sum(each.differs_at is not None for each, _ in pairs),
@@ -146,13 +152,13 @@ def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequenc
             first[each.canary] = each
     first = {canary: each for canary, each in first.items() if not each.error}
     places = {level.index: place for place, level in enumerate(levels)}
-    answers: list[list[CanaryAnswer]] = [[] for _ in levels]
+    answers: list[list[Answer]] = [[] for _ in levels]
     for record in records:
         if record.canary is not None and (place := places.get(record.level)) is not None:
             start, end = levels[place].window
             began = record.scheduled_s if levels[place].rate is not None else record.sent_s
             if began is not None and start <= began < end:
-                answers[place].append(_answer(record))
+                answers[place].append(record)
     counted = [changes(each, first) for each in answers]
     alone = changes(later, first)
     loads: dict[float, Changes] = {}
@@ -164,18 +170,7 @@ def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequenc
     return Quality(_view(unloaded.answers, alone, None), views, found(alone, list(loads.items())))
 
 
-def _answer(record: Record) -> CanaryAnswer:
-    return CanaryAnswer(
-        canary=record.canary or 0,
-        error=record.error,
-        finish_reason=record.finish_reason,
-        differs_at=record.differs_at,
-        flaw=record.flaw,
-        score=record.score,
-    )
-
-
-def _view(answers: Sequence[CanaryAnswer], changed: Changes, least: float | None) -> AnswerQuality:
+def _view(answers: Sequence[Answer], changed: Changes, least: float | None) -> AnswerQuality:
     """Return the figures of some answers; agreement is of those that have a first one to agree with."""
     good = [each for each in answers if not each.error]
     places = [each.differs_at for each in good if each.differs_at is not None]
@@ -192,14 +187,14 @@ def _view(answers: Sequence[CanaryAnswer], changed: Changes, least: float | None
     )
 
 
-def accuracy(answers: Iterable[CanaryAnswer]) -> Estimate | None:
+def accuracy(answers: Iterable[Answer]) -> Estimate | None:
     """Return the mean over questions of the share of right answers, with Wilson's interval; None without questions.
 
     Answers to one prompt at temperature 0 are no independent samples: the interval's n is that of the questions.
     """
     scores: dict[int, list[float]] = {}
     for each in answers:
-        if each.score is not None:
+        if each.score is not None and each.canary is not None:
             scores.setdefault(each.canary, []).append(each.score)
     if not scores:
         return None

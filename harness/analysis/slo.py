@@ -116,7 +116,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
     chunked = lumps or float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
     arrival, gap = np.zeros(0), np.zeros(0)
     if any(limit.of_gaps for limit in limits):
-        arrival, gap = _gaps(table, good)
+        arrival, gap = table.arrival[follows(table, good)], gaps_of(table, good)
         if lumps:  # what the server sends at once is one chunk, and has no gap within
             arrival, gap = arrival[gap > 0], gap[gap > 0]
 
@@ -148,11 +148,6 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
         return msgspec.structs.replace(found, interrupted=float(by_others.sum()) / found.n)
 
     return [gaps(limit) if limit.of_gaps else requests(limit) for limit in limits]
-
-
-def _gaps(table: Table, rows: Bools) -> tuple[Floats, Floats]:
-    """Return every gap between neighbouring chunks of the marked requests: its end, its seconds; shapes [gaps]."""
-    return table.arrival[follows(table, rows)], gaps_of(table, rows)
 
 
 def _interrupted(table: Table, since: Floats, until: Floats) -> Bools:

@@ -36,8 +36,7 @@ from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
 from harness.data.prediction import Agents, Prediction, crossing
-from harness.data.record import Level, LevelNote
-from harness.data.roles import Role
+from harness.data.record import Level, LevelNote, Role
 from harness.data.server_metrics import Figure
 from harness.data.summary import (
     BEYOND,
@@ -109,7 +108,8 @@ def summarise(run: Result) -> Summary:
         agents=_held(run.manifest.agents, of_ramp),
         cost=cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
-        ramp=_ramp(run),
+        # That of a run that died follows from its levels.
+        ramp=run.manifest.ramp or [RampStep.of(each) for each in run.levels if LevelNote.VOID not in each.notes],
         phases=probed.phases if probed else None,
         workload=workload or UNSET,
         checks=_checks(run.manifest, of_ramp, knees, knee, workload, losses) or UNSET,
@@ -133,7 +133,8 @@ def _levels(
 
 def _fitted(run: Result, levels: Sequence[LevelSummary], steady: change.Steady) -> tuple[Curve | None, Knees]:
     """Return the curve, which an open loop does not have, and the knees."""
-    fit = curve.fit(steady.points) if _has_slots(run) else None
+    is_open = run.manifest.scenario.load.is_open or any(level.rate is not None for level in run.levels)
+    fit = None if is_open else curve.fit(steady.points)
     knees = msgspec.structs.replace(
         fit.knees if fit else Knees(),
         slo=slo.knee(levels),
@@ -162,10 +163,6 @@ def _checks(
         losses=losses,
         room=slots * context if isinstance(slots, int) and isinstance(context, int) else None,
     )
-
-
-def _has_slots(run: Result) -> bool:
-    return not (run.manifest.scenario.load.is_open or any(level.rate is not None for level in run.levels))
 
 
 def _with_prediction(fitted: Curve, run: Result) -> Curve:
@@ -219,14 +216,6 @@ def _held(predicted: Agents | UnsetType, levels: Sequence[LevelSummary]) -> Agen
         if level.concurrency and level.cached_input_fraction is not None and usable(level, Purpose.ANSWER)
     ]
     return msgspec.structs.replace(predicted, measured_holds=crossing(shares, predicted.needed))
-
-
-def _ramp(run: Result) -> list[RampStep]:
-    """Return the ramp's decisions: from the manifest, or of a run that died from its levels."""
-    if run.manifest.ramp:
-        return run.manifest.ramp
-    begun = [level for level in run.levels if LevelNote.VOID not in level.notes]
-    return [RampStep.of(level) for level in begun]
 
 
 def _probed(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -> Probed | None:

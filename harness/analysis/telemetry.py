@@ -5,9 +5,10 @@ The server's own figures are in `analysis.server_account`.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from harness.analysis.stats import known_mean
 from harness.data.record import Sample
@@ -150,14 +151,9 @@ def _grown(counter: Points, window: tuple[float, float]) -> float | None:
     span = window[1] - window[0]
     if high <= low or high - low < span / 2:
         return None
-    return (_at(counter, high) - _at(counter, low)) * span / (high - low)
-
-
-def _at(points: Points, time_s: float) -> float:
-    """Return the value at a time between the first point and the last."""
-    right = min(max(1, bisect.bisect_left(points, time_s, key=lambda point: point[0])), len(points) - 1)
-    (t, v), (t2, v2) = points[right - 1], points[right]
-    return v + (v2 - v) * (time_s - t) / (t2 - t) if t2 > t else v2
+    times, values = zip(*counter, strict=True)
+    before, after = np.interp([low, high], times, values)
+    return float(after - before) * span / (high - low)
 
 
 def _integral(rate: Points) -> Points:

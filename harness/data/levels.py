@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from harness.data.figures import Column, Figure, Figures, Group, Of, RequestFigures, over
 from harness.data.judgement import Verdict
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.views import ClientView, Estimate, GpuView, PoolView, ServerView, Spread, Value
 from harness.spec.work import Unit
 

@@ -11,8 +11,6 @@ from array import array
 
 import msgspec
 
-from harness.data.roles import Role
-
 # Of all files of a result folder; a change of name or meaning raises it. 1 and 2 were before the first version.
 FORMAT = 3
 
@@ -81,6 +79,19 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     flaw: str = ""  # what is wrong with its text (`workload.answers`); "": nothing
     score: float | None = None  # of an answer that has one expected, 0 or 1
     noted: str = ""  # codes of what it was measured in spite of, a comma between (docs/definitions.md)
+
+
+class Role(enum.StrEnum):
+    """What a level is measured for, which decides how long it lasts (`search.pace`); files contain the values."""
+
+    FIXED = "given"  # the operator chose it
+    FIRST_PASS = "first pass"  # where the bend lies at all
+    REFINEMENT = "refinement"  # what narrows the answer
+    REPEAT = "repeat"  # a level of the refinement that was measured before
+    SLO = "slo"  # where an SLO stops being met
+    SLO_DECISION = "slo decision"  # a load next to that, for as long as it takes to decide it
+    PROBE = "probe"  # a prompt length of a phase probe
+    SOAK = "soak"  # for long, at a share of the knee
 
 
 class LevelNote(enum.StrEnum):

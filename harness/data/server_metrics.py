@@ -96,12 +96,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {n: (Metric(figure, kind),) for kind in Kind for n, figure in getattr(self, kind).items()} | self.special
 
 
-def _engines() -> tuple[Engine, ...]:
-    with Path(__file__).with_name("engines.toml").open("rb") as file:
-        return msgspec.convert(tomllib.load(file)["engine"], tuple[Engine, ...])
-
-
-ENGINES = _engines()
+_TABLES = tomllib.loads(Path(__file__).with_name("engines.toml").read_text("utf-8"))
+ENGINES = msgspec.convert(_TABLES["engine"], tuple[Engine, ...])
 _OF = MappingProxyType({name: engine for engine in ENGINES for name in engine.metrics})
 _GAUGES = {Figure.RUNNING: Kind.ADDED, Figure.WAITING: Kind.ADDED, Figure.KV_USAGE: Kind.AVERAGED}
 _WORDS = frozenset(Figure)

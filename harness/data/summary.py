@@ -12,8 +12,7 @@ from msgspec import UNSET, UnsetType
 from harness.data.judgement import CurveState, Verdict
 from harness.data.levels import AnswerQuality, LevelSummary
 from harness.data.prediction import Agents, Prediction
-from harness.data.record import FORMAT, Level
-from harness.data.roles import Role
+from harness.data.record import FORMAT, Level, Role
 from harness.data.views import Ends, Spread, Value
 from harness.spec.work import Unit
 

@@ -5,11 +5,12 @@ A prediction is calibrated on that, compared with it, or replaced by it. Open lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from harness.analysis import gap
+from harness.analysis.stats import known_mean
 from harness.analysis.summarise import summarise
 from harness.base.errors import HarnessError
 from harness.data.levels import LevelSummary
@@ -84,36 +85,28 @@ def deployed(
 def workload(run: Result, summary: Summary) -> MeanLengths:
     """Return the mean tokens of its requests, as the server counted them."""
     requested, measured = run.manifest.workload, closed_loop(summary)
-
-    def mean(values: Sequence[float | None], otherwise: float) -> float:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else otherwise
-
+    inputs = known_mean(level.input_tokens_mean for level in measured)
+    outputs = known_mean(level.output_tokens_mean for level in measured)
     return MeanLengths(
-        mean([level.input_tokens_mean for level in measured], requested.input_tokens or 0.0),
-        mean([level.output_tokens_mean for level in measured], requested.output_tokens or 0.0),
+        requested.input_tokens or 0.0 if inputs is None else inputs,
+        requested.output_tokens or 0.0 if outputs is None else outputs,
     )
 
 
 def with_measured(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
-    """Return the prediction with measured over predicted at every level of the folders."""
+    """Return the prediction with measured over predicted at every level of the folders, which have to be alike."""
     measured = []
-    for run, summary in _alike(question, prediction.model, folders):
+    for folder in folders:
+        run = Result.open(folder)
+        summary = summarise(run)
+        _same(run, workload(run, summary), question, prediction.model)
         _same_hardware(run, prediction)
         measured += closed_loop(summary)
     return gap.with_ratios(prediction, measured)
 
 
-def _alike(question: Question, model: str, folders: Sequence[str]) -> Iterator[tuple[Result, Summary]]:
-    """Open each folder; refuse one that was measured with other lengths or with another model."""
-    for folder in folders:
-        run = Result.open(folder)
-        summary = summarise(run)
-        _same(run, workload(run, summary), question, model)
-        yield run, summary
-
-
 def _same(run: Result, lengths: MeanLengths, question: Question, name: str) -> None:
+    """Refuse a run that was measured with other lengths or with another model."""
     pairs = ((lengths.input_tokens, question.input_tokens), (lengths.output_tokens, question.output_tokens))
     if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
         fact = f"it was measured with {pairs[0][0]:.0f} tokens in and {pairs[1][0]:.0f} out"

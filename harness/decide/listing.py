@@ -87,21 +87,17 @@ def folders(place: str) -> list[Path]:
 
 
 def _within(top: Path) -> Iterator[Path]:
-    pending, seen = [(top, 0)], 0
-    while pending:
-        folder, depth = pending.pop()
-        seen += 1
-        if seen > _MOST:
+    def refuse(error: OSError) -> None:
+        raise HarnessError(error.strerror or str(error), place=error.filename, way_out="list another") from None
+
+    for seen, (folder, inner, names) in enumerate(os.walk(top, onerror=refuse)):
+        if seen >= _MOST:
             raise HarnessError(f"more than {_MOST:,} folders in it", place=str(top), way_out="list fewer at once")
-        is_map = os.path.lexists(folder / MAP)
-        if not is_map and any(os.path.lexists(folder / name) for name in (MANIFEST, SUMMARY, REQUESTS, SPOOL)):
-            yield folder
-        elif depth < _DEEPEST:
-            try:
-                inner = sorted(each.path for each in os.scandir(folder) if each.is_dir(follow_symlinks=False))
-            except OSError as error:
-                raise HarnessError(error.strerror or str(error), place=str(folder), way_out="list another") from None
-            pending += [(Path(each), depth + 1) for each in reversed(inner)]
+        is_run = MAP not in names and not {MANIFEST, SUMMARY, REQUESTS, SPOOL}.isdisjoint(names)
+        if is_run:
+            yield Path(folder)
+        at_the_end = is_run or len(Path(folder).relative_to(top).parts) >= _DEEPEST
+        inner[:] = [] if at_the_end else sorted(inner)
 
 
 def entry(folder: Path, plotted: Subject | None = None) -> Entry:

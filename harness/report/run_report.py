@@ -16,7 +16,7 @@ from harness.analysis.rules.observed import said
 from harness.analysis.stats import SAMPLES
 from harness.analysis.timeline import timeline
 from harness.data.manifest import Manifest
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.summary import RampStep, Summary
 from harness.data.views import Spread
 from harness.report import (

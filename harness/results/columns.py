@@ -141,16 +141,12 @@ def _sized(metadata: pq.FileMetaData, size: int, least: int) -> None:
 
 def _counted(metadata: pq.FileMetaData, size: int) -> None:
     """Refuse a file with more arrivals in it than its size allows."""
-    leaves = [i for i, path in enumerate(_paths(metadata)) if path.partition(".")[0] in _LISTS]
+    schema = metadata.schema
+    leaves = [i for i in range(len(schema)) if schema.column(i).path.partition(".")[0] in _LISTS]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     values = sum(group.column(leaf).num_values for group in groups for leaf in leaves)
     if values > _SLACK + _VALUES_A_BYTE * size:
         raise ValueError(f"it says that {size:,} bytes hold {values:,} arrivals")
-
-
-def _paths(metadata: pq.FileMetaData) -> list[str]:
-    """Return the paths of its leaf columns."""
-    return [metadata.schema.column(i).path for i in range(len(metadata.schema))]
 
 
 def _must_have(file: pq.ParquetFile, wanted: Mapping[str, str], missing: list[str]) -> None:

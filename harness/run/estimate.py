@@ -9,7 +9,7 @@ import msgspec
 
 from harness.analysis import slo
 from harness.base.units import span
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.search import pace, ramp
 from harness.search.budget import Budget, Usage, dollars
 from harness.search.decision import Decision, Reason, measure

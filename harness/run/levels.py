@@ -17,8 +17,7 @@ from msgspec import UNSET
 from harness.analysis.level import summarise_level
 from harness.data.levels import LevelSummary
 from harness.data.progress import View
-from harness.data.record import Level, LevelNote
-from harness.data.roles import Role
+from harness.data.record import Level, LevelNote, Role
 from harness.data.summary import RampStep
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan
 from harness.load.schedule import shares, tick_ns

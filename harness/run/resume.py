@@ -13,8 +13,7 @@ from harness.analysis.level import Facts, summarise_level
 from harness.base.errors import HarnessError
 from harness.base.secrecy import HIDDEN
 from harness.data.manifest import Manifest
-from harness.data.record import Level, LevelNote
-from harness.data.roles import Role
+from harness.data.record import Level, LevelNote, Role
 from harness.data.summary import RampStep
 from harness.observe import host
 from harness.results import result

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.data.roles import Role
+from harness.data.record import Role
 
 _APART = "; "  # parts of a reason
 _STOPPED = "stopped: "  # before the reason of a stop

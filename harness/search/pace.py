@@ -22,7 +22,7 @@ import msgspec
 from harness.analysis import slo
 from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.spec import traffic
 from harness.spec.load import Search
 from harness.spec.scenario import Scenario
@@ -97,11 +97,6 @@ def fixed(window_s: float, request_s: float) -> Pace:
     return Pace(request_s, 1 if window_s < SHORT * request_s else 2, window_s)
 
 
-def until_precise(request_s: float) -> Pace:
-    """Return the pace of a level whose window ends when it is precise."""
-    return Pace(request_s, 2, None)
-
-
 def paced(scenario: Scenario) -> bool:
     """Return whether the ramp decides how long its levels last: no option sets levels, length or precision."""
     spec = scenario.ramp
@@ -168,7 +163,7 @@ def of_level(
         return decision(scenario, request_s, requests_per_s, seconds_left, wanted_s)
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT, Role.SLO):
         return refinement(request_s, seconds_left)
-    return until_precise(request_s)
+    return Pace(request_s, 2, None)  # until it is precise
 
 
 REQUEST_TIMES = 22  # of the first check: an interval needs 20 mean ones, and requests in flight move the mean

@@ -26,7 +26,7 @@ import msgspec
 
 from harness.analysis.conclusion import LEVELS, SURE
 from harness.data.judgement import Outcome
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.summary import FOUND, PROVISIONAL
 from harness.search import pace, refinement, slo
 from harness.search.decision import Decision, End, Part, Reason, Stop, both, end, measure, measure_rate

@@ -19,7 +19,7 @@ import msgspec
 from harness.analysis import slo
 from harness.data.judgement import Outcome
 from harness.data.levels import Attainment
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.search.decision import Decision, End, Part, Reason, Stop, end, measure, measure_rate, not_enough
 from harness.search.pace import LONGEST_DECISION_S
 from harness.search.state import MeasuredLevel, Search, State

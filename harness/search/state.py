@@ -20,8 +20,7 @@ from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import answered, in_flight_low, too_many_fail, unstable
 from harness.analysis.seats import Occupancy, occupancy
 from harness.data.levels import Attainment, LevelSummary
-from harness.data.record import Level, LevelNote
-from harness.data.roles import Role
+from harness.data.record import Level, LevelNote, Role
 from harness.data.summary import BEYOND
 from harness.data.views import Spread
 from harness.search import decision, pace

@@ -13,8 +13,7 @@ from harness.analysis.summarise import exit_status, summarise
 from harness.base import files
 from harness.data.judgement import Verdict
 from harness.data.levels import Attainment, LevelSummary
-from harness.data.record import Level, Record, Sample
-from harness.data.roles import Role
+from harness.data.record import Level, Record, Role, Sample
 from harness.data.summary import Knees, RampStep, Summary
 from harness.data.views import ClientView, Value
 from harness.results import frames

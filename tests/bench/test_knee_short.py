@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.summarise import summarise
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.views import Value
 from harness.results.result import Result
 from harness.search.decision import Reason, measure

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from harness.analysis.points import Point
-from harness.decide.compare.facts import Facts
-from harness.decide.compare.runs import Run
+from harness.decide.compare.runs import Facts, Run
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
 FACTS = Facts(

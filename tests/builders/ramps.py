@@ -11,7 +11,7 @@ import numpy as np
 from harness.analysis.seats import Occupancy
 from harness.analysis.stats import wilson
 from harness.data.levels import Attainment
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.search import state
 from harness.search.decision import Decision
 from harness.search.ramp import SLO_LEVELS, next_level

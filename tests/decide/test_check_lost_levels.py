@@ -9,7 +9,7 @@ import pytest
 
 from harness.analysis.stats import wilson
 from harness.data.levels import Attainment, LevelSummary
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.decide.check import figures
 from harness.decide.check.sides import CheckedRun
 from tests.builders import summaries

@@ -10,8 +10,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.decide.compare import fairness
 from harness.decide.compare.comparison import compare
-from harness.decide.compare.facts import Facts
-from harness.decide.compare.runs import Load, of_files, of_folder
+from harness.decide.compare.runs import Facts, Load, of_files, of_folder
 from harness.results.readers.level import ForeignLevel, ForeignResult
 from tests.builders import summaries
 from tests.builders.compared import FACTS, differing, repeats, run

@@ -11,7 +11,7 @@ import pytest
 from harness.data.judgement import Verdict
 from harness.data.levels import Attainment
 from harness.data.manifest import Manifest
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.summary import (
     FOUND,
     PROVISIONAL,

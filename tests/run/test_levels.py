@@ -14,8 +14,7 @@ import pytest
 from harness.base import files
 from harness.data.manifest import Manifest, read
 from harness.data.progress import LevelProgress
-from harness.data.record import Level, Record
-from harness.data.roles import Role
+from harness.data.record import Level, Record, Role
 from harness.data.summary import RampStep
 from harness.load.messages import BeginLevel, Progress
 from harness.results import frames

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.data.levels import Drift, LevelSummary
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.views import Value
 from harness.sim.profile import profile
 from tests.builders.virtual_run import Server, asked

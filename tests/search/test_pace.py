@@ -10,7 +10,7 @@ import pytest
 
 from harness.analysis import curve
 from harness.analysis.seats import Occupancy
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL
 from harness.search import pace, ramp
 from harness.search.decision import Decision

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.points import points_of
 from harness.data.levels import Attainment, SessionSummary
-from harness.data.record import Level
-from harness.data.roles import Role
+from harness.data.record import Level, Role
 from harness.search.decision import Decision, End, Reason, Stop
 from harness.search.ramp import climb, next_level
 from harness.search.state import MeasuredLevel, ceiling

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.summary import FOUND
 from harness.search.decision import Reason
 from harness.search.ramp import next_level

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.data.record import Level, LevelNote
-from harness.data.roles import Role
+from harness.data.record import Level, LevelNote, Role
 from harness.search import pace
 from harness.search.budget import Budget, Spent
 from harness.search.level import Now, Phase, Task, failing, outcomes_watched

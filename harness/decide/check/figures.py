@@ -257,10 +257,6 @@ def _single_stream(summary: Summary) -> Quantity:
     return Quantity(found.value, found.ci95) if found else Quantity(None, None, "the run has no curve")
 
 
-def _rate_knee(summary: Summary) -> Quantity:
-    return _by_limits(summary, rates=True)
-
-
 def _cost(name: str) -> Callable[[Summary], Quantity]:
     def read(summary: Summary) -> Quantity:
         usd = getattr(summary.cost, name, None)
@@ -281,7 +277,7 @@ OF_RUN: Mapping[str, tuple[str, Callable[[Summary], Quantity]]] = {
     "plateau95": (NUMBER, _of_curve(lambda _, knees: knees.plateau95)),
     "peak": (NUMBER, _of_curve(lambda _, knees: knees.peak)),
     "dip": (SHARE, _of_curve(lambda curve, _: curve.dip)),
-    "slo_rate": (PER_SECOND, _rate_knee),
+    "slo_rate": (PER_SECOND, lambda summary: _by_limits(summary, rates=True)),
     "error_rate": (SHARE, lambda summary: error_rate(summary.levels)),
     "usd_per_million_output_tokens": (NUMBER, _cost("usd_per_million_output_tokens")),
     "usd_per_million_input_tokens": (NUMBER, _cost("usd_per_million_input_tokens")),

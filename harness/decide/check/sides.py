@@ -19,7 +19,7 @@ from harness.analysis.stats import FLOOR, Z95, between, t_quantile
 from harness.data.judgement import Gravity
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.roles import Role
+from harness.data.record import Role
 from harness.data.summary import Summary
 from harness.decide import levels as reading
 from harness.decide.check import figures

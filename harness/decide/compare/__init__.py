@@ -1,6 +1,5 @@
 """Stacks compared: measured runs in, a `Comparison` out.
 
-    facts       what a run states of its work, its hardware and its server, as words
     runs        a run as it is compared: its stack, its facts, its levels, its curve's points
     fairness    what must agree, row by row: equal, allowed, unknown, fatal
     spread      how much runs of one server differ, pooled over all stacks; which run is off; ratios of throughput

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from harness.analysis import curve
 from harness.analysis.points import pool
-from harness.analysis.stats import t_quantile
+from harness.analysis.stats import known_mean, t_quantile
 from harness.base.errors import HarnessError
 from harness.data.summary import Curve
 from harness.data.views import Value
@@ -138,7 +138,7 @@ def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddR
         single_stream_tokens_per_s=_widened(fitted.single_stream_tokens_per_s, shared),
     )
     plateau = fitted.plateau_tokens_per_s.value
-    predicted = _mean(run.predicted_plateau or None for run in runs)
+    predicted = known_mean(run.predicted_plateau or None for run in runs)
     return Stack(
         label=runs[0].label,
         places=[run.place for run in runs],
@@ -149,8 +149,8 @@ def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddR
         loads=[load for run in runs for load in run.loads],
         seats=" / ".join(dict.fromkeys(run.facts.seats for run in runs if run.facts.seats)) or None,
         of_predicted=plateau / predicted if plateau and predicted else None,
-        start_to_ready_s=_mean(run.start_to_ready_s for run in runs),
-        first_answer_s=_mean(run.first_answer_s for run in runs),
+        start_to_ready_s=known_mean(run.start_to_ready_s for run in runs),
+        first_answer_s=known_mean(run.first_answer_s for run in runs),
         simulated=any(run.simulated for run in runs),
         lacks=list(dict.fromkeys(lack for run in runs for lack in run.lacks)),
         odd=odd,
@@ -169,12 +169,6 @@ def _widened(value: Value, shared: float) -> Value:
             value.value * math.exp(math.hypot(math.log(high / value.value), shared)) if high else high,
         ),
     )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 # ---- At the same throughput, and at the same latency -----------------------------------------------------------------

@@ -17,8 +17,7 @@ import msgspec
 
 from harness.analysis.stats import known_mean, wilson
 from harness.base.errors import HarnessError
-from harness.decide.compare import facts
-from harness.decide.compare.runs import Run
+from harness.decide.compare.runs import TOGETHER, Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
 EQUAL: Final = "equal"
@@ -70,7 +69,7 @@ def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Ro
     found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
     found += [_row(name, name.replace("-", "_"), stacks, allowed=not vary or name in vary) for name in VARIED]
     found = [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
-    found = [row for row in found if row.name != "pools" or {*row.values} != {facts.TOGETHER}]
+    found = [row for row in found if row.name != "pools" or {*row.values} != {TOGETHER}]
     more = [_flags(stacks), *(_on_average(each, stacks) for each in _MEANS), _errors(stacks), lost_loads(stacks)]
     return [*found, *filter(None, more)]
 

@@ -63,9 +63,12 @@ def crossing(
     of_curves = _of_curves(fits, points, apart)
     if of_curves is None and between is None:
         return None
-    if of_curves is None or (between is not None and not _overlap(of_curves.ends, between.ends)):
+    if of_curves is None:
         assert between is not None
         of_curves = between
+    elif between is not None:  # the curves' interval, unless the levels contradict it
+        (low, high), (least, most) = of_curves.ends, between.ends
+        of_curves = of_curves if low <= most and least <= high else between
     low, high = of_curves.ends
     before, after = names if of_curves.rises else reversed(names)
     every = {load: each.value for load, each in by_load.items()}
@@ -82,10 +85,6 @@ class _Crossing(NamedTuple):
     at: float
     ends: tuple[float, float]
     rises: bool  # the second stack is ahead above it
-
-
-def _overlap(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    return a[0] <= b[1] and b[0] <= a[1]
 
 
 def _lead(name: str, known: Mapping[float, float], side: float, own: Callable[[float], bool]) -> Lead | None:
@@ -112,7 +111,7 @@ def _between(shown: Mapping[float, float]) -> _Crossing | None:
 
 
 def _of_curves(
-    fits: tuple[Fit, Fit], points: tuple[Sequence[Point], Sequence[Point]], apart: Difference, seed: int = 0
+    fits: tuple[Fit, Fit], points: tuple[Sequence[Point], Sequence[Point]], apart: Difference
 ) -> _Crossing | None:
     """Return where the curves cross; None where nearly all of their draws do not agree on the order at both ends."""
     a, b = fits
@@ -124,7 +123,7 @@ def _of_curves(
         return None
     N = np.geomspace(low, high, _PLACES)
     n = min(len(a.draws.hinge), len(b.draws.hinge))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     error = rng.normal(size=n) if np.isinf(apart.freedom) else rng.standard_t(apart.freedom, n)
     ahead = np.log(b.draws.throughput(N)[:n] / a.draws.throughput(N)[:n]) + (apart.se * error)[:, None]
     first, last = ahead[:, 0] > 0, ahead[:, -1] > 0

@@ -73,9 +73,6 @@ class Spread(msgspec.Struct, frozen=True):
         return self.levels.get(load, self.level)
 
 
-_NOTHING = Spread(Variance(0.0, 0.0), {}, Variance(0.0, 0.0), known=False)
-
-
 def common(*stacks: Rates) -> list[float]:
     """Return the loads that every run of every stack has, rising."""
     sets = [set(run) for runs in stacks for run in runs]
@@ -118,7 +115,7 @@ def pooled(stacks: Sequence[Rates], *, usual: bool = True) -> Spread:
     >>> found.run, found.level.freedom      # both levels of a run are off by the same, so they count as one
     (Variance(value=0.0002, freedom=3.0), 3.0)
     """
-    freedom, between, within, loads_of = 0, 0.0, [], []
+    freedom, between, within = 0, 0.0, []
     squares: dict[float, list[float]] = {}
     for runs in stacks:
         loads = common(runs)
@@ -129,27 +126,28 @@ def pooled(stacks: Sequence[Rates], *, usual: bool = True) -> Spread:
         means = off.mean(1)
         freedom += len(runs) - 1
         between += float(means @ means)
-        loads_of.append(len(loads))
         within.append((float(((off - means[:, None]) ** 2).sum()), (len(runs) - 1) * (len(loads) - 1)))
         for load, column in zip(loads, off.T, strict=True):
             known = squares.setdefault(load, [0.0, 0.0])
             known[0] += float(column @ column)
             known[1] += len(runs) - 1
+
+    def filled(each: Variance, by: float) -> Variance:
+        return each.filled(by) if usual else each
+
     if not freedom:
         none = Variance(0.0, 0.0)
-        return Spread(none.filled(USUAL_RUN), {}, none.filled(USUAL_LEVEL), known=False) if usual else _NOTHING
+        return Spread(filled(none, USUAL_RUN), {}, filled(none, USUAL_LEVEL), known=False)
     run = between / freedom
     own = sum(each for each, _ in within) / max(1, sum(n for _, n in within))
     shared = run / (run + own) if run + own else 1.0  # of a level's variance, by all levels of its run alike
     total = sum(n for _, n in squares.values())
     level = Variance(sum(each for each, _ in squares.values()) / total, total / (1 + (len(squares) - 1) * shared**2))
     levels = _shrunk({load: Variance(each / n, n) for load, (each, n) in squares.items()}, level)
-    if not usual:
-        return Spread(Variance(run, float(freedom)), levels, level, known=True)
     return Spread(
-        Variance(run, float(freedom)).filled(USUAL_RUN),
-        {load: each.filled(USUAL_LEVEL) for load, each in levels.items()},
-        level.filled(USUAL_LEVEL),
+        filled(Variance(run, float(freedom)), USUAL_RUN),
+        {load: filled(each, USUAL_LEVEL) for load, each in levels.items()},
+        filled(level, USUAL_LEVEL),
         known=True,
     )
 

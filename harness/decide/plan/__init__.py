@@ -2,8 +2,7 @@
 
     capacity     what one replica was measured to do at each load, and the load at which each is to run
     question     the demand, the reserve and the prices
-    replicas     how many carry a peak, follow a day's traffic or finish a batch
-    costs        dollars per hour, month, million tokens and request
+    replicas     how many carry a peak, follow a day's traffic or finish a batch, and what they cost
     alerts       thresholds for autoscaling and alerts, as text and as Prometheus rules
     plan         all of it together
 

@@ -8,11 +8,10 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.data.judgement import Outcome
-from harness.decide.plan import alerts, costs, replicas
+from harness.decide.plan import alerts, replicas
 from harness.decide.plan.capacity import Capacity, MeasuredLoad, OperatingPoint, choose
-from harness.decide.plan.costs import Costs
 from harness.decide.plan.question import Prices, Question
-from harness.decide.plan.replicas import request_s
+from harness.decide.plan.replicas import request_s, work_of
 from harness.spec.traffic import Traffic
 
 FORMAT = 1
@@ -31,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     fleet: replicas.Fleet | None = None  # None: a batch, or no load meets the SLO
     users: float | None = None  # at the peak, where a think time is given
     day: replicas.TrafficFleet | None = None
-    costs: Costs | None = None
+    costs: replicas.Costs | None = None
     batch: replicas.Batch | None = None
     thresholds: alerts.Thresholds | None = None
     notes: list[str] = []  # what the figures rest on, a sentence each without its period
@@ -52,14 +51,12 @@ def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -
     begun = Plan(question=question, capacity=capacity, operating_point=point)
     if point.at is None:
         return begun
-    whole = _of_batch(begun, point.at) if question.demand.offline else _of_traffic(begun, point.at, shape)
+    if question.demand.offline:
+        batch = replicas.batch(point.at, _amount(begun), question.demand.deadline_s or 0.0, prices)
+        whole = msgspec.structs.replace(begun, batch=batch)
+    else:
+        whole = _of_traffic(begun, point.at, shape)
     return msgspec.structs.replace(whole, notes=_notes(whole, point.at))
-
-
-def _of_batch(begun: Plan, at: MeasuredLoad) -> Plan:
-    """Return the plan with the replicas of a batch."""
-    found = replicas.batch(at, _amount(begun), begun.question.demand.deadline_s or 0.0, begun.question.prices)
-    return msgspec.structs.replace(begun, batch=found)
 
 
 def _amount(begun: Plan) -> float:
@@ -79,14 +76,14 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
     """Return the plan with a fleet for requests that come all the time, and all that is asked about it."""
     capacity, question = begun.capacity, begun.question
     demand, prices, reserve = question.demand, question.prices, question.reserve
-    work, engine = costs.work_of(capacity, demand), capacity.engine if capacity.counts.decodes else ""
+    work, engine = work_of(capacity, demand), capacity.engine if capacity.counts.decodes else ""
 
     def count(rate: float) -> int:
         return replicas.count(rate * work / at.throughput, reserve)
 
     traffic, peak = _traffic(begun, at, shape, count)
-    found = _with_prices(replicas.fleet(capacity, at, peak, work, reserve), prices)
-    paid = costs.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic)
+    found = replicas.fleet(capacity, at, peak, work, reserve, prices)
+    paid = replicas.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic)
     users, R = demand.users, request_s(capacity, at, work)
     if users is None and demand.think_s is not None and R is not None:
         users = peak * (R + demand.think_s)  # Little's law over response and pause
@@ -116,7 +113,7 @@ def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
     """Return the requests per second at the peak; None where a day's traffic alone says it."""
     demand, capacity = begun.question.demand, begun.capacity
     if demand.users is not None and demand.think_s is not None:
-        R = request_s(capacity, at, costs.work_of(capacity, demand))
+        R = request_s(capacity, at, work_of(capacity, demand))
         if not R or R < 0:
             raise HarnessError("the time of an answer is not known", place="--users", way_out="give --rps")
         return demand.users / (R + demand.think_s)  # λ = N/(R + Z)
@@ -135,14 +132,6 @@ def _filled(prices: Prices, capacity: Capacity) -> Prices:
         gpus=capacity.gpus if prices.gpus is None else prices.gpus,
         cold_start_s=capacity.cold_start_s if prices.cold_start_s is None else prices.cold_start_s,
     )
-
-
-def _with_prices(found: replicas.Fleet, prices: Prices) -> replicas.Fleet:
-    rows = [
-        msgspec.structs.replace(each, usd_per_month=costs.usd_per_month(each.replicas, prices))
-        for each in found.options
-    ]
-    return msgspec.structs.replace(found, options=rows)
 
 
 def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
@@ -164,7 +153,12 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
             f"a replica is one of the {capacity.measured_replicas} that were loaded together, taken to be alike"
         )
     if plan.fleet:
-        found += _of_fleet(plan.fleet)
+        if (most := plan.fleet.ci95[1]) > plan.fleet.replicas:
+            found.append(f"by the low end of the measured throughput {most} replicas are needed")
+        if not plan.fleet.may_fail:
+            found.append(
+                "no replica may fail at the peak: the others would pass their operating point; --spare 1 adds one"
+            )
         if point.outcome and not capacity.open_loop:
             found.append(
                 "the SLO was met in closed loop; requests that come in bursts wait longer, "
@@ -184,12 +178,3 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
     if plan.day and prices.cold_start_s is None:
         found.append("the cold start of a replica is not known: add --cold-start TIME")
     return found
-
-
-def _of_fleet(found: replicas.Fleet) -> list[str]:
-    out = []
-    if found.ci95[1] > found.replicas:
-        out.append(f"by the low end of the measured throughput {found.ci95[1]} replicas are needed")
-    if not found.may_fail:
-        out.append("no replica may fail at the peak: the others would pass their operating point; --spare 1 adds one")
-    return out
