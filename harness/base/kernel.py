@@ -129,3 +129,12 @@ def pipe() -> tuple[int, int]:
     for end in ends:
         os.set_blocking(end, False)
     return ends
+
+
+def waited_s() -> float | None:
+    """Return the seconds that this process waited for a processor since it began; None where the kernel lacks that."""
+    try:
+        with open("/proc/self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst
+    except (OSError, IndexError, ValueError):
+        return None

@@ -4,8 +4,8 @@ Closed loop: a slot sends, waits for the end of the response, sends again. A new
 those that stay never pause, new ones begin staggered, surplus ones end with their current request. Where requests
 belong together (`load.sending`) a slot holds a task, and takes the next one when all of that is over. Static batches:
 all slots send at once, and again when the last answer is over. Open loop: a request is sent when it is due, whether or
-not earlier ones have ended. How long a level lasts is decided by the parent; the driver only reports progress. Every
-request ends as a record, tagged with the level in which it was sent.
+not earlier ones have ended; a task begins so. How long a level lasts is decided by the parent; the driver only reports
+progress. Every request ends as a record, tagged with the level in which it was sent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from harness.base import kernel
 from harness.data.record import ABANDONED, NOT_FAILED, Record
 from harness.dialects.tokens import TokenPlacer
 from harness.load import sending
@@ -42,6 +43,7 @@ from harness.load.transport import IDLE_S, CutExchange, Exchange, Transport
 from harness.results import frames
 from harness.spec import traffic
 from harness.workload import arrivals
+from harness.workload import source as sources
 from harness.workload.arrivals import think_s
 from harness.workload.request import Request
 from harness.workload.tasks import Tasks
@@ -52,6 +54,7 @@ _UNREACHED = ("refused", "connect")  # errors of a request that found no server
 _OLDEST = 64  # requests in flight whose age a report has: more than these seldom hang
 _DECODED_S = 0.001  # between two checks whether a response is decoded
 _PAUSED_S = 5.0  # between two checks, in a pause, whether the level still has the slot
+_AHEAD_NS = 1_000_000_000  # by which a task of an open loop is made before it is due: its first prompt may be long
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 _OPEN_EVERY_NS = int(IDLE_S / 2 * 1e9)  # between two looks at whether it has them: those that idle are not used again
 
@@ -81,7 +84,7 @@ class Driver:
         self._by_rate = self._dropping = False  # the last level had a rate; what is due and not sent is dropped
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._surplus: list[asyncio.Task[None]] = []  # slots of a higher level, which end by themselves
-        self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
+        self._open_loop: set[asyncio.Task[Any]] = set()  # the open loop's: one a request or task, the schedule's own
         self._left: int | None = None  # requests that the level may still send; None: any number
         self._room = Room(plan.max_in_flight)
         self._queued: dict[object, int] = {}  # due times of the open loop's requests that are not sent yet
@@ -172,8 +175,9 @@ class Driver:
         finally:
             self._waiting -= 1
         if (source := self._tasks) is not None:
-            send = functools.partial(self._one_of_task, slot=i, keep_text=source.live)
-            await sending.one_after_the_other(source, self._requests.next_number, due, send, lambda: self._has(i))
+            level_of = functools.partial(self._level_of, i)
+            send = functools.partial(self._one_of_task, level_of=level_of, keep_text=source.live)
+            await sending.one_after_the_other(source, self._requests.next_number, due, send, level_of)
             return
         failures = 0
         before: Exchange | None = None
@@ -205,20 +209,23 @@ class Driver:
                 due += round(think_s(think_ms, self._plan.source.seed, built.number) * 1e9)
                 await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
 
-    def _has(self, slot: int) -> bool:
-        """Return whether the level has the slot."""
-        return self._level is not None and slot < self._level.slots
+    def _level_of(self, slot: int) -> BeginLevel | None:
+        """Return the level, if it has the slot."""
+        return self._level if self._level is not None and slot < self._level.slots else None
 
-    async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> sending.Answer:
-        """Send a request of a slot's task when it is due, if the level still has the slot."""
+    async def _one_of_task(
+        self, request: Request, due: int, *, level_of: Callable[[], BeginLevel | None], keep_text: bool
+    ) -> sending.Answer:
+        """Send a request of a task when it is due, if a level still has the task."""
         built = self._requests.build(request)
-        while (left_s := (due - self._clock()) * 1e-9) > 0 and self._has(slot):
+        while (left_s := (due - self._clock()) * 1e-9) > 0 and level_of():
             await asyncio.sleep(min(left_s, _PAUSED_S))
-        await self._within_quota()
-        level = self._level
-        if level is None or slot >= level.slots:
+        if not self._by_rate:  # else it waits for that together with its place
+            await self._within_quota()
+        send, level = self._one if self._by_rate else self._sent, level_of()
+        exchange = None if level is None else await send(built, level, due, keep_text=keep_text)
+        if exchange is None:
             return sending.Answer(due, None)
-        exchange = await self._sent(built, level, due, keep_text=keep_text)
         await self._decoded(exchange)  # the next request may hold it
         ended = not exchange.error or exchange.error == ABANDONED  # who gives an answer up goes on with what there is
         text = exchange.decoded.text if ended else None
@@ -249,13 +256,25 @@ class Driver:
 
     async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
-        plan, began = self._plan, level.at_ns
+        plan, source = self._plan, self._plan.source
         due_s = arrivals.due_times(
-            traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
-            worker=plan.worker, workers=plan.workers, trace=self._requests.times,
+            traffic.parse(level.arrivals), rate, seed=source.seed, level=level.index,
+            worker=plan.worker, workers=plan.workers, trace=sources.times(source), starts=sources.starts(source),
         )  # fmt: skip
-        due_ns = (began + round(offset * 1e9) for offset in due_s)
-        await each(due_ns, self._clock, lambda due: self._send_due(level, due, group))
+        come, ahead = (self._send_due, 0) if self._tasks is None else (self._begin_task, _AHEAD_NS)
+        early_ns = (level.at_ns + round(offset * 1e9) - ahead for offset in due_s)
+        await each(early_ns, self._clock, lambda early: come(level, early + ahead, group))
+
+    def _begin_task(self, level: BeginLevel, due: int, group: asyncio.TaskGroup) -> bool:
+        """A task of the open loop is due soon: it is made, and goes on by itself as long as the level lasts."""
+        if (source := self._tasks) is None or self._level is not level:
+            return False
+        send = functools.partial(
+            self._one_of_task, level_of=lambda: level if self._level is level else None, keep_text=source.live
+        )
+        self._start(group, sending.run_task(source, source.task(self._requests.next_number()), due, send))
+        self._open_more(group)
+        return True
 
     def _send_due(self, level: BeginLevel, due: int, group: asyncio.TaskGroup) -> bool:
         """A request of the open loop is due: it is sent in this turn of the loop, where nothing holds it back."""
@@ -267,12 +286,16 @@ class Driver:
             self._transport.begin(running.exchange, built.data)
             self._start(group, self._in_its_place(self._over(running, built)))
         else:
-            self._start(group, self._one(level, due))
+            self._start(group, self._one(None, level, due))
+        self._open_more(group)
+        return True
+
+    def _open_more(self, group: asyncio.TaskGroup) -> None:
+        """Begin to open connections where an open loop may soon need more than are open."""
         many = len(self._in_flight) + _SPARE > self._open
         if (many or self._clock() > self._opened_ns + _OPEN_EVERY_NS) and not self._opening:
             self._opening = True
             self._start(group, self._open_ahead())
-        return True
 
     async def _open_ahead(self) -> None:
         """A connection of an open loop is open before its request is due."""
@@ -281,7 +304,10 @@ class Driver:
         await self._transport.prepare(self._open)
         self._opening = False
 
-    async def _one(self, level: BeginLevel, due: int) -> None:
+    async def _one(
+        self, built: Built | None, level: BeginLevel, due: int, *, keep_text: bool = False
+    ) -> Exchange | None:
+        """Send a request of the open loop in its place, the next one if none is built; None: it is dropped."""
         me = object()
         self._queued[me] = due
         try:
@@ -291,12 +317,13 @@ class Driver:
             del self._queued[me]
         if self._dropping:
             self._room.leave()
-            return
-        await self._in_its_place(self._sent(self._requests.next(level), level, due))
+            return None
+        built = self._requests.next(level) if built is None else built
+        return await self._in_its_place(self._sent(built, level, due, keep_text=keep_text))
 
-    async def _in_its_place(self, request: Coroutine[Any, Any, Exchange]) -> None:
+    async def _in_its_place(self, request: Coroutine[Any, Any, Exchange]) -> Exchange:
         try:
-            await request
+            return await request
         finally:
             self._room.leave()
 
@@ -306,7 +333,7 @@ class Driver:
             async with self._turn, self._throttler:
                 pass
 
-    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, Any]) -> None:
         task = group.create_task(work)
         self._open_loop.add(task)
         task.add_done_callback(self._open_loop.discard)
@@ -370,9 +397,6 @@ class Driver:
         first = itertools.islice(self._in_flight.values(), _OLDEST)
         flying = [running.exchange.sent_ns or running.scheduled_ns for running in first]
         oldest = self._oldest_due() if self._by_rate else next(iter(flying), 0)
-        late: tuple[int, ...] = ()
-        if with_late and selector is not None:
-            late = selector.take_late()
         return Progress(
             time_s=(self._clock() - origin) * 1e-9,
             level=self._level.index if self._level is not None else -1,
@@ -387,12 +411,12 @@ class Driver:
             cpu_s=time.process_time(),
             reads=selector.reads if selector is not None else 0,
             unstamped=selector.unstamped if selector is not None else 0,
-            late=late,
+            late=selector.take_late() if with_late and selector is not None else (),
             worker=self._plan.worker,
             prepared=self._prepared,
             took_s=self._took_s,
             paused_s=paused_s,
-            waited_s=_waited_s() if with_late else None,
+            waited_s=kernel.waited_s() if with_late else None,
             oldest=tuple((sent - origin) * 1e-9 for sent in flying),
             refused=min(self._refused.values()),
         )
@@ -424,12 +448,3 @@ class Driver:
 def _failed(exchange: Exchange) -> bool:
     """Return whether a request failed, as far as its response is decoded."""
     return exchange.error not in NOT_FAILED or (exchange.response.status != 200 and exchange.error != ABANDONED)
-
-
-def _waited_s() -> float | None:
-    """Return the seconds that this process waited for a processor since it began; None where the kernel lacks that."""
-    try:
-        with open("/proc/self/schedstat", "rb", buffering=0) as file:
-            return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst
-    except (OSError, IndexError, ValueError):
-        return None

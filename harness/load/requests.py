@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from harness.spec.classes import Cancel
 from harness.workload.canaries import judge
 from harness.workload.image import Images
 from harness.workload.request import Request
-from harness.workload.source import Canaries, Single, times
+from harness.workload.source import Canaries, Single
 from harness.workload.tasks import Tasks
 
 # Fields that may say how long an answer is, in the words of all APIs.
@@ -60,11 +59,6 @@ class Prepared:
             self.source = self._of_words[None] = plan.source
         self._wanted = 8  # how many requests to have built ahead
         self._low = asyncio.Event()  # fewer than half of them are left
-
-    @property
-    def times(self) -> Sequence[float]:
-        """When the requests of a trace came, seconds since the first; empty for all other sources."""
-        return () if self.source is None else times(self.source)
 
     async def prepare(self, connections: int) -> None:
         """Build the first requests of a level with so many in flight."""

@@ -129,7 +129,7 @@ async def run_task(tasks: Tasks, task: Task, start_ns: int, send: Send) -> TaskE
 
 
 async def one_after_the_other(
-    tasks: Tasks, next_number: Callable[[], int], due_ns: int, send: Send, wanted: Callable[[], bool]
+    tasks: Tasks, next_number: Callable[[], int], due_ns: int, send: Send, wanted: Callable[[], object]
 ) -> None:
     """Run the tasks of a slot, each from the end of the one before, as long as the slot is wanted."""
     failures = 0

@@ -314,7 +314,7 @@ class Levels:
             rate=level.rate,
             arrivals=ramp.arrivals,
             prompt_words=None if level.input_tokens is None else prompts.words_for(level.input_tokens),
-            first_request=first_row(self._scenario, prompts.used + level.index * _LONGEST_LEVEL),
+            first_request=first_row(self._scenario, prompts.used + level.index * _LONGEST_LEVEL, prompts.rows),
             requests=timing.requests,
         )
         await workers.begin_level(begin, connections)

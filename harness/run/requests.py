@@ -37,7 +37,7 @@ from harness.workload.dataset.dataset import Skipped, named, open_dataset
 from harness.workload.dataset.table import Table
 from harness.workload.request import Request
 from harness.workload.rows import answer_tokens, prompt_tokens, text_tokens
-from harness.workload.source import Single
+from harness.workload.source import Source
 from harness.workload.task import MOST_NODES
 from harness.workload.text import PromptWords
 
@@ -186,6 +186,10 @@ def _with_rate(scenario: Scenario, table: Table) -> Ramp:
     if math.isnan(table.at_s[0]):
         fact, way_out = "its rows have no times to replay", "leave --arrivals out, or give a trace"
         raise HarnessError(fact, place="--arrivals trace", way_out=way_out)
+    spec = scenario.workload.dataset
+    if spec and spec.sessions and table.at_s[table.of_session(table.sessions - 1)[0]] == table.at_s[0]:
+        fact = "it does not say when its sessions began: all of them do at one moment"
+        raise HarnessError(fact, place=spec.path, way_out="send so many at once by --agents N")
     if ramp.rates is not None or ramp.search_rate:
         return ramp
     return msgspec.structs.replace(ramp, rates=[speed * trace_rate(table.at_s)])
@@ -201,7 +205,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[int, ...]  # numbers of those that it waits for
     input_tokens: float | None  # as requested; of a text in a dataset that does not say it, by its characters
     output_tokens: int
-    due_s: float | None  # since the first level began; None in closed loop
+    due_s: float | None  # since the first level began; None in closed loop, and where it waits for others
     prompt_sha256: str
 
 
@@ -218,7 +222,7 @@ def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> I
             workload = msgspec.structs.replace(scenario.workload, seed=share.seed)
             scenario = msgspec.structs.replace(scenario, workload=workload)
         workers = len(limits.placement(scenario, share.of)[1])
-        row = sources.first_row(scenario, FIRST_REQUEST)
+        row = sources.first_row(scenario, FIRST_REQUEST, rows)
         first = FIRST_REQUEST if row is None else row
         for each in _from(first, scenario, rows):
             dealt = int(each.session) if scenario.has_tasks else each.number  # tasks are dealt out whole
@@ -253,10 +257,12 @@ def _of_tasks(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
     source = tasks.of(scenario, rows=rows)
     assert source is not None
     script = msgspec.structs.replace(source, history="scripted")
-    for number in itertools.count(first):
+    for number, due_s in enumerate(_due(scenario, source), first):
         task = source.task(number)
         for node, input_tokens in enumerate(script.input_tokens(task)):
-            yield _planned(script.request(task, node, {}), input_tokens, None)
+            asked = task.nodes[node]
+            at_s = None if due_s is None or asked.parents else due_s + asked.pause_s
+            yield _planned(script.request(task, node, {}), input_tokens, at_s)
 
 
 def _planned(request: Request, input_tokens: float | None, due_s: float | None) -> Planned:
@@ -275,19 +281,18 @@ def _planned(request: Request, input_tokens: float | None, due_s: float | None) 
     )
 
 
-def _due(scenario: Scenario, source: Single) -> Iterator[float | None]:
-    """When each request is due, the workers taking turns."""
+def _due(scenario: Scenario, source: Source) -> Iterator[float | None]:
+    """When each request, or task, is due, the workers taking turns."""
     ramp = scenario.ramp
     workers = ramp.workers or 1
     if not isinstance(ramp.load, Rates):
         yield from itertools.repeat(None)
         return
     arrivals, rate = traffic.parse(ramp.arrivals), ramp.load.loads[0]
+    times, starts = sources.times(source), sources.starts(source)
     dealt = [
-        due_times(
-            arrivals, rate, seed=source.seed, level=0, worker=worker, workers=workers, trace=sources.times(source)
-        )
-        for worker in range(workers)
+        due_times(arrivals, rate, seed=source.seed, level=0, worker=k, workers=workers, trace=times, starts=starts)
+        for k in range(workers)
     ]
-    for times in itertools.cycle(dealt):
-        yield next(times)
+    for each in itertools.cycle(dealt):
+        yield next(each)

@@ -149,6 +149,10 @@ def _rate(text: str) -> dict[str, Any]:
     return {"search_rate": True} if text == "auto" else {"rates": units.rates(text)}
 
 
+def _agents(text: str) -> dict[str, Any]:
+    return {"arrivals": "trace"} if text == "recorded" else {"levels": units.levels(text)}
+
+
 def _workers(text: str) -> int | None:
     return None if text == "auto" else units.count(text, "--workers")
 
@@ -228,8 +232,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         workload("--inputs", "Texts of a request of embeddings, rerank or score; default 1.", "N"),
         Option("--size", "Size of a scenario that has several, like small; default: its first.", "NAME"),
         workload("--tool-time-scale", "Times that tools and users take, times this; default 1.", "X", kind=float),
-        Option("--agents", "So many sessions of the dataset, or of the scenario, at once.",
-               "N[,N…]", sets=("ramp.levels",), read=units.levels),
+        Option("--agents", "So many sessions of the dataset, or of the scenario, at once; or as the dataset's began.",
+               "N[,N…]|recorded", sets=("ramp.levels", "ramp.arrivals"), read=_agents),
         workload("--seed", "Seed of the prompts; default: a new one each run.", "N", kind=int),
     ),
     "Load": (

@@ -144,6 +144,11 @@ def _own_rates(s: Scenario) -> bool:
     return how.speed is not None or how.own_rate is not None
 
 
+def _replayed(s: Scenario) -> bool:
+    """Return whether a dataset's requests, or sessions, come at the dataset's times; a search has other ones."""
+    return bool(s.workload.dataset) and not s.ramp.search_rate and traffic.parse(s.ramp.arrivals).speed is not None
+
+
 def _of_tokens(s: Scenario) -> tuple[str, str] | None:
     """Return a limit on a time that only tokens have, and the API that sends none."""
     return None if s.decodes else next(((each, s.target.api) for each in s.slo if not each.startswith("e2e")), None)
@@ -215,7 +220,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("ramp.think", lambda s: _batch(s) and s.ramp.think, "a batch follows the one before at once", _OUT),
     Rule("ramp.workers", lambda s: _batch(s) and s.ramp.workers not in (None, 1),
          "static batches come from one worker", _OUT),
-    Rule("{}", lambda s: s.load.is_open and _task_table(s),
+    Rule("{}", lambda s: s.load.is_open and not _replayed(s) and _task_table(s),
          "sessions and graphs are closed loops so far", "give --levels in place of --rate"),
     Rule("ramp.start", lambda s: _batch(s) and s.has_tasks,
          "a batch has single requests, not sessions or graphs", _OUT),

@@ -40,13 +40,15 @@ def due_times(
     worker: int = 0,
     workers: int = 1,
     trace: Sequence[float] = (),
+    starts: Sequence[float] | None = None,
 ) -> Iterator[float]:
     """Return the due times of an open loop's requests, seconds since the level began, rising; without end.
 
     An absolute schedule: no time depends on when an answer came. `rate` is the mean of all workers together. The times
     follow from (seed, level) alone; each worker works the schedule out and takes its turn of it, so that they are the
     same, bit for bit, however many workers there are. `trace` has the times of a trace's rows, rising; by itself it
-    comes at `trace_rate` times its speed.
+    comes at `trace_rate` times its speed. `starts` has those of them at which its sessions begin, where a session is
+    sent as one: then only these are due times.
 
     >>> from harness.spec import traffic
     >>> times = due_times(traffic.parse("constant"), 10.0, seed=0, level=0, worker=1, workers=2)
@@ -54,7 +56,7 @@ def due_times(
     [0.1, 0.3, 0.5]
     """
     if traffic.speed is not None:
-        return replay(trace, rate, worker=worker, workers=workers)
+        return replay(trace, rate, starts, worker=worker, workers=workers)
     process = _process(traffic.shape, f"{seed}:arrivals:{level}")
     return map(traffic.clock(rate), itertools.islice(process, worker, None, workers))
 
@@ -67,17 +69,22 @@ def _process(shape: float, seed: str) -> Iterator[float]:
     return itertools.accumulate(gaps)
 
 
-def replay(times: Sequence[float], rate: float, *, worker: int = 0, workers: int = 1) -> Iterator[float]:
+def replay(
+    times: Sequence[float], rate: float, starts: Sequence[float] | None = None, *, worker: int = 0, workers: int = 1
+) -> Iterator[float]:
     """Return the times of a trace from its first request on, faster or slower, so that they come at a mean rate.
 
-    After the last request it begins anew, behind a gap of the mean length; without end.
+    After the last request it begins anew, behind a gap of the mean length; without end. With `starts` only those.
 
     >>> list(itertools.islice(replay([100.0, 100.5, 104.0], 1.0), 5))
     [0.0, 0.25, 2.0, 3.0, 3.25]
+    >>> list(itertools.islice(replay([100.0, 100.5, 104.0], 1.0, [100.0, 104.0]), 3))
+    [0.0, 2.0, 3.0]
     """
-    scale, first, count = trace_rate(times) / rate, float(times[0]), len(times)
-    turns = (divmod(i, count) for i in itertools.count(worker, workers))
-    return (again * count / rate + (float(times[i]) - first) * scale for again, i in turns)
+    scale, first, again_s = trace_rate(times) / rate, float(times[0]), len(times) / rate
+    due = times if starts is None else starts
+    turns = (divmod(i, len(due)) for i in itertools.count(worker, workers))
+    return (again * again_s + (float(due[i]) - first) * scale for again, i in turns)
 
 
 def trace_rate(times: Sequence[float]) -> float:

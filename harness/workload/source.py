@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from harness.workload import answers, shape, tasks
 from harness.workload import rows as dataset_rows
 from harness.workload.answers import Pattern
 from harness.workload.canaries import Canary
+from harness.workload.dataset.table import Table
 from harness.workload.request import Message, Request
 from harness.workload.rows import Rows
 from harness.workload.shape import Mix
@@ -279,15 +281,26 @@ def together(scenario: Scenario, texts: Uniform | Mixed) -> Uniform | Mixed | In
     return Inputs(texts=texts, inputs=inputs, ranked=ranked) if ranked or inputs > 1 else texts
 
 
-def first_row(scenario: Scenario, after: int) -> int | None:
-    """Return the first number from `after` on whose request is the first row of a trace that is replayed; else None."""
-    dataset = scenario.workload.dataset
-    if not dataset or not dataset.requests or traffic.parse(scenario.ramp.arrivals).speed is None:
+def first_row(scenario: Scenario, after: int, rows: str) -> int | None:
+    """Return the first number from `after` on whose request, or session, is the first of a trace that is replayed.
+
+    None where no trace is replayed; `rows` is the path of its table.
+    """
+    if not rows or traffic.parse(scenario.ramp.arrivals).speed is None:
         return None
-    return -(-after // dataset.requests) * dataset.requests
+    table = Table(Path(rows))
+    count = table.sessions if scenario.has_tasks else len(table)
+    return -(-after // count) * count
 
 
-def times(source: Single) -> Sequence[float]:
+def times(source: Source) -> Sequence[float]:
     """Return when the requests of a trace came, seconds since the first; empty for all other sources."""
     source = source.source if isinstance(source, Canaries) else source
-    return source.table.at_s if isinstance(source, Rows) else ()
+    rows = source.recorded if isinstance(source, Tasks) else source
+    return rows.table.at_s if isinstance(rows, Rows) else ()
+
+
+def starts(source: Source) -> Sequence[float] | None:
+    """Return when the sessions of a trace began, by the same clock; None where rows are sent by themselves."""
+    rows = source.recorded if isinstance(source, Tasks) else None
+    return None if rows is None else [rows.table.at_s[rows.of_session(n)[0]] for n in range(rows.table.sessions)]

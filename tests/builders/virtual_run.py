@@ -283,7 +283,7 @@ def run(
         patch.setattr(live_state.time, "monotonic_ns", virtual.clock_ns)
         # Of this process, whose time has nothing to do with the clock that jumps.
         patch.setattr(driver.time, "process_time", lambda: 0.0)
-        patch.setattr(driver, "_waited_s", lambda: None)
+        patch.setattr(driver.kernel, "waited_s", lambda: None)
         patch.setattr(host, "samples", lambda time_s: [])
         virtual.run(_run(spec, server, folder, workers, earlier, began_s))
     result = spool.finish(folder)

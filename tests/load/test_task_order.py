@@ -7,14 +7,18 @@ import itertools
 import json
 import random
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.data.record import Record
 from harness.load.messages import BeginLevel, Command, Progress, Stop
 from harness.load.transport import Exchange
 from harness.spec.distribution import Fixed, Range, parse
+from harness.workload.dataset import Row, table
+from harness.workload.rows import Recorded, Rows
 from harness.workload.source import Uniform
 from harness.workload.task import MOST_NODES
 from harness.workload.tasks import Graph, Step, Tasks, session
@@ -22,6 +26,7 @@ from harness.workload.text import COMMON, Vocabulary
 from tests.builders import virtual
 from tests.builders.streams import delta, usage
 from tests.load.test_driver import drive as run_driver
+from tests.load.test_driver import on_schedule
 
 SINGLE = Uniform(words=COMMON, prompt_words=5, output_tokens=4, seed=0)
 WORDS = Vocabulary(words=COMMON, seed=0)
@@ -262,3 +267,52 @@ def test_after_a_failed_task_a_slot_rests_as_long_as_the_server_says_up_to_a_sec
     server = Recorder(failing={0}, retry_after=retry_after)
     drive(sessions(), server, (0.0, 1), until=8.0)
     assert server.sent_s[MOST_NODES] == pytest.approx(server.ended_s[0] + rest_s)
+
+
+TRACE = [("a", 0.0, None), ("b", 3.0, None), ("a", 4.0, 1.5), ("c", 6.0, None), ("a", 7.0, 0.5)]  # pauses in seconds
+
+
+def recorded(folder: Path) -> Tasks:
+    rows = (Row(input_tokens=9, output_tokens=4, at_s=at, session=name, pause_s=pause) for name, at, pause in TRACE)
+    table.write(rows, folder / "rows")
+    kinds = Recorded(rows=Rows(path=str(folder / "rows"), words=COMMON, seed=0, output_tokens=4))
+    return Tasks(kinds=kinds, vocabulary=WORDS)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_recorded_sessions_begin_at_their_times_on_every_level_and_go_on_by_their_pauses(
+    tmp_path: Path, workers: int
+) -> None:
+    """Five rows in 7 s: at 4/7 a second as recorded, and again after 5/(4/7) s; at twice that rate in half the time."""
+    rate, again_s = 4 / 7, 5 / (4 / 7)
+    began: dict[int, list[tuple[int, float]]] = {0: [], 1: []}
+    for worker in range(workers):
+        levels = [
+            msgspec.structs.replace(on_schedule(0, rate, arrivals="trace"), first_request=0),
+            msgspec.structs.replace(on_schedule(1, 2 * rate, at=20.0, arrivals="trace"), first_request=300),
+        ]
+        server = Recorder(takes_s=(0.3, 0.6))
+        script: list[tuple[float, Command]] = [(0.0, levels[0]), (20.0, levels[1]), (30.0, Stop())]
+        run_driver(script, server, source=recorded(tmp_path), worker=worker, workers=workers)
+        for request, sent_s in server.sent_s.items():
+            session, turn = divmod(request, MOST_NODES)
+            if turn:
+                pause = [1.5, 0.5][turn - 1]
+                assert sent_s == pytest.approx(server.ended_s[request - 1] + pause, abs=0.01)
+            else:
+                level = int(session >= 300)
+                began[level].append((session % 300, sent_s - 20.0 * level))
+    starts = [0.0, 3.0, 6.0, again_s, again_s + 3.0, again_s + 6.0, 2 * again_s]
+    for level, found in began.items():
+        assert [number for number, _ in sorted(found)] == list(range(len(starts)))
+        expected = [each / (level + 1) for each in starts]
+        assert [at for _, at in sorted(found)] == pytest.approx(expected, abs=0.01)
+
+
+def test_what_recorded_sessions_send_beyond_the_limit_waits_for_a_place(tmp_path: Path) -> None:
+    server = Recorder(takes_s=(4.0, 4.0))
+    level = msgspec.structs.replace(on_schedule(0, 4 / 7, arrivals="trace"), first_request=0)
+    records, _ = run_driver([(0.0, level), (40.0, Stop())], server, source=recorded(tmp_path), max_in_flight=1)
+    assert server.most == 1
+    first = [r.sent_s - r.scheduled_s for r in records if r.turn == 0 and r.sent_s is not None]
+    assert first[:2] == pytest.approx([0.0, 1.0], abs=0.01), "the second session is due 3 s after the first"

@@ -151,6 +151,37 @@ def test_sessions_of_a_dataset_are_sent_turn_by_turn_and_their_prompts_hold_the_
     ]  # fmt: skip
 
 
+SESSIONS = [
+    {"session_id": "a", "timestamp": 0, "input_length": 20, "output_length": 4, "hash_ids": [1]},
+    {"session_id": "b", "timestamp": 3000, "input_length": 30, "output_length": 5, "hash_ids": [2]},
+    {"session_id": "a", "delay": 4000, "input_length": 40, "output_length": 6, "hash_ids": [1]},
+    {"session_id": "c", "timestamp": 6000, "input_length": 50, "output_length": 7, "hash_ids": [3]},
+]
+
+
+def test_sessions_of_a_trace_begin_as_recorded_and_their_later_turns_wait_for_the_earlier_ones(tmp_path: Path) -> None:
+    """Four rows in 6 s are one every 2 s, so the trace comes again after 8 s; twice as fast, all that in half of it."""
+    path = file(tmp_path, "s.jsonl", json_lines(SESSIONS))
+    for speed, workers in ((1, 1), (2, 1), (2, 3)):
+        spec = asked(path, workload={"sessions": True}, arrivals=f"trace(speed={speed})", workers=workers)
+        with requests.read(spec, print) as (scenario_, rows):
+            assert scenario_.ramp.rates == [0.5 * speed]
+            lines = list(itertools.islice(planned(scenario_, rows), 6))
+        due = [0.0, None, 3.0, 6.0, 8.0, None]
+        assert [(each.session, each.turn, each.due_s) for each in lines] == [
+            (session, turn, None if at is None else at / speed)
+            for session, turn, at in zip("001233", (0, 1, 0, 0, 0, 1), due, strict=True)
+        ]
+
+
+def test_sessions_that_do_not_say_when_they_began_are_not_replayed(tmp_path: Path) -> None:
+    """A Weka trace counts from its own beginning: two of them begin at one moment."""
+    calls = [{"t": at, "type": "n", "in": 10, "out": 2} for at in (0, 5)]
+    path = file(tmp_path, "w.jsonl", json_lines([{"id": name, "requests": calls} for name in "ab"]))
+    with pytest.raises(HarnessError, match=r"it does not say when its sessions began: .* --agents N"):
+        read(asked(path, workload={"sessions": True}, arrivals="trace"))
+
+
 def test_the_mean_prompt_of_conversations_holds_what_is_sent_before_each_turn(tmp_path: Path) -> None:
     """Rows are sent one by one, each behind its conversation so far: 100, then 100 + 10 + 50; and one alone of 25."""
 
@@ -192,7 +223,7 @@ def test_sessions_of_rows_that_stand_alone_are_refused_before_any_load(tmp_path:
         ({"sessions": True}, {"rates": [2.0]}, "sessions and graphs are closed loops so far at $.workload.dataset;"),
         (
             {"sessions": True},
-            {"arrivals": "trace"},
+            {"arrivals": "trace", "search_rate": True},
             "sessions and graphs are closed loops so far at $.workload.dataset;",
         ),
         ({"sessions": True}, {"think": "2s"}, "sessions and graphs have pauses of their own at $.ramp.think;"),

@@ -103,6 +103,28 @@ def test_a_trace_is_sent_in_its_order_at_its_times_with_its_lengths(tmp_path: Pa
     assert [r.scheduled_s - first for r in by_time[:5]] == pytest.approx([0.0, 0.1, 0.15, 0.8, 0.8 * 4 / 3], abs=1e-6)
 
 
+def test_sessions_of_a_trace_begin_as_recorded_and_their_turns_follow_the_tools_time(tmp_path: Path) -> None:
+    """Three sessions of two turns, a second apart: after six rows in 2.4 s the trace comes again."""
+    rows = [(name, 1000 * k + 400 * turn, turn) for k, name in enumerate("abc") for turn in (0, 1)]
+    lines = [
+        {"session_id": name, "input_length": 40 + 40 * turn, "output_length": 8}
+        | ({"delay": 400} if turn else {"timestamp": at})
+        for name, at, turn in sorted(rows, key=lambda row: row[1])
+    ]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = ["--dataset", str(tmp_path / "trace.jsonl"), "--agents", "recorded", "--level-seconds", "4"]
+    records = run(tmp_path, "[workload]\nseed = 5\n[sim]\nspeed = 8\n", *arguments)
+    assert {r.error for r in records} == {""}
+    turns = sorted((int(r.session_id), r.turn, r.scheduled_s, r.done_s or 0.0) for r in records)
+    first = [at for _, turn, at, _ in turns if turn == 0]
+    again_s = 6 * 2.4 / 5
+    assert [at - first[0] for at in first[:5]] == pytest.approx([0, 1, 2, again_s, again_s + 1], abs=1e-6)
+    ended = {session: done for session, turn, _, done in turns if turn == 0}
+    later = [(at - ended[session]) for session, turn, at, _ in turns if turn == 1]
+    assert len(later) >= 4
+    assert later == pytest.approx([0.4] * len(later), abs=0.01)
+
+
 def number(record: Record) -> int:
     return int(record.request_id.rpartition("-")[2])
 
