@@ -77,7 +77,7 @@ class Prompts:
         if node.parents and not node.fresh:
             prompt = self.of(node.parents[0])
             prompt = msgspec.structs.replace(prompt, tokens=len(prompt.hashes) * self._block + prompt.filled)
-            others = sum(self._task.nodes[parent].output_tokens for parent in node.parents[1:])
+            others = sum(self._task.nodes[parent].output_tokens for parent in node.answers[1:])
             prompt = self._with(prompt, (number, place, "results"), others)
         else:
             prompt = self._with(prompt, "template", self._template)
@@ -181,8 +181,8 @@ def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known:
     first = template + _first(source.system, number)
     for place, node in enumerate(task.nodes):
         parents, shared = node.parents, first
-        if parents and not node.fresh:
-            shared = wholes[parents[0]] + sum(task.nodes[parent].output_tokens for parent in parents)
+        if node.answers:
+            shared = wholes[parents[0]] + sum(task.nodes[parent].output_tokens for parent in node.answers)
         row = None if source.recorded is None else source.recorded.of_turn(number, place)
         wholes.append(shared + _own_tokens(node, row, template))
         # Only the first parent's prompt and answer were sent as they are: other parents' answers are new behind them.

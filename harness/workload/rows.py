@@ -99,18 +99,22 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return self.table.row(self.of_session(session)[turn])
 
     def _texts(self, at: int, row: Row) -> str | tuple[Message, ...]:
-        """Return the row's text, behind the rest of its session."""
+        """Return the row's text, behind the conversation that it goes on with."""
         if not row.session or row.whole:
             return row.prompt or ""
+        members = self.table.of_session(self.table.session[at])
+        turns, place = [(at, row)], members.index(at)
+        while not turns[-1][1].whole and (parents := _parents(turns[-1][1], place)):
+            place = parents[0]
+            turns.append((members[place], self.table.row(members[place])))
         messages: list[Message] = []
         first: Row | None = None
-        for earlier in self.table.of_session(self.table.session[at]):
-            turn = row if earlier == at else self.table.row(earlier)
+        for number, turn in reversed(turns):
             messages += _added(turn, first)
-            if earlier == at:
+            if number == at:
                 break
             first = first or turn
-            answered = turn.answer or self._words(answer_tokens(turn) or self.output_tokens, f"answer:{earlier}")
+            answered = turn.answer or self._words(answer_tokens(turn) or self.output_tokens, f"answer:{number}")
             messages.append(Message("assistant", answered))
         return tuple(messages)
 
@@ -184,7 +188,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
         for place, at in enumerate(members):
             row = self.rows.table.row(at)
             parents = _parents(row, place)
-            history = whole[parents[0]] + sum(nodes[parent].output_tokens for parent in parents) if parents else 0
+            told = parents if row.prompt is None else parents[:1]  # a text holds what is known of its other parents
+            history = whole[parents[0]] + sum(nodes[parent].output_tokens for parent in told) if parents else 0
             own = _own_tokens(row, history)
             fresh = own < 1 or ((row.whole or row.hashes is not None) and bool(parents))
             if fresh:
@@ -198,6 +203,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
                     output_tokens=answer_tokens(row) or self.rows.output_tokens,
                     pause_s=drawn_s if row.pause_s is None or place == 0 or (self.drawn and parents) else row.pause_s,
                     fresh=fresh,
+                    results=row.prompt is None,
                 )
             )
             whole.append(history + own)

@@ -32,6 +32,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens: int
     pause_s: float = 0.0  # from the end of its last parent, or from the task's start, until it is due
     fresh: bool = False  # begins a conversation of its own, as a sub-agent does; else goes on with its first parent's
+    results: bool = True  # its own message holds what its other parents answered; else it only waits for them
+
+    @property
+    def answers(self) -> tuple[int, ...]:
+        """Return the parents whose answers are new in its prompt: of the first one it goes on with the conversation."""
+        return () if self.fresh else self.parents if self.results else self.parents[:1]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

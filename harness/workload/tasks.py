@@ -202,10 +202,9 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
         first = system.tokens if system is not None and system.index(task.number) is not None else 0
         found: list[int] = []
         for node in task.nodes:
-            parents = node.parents
             before = first
-            if parents and not node.fresh:
-                before = found[parents[0]] + sum(task.nodes[parent].output_tokens for parent in parents)
+            if node.answers:
+                before = found[node.parents[0]] + sum(task.nodes[parent].output_tokens for parent in node.answers)
             found.append(before + node.input_tokens)
         return found
 
@@ -226,7 +225,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
             *before, last = self.recorded.own(task.number, node, asked.input_tokens)
         else:
             before, last = [], Message("user", self.vocabulary.text(asked.input_tokens, f"task:{task.number}:{node}"))
-        results = [] if asked.fresh else [self._answer(task, parent, answers) for parent in asked.parents[1:]]
+        results = [self._answer(task, parent, answers) for parent in asked.answers[1:]]
         joined = msgspec.structs.replace(last, content=BETWEEN.join([*results, last.content])) if results else last
         return [joined, *reversed(before)]
 

@@ -8,6 +8,7 @@ How a file holds its records is one question (`files`), what a record means is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -19,6 +20,11 @@ MOST_TOKENS = 100_000_000  # of one prompt or answer: ten times the longest cont
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 PromptTokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]  # no prompt has none
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+def seconds(moment: datetime) -> float:
+    """Return a moment in seconds since 1970; without a zone it is UTC."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
@@ -46,6 +52,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     scope: str = ""  # where its hashes mean the same: a trace, or "" for the whole file
     model: str = ""  # that it was sent to, by its name there; "": the file does not say
     cancel_s: float | None = None  # after its send it was given up; None: it was not
+    took_s: float | None = None  # until it was over: from then on the next one of its session pauses
+
+
+def _one(row: Row, _: str) -> tuple[Row]:
+    return (row,)
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +69,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     what: str  # one record is, in words
     keys: tuple[frozenset[str], ...] = ()  # of a record's fields one of these sets is there; (): it has to be named
     record: type[Any]
-    rows: Callable[[Any, str], Iterable[Row]]  # the requests of a record at a place
-    gather: Callable[[Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]] | None = (
-        None  # where rows come in no order
-    )
+    rows: Callable[[Any, str], Iterable[Row]] = _one  # the requests of a record at a place
+    # Where records are not read one by one, and what it yields are rows already.
+    gather: Callable[[Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]] | None = None
     complete: bool = False  # no field that the record does not have can be work

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -181,26 +181,9 @@ def _chat(chat: Chat, place: str, known: dict[int | str, tuple[str, int, float]]
     return row
 
 
-def _one(row: Any, _: str) -> tuple[Row]:
-    return (row,)
-
-
+_WEKA, _BAILIAN = frozenset({"requests"}), frozenset({"chat_id", "timestamp", "input_length", "output_length"})
 READERS = (
-    Reader(
-        name="weka",
-        what="a Weka trace",
-        keys=(frozenset({"requests"}),),
-        record=Trace,
-        rows=weka_rows,
-        complete=True,
-    ),
-    Reader(
-        name="bailian",
-        what="a request of a Bailian trace",
-        keys=(frozenset({"chat_id", "timestamp", "input_length", "output_length"}),),
-        record=Chat,
-        rows=_one,
-        gather=_chats,
-        complete=True,
-    ),
-)
+    Reader(name="weka", what="a Weka trace", keys=(_WEKA,), record=Trace, rows=weka_rows, complete=True),
+    Reader(name="bailian", what="a request of a Bailian trace", keys=(_BAILIAN,), record=Chat, gather=_chats,
+           complete=True),
+)  # fmt: skip

@@ -25,6 +25,7 @@ from harness.base.errors import HarnessError, nearest
 from harness.base.terminal import few
 from harness.workload import dataset
 from harness.workload.dataset import Reader, Row, files, plain
+from harness.workload.dataset.branches import BRANCHES
 
 _MOST_KEPT = 3  # errors of those that were left out
 _FIRST = 100  # objects of a file: one must be whole, and their fields are looked at
@@ -114,6 +115,7 @@ class _Clock:
     """Rows with their times since the first one; ValueError where one has none.
 
     A row with a pause in place of a time comes so long after the row before of its session, whose answer takes no time.
+    One without a pause has that from the end of the row before, where this says how long it took.
     A time that may be in milliseconds is, but where the first one is that of a log, in seconds since 1970.
     """
 
@@ -122,6 +124,7 @@ class _Clock:
         self._begun = False
         self._per_s: float | None = None  # units of the times that rows have as milliseconds
         self._latest: dict[str, float] = {}  # of sessions, where pauses may follow
+        self._ended: dict[str, float] = {}  # of sessions whose rows say so
 
     def since_first(self, row: Row) -> Row:
         """Return the row with its time since the first row; ValueError where one has a time and another none."""
@@ -142,18 +145,26 @@ class _Clock:
             return row
         if row.session:
             self._latest[row.session] = at
+            if row.pause_s is None and row.session in self._ended:
+                row = msgspec.structs.replace(row, pause_s=max(0.0, at - self._ended[row.session]))
+            if row.took_s is not None:
+                self._ended[row.session] = at + row.took_s
         return msgspec.structs.replace(row, at_s=at - self._first, at_ms=None, notes=notes)
 
 
 def _check_blocks(row: Row) -> None:
-    """Raise ValueError where there are more blocks than the prompt can have."""
+    """Raise ValueError where there are more blocks than the prompt can have, or longer numbers than are kept."""
+    if row.hashes and max(row.hashes) >> 64:
+        raise ValueError("a hash of it has more than 64 bits")
     if row.hashes and row.input_tokens is not None and (len(row.hashes) - 1) * row.block >= row.input_tokens:
         fact = f"{len(row.hashes):,} hashes of {row.block:,} tokens are more than a prompt of {row.input_tokens:,}"
         raise ValueError(f"{fact}: its rows have to say another block_size")
 
 
 def _fields(path: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the fields of a file's first object, and those of its first ones and of the bodies in them.
+    """Return the names of the fields of a file's first object, and those of its first ones and of bodies and turns.
+
+    Fields by which turns branch are the first object's too, whichever of the first ones has them.
 
     HarnessError where none of the first objects can be read.
     """
@@ -169,12 +180,14 @@ def _fields(path: Path) -> tuple[list[str], list[str]]:
             continue
         first = first or list(record)
         found |= dict.fromkeys(record)
-        if "body" in record:
-            with contextlib.suppress(*decoding.WRONG):
+        with contextlib.suppress(*decoding.WRONG):
+            if "body" in record:
                 found |= dict.fromkeys(msgspec.json.decode(record["body"], type=dict[str, msgspec.Raw]))
+            for turn in msgspec.json.decode(record.get("turns", b"[]"), type=list[dict[str, msgspec.Raw]]):
+                found |= dict.fromkeys(turn)
     if not first:
         raise wrong or HarnessError("holds no objects", place=str(path), way_out="give a file that holds requests")
-    return first, list(found)
+    return [*first, *(name for name in BRANCHES if name in found)], list(found)
 
 
 def recognise(path: Path, found: Sequence[str]) -> str:

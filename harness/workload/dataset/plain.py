@@ -8,7 +8,7 @@ of a session. The body of an API's request is such a row, and so is what a batch
 format requires, and those of this program, are read strictly. A value of another name is left out where it is of
 another kind, and a note says so: the name may mean something else there. Names are those of OpenAI's and Anthropic's
 request bodies, AIPerf, GuideLLM, `vllm bench`, SGLang, BurstGPT, OpenOrca, Alpaca, and the traces of Azure, Mooncake,
-Vidur and Splitwise.
+Vidur, Splitwise and Baseten.
 
 Conversations as ShareGPT has them: a list of messages, each from a human or from a model.
 
@@ -21,7 +21,7 @@ everybody uses. SGLang's conversations hold rows in place of messages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from itertools import compress, repeat
 from operator import is_not
@@ -31,11 +31,11 @@ import msgspec
 
 from harness.base import decoding
 from harness.base.errors import HarnessError, nearest
-from harness.workload.dataset import BLOCK, PromptTokens, Reader, Row, Seconds, Tokens
+from harness.workload.dataset import BLOCK, PromptTokens, Reader, Row, Seconds, Tokens, seconds
 from harness.workload.dataset.messages import Entry, messages, text, tools
 from harness.workload.request import Message
 
-_Hash = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Hash = Annotated[int, msgspec.Meta(ge=0)]
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
@@ -56,6 +56,8 @@ class Values(msgspec.Struct, frozen=True):
     at_s: Seconds | datetime | None = None
     at_ms: _Milliseconds | datetime | None = None
     pause_ms: _Milliseconds | None = None
+    took_ms: _Milliseconds | None = None
+    canceled: bool | None = None
     session: str | int | None = None
     hashes: list[_Hash] | None = None
     block: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
@@ -86,12 +88,16 @@ NAMES: dict[str, tuple[str, ...]] = {
         "num_decode_tokens", "token_size",
     ),
     "at_s": ("at_s", "arrived_at", "arrival_timestamp", "arrival_time", "timestamp_s", "Timestamp", "TIMESTAMP"),
-    "at_ms": ("timestamp", "timestamp_ms", "arrival_time_ms", "at_ms"),
+    "at_ms": ("timestamp", "timestamp_ms", "arrival_time_ms", "at_ms", "timestamp_start_unix_ms"),
     "pause_ms": ("delay", "delay_ms"),
-    "session": ("session", "session_id", "Session ID", "conversation_id"),
-    "hashes": ("hash_ids",),
+    "took_ms": ("duration_e2e_ms",),
+    "canceled": ("request_canceled",),
+    "session": (
+        "session", "session_id", "Session ID", "conversation_id", "provided_session_id", "poor_man_session_id",
+    ),
+    "hashes": ("hash_ids", "total_hashes"),
     "block": ("block_size",),
-    "model": ("model", "Model"),
+    "model": ("model", "Model", "model_name"),
     "cancel_s": ("cancel_s",),
     "choices": ("n",),
     "response_format": ("response_format",),
@@ -242,7 +248,7 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
     if prompt is not None:
         notes += _not_sent(found)
     at_s, at_ms = _came_at(found)
-    defined = tools(found.tools, notes)
+    defined, took_s = tools(found.tools, notes), None if found.took_ms is None else found.took_ms / 1e3
     return Row(
         place=place,
         prompt=prompt,
@@ -259,7 +265,8 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
         whole=whole,
         notes=tuple(notes),
         model=found.model or "",
-        cancel_s=found.cancel_s,
+        cancel_s=took_s if found.canceled and not found.cancel_s else found.cancel_s,
+        took_s=took_s,
     )
 
 
@@ -267,7 +274,7 @@ def _came_at(found: Values) -> tuple[float | None, float | None]:
     """Return (seconds, milliseconds) at which a request came: one of them by the field that is set, or none."""
     at = found.at_ms if found.at_s is None else found.at_s
     if isinstance(at, datetime):
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), None
+        return seconds(at), None
     return (None, at) if found.at_s is None else (at, None)
 
 
@@ -394,10 +401,17 @@ _KEYS = tuple(
 ) + tuple(frozenset({prompt, answer}) for prompt in NAMES["input_tokens"] for answer in NAMES["output_tokens"])
 
 
-def _trace(name: str, what: str, *required: str, other: tuple[str, ...] = ()) -> Reader:
-    """Declare a trace whose rows all have these fields, and the first one the others too."""
+def _trace(name: str, what: str, *required: str, other: tuple[str, ...] = (), whole: bool = False) -> Reader:
+    """Declare a trace whose rows all have these fields, and the first one the others too.
+
+    With `whole` its prompts hold what was said before in their sessions.
+    """
     record, keys = record_type(frozenset(required)), (frozenset({*required, *other}),)
-    return Reader(name=name, what=f"a request of {what}", keys=keys, record=record, rows=rows)
+
+    def wholes(each: msgspec.Struct, place: str) -> Iterator[Row]:
+        return (msgspec.structs.replace(row, whole=True) for row in rows(each, place))
+
+    return Reader(name=name, what=f"a request of {what}", keys=keys, record=record, rows=wholes if whole else rows)
 
 
 READERS = (
@@ -411,6 +425,10 @@ READERS = (
     # github.com/microsoft/vidur, data/processed_traces; github.com/Mutinifni/splitwise-sim, traces.
     _trace("vidur", "a Vidur trace", "arrived_at", "num_prefill_tokens", "num_decode_tokens"),
     _trace("splitwise", "a Splitwise trace", "arrival_timestamp", "prompt_size", "token_size"),
+    # docs/tutorials/baseten-trace.md of github.com/ai-dynamo/aiperf.
+    _trace(
+        "baseten", "a Baseten trace", "timestamp_start_unix_ms", "prompt", "input_tokens", "output_tokens", whole=True
+    ),
     Reader(
         name="sharegpt",
         what="a conversation of ShareGPT",

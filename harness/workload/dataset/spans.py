@@ -239,14 +239,7 @@ class _Siblings:
         return tuple(chain.from_iterable(self._last[first:many]))
 
 
+_KEYS = (frozenset({"resourceSpans"}),)
 READERS = (
-    Reader(
-        name="spans",
-        what="spans of OpenTelemetry",
-        keys=(frozenset({"resourceSpans"}),),
-        record=Record,
-        rows=lambda row, _: (row,),
-        gather=gather,
-        complete=True,
-    ),
+    Reader(name="spans", what="spans of OpenTelemetry", keys=_KEYS, record=Record, gather=gather, complete=True),
 )

@@ -1,0 +1,125 @@
+"""Conversations whose turns begin others, as AIPerf's dag files have them (its docs/benchmark-modes/dag.md).
+
+A fork goes on with all that was said before it, an agent that is spawned begins with nothing, and a later turn waits
+for it. So a conversation that no other one names is a task of its own, with all that it begins. A name may be on any
+line, so all of a file is kept until its end. Left out: `extra`, which is other fields of a body, and rounds of an
+orchestrator, which has no turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from harness.base import decoding
+from harness.workload.dataset import Reader, Row
+from harness.workload.dataset.plain import turns_of
+from harness.workload.task import MOST_NODES
+
+BRANCHES = ("forks", "spawns")  # fields of a turn
+_MOST = 100_000  # conversations of a file
+_WHOLE = "message_array_with_responses"  # mode in which each turn's messages are all that is sent
+_READ = ("messages", "model", "max_tokens", "tools", "delay")
+
+
+class _Fork(msgspec.Struct, frozen=True):
+    child: str
+
+
+class _Spawn(msgspec.Struct, frozen=True):
+    children: list[str]
+    join_at: int
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    forks: list[str | _Fork] = []
+    spawns: list[str | _Spawn] = []
+
+    def begins(self, number: int) -> Iterator[tuple[str, int | None]]:
+        """Yield each conversation that it begins, with the turn that waits for it; None: it is a fork."""
+        for spawn in self.spawns:
+            for child in [spawn] if isinstance(spawn, str) else spawn.children:
+                yield child, number + 1 if isinstance(spawn, str) else spawn.join_at
+        for fork in self.forks:
+            yield fork if isinstance(fork, str) else fork.child, None
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """A line of a file."""
+
+    session_id: str
+    turns: list[dict[str, Any]]
+    pre_session_spawns: list[str] = []
+    context_mode: str = ""
+
+
+class _Tree:
+    """The requests of a conversation and of all that it begins."""
+
+    def __init__(self, known: dict[str, tuple[str, Conversation]]) -> None:
+        self.rows: list[Row] = []
+        self._known = known
+        self._path: list[str] = []
+
+    def add(self, name: str, after: tuple[int, ...], *, fresh: bool) -> tuple[int, ...]:
+        """Append a conversation that begins after these requests, and return the one that ends it."""
+        if name not in self._known or name in self._path:
+            how = "begins itself" if name in self._path else "is not in the file"
+            raise ValueError(f"the conversation {name[:40]!r} {how}")
+        self._path.append(name)
+        place, found = self._known[name]
+        for child in found.pre_session_spawns:
+            self.add(child, after, fresh=True)
+        joins: dict[int, tuple[int, ...]] = {}
+        for k, turn in enumerate(found.turns):
+            if len(self.rows) == MOST_NODES:
+                raise ValueError(f"it has more than {MOST_NODES:,} requests with all that it begins")
+            whole = found.context_mode == _WHOLE or (fresh and k == 0)
+            (row,) = turns_of([{each: turn[each] for each in _READ if each in turn}], self._path[0], place)
+            notes = (*row.notes, *(["extra is left out"] if turn.get("extra") else []))
+            waits = (*after, *joins.pop(k, ()))
+            self.rows.append(msgspec.structs.replace(row, after=waits, whole=whole, notes=notes))
+            after = (len(self.rows) - 1,)
+            for child, join in msgspec.convert(turn, _Turn).begins(k):
+                ended = self.add(child, after, fresh=join is not None)
+                if join is not None:
+                    joins[join] = (*joins.get(join, ()), *ended)
+        self._path.pop()
+        return after
+
+
+def gather(records: Iterable[tuple[str, Conversation | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
+    """Yield the requests of each conversation that no other begins, behind what is broken."""
+    known: dict[str, tuple[str, Conversation]] = {}
+    begun: set[str] = set()
+    for place, record in records:
+        try:
+            if isinstance(record, Exception):
+                raise record
+            if record.session_id in known or len(known) == _MOST:
+                how = "comes twice" if record.session_id in known else f"is one of more than {_MOST:,}"
+                raise ValueError(f"the conversation {record.session_id[:40]!r} {how}")
+            begun.update(record.pre_session_spawns)
+            begun.update(name for turn in record.turns for name, _ in msgspec.convert(turn, _Turn).begins(0))
+            known[record.session_id] = place, record
+        except decoding.WRONG as error:
+            yield place, error
+    if known and known.keys() <= begun:
+        yield "its end", ValueError("each of its conversations is begun by another one")
+    for name, (place, _) in known.items():
+        if name not in begun:
+            tree = _Tree(known)
+            try:
+                tree.add(name, (), fresh=False)
+                yield from ((row.place, row) for row in tree.rows)
+            except decoding.WRONG as error:
+                yield place, error
+
+
+_KEYS = tuple(frozenset({"turns", name}) for name in BRANCHES)
+READERS = (
+    Reader(name="dag", what="a conversation that branches", keys=_KEYS, record=Conversation, gather=gather,
+           complete=True),
+)  # fmt: skip
