@@ -68,8 +68,6 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     if flags["list_ready"]:
         _list_ready()
         return
-    from harness.spec.scenario import Sweep
-
     resume = flags["resume"]
     if resume is not None:
         source, resolved = _resumed(resume, flags)
@@ -91,9 +89,24 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     named_by = source if not flags["url"] or resolved.sweep.urls else ""
     agreed = consent_of(resolved, flags, source, named_by=named_by, resumed=resume is not None)
     _shard(resolved, flags)
-    if resolved.sweep == Sweep():
+    if not resolved.many:
         sys.exit(_measure(resolved, agreed, flags))
-    sys.exit(measure_map(resolved, agreed, flags).status)
+    found = measure_map(resolved, agreed, flags)
+    if resolved.target.versus:
+        _compare(found, flags)
+    sys.exit(found.status)
+
+
+def _compare(found: Swept, flags: dict[str, Any]) -> None:
+    """Publish what the ways to balance come to beside each other, where each was measured."""
+    from harness.cli import compare
+    from harness.library import answers
+    from harness.results.levelmap import BALANCE
+
+    cells = [cell for cell in found.map.cells if cell.status is not None]
+    if len({cell.at[BALANCE] for cell in cells}) > 1:
+        compared = answers.compare(*(f"{cell.at[BALANCE]}={found.folder / cell.name}" for cell in cells))
+        compare.publish(compared, str(found.folder), as_json=False, no_plots=flags["no_plots"], quiet=flags["quiet"])
 
 
 def consent_of(resolved: Scenario, flags: dict[str, Any], place: str, **more: Any) -> Agreed:

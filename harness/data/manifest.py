@@ -19,7 +19,7 @@ from harness.data.record import FORMAT, check_format
 from harness.data.summary import RampStep
 from harness.spec import shard
 from harness.spec.recipe import Stack
-from harness.spec.scenario import Scenario, Sweep
+from harness.spec.scenario import Scenario
 
 ShardNumber = Annotated[int, Meta(ge=1, le=shard.MOST)]
 Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]  # three hundred years
@@ -286,7 +286,7 @@ def read(stored: Any) -> Manifest | MapManifest:
         raise ValueError(f"Expected `object`, got `{type(stored).__name__}`")
     check_format(stored.get("format", FORMAT))
     many = isinstance(stored.get("simulated"), bool) or "stacks" in stored
-    of_map = many or msgspec.convert(stored, Begun).scenario.sweep != Sweep()
+    of_map = many or msgspec.convert(stored, Begun).scenario.many
     return msgspec.convert(stored, MapManifest) if of_map else msgspec.convert(stored, Manifest)
 
 

@@ -96,8 +96,9 @@ def _begun(
     from harness.run.launch import consent
 
     resolved = laid_over(scenario, url, options)
-    if resolved.sweep != scenarios.Sweep():
-        raise HarnessError("a level map is many runs", place="scenario", way_out="run its cells, or use `knee run`")
+    if resolved.many:
+        fact = "a level map or a comparison is many runs"
+        raise HarnessError(fact, place="scenario", way_out="measure each by itself, or use `knee run`")
     source = str(scenario) if isinstance(scenario, str | Path) else ""
     if source:
         given = ("api_key_env", "headers", "extra_body")

@@ -203,6 +203,7 @@ def _equal_load(found: Comparison) -> list[Column]:
         [
             Column("load", heads, words=True),
             Column("stack", [plain(stack.label) for _, stack in rows], words=True),
+            Column("from\ncache", cells("cached", lambda share: MISSING if share is None else f"{share:.1%}")),
             Column("TTFT ms\np50", cells("ttft_p50_s", ms)),
             Column("ITL ms\nmean", cells("itl_mean_s", ms)),
             Column("E2E ms\np50", cells("e2e_p50_s", ms)),

@@ -18,7 +18,7 @@ from harness.report.document import Column, Document, FileLink, Section, Shaded
 from harness.report.facts import BY_CONSTRUCTION
 from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.results import levelmap
-from harness.results.levelmap import INPUT, INPUTS, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
+from harness.results.levelmap import BALANCE, INPUT, INPUTS, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.spec.work import Unit
 
 _NAMES = {
@@ -28,8 +28,9 @@ _NAMES = {
     SEQS: "max_num_seqs",
     SERVER: "server",
     REPEAT: "repeat",
+    BALANCE: "balance",
 }
-_SETTINGS = (REPEAT, SEQS, SERVER)  # axes that are no tokens
+_SETTINGS = (REPEAT, SEQS, SERVER, BALANCE)  # axes that are no tokens
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -35,13 +35,14 @@ _MOST = 1000  # values of an axis
 _LARGEST = 16 << 20  # bytes: thousands of cells, each with its prediction
 INPUT, OUTPUT, INPUTS = "input_tokens", "output_tokens", "inputs"  # axes, in this order
 SEQS, SERVER = "max_num_seqs", "server"  # the last two
-REPEAT = "repeat"  # the slowest axis of a comparison of stacks, so that they take turns
+REPEAT = "repeat"  # the slowest axis of a comparison, so that what is compared takes turns
+BALANCE = "balance"  # the other axis of a comparison of two ways to balance replicas
 
 
 class Axis(msgspec.Struct, frozen=True):
     """What was swept, and over which values, in their order."""
 
-    name: str  # input_tokens | output_tokens | inputs | max_num_seqs | server | repeat
+    name: str  # input_tokens | output_tokens | inputs | max_num_seqs | server | repeat | balance
     values: list[int | str]
 
 
@@ -96,7 +97,7 @@ def _must_have_axes(found: Map) -> None:
     """Refuse a map whose axes are none."""
     axes = {axis.name for axis in found.axes}
     sizes = [len(axis.values) for axis in found.axes]
-    known = {INPUT, OUTPUT, INPUTS, SEQS, SERVER, REPEAT}.issuperset(axes)
+    known = {INPUT, OUTPUT, INPUTS, SEQS, SERVER, REPEAT, BALANCE}.issuperset(axes)
     if not axes or len(axes) < len(sizes) or not known or not all(0 < n <= _MOST for n in sizes):
         raise ValueError("its axes are none")
 

@@ -1,4 +1,5 @@
-"""Many runs of one scenario: a level map, one knee a cell, or a comparison of stacks, which is one too (`stacked`).
+"""Many runs of one scenario: a level map, one knee a cell, or a comparison, which is one too: of two ways to balance
+replicas, or of stacks (`stacked`).
 
 The bounds of a map's scenario (seconds, requests, dollars) are of the whole: a cell may use an equal part of what the
 cells before it left. An operator's mistake in the first cell ends the map, for it would end every cell. Once a cell is
@@ -30,15 +31,16 @@ from harness.data.summary import Summary
 from harness.data.views import Value
 from harness.results import folder as folders
 from harness.results import levelmap, result
-from harness.results.levelmap import INPUT, INPUTS, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
+from harness.results.levelmap import BALANCE, INPUT, INPUTS, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.results.result import Result
-from harness.run import experiment, series
+from harness.run import experiment, requests, series
 from harness.run.experiment import Outcome
 from harness.run.launch.consent import Agreed
 from harness.run.series import Planned, Serving
 from harness.search.budget import Budget, Spent, Usage, dollars
 from harness.spec import reading
 from harness.spec import scenario as scenarios
+from harness.spec.choices import ROUND_ROBIN, Balance
 from harness.spec.scenario import Ramp, Scenario, Sweep
 from harness.spec.work import Unit
 
@@ -79,8 +81,33 @@ Planner = Callable[[Scenario], Plan]
 
 
 def plan(scenario: Scenario) -> Plan:
-    """Return the level map of a scenario."""
+    """Return the level map of a scenario, or its comparison of two ways to balance replicas."""
+    if (other := scenario.target.versus) is not UNSET:
+        return _balanced(scenario, [scenario.target.balance or ROUND_ROBIN, other])
     return Plan(cells=planned(scenario), axes=axes(scenario))
+
+
+def _balanced(scenario: Scenario, ways: Sequence[Balance]) -> Plan:
+    """Return runs that balance in these ways in turn, each with prompts that the servers do not know.
+
+    HarnessError where a dataset's own texts would come again.
+    """
+    spec, hooks, workload = scenario.workload.dataset, scenario.hooks, scenario.workload
+    if spec and not (hooks and (hooks.reset_cache or hooks.before_level)) and requests.has_texts(spec):
+        fact = "the texts of the dataset come again, and the caches know them from the first way on"
+        raise HarnessError(fact, place="--versus", way_out="add --reset-cache, or --before-level COMMAND")
+    repeats = list(range(1, scenario.ramp.repeat + 1))
+    cells: list[Cell] = []
+    for repeat, way in itertools.product(repeats, ways):
+        made = msgspec.structs.replace(
+            scenario,
+            name=f"{scenario.name}-{way}-{repeat}",
+            target=msgspec.structs.replace(scenario.target, balance=way, versus=UNSET),
+            workload=msgspec.structs.replace(workload, seed=(workload.seed or 0) + len(cells)),
+            ramp=msgspec.structs.replace(scenario.ramp, repeat=1),
+        )
+        cells.append(Cell(f"{way}-{repeat}", {REPEAT: repeat, BALANCE: way}, made))
+    return Plan(axes=[Axis(REPEAT, [*repeats]), Axis(BALANCE, [*ways])], cells=cells)
 
 
 def axes(scenario: Scenario) -> list[Axis]:

@@ -33,7 +33,7 @@ from harness.workload import source as sources
 from harness.workload.arrivals import due_times, trace_rate
 from harness.workload.dataset import Row
 from harness.workload.dataset import table as tables
-from harness.workload.dataset.dataset import Skipped, named, open_dataset
+from harness.workload.dataset.dataset import Dataset, Named, Skipped, named, open_dataset
 from harness.workload.dataset.table import Table
 from harness.workload.request import Request
 from harness.workload.rows import answer_tokens, prompt_tokens, text_tokens
@@ -118,11 +118,11 @@ def _read(
                 models[row.model] += 1
             yield row
 
-    if known := named(spec.path, spec.revision):
+    opened, known = _opened(spec)
+    if known:
         licence = f", licence {known.licence}" if known.licence else ""
         note(f"{spec.path}: {known.path.name} of revision {known.revision[:12]}{licence}")
         spec = msgspec.structs.replace(spec, revision=known.revision, licence=known.licence)
-    opened = open_dataset(known.path if known else Path(spec.path), spec.format, spec.fields)
     table = tables.write(counted(opened.rows(skipped)), path)
     parts = [f"{each} ({count:,} of {len(table):,} rows)" for each, count in notes.items() if count]
     if left_out:
@@ -144,6 +144,17 @@ def _read(
         output_tokens=answers / len(table),
     )
     return found, table
+
+
+def has_texts(spec: DatasetSpec) -> bool:
+    """Return whether a dataset has prompts of its own, by its first request; HarnessError where it has none."""
+    return any(row.prompt is not None for row in itertools.islice(_opened(spec)[0].rows(), 1))
+
+
+def _opened(spec: DatasetSpec) -> tuple[Dataset, Named | None]:
+    """Return the dataset, and what its name means."""
+    known = named(spec.path, spec.revision)
+    return open_dataset(known.path if known else Path(spec.path), spec.format, spec.fields), known
 
 
 def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:

@@ -194,6 +194,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         target("--transport", "httpx: proxies, HTTP/2, odd endpoints; default socket.", choices=get_args(Transport)),
         target("--balance", "How requests are spread over several replicas; default round-robin.",
                choices=get_args(Balance)),
+        target("--versus", "The other way to spread them, which is measured too: hits and TTFT beside each other.",
+               choices=get_args(Balance)),
         target("--allow-different-replicas", "Load replicas of different models, versions or limits together.",
                kind=bool),
         hooks("--stop-replica", "Run this in one more level at the end: it stops one of several --url.", "COMMAND",

@@ -17,7 +17,7 @@ import msgspec
 from harness.base import plugins
 from harness.base.errors import HarnessError
 from harness.spec import traffic
-from harness.spec.choices import APIS, PREFILL_ONLY, SESSION
+from harness.spec.choices import APIS, PREFILL_ONLY, ROUND_ROBIN, SESSION
 from harness.spec.classes import ClassSpec
 from harness.spec.load import Levels, RateSearch, Search
 from harness.spec.scenario import HEADER_VALUE, Scenario, Sweep
@@ -188,6 +188,8 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
          "there is no other replica", "give several --url"),
     Rule("target.session_header", lambda s: _HEADER_NAME.fullmatch(s.target.session_header or "X") is None,
          "it is no header's name", "write it like X-Session-Id"),
+    Rule("target.versus", lambda s: s.target.versus == (s.target.balance or ROUND_ROBIN),
+         "the replicas are balanced so already", "name another way"),
     Rule("target.metrics_url", lambda s: _may_carry_a_key(s.target.metrics_url), *_NO_KEY),
     Rule("target.pool_metrics", lambda s: len(s.target.urls or ()) > 1 and s.target.pool_metrics,
          "they are of one proxy, and there are several replicas", "leave them out: each replica's /metrics is read"),
@@ -299,8 +301,9 @@ _OWN_LENGTHS = ("classes have lengths of their own", _OUT)
 WITHOUT_EFFECT: tuple[Rule, ...] = (
     # The endpoint.
     *(Rule(f"target.{name}", lambda s: not s.target.urls, "there is one server", "give --url several times")
-      for name in ("balance", "allow_different_replicas")),
+      for name in ("balance", "versus", "allow_different_replicas")),
     Rule("target.balance", lambda s: s.target.balance == SESSION and not _sessions(s), *_NO_SESSION),
+    Rule("target.versus", lambda s: s.target.versus == SESSION and not _sessions(s), *_NO_SESSION),
     Rule("target.session_header", lambda s: not _sessions(s), *_NO_SESSION),
     Rule("target.stream", lambda s: not s.decodes, "an answer of this API comes in one piece", _OUT),
     *(Rule(f"sim.{name}", lambda s: s.target.url not in (None, "sim:"),

@@ -82,6 +82,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     urls: Urls | UnsetType = UNSET  # of several replicas, `url` the first of them
     balance: Balance | UnsetType = UNSET  # over the replicas; UNSET: round-robin
+    versus: Balance | UnsetType = UNSET  # the other way to balance, which a run of its own measures
     allow_different_replicas: bool | UnsetType = UNSET  # of other versions or limits than the first
     session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
     exporters: list[str] | UnsetType = UNSET  # pages of DCGM exporters
@@ -256,6 +257,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         if (session and session.sub_agents) or (dataset and dataset.sessions and dataset.agents):
             return "agents"
         return "sessions" if self.has_tasks else "in flight"
+
+    @property
+    def many(self) -> bool:
+        """Return whether it is measured by many runs: a level map, or a comparison of two ways to balance."""
+        return self.sweep != Sweep() or bool(self.target.versus)
 
     @property
     def has_tasks(self) -> bool:

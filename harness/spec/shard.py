@@ -16,7 +16,7 @@ import msgspec
 
 from harness.base.errors import HarnessError
 from harness.spec import scenario as scenarios
-from harness.spec.scenario import Scenario, Sweep
+from harness.spec.scenario import Scenario
 
 MOST = 1024  # shards of a run
 FIRST_REQUEST = 1024  # numbers below are the launch checks', which no machine needs as many of
@@ -120,7 +120,7 @@ def check(scenario: Scenario) -> None:
         (ramp.precision is None, "--precision would make the machines' levels differ", "leave --precision out"),
         (ramp.probe is None, "a phase probe is of one machine", "leave --probe out"),
         (ramp.start != "batch", "static batches come from one worker", "leave --start batch out"),
-        (scenario.sweep == Sweep(), "a level map is many runs", "leave [sweep] out"),
+        (not scenario.many, "a level map or a comparison is many runs", "leave [sweep] and --versus out"),
         (not scenario.quality, "canaries need a server without load, and others ask at once", "leave canaries out"),
         (target.url != "sim:", "each machine would have a sim: of its own", "start `knee sim`, give its address"),
     ):

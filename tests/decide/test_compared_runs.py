@@ -51,7 +51,14 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
 def test_what_a_folder_does_not_say_is_unknown() -> None:
     (found,) = of_folder("x", "here", Manifest(), msgspec.structs.replace(summaries.full(), prediction=None))
     facts = msgspec.structs.asdict(found.facts)
-    assert {name for name, value in facts.items() if value} == {"measured_by", "workload", "unit", "pools", "start"}
+    assert {name for name, value in facts.items() if value} == {
+        "measured_by",
+        "workload",
+        "unit",
+        "pools",
+        "balance",
+        "start",
+    }
 
 
 def test_levels_that_no_server_has_are_left_out() -> None:

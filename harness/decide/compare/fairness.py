@@ -17,7 +17,7 @@ import msgspec
 
 from harness.analysis.stats import known_mean, wilson
 from harness.base.errors import HarnessError
-from harness.decide.compare.runs import TOGETHER, Run
+from harness.decide.compare.runs import ONE, TOGETHER, Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
 EQUAL: Final = "equal"
@@ -44,7 +44,8 @@ _METHOD = {  # rows of how it was measured, that may differ
     "transport": ("transport", "they cost the client unlike"),
 }
 _CACHED, _CHUNKED = 0.05, 0.05  # from which on two shares of cached prompts, and two numbers of tokens a chunk, differ
-VARIED = ("engine", "precision", "kv-dtype", "tp", "pools", "max-num-seqs", "start")  # rows, named like their facts
+# Rows, named like their facts.
+VARIED = ("engine", "precision", "kv-dtype", "tp", "pools", "balance", "max-num-seqs", "start")
 
 
 def varied(text: str | None) -> frozenset[str]:
@@ -69,7 +70,8 @@ def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Ro
     found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
     found += [_row(name, name.replace("-", "_"), stacks, allowed=not vary or name in vary) for name in VARIED]
     found = [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
-    found = [row for row in found if row.name != "pools" or {*row.values} != {TOGETHER}]
+    usual = {"pools": {TOGETHER}, "balance": {ONE}}
+    found = [row for row in found if {*row.values} != usual.get(row.name)]
     more = [_flags(stacks), *(_on_average(each, stacks) for each in _MEANS), _errors(stacks), lost_loads(stacks)]
     return [*found, *filter(None, more)]
 

@@ -28,10 +28,12 @@ from harness.predict.catalog import short
 from harness.results import readers
 from harness.results.folder import MANIFEST, has_requests
 from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, in_words
+from harness.spec.choices import ROUND_ROBIN
 from harness.spec.scenario import workload_digest
 from harness.spec.work import Unit, usd_per_million
 
 TOGETHER = "together"  # prefill and decode, on the same servers
+ONE = "one server"
 _NO_SETTINGS = ("host", "port", "model", "served-model-name", "alias", "api-key", "download-dir", "log-level")
 _MEASURED = (
     "num_gpu_blocks",
@@ -57,6 +59,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str | None = None
     tp: str | None = None
     pools: str = TOGETHER  # servers of each pool, by its name
+    balance: str = ONE  # over several servers
     max_num_seqs: str | None = None
     seats: str | None = None  # the same as it was measured
     engine: str | None = None
@@ -71,6 +74,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     load: float  # requests in flight, or in open loop requests per second
     open_loop: bool = False
     tokens_per_s: float | None = None
+    cached: float | None = None  # share of the prompt tokens that came from a prefix cache
     ttft_p50_s: float | None = None
     itl_mean_s: float | None = None
     e2e_p50_s: float | None = None
@@ -275,6 +279,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         kv_dtype=hardware.kv_dtype or manifest.cache_config.get("cache_dtype"),
         tp=None if hardware.tp is None and manifest.gpus != 1 else str(hardware.tp or 1),
         pools=_pools(manifest.scenario.target.pool_metrics or ()),
+        balance=manifest.scenario.target.balance or ROUND_ROBIN if manifest.scenario.target.urls else ONE,
         max_num_seqs=None if seqs is None else str(seqs),
         seats=f"{seats.value:.3g} (measured)" if seats and seats.value else None,
         engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
@@ -440,6 +445,7 @@ def _load(level: LevelSummary, manifest: Manifest) -> Load:
         load=float(level.load or 0),
         open_loop=level.rate is not None,
         tokens_per_s=level.throughput.mean,
+        cached=level.cached_input_fraction,
         ttft_p50_s=level.ttft_s.p50,
         itl_mean_s=level.itl_s.mean,
         e2e_p50_s=level.e2e_s.p50,
