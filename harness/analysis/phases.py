@@ -73,7 +73,7 @@ def _prefill(levels: Sequence[LevelSummary], curve: Curve | None, *, input_token
     prompt = sum(_prompt(s, input_tokens) * s.requests for s in shown) / requests
     answer = sum((s.output_tokens_mean or 1.0) * s.requests for s in shown) / requests
     found = PrefillPhase(
-        tokens_per_s=_times(capacity, prompt / answer if answer else 0.0),
+        tokens_per_s=capacity.times(prompt / answer) if prompt and answer else Value(None),
         seconds_per_token=slope,
         ttft_base_s=rise.base() if rise is not None else Value(None),
         mfu=_share(roof.token(at), slope) if roof is not None else None,
@@ -100,7 +100,9 @@ def _decode(levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof |
         error = math.sqrt(sum(_relative_error(s) ** 2 for s in alone)) / len(alone)
         ends = (itl * (1 - Z95 * error), itl * (1 + Z95 * error))
         mbu = _share(roof.step(context), Value(itl, ends))
-    found = DecodePhase(tokens_per_s=_times(capacity, later / whole if whole else 0.0), itl_s=itl, mbu=mbu)
+    found = DecodePhase(
+        tokens_per_s=capacity.times(later / whole) if later and whole else Value(None), itl_s=itl, mbu=mbu
+    )
     return Probed(Phases(decode=found), best)
 
 
@@ -253,17 +255,6 @@ def _plateau(
         return curve.plateau_tokens_per_s, above or ramp, None
     best = max(ramp, key=lambda s: s.output_tokens_per_s.mean or 0.0)
     return Value(best.output_tokens_per_s.mean, best.output_tokens_per_s.ci95), [best], best
-
-
-def _times(value: Value, factor: float) -> Value:
-    """Return the value and its interval, scaled by a factor above 0; None where there is nothing to scale."""
-    if value.value is None or factor <= 0:
-        return Value(None)
-    ends = value.ci95
-    if ends is None:
-        return Value(value.value * factor)
-    low, high = (None if end is None else end * factor for end in ends)
-    return Value(value.value * factor, (low, high))
 
 
 def _share(least: float, taken: Value) -> Value | None:

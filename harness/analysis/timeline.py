@@ -180,7 +180,7 @@ def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
         mean=float(x.mean()),
         start=start,
         per_hour=per_hour,
-        share_per_hour=_over(per_hour, start) if start > 0 else None,
+        share_per_hour=per_hour.times(1 / start) if start > 0 else None,
         sure=sure or _steps(x),
         bins=n,
     )
@@ -229,10 +229,3 @@ def _of_gpus(samples: Sequence[Sample], metric: str, start: float, end: float, n
     """Return a figure of all GPUs together, added; nan where one of them was not read."""
     cards = [card[metric] for card in telemetry.series(samples, "gpu", start, end).values() if metric in card]
     return np.asarray(sum(means(points, start, end, n) for points in cards)) if cards else np.zeros(0)
-
-
-def _over(value: Value, base: float) -> Value:
-    """Return a value and its interval as a share of a base above 0."""
-    assert value.value is not None
-    ends = value.ci95
-    return Value(value.value / base, None if ends is None else (ends[0] / base, ends[1] / base))  # type: ignore[operator]

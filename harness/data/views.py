@@ -43,6 +43,11 @@ class Value(Ends, msgspec.Struct, frozen=True):
     value: float | None
     ci95: tuple[float | None, float | None] | None = None
 
+    def times(self, factor: float) -> Value:
+        """Return the value and its interval, scaled by a factor above 0."""
+        low, high = (None if end is None else end * factor for end in self.ci95 or (None, None))
+        return Value(None if self.value is None else self.value * factor, (low, high) if self.ci95 else None)
+
 
 class Spread(msgspec.Struct, frozen=True):
     """A distribution; a percentile is None where n samples do not carry it (docs/method.md, Percentiles)."""

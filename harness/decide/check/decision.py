@@ -23,26 +23,10 @@ from harness.base.errors import HarnessError
 from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import Attainment, LevelSummary
 from harness.data.summary import Summary
-from harness.decide.check import figures
+from harness.decide.check import figures, sides
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity
-from harness.decide.check.sides import (
-    NOTHING_IN_COMMON,
-    CheckedRun,
-    common,
-    hull,
-    in_logarithms,
-    is_bracket,
-    levels_at,
-    load_of,
-    lost,
-    mean,
-    no_nearer,
-    no_ratio,
-    over_runs,
-    void,
-    within_run,
-)
+from harness.decide.check.sides import CheckedRun
 from harness.decide.compare import comparison, fairness, spread
 from harness.decide.compare.comparison import OddRun
 from harness.decide.compare.pairs import Ratio, alternate
@@ -105,9 +89,9 @@ class Conditions(NamedTuple):
 def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Sequence[CheckedRun] = ()) -> Report:
     """Decide every threshold, in its order; of all together missed goes before unresolved, and that before met."""
     own = fairness.fatal(fairness.rows([[each.run for each in runs]], _MAY_VARY))
-    sides = [[each.run for each in side] for side in (baseline, runs)]
-    both = fairness.fatal(fairness.rows(sides, _MAY_VARY)) if baseline else []
-    odd = spread.odd_runs([[run.throughput() for run in side] for side in sides])
+    stacks = [[each.run for each in side] for side in (baseline, runs)]
+    both = fairness.fatal(fairness.rows(stacks, _MAY_VARY)) if baseline else []
+    odd = spread.odd_runs([[run.throughput() for run in stack] for stack in stacks])
     kept_baseline, kept = spread.kept((baseline, runs), odd)
     conditions = Conditions(
         runs,
@@ -125,7 +109,7 @@ def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Se
         baseline=[each.run.place for each in baseline],
         simulated=any(each.summary.simulated for each in runs),
         differ=list(dict.fromkeys([*own, *both])),
-        odd=[comparison.named(each, sides) for each in odd],
+        odd=[comparison.named(each, stacks) for each in odd],
         decisions=found,
     )
 
@@ -144,15 +128,15 @@ def _decide(wanted: Threshold, under: Conditions) -> Decision:
     relative = wanted.factor is not None
     if relative and not under.baseline:
         raise HarnessError(f"{wanted.text!r} has no baseline", place="--threshold", way_out="give --baseline DIR")
-    sides = [under.runs, under.baseline] if relative else [under.runs]
+    concerned = [under.runs, under.baseline] if relative else [under.runs]
     if problem := under.of_runs or (under.of_both if relative else ""):
         return _unresolved(made, problem, "measure them under the same conditions")
-    broken = [v for side in sides for m in side for v in m.summary.verdicts if v.level == Gravity.INVALID]
+    broken = [v for side in concerned for m in side for v in m.summary.verdicts if v.level == Gravity.INVALID]
     if broken:
         why = f"the run is invalid: {broken[0].code}: {broken[0].message}"
         return _unresolved(made, why, broken[0].advice)
     if wanted.at is not None and wanted.at != ALL:
-        found = load_of(wanted, sides)
+        found = sides.load_of(wanted, concerned)
         if isinstance(found, Quantity):
             return _missing(made, found)
         made = msgspec.structs.replace(made, at=found[0], open_loop=found[1])
@@ -190,19 +174,19 @@ def _of_run(wanted: Subject, of: CheckedRun, at: float | None, *, open_loop: boo
     """Return a figure of one run, at a load or of the whole run."""
     if at is None:
         return figures.OF_RUN[wanted.figure][1](of.summary)
-    levels = levels_at(of, at, open_loop=open_loop)
+    levels = sides.levels_at(of, at, open_loop=open_loop)
     purpose = Purpose.MISS if wanted.figure in _FAILING else Purpose.ANSWER
     sound = [level for level in levels if usable(level, purpose)]
     if not sound:
-        return void(levels)
-    return within_run([figures.of_level(level, wanted.figure) for level in sound])
+        return sides.void(levels)
+    return sides.within_run([figures.of_level(level, wanted.figure) for level in sound])
 
 
 def quantity(wanted: Subject, of: CheckedRun) -> Quantity:
     """Return a figure of one run, whether or not it decides anything."""
     if wanted.at is None:
         return _of_run(wanted, of, None, open_loop=False)
-    found = load_of(wanted, [[of]])
+    found = sides.load_of(wanted, [[of]])
     return found if isinstance(found, Quantity) else _of_run(wanted, of, found[0], open_loop=found[1])
 
 
@@ -224,7 +208,7 @@ def _by_interval(made: Decision, wanted: Threshold, under: Conditions) -> Decisi
     if wanted.figure == "error_rate":
         found = _failures(under.runs, made)
     else:
-        found = over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in under.kept])
+        found = sides.over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in under.kept])
     made = msgspec.structs.replace(made, value=found.value, ci95=found.ci95)
     if found.ci95 is None:
         return _unresolved(made, found.why or "no interval", found.way_out or AGAIN, found.value)
@@ -243,10 +227,10 @@ def _failures(side: Sequence[CheckedRun], made: Decision) -> Quantity:
         if made.at is None:
             counted += each.summary.levels
             continue
-        levels = levels_at(each, made.at, open_loop=made.open_loop)
+        levels = sides.levels_at(each, made.at, open_loop=made.open_loop)
         failing = [level for level in levels if usable(level, Purpose.MISS)]
         if not failing:
-            return void(levels)
+            return sides.void(levels)
         counted += failing
     return figures.error_rate(counted)
 
@@ -258,13 +242,13 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]
     (limit,) = slo.limits({wanted.figure: wanted.bound})
     repeats: list[_Repeat] = []
     for each in side:
-        levels = levels_at(each, made.at, open_loop=made.open_loop)
+        levels = sides.levels_at(each, made.at, open_loop=made.open_loop)
         if not any(usable(level, Purpose.MISS) for level in levels):
-            return _missing(made, void(levels))
+            return _missing(made, sides.void(levels))
         repeats += _repeats(each, levels, limit)
     sound = [each for each in repeats if each.valid]
     failed = [each for each in repeats if not each.valid]
-    value = mean([figures.of_level(each.level, wanted.figure) for each in sound or failed])
+    value = sides.mean([figures.of_level(each.level, wanted.figure) for each in sound or failed])
     made = msgspec.structs.replace(made, value=value)
     within, beyond = ([each.attained for each in part if each.attained is not None] for part in (sound, failed))
     if len(within) + len(beyond) < len(repeats):
@@ -275,7 +259,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]
     undecided = against > 0 and (against == len(sound) or (against > len(sound) and bool(unsure)))
     if undecided or any(each.alone for each in unsure):
         fact = f"{len(failed)} of {len(repeats)} repeats of the level are invalid" if sound else "the level is invalid"
-        return _missing(made, void([each.level for each in failed], fact))
+        return _missing(made, sides.void([each.level for each in failed], fact))
     together = slo.judged([(each,) for each in within], against)
     pooled = together.pooled[0] if together.pooled else slo.pooled(beyond)
     made = msgspec.structs.replace(made, attainment=pooled)
@@ -337,30 +321,30 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     loads: Sequence[float | None] = [made.at]
     both = (under.kept_baseline, under.kept)
     if wanted.at == ALL:
-        loads, open_loop = common([*both[0], *both[1]])
+        loads, open_loop = sides.common([*both[0], *both[1]])
         made = msgspec.structs.replace(made, open_loop=open_loop)
-        if gone := lost(*both, open_loop=open_loop):
+        if gone := sides.lost(*both, open_loop=open_loop):
             return _missing(made, gone)
     if not loads:
-        return _missing(made, NOTHING_IN_COMMON)
-    sides: list[list[dict[float, tuple[float, float]]]] = []
+        return _missing(made, sides.NOTHING_IN_COMMON)
+    logs: list[list[dict[float, tuple[float, float]]]] = []
     known: list[list[Quantity]] = []  # of each side, at the first load
     for side in both:
         ordered = sorted(side, key=lambda each: each.run.began or "")  # where they alternate, the n-th are a pair
         found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]
         known.append([own[0] for own in found])
-        lacking = next((each for own in found for each in own if no_ratio(each)), None)
+        lacking = next((each for own in found for each in own if sides.no_ratio(each)), None)
         if lacking is not None:
             own_side = "the baseline: " if side is under.kept_baseline else ""
             return _of_least(made, wanted, under, lacking, own_side)
-        sides.append([{float(i): in_logarithms(each) for i, each in enumerate(own)} for own in found])
-    samples = [spread.over_loads(side, list(side[0])) if len(loads) > 1 else spread.at_load(side, 0) for side in sides]
+        logs.append([{float(i): sides.in_logarithms(each) for i, each in enumerate(own)} for own in found])
+    samples = [spread.over_loads(side, list(side[0])) if len(loads) > 1 else spread.at_load(side, 0) for side in logs]
     means = [sample.mean for sample in samples]
     made = msgspec.structs.replace(made, value=means[1], baseline=means[0])
     of_throughput = made.figure in _THROUGHPUT
-    if min(len(side) for side in sides) < 2 and not of_throughput:
+    if min(len(side) for side in logs) < 2 and not of_throughput:
         return _unresolved(made, "one run of a side cannot show how runs differ", f"of each side, {AGAIN}", means[1])
-    of_figure = spread.pooled(sides, usual=of_throughput)
+    of_figure = spread.pooled(logs, usual=of_throughput)
     between = of_figure.run if made.at is None else of_figure.at(0.0)
     if of_throughput and of_figure.known and wanted.at is None:  # a figure of the curve, which all levels make
         shared = spread.pooled([[each.run.throughput() for each in side] for side in both])
@@ -373,12 +357,12 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
         rounds=alternate(*([each.run for each in side] for side in both)),
     )
     value, low, high = apart.ratio()
-    low, high = no_nearer((low, high), *known)
+    low, high = sides.no_nearer((low, high), *known)
     made = msgspec.structs.replace(made, ratio=Ratio(value, (low, high), apart.repeated, apart.known))
     outcome = judged(wanted, (low, high), wanted.factor)
     if outcome is Outcome.UNRESOLVED:
         between_levels = next(
-            (each.way_out for each in (*known[0], *known[1]) if is_bracket(each) and each.way_out), ""
+            (each.way_out for each in (*known[0], *known[1]) if sides.is_bracket(each) and each.way_out), ""
         )
         way_out = between_levels or "add repeats of both sides"
         return _unresolved(made, "the bound lies in the interval", way_out, means[1])
@@ -389,11 +373,13 @@ def _of_least(made: Decision, wanted: Threshold, under: Conditions, lacking: Qua
     """Decide a figure of the run that is known at least, or at most, by the ends of both sides and how runs differ."""
     assert wanted.factor is not None
     value = None if whose else lacking.value
-    undecided = _unresolved(made, f"{whose}{no_ratio(lacking)}", lacking.way_out or "measure higher levels", value)
+    undecided = _unresolved(
+        made, f"{whose}{sides.no_ratio(lacking)}", lacking.way_out or "measure higher levels", value
+    )
     if made.at is not None or wanted.at is not None or made.figure not in _THROUGHPUT:
         return undecided
     old, new = (
-        hull([_of_run(wanted, each, None, open_loop=False) for each in side])
+        sides.hull([_of_run(wanted, each, None, open_loop=False) for each in side])
         for side in (under.kept_baseline, under.kept)
     )
     if old is None or new is None:

@@ -88,17 +88,20 @@ def _unit(field: str) -> str:
     return SECONDS if field.endswith("_s") else SHARE if field.endswith(_SHARES) else NUMBER
 
 
+def _named(name: str) -> tuple[str, LevelFigure | None]:
+    """Return the class that a figure is of, "" for all requests of a level, and the figure; None without one."""
+    if name.startswith("classes.") and name.count(".") >= 2:
+        _, class_, name = name.split(".", 2)
+        return class_, of_kind(ClassSummary).get(name)
+    return "", of_kind(LevelSummary).get(name)
+
+
 def of_level(level: LevelSummary, name: str) -> Quantity:
     """Return a figure of a level by its name, which must be one."""
-    found: Any = level
-    if name.startswith("classes."):
-        _, class_, name = name.split(".", 2)
-        found = (level.classes or {}).get(class_)
-        figure = of_kind(ClassSummary)[name]
-    elif name not in of_kind(LevelSummary):  # a percentile that only an SLO may limit
+    class_, figure = _named(name)
+    if figure is None:  # a percentile that only an SLO may limit
         return Quantity(None, None, "the summary has no such percentile")
-    else:
-        figure = of_kind(LevelSummary)[name]
+    found: Any = (level.classes or {}).get(class_) if class_ else level
     for attribute in figure.path:
         above, found = found, getattr(found, attribute, None)
         if found is None or found is msgspec.UNSET:
@@ -334,10 +337,5 @@ def unit(of: Subject, place: str) -> str:
 
 def _unit_of_level(name: str) -> str | None:
     """Return the unit of a level's figure; None where it has none of that name."""
-    if name in PERCENTILES:
-        return SECONDS
-    kind, last = LevelSummary, name
-    if name.startswith("classes.") and name.count(".") >= 2:
-        kind, last = ClassSummary, name.split(".", 2)[2]  # type: ignore[assignment]
-    figure = of_kind(kind).get(last)
-    return figure.unit if figure else None
+    _, figure = _named(name)
+    return SECONDS if name in PERCENTILES else figure.unit if figure else None

@@ -195,10 +195,9 @@ def _load(
 ) -> MeasuredLoad:
     """Return the repeats of one load as one; latencies are those of the repeat with the most requests."""
     level, X = max(levels, key=lambda each: each.requests), (work_per_s.value or 0.0) / replicas
-    low, high = work_per_s.ci95 or (None, None)
     return MeasuredLoad(
         load=float(level.load or 0) / replicas,
-        work_per_s=Value(X, (low and low / replicas, high and high / replicas) if work_per_s.ci95 else None),
+        work_per_s=work_per_s.times(1 / replicas),
         requests_per_s=X / work,
         in_flight=level.in_flight and level.in_flight / replicas,
         ttft_s=level.first_s,
