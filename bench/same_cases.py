@@ -131,7 +131,6 @@ def scenarios(printed: Printed, inputs: Path) -> list[Case]:
         *(f"stacks run {name} --model /models/llama --gpu h100-sxm --print" for name in campaigns),
         *(f"stacks run chat --stack {name} --model /models/m --print" for name in ("vllm", "sglang", "tgi", "sim")),
         "stacks run chat --stack vllm --stack sglang --model /models/m --tp 2 --repeat 3 --max-model-len 4096 --print",
-        "stacks run chat --stack vllm --model /models/m --compose --print",
     )
 
 

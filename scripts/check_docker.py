@@ -1,6 +1,6 @@
 """Compose files against the Compose specification: each is parsed whole, with its variables filled in.
 
-    python scripts/check_docker.py docker/compose.yaml docker/stacks/*.yaml
+    python scripts/check_docker.py docker/compose.yaml
 
 Needs the package compose-spec. Left out: whether an image exists, and what runs in it.
 """

@@ -186,7 +186,6 @@ def test_the_wheel_has_the_ready_scenarios() -> None:
     files |= {
         Path("harness/run/stacks/recipes", path.name) for path in (ROOT / "harness/run/stacks/recipes").glob("*.toml")
     }
-    files |= {Path("harness/run/stacks/compose", path.name) for path in (ROOT / "docker/stacks").glob("*.yaml")}
     assert len(files) >= 25
     assert files <= packed
 

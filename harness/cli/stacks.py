@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,6 @@ def list_() -> None:
     ),
     of_run(options.target("--model", "What every stack loads: a folder, a file or a name.", "DIR")),
     option("--max-model-len", type=click.IntRange(1), help="Tokens of a prompt and its answer, on every stack."),
-    option("--compose", is_flag=True, help="Start the stacks by their compose files; needs Docker."),
     option("--print", "print_only", is_flag=True, help="Print the commands that would be run and stop."),
 )
 @options_without(*NOT_OF_STACKS)
@@ -92,12 +92,10 @@ def run(scenario: str | None, **flags: Any) -> None:
     flags |= OF_RUN
     resumed = flags["resume"]
     if resumed is not None:
-        resolved, chosen, composed = _resumed(resumed)
+        resolved, chosen = _resumed(resumed)
     else:
         resolved, chosen = _resolved(scenario or "", flags)
-        composed = flags["compose"]
-    plan = stacked.planner(chosen, composed=composed)
-    commands = stacked.printed(resolved, chosen, composed=composed)
+    commands = stacked.printed(resolved, chosen)
     if flags["print_only"]:
         for _, command in commands:
             print(text(command))
@@ -106,7 +104,7 @@ def run(scenario: str | None, **flags: Any) -> None:
     unknown = {each.spec.name: each.recipe.version for each in chosen if each.own or resumed is not None}
     if unknown and not flags["yes"]:
         must_be_agreed([each for each in commands if each[0] in unknown], unknown, resumed or ", ".join(unknown))
-    found = measure_map(resolved, agreed, flags, plan)
+    found = measure_map(resolved, agreed, flags, partial(stacked.plan, stacks=chosen))
     folders = [str(found.folder / cell.name) for cell in found.map.cells if cell.status is not None]
     if len(folders) > 1 and not flags["quiet"]:
         print(f"Compare them: {shlex.join(['knee', 'compare', *folders])}", file=sys.stderr)
@@ -189,7 +187,7 @@ def _specs(names: Sequence[str]) -> list[StackSpec]:
     return [spec(text) for text in names]
 
 
-def _resumed(folder: str) -> tuple[Scenario, list[Stack], bool]:
+def _resumed(folder: str) -> tuple[Scenario, list[Stack]]:
     """Return what a folder was begun with; HarnessError where it is no comparison."""
     from harness.data.manifest import MapManifest
     from harness.results import result
@@ -202,4 +200,4 @@ def _resumed(folder: str) -> tuple[Scenario, list[Stack], bool]:
         raise HarnessError("it is no comparison of stacks", place=folder, way_out=f"knee run --resume {folder}")
     for stack in manifest.stacks:
         command.must_be_whole(stack, folder)
-    return resolved, list(manifest.stacks), manifest.composed or False
+    return resolved, list(manifest.stacks)

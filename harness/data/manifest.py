@@ -203,7 +203,6 @@ class StackStart(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     command: list[str]  # without its secrets
     version: str | None = None  # by a command of its recipe; None: see `server`
-    image: str | None = None  # of its container, with the digest
     start_to_ready_s: Amount
     first_answer_s: Amount | None = None  # of one request once it was ready
     pools: list[PoolServer] | UnsetType = UNSET  # not in the file where the command is the server's own
@@ -269,7 +268,6 @@ class MapManifest(Begun, frozen=True, kw_only=True):
     """The manifest of a level map or a comparison of stacks; each of its cells has a run's."""
 
     stacks: list[Stack] | UnsetType = UNSET  # of a comparison
-    composed: bool | UnsetType = UNSET  # they were started by compose files
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     model: str | UnsetType | None = UNSET
     gpu: str | UnsetType | None = UNSET

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,12 @@ _HARDWARE = ("tp", "gpus", "dtype", "kv_dtype", "max_num_seqs")  # settings that
 _BROWSING = "config.json"  # of a model's folder; a GGUF file or a hub's name is no folder to read
 
 
-def planner(stacks: Sequence[Stack], *, composed: bool) -> Callable[[Scenario], Plan]:
-    """Return what makes the plan of a comparison out of its scenario."""
-    return lambda scenario: plan(scenario, stacks, composed=composed)
-
-
-def plan(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> Plan:
+def plan(scenario: Scenario, stacks: Sequence[Stack]) -> Plan:
     """Return the plan of the comparison; HarnessError where a stack cannot be started as it is described."""
     _check(scenario, stacks)
     whole = [set_alike(stack, scenario) for stack in stacks]
     for stack in whole:  # now, not after the runs before it
-        endpoint.command(stack, model(stack, scenario), itertools.repeat(0), composed=composed)
+        endpoint.command(stack, model(stack, scenario), itertools.repeat(0))
     repeats = list(range(1, scenario.ramp.repeat + 1))
     by_name = {stack.spec.name: stack for stack in whole}
 
@@ -51,7 +46,7 @@ def plan(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> Plan
         stack = by_name[str(cell.at[SERVER])]
         of, cpus = model(stack, scenario), scenario.hardware.host_cpus or ()
         api = scenario.target.api
-        with endpoint.running(stack, of, api, view.note, composed=composed, cpus=cpus) as served:
+        with endpoint.running(stack, of, api, view.note, cpus=cpus) as served:
             pools = {each.name: each.url for each in served.start.pools or ()}
             target = msgspec.structs.replace(
                 wanted.target, url=served.url, model=served.model, pool_metrics=pools or UNSET
@@ -63,17 +58,17 @@ def plan(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> Plan
         cells=[_cell(scenario, stack, repeat) for repeat in repeats for stack in whole],
         serving=serving,
         each_alone=True,
-        described={"stacks": [*map(commands.stored, stacks)], "composed": composed},
+        described={"stacks": [*map(commands.stored, stacks)]},
     )
 
 
-def printed(scenario: Scenario, stacks: Sequence[Stack], *, composed: bool) -> list[tuple[str, Command]]:
+def printed(scenario: Scenario, stacks: Sequence[Stack]) -> list[tuple[str, Command]]:
     """Return each stack's name with each of its commands, whose ports are 8000 and up."""
     whole = [set_alike(stack, scenario) for stack in stacks]
     return [
         (each.spec.name, made)
         for each in whole
-        for made in endpoint.command(each, model(each, scenario), itertools.count(8000), composed=composed)
+        for made in endpoint.command(each, model(each, scenario), itertools.count(8000))
     ]
 
 

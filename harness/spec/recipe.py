@@ -35,11 +35,10 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """How one server is started, here or by a compose file, and how it says that it is ready."""
+    """How one server is started, and how it says that it is ready."""
 
     title: str
     command: Words
-    compose: str = ""  # the name of a shipped compose file, or the path of one's own; "": there is none
     env: dict[str, str] = {}  # in addition to the environment that knee has
     flags: dict[str, list[str]] = {}  # the words of a setting, by its name or by 'name=value'; of each pool's servers
     pools: dict[str, Pool] = {}  # servers behind the command, which is then a proxy's; {}: the command is the server's

@@ -45,12 +45,6 @@ def test_print_shows_the_commands_and_starts_nothing() -> None:
     ]
 
 
-def test_print_shows_what_docker_would_be_given() -> None:
-    got = knee("stacks", "run", "--stack", "vllm", "--model", "/m", "--max-num-seqs", "64", "--compose", "--print")
-    assert got.output.startswith("MODEL=/m SERVED=model PORT=8000 'FLAGS=--max-num-seqs 64 --no-enable-prefix-caching'")
-    assert "docker compose --project-name knee-vllm-8000 --file" in got.output
-
-
 def test_a_campaign_brings_its_stacks_and_some_of_them_can_be_chosen() -> None:
     whole = knee("stacks", "run", "tensor-parallel", "--model", "/m", "--print").output.splitlines()
     some = knee("stacks", "run", "tensor-parallel", "--model", "/m", "--stack", "tp2", "--print").output.splitlines()
@@ -83,7 +77,7 @@ def begun(folder: Path, stack: Stack) -> None:
     of = Scenario(target=Target(model="m"), workload=WorkloadSpec(seed=1))
     manifest = MapManifest(
         name="run", scenario=of, scenario_digest=scenarios.digest(of),
-        sessions=[Session(created="now")], stacks=[command.stored(stack)], composed=False,
+        sessions=[Session(created="now")], stacks=[command.stored(stack)],
     )  # fmt: skip
     folder.mkdir()
     files.write_json(folder / "manifest.json", manifest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def wanted(**sections: Any) -> Scenario:
 
 
 def planned(of: Scenario, *stacks: Stack) -> stacked.Plan:
-    return stacked.plan(of, stacks, composed=False)
+    return stacked.plan(of, stacks)
 
 
 def test_the_stacks_take_turns_and_have_the_same_requests_in_a_repeat() -> None:
@@ -76,7 +77,7 @@ def test_prefix_caching_is_off_unless_prompts_begin_alike() -> None:
     stack = recipes.stack("a")
     stack = msgspec.structs.replace(stack, recipe=msgspec.structs.replace(stack.recipe, flags=flags))
     alike = wanted(workload={"prefix": {"tokens": 100, "pool": 2}})
-    made = [stacked.printed(of, [stack], composed=False)[0][1].words[-1] for of in (wanted(), alike)]
+    made = [stacked.printed(of, [stack])[0][1].words[-1] for of in (wanted(), alike)]
     assert made == ["--off", "--on"]
 
 
@@ -91,14 +92,14 @@ def test_prefix_caching_is_off_unless_prompts_begin_alike() -> None:
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_started(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(HarnessError, match=message):
-        stacked.plan(wanted(**sections), [recipes.stack("a"), recipes.stack("b")], composed=False)
+        stacked.plan(wanted(**sections), [recipes.stack("a"), recipes.stack("b")])
 
 
 @pytest.mark.slow
 def test_a_stack_that_does_not_start_is_in_the_map_with_its_log_and_the_others_go_on(tmp_path: Path) -> None:
     both = [recipes.stack("ends", recipes.ENDS), recipes.stack("a"), recipes.stack("b")]
     of = wanted(ramp={"levels": [1, 2], "level_seconds": 0.3, "workers": 1})
-    plan = stacked.planner(both, composed=False)
+    plan = partial(stacked.plan, stacks=both)
     view = Silent()
     found = campaign.run(of, str(tmp_path / "out"), view, "test", plan=plan)
     assert found.map == levelmap.read(found.folder)
@@ -123,7 +124,7 @@ def test_a_stack_that_does_not_start_is_in_the_map_with_its_log_and_the_others_g
 def test_resume_skips_what_is_done_and_goes_on_in_the_run_that_was_broken_off(tmp_path: Path) -> None:
     both = [recipes.stack("a"), recipes.stack("b")]
     of = wanted(ramp={"levels": [1, 2], "level_seconds": 0.3, "workers": 1})
-    plan = stacked.planner(both, composed=False)
+    plan = partial(stacked.plan, stacks=both)
     view = Silent()
     view.at = {4: signal.SIGTERM}  # in the second level of b
     found = campaign.run(of, str(tmp_path / "out"), view, "test", plan=plan)
@@ -136,7 +137,7 @@ def test_resume_skips_what_is_done_and_goes_on_in_the_run_that_was_broken_off(tm
     assert isinstance(about, MapManifest)
     more = Silent()
     stored = list(about.stacks or [])
-    plan = stacked.planner(stored, composed=False)
+    plan = partial(stacked.plan, stacks=stored)
     again = campaign.run(begun, str(found.folder), more, "again", resumed=True, plan=plan)
     assert more.started == 1  # the level that was broken off
     assert [note for note in more.notes if note.startswith("starting")] == ["starting b"]

@@ -40,8 +40,8 @@ def commands(written: Path, name: str) -> dict[str, list[str]]:
     scenario, specs = campaign_of(str(written / f"stacks/live-{name}.toml"))
     scenario = msgspec.structs.replace(scenario, target=Target(model=str(written / "model")))
     chosen = command.stacks(specs)
-    assert stacked.plan(scenario, chosen, composed=False).cells
-    return {name: made.words for name, made in stacked.printed(scenario, chosen, composed=False)}
+    assert stacked.plan(scenario, chosen).cells
+    return {name: made.words for name, made in stacked.printed(scenario, chosen)}
 
 
 def test_the_three_servers_load_one_weight_set_in_float32(written: Path) -> None:

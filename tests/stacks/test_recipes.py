@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from harness.base.errors import HarnessError
 from harness.base.terminal import clean
 from harness.cli import cli
 from harness.cli.stacks import campaign_of
-from harness.results.levelmap import FOLDER
 from harness.run import stacked
 from harness.run.stacks import command, endpoint
 from harness.spec import ready, recipe
@@ -30,38 +28,12 @@ def test_there_is_a_recipe_for_each_of_the_servers_that_people_run() -> None:
 
 
 @pytest.mark.parametrize("name", OF_A_GPU)
-def test_a_shipped_recipe_takes_its_settings_here_and_by_its_compose_file(name: str) -> None:
+def test_a_shipped_recipe_takes_its_model_and_its_port(name: str) -> None:
     (stack,) = command.stacks([StackSpec(recipe=name)])
     assert not stack.own
     (made,) = command.local(stack, "/models/m", iter([8123]))
     assert any("8123" in word for word in made.words)
     assert any("/models/m" in word for word in made.words)
-    file = command.compose_file(stack.recipe)
-    assert file.is_file()
-    composed = command.composed(stack, "/models/m", 8123, str(file))
-    assert composed.env["PORT"] == "8123"
-    assert composed.cleanup[-4:] == ["down", "--timeout", "2", "--volumes"]
-
-
-def test_a_compose_file_gets_the_model_s_folder_by_its_whole_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compose would look for a relative one beside its own file."""
-    (tmp_path / "models" / "m").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    (stack,) = command.stacks([StackSpec(recipe="vllm")])
-    for model in ("models/m", "./models/m", str(tmp_path / "models" / "m")):
-        (made,) = endpoint.command(stack, model, iter([8123]), composed=True)
-        assert made.env["MODEL"] == str((tmp_path / "models" / "m").resolve())
-
-
-@pytest.mark.parametrize("name", ["vllm-0.9", "a.b_c", "Z", "0..9"])
-def test_every_name_of_a_stack_makes_a_name_that_compose_takes(name: str) -> None:
-    assert FOLDER.fullmatch(name)
-    (shipped_stack,) = command.stacks([StackSpec(recipe="vllm")])
-    stack = msgspec.structs.replace(shipped_stack, spec=StackSpec(recipe="vllm", name=name))
-    words = command.composed(stack, "/models/m", 8123, "compose.yaml").words
-    assert re.fullmatch(r"[a-z0-9][a-z0-9_-]*", words[words.index("--project-name") + 1])
 
 
 @pytest.mark.parametrize("name", OF_A_GPU)
@@ -154,7 +126,7 @@ def test_a_ready_campaign_has_commands(name: str) -> None:
     scenario, specs = campaign_of(name)
     stacks = command.stacks(specs)
     served = msgspec.structs.replace(scenario, target=Target(model="/models/m"))
-    made = stacked.plan(served, stacks, composed=False)
+    made = stacked.plan(served, stacks)
     assert len(made.cells) == scenario.ramp.repeat * len(stacks) >= 6
 
 

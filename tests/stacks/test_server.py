@@ -115,14 +115,6 @@ def test_a_server_runs_on_the_cores_that_it_is_given() -> None:
 
 
 @pytest.mark.slow
-def test_what_ends_the_server_in_order_runs_the_cleanup(tmp_path: Path) -> None:
-    cleanup = [sys.executable, "-c", f"open({str(tmp_path / 'cleaned')!r}, 'w')"]
-    with endpoint.owned(Command(words=[sys.executable, "-c", PRINTS], cleanup=cleanup), stop_s=1.0):
-        pass
-    assert (tmp_path / "cleaned").exists()
-
-
-@pytest.mark.slow
 def test_kill_9_of_knee_leaves_no_server(tmp_path: Path) -> None:
     recipe, out = tmp_path / "forks.toml", tmp_path / "out"
     recipe.write_text(recipes.toml(recipes.forking(tmp_path)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from harness.spec import recipe as recipes
 from harness.spec.recipe import Pool, Recipe, Settings, Stack, StackSpec
 
 _LINE = 300  # characters of a command on one line
-_NOT_IN_A_PROJECT = re.compile(r"[^a-z0-9_-]")  # Compose Specification, "name"
 _SWITCHES = {"on": "--{}", "off": "--no-{}"}  # of a server, by value
 _CONTEXT, _SEQS = 4096, 8  # tokens and seats, for a server that has to be given their product
 
@@ -33,8 +31,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     health: str = ""  # of a server of a pool: a page that answers 200 once it is ready
     pool: str = ""  # which server of a pool it is, like "prefill"; "": it is the endpoint
     env: dict[str, str] = {}  # besides the environment that knee has
-    cleanup: list[str] = []  # run once the command has ended; []: nothing
-    image: list[str] = []  # prints the container image; []: it has none
 
 
 def local(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
@@ -75,31 +71,6 @@ def servers(stack: Stack) -> Iterator[tuple[str, Pool, int]]:
     for name, pool in stack.recipe.pools.items():
         for number in range(1, stack.spec.pools.get(name, 1) + 1):
             yield name, pool, number
-
-
-def composed(stack: Stack, model: str, port: int, file: str) -> Command:
-    """Return the server by its compose file, whose variables are the model's place and name, the port and the flags."""
-    words = flags(stack)
-    if any(" " in word for word in words):
-        fact = "a compose file takes no words with spaces"
-        raise HarnessError(fact, place=stack.spec.name, way_out="write them into a compose file of your own")
-    docker = ["docker", "compose", "--project-name", project(stack.spec.name, port), "--file", file]
-    return Command(
-        words=[*docker, "up", "--no-color", "--abort-on-container-exit"],
-        port=port,
-        env={"MODEL": model, "SERVED": stack.recipe.served, "PORT": str(port), "FLAGS": " ".join(words)},
-        cleanup=[*docker, "down", "--timeout", "2", "--volumes"],
-        image=[*docker, "images", "--format", "json"],
-    )
-
-
-def project(name: str, port: int) -> str:
-    """Return the name of a stack's Compose project, which may have a-z, 0-9, _ and - alone.
-
-    >>> project("vLLM-0.9", 8000)
-    'knee-vllm-0-9-8000'
-    """
-    return f"knee-{_NOT_IN_A_PROJECT.sub('-', name.lower())}-{port}"
 
 
 def flags(stack: Stack) -> list[str]:
@@ -196,8 +167,7 @@ def secrets(command: Command) -> tuple[str, ...]:
     >>> secrets(Command(words=["serve", "--token=abc", "--api-key", "s3cret"], env={"HF_TOKEN": "hf", "X": "1"}))
     ('abc', 's3cret', 'hf')
     """
-    words = [*command.words, *command.env.get("FLAGS", "").split()]
-    pairs = zip(words, shown(words), strict=True)
+    pairs = zip(command.words, shown(command.words), strict=True)
     hidden = [word if seen == HIDDEN else word.partition("=")[2] for word, seen in pairs if seen != word]
     seen_env = secrecy.shown(command.env)
     return (*hidden, *(value for name, value in command.env.items() if seen_env[name] != value))
@@ -256,8 +226,6 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 RECIPES = Path(__file__).with_name("recipes")
-_PLACES = Path(__file__).with_name("compose"), Path(__file__).parents[3] / "docker" / "stacks"  # of a wheel, of a clone
-COMPOSE = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
 
 
 def names() -> list[str]:
@@ -268,14 +236,6 @@ def names() -> list[str]:
 def shipped(name: str) -> Recipe:
     """Return the shipped recipe of that name."""
     return recipes.load(RECIPES / f"{name}.toml")
-
-
-def compose_file(recipe: Recipe) -> Path:
-    """Return the recipe's compose file: a shipped one by its name, or one's own by its path."""
-    if not recipe.compose:
-        raise HarnessError("its recipe has no compose file", place=recipe.title, way_out="leave --compose out")
-    own = os.sep in recipe.compose or recipe.compose.endswith((".yaml", ".yml"))
-    return Path(recipe.compose) if own else COMPOSE / f"{recipe.compose}.yaml"
 
 
 def stacks(specs: Sequence[StackSpec], *, foreign: bool = False) -> list[Stack]:

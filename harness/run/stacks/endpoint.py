@@ -56,13 +56,9 @@ class Endpoint(msgspec.Struct, frozen=True):
     start: StackStart
 
 
-def command(stack: Stack, model: str, ports: Iterator[int], *, composed: bool) -> list[Command]:
+def command(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
     """Return what is run for the stack, the endpoint last; HarnessError where the model or a setting does not fit."""
-    model = loaded(stack.recipe, model)
-    if not composed:
-        return commands.local(stack, model, ports)
-    model = str(Path(model).resolve()) if Path(model).exists() else model  # Compose begins at its file's folder
-    return [commands.composed(stack, model, next(ports), str(commands.compose_file(stack.recipe)))]
+    return commands.local(stack, loaded(stack.recipe, model), ports)
 
 
 def loaded(recipe: Recipe, model: str) -> str:
@@ -84,13 +80,12 @@ def running(
     api: str,
     note: Callable[[str], object],
     *,
-    composed: bool = False,
     cpus: Sequence[int] = (),
 ) -> Iterator[Endpoint]:
     """Start the stack, wait until it has answered, and take it away again; HarnessError where it is not ready."""
     recipe, name, began = stack.recipe, stack.spec.name, time.monotonic()
-    made = command(stack, model, iter(_free_port, 0), composed=composed)
-    last, version = made[-1], "" if composed else _printed(recipe.version)
+    made = command(stack, model, iter(_free_port, 0))
+    last, version = made[-1], _printed(recipe.version)
     note(f"starting {name}")
     of, its = last, None
     try:
@@ -99,14 +94,13 @@ def running(
             for of, its in zip(made, pools, strict=False):
                 asyncio.run(healthy(of.port, of.health, _over(its), recipe.ready_within))
             of, its = last, started.enter_context(owned(last, stop_s=recipe.stop_within, cpus=cpus))
-            called = commands.served(recipe, "/model" if composed else loaded(recipe, model))
+            called = commands.served(recipe, loaded(recipe, model))
             found = asyncio.run(first_answer(last.port, recipe.health, api, called, _over(its), recipe.ready_within))
             ready_s = found.ready_at - began
             start = StackStart(
                 name=name,
                 command=commands.shown(last.words),
                 version=version or None,
-                image=_printed(last.image, last.env) or None,
                 start_to_ready_s=round(ready_s, 3),
                 first_answer_s=None if found.answer_s is None else round(found.answer_s, 3),
                 pools=[
@@ -143,7 +137,7 @@ def _free_port() -> int:
     return port
 
 
-def _printed(words: Sequence[str], env: dict[str, str] | None = None) -> str:
+def _printed(words: Sequence[str]) -> str:
     """Return the first line that a command prints, on one line; "" where there is none."""
     if not words:
         return ""
@@ -151,7 +145,7 @@ def _printed(words: Sequence[str], env: dict[str, str] | None = None) -> str:
         done = subprocess.run(
             list(words),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=_VERSION_S, check=False, env=os.environ | (env or {}),
+            timeout=_VERSION_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -229,7 +223,7 @@ async def _asked(http: Client, path: str, within_s: float, field: str, body: byt
 # ---- a process of it, owned by a watchdog that outlives knee ---------------------------------------------------------
 
 
-_BEYOND_S = 90.0  # that the watchdog may take besides the server: what is left of it, and its containers
+_BEYOND_S = 90.0  # that the watchdog may take besides the server, for what is left of it
 _USAGE = 2  # exit status of a program whose command line is wrong, by argparse and click
 _SHOWN_LINES, _SHOWN = 12, 1_500  # of the end of a log
 
@@ -293,7 +287,7 @@ class Server:
 @contextlib.contextmanager
 def owned(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Iterator[Server]:
     """The server of that command, on those cores; afterwards nothing of it runs, also if knee was killed."""
-    task = Task(words=command.words, env=command.env, cpus=list(cpus), stop_s=stop_s, cleanup=command.cleanup)
+    task = Task(words=command.words, env=command.env, cpus=list(cpus), stop_s=stop_s)
     words = interpreter.module("harness.run.stacks.watchdog")
     # A session of its own: Ctrl-C is for the run, which still has to end its requests at the server.
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as watchdog:

@@ -5,8 +5,7 @@ pipe, which also comes when knee is killed, ends it at once. What the server sta
 process's child (PR_SET_CHILD_SUBREAPER, prctl(2)), in whatever session it is, and is ended as well.
 
 The first line of the input is JSON (`Task`), each line of the output too: `{"pid": 1}`, `{"ended": 0}`, `{"log": ""}`.
-Of what the server prints only the end is kept, in memory. Left out: containers, which are no children of anybody here;
-`cleanup` is the command that ends those.
+Of what the server prints only the end is kept, in memory. Left out: containers, which are no children of anybody here.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ KEPT = 64 << 10  # bytes of the server's log
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 _AT_ONCE_S = 2.0  # between the signals to a server whose knee has gone
 _REST_S = 5.0  # in which what was killed has to go
-_CLEANUP_S = 60.0
 _TICK_S = 0.05
 
 
@@ -39,7 +37,6 @@ class Task(TypedDict):
     env: dict[str, str]
     cpus: list[int]  # []: wherever the system likes
     stop_s: float
-    cleanup: list[str]
 
 
 class _Owner:
@@ -146,12 +143,6 @@ def main() -> None:
     if owner.status is not None:
         _report(ended=owner.status)
     owner.end(task["stop_s"] if in_order else _AT_ONCE_S)
-    if task["cleanup"]:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                task["cleanup"], env=os.environ | task["env"], timeout=_CLEANUP_S, check=False,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
     _report(log=owner.log.decode("utf-8", "replace"))
 
 
