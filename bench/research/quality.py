@@ -26,21 +26,23 @@ REPEATS = 100  # of each prompt before the load, the most: requests are cheap he
 UP_TO, ABOVE = 16, 32
 
 
-def spec(seed: int, seconds: float, share: float) -> Scenario:
-    """Return a run of short requests, so that many come; seeds of prompts and of faults differ from run to run."""
+def spec(seed: int, seconds: float) -> Scenario:
+    """Return a run of short requests, so that many come; seeds of prompts differ from run to run."""
     tree = {
         "workload": {"input_tokens": 16, "output_tokens": 1, "seed": seed},
         "ramp": {"levels": [UP_TO, ABOVE], "level_seconds": seconds},
         "quality": {"repeats": REPEATS, "output_tokens": 1},
-        "sim": {"max_num_seqs": 64, "corrupt_share": share, "corrupt_above": UP_TO},
+        "sim": {"max_num_seqs": 64},
     }
     return reading.build(tree, place="bench/research/quality")
 
 
-def measured(asked: Scenario, seed: int) -> Summary:
+def measured(asked: Scenario, seed: int, share: float = 0.0) -> Summary:
+    """Return what comes of a run whose server has faults at its highest level, other ones by another seed."""
     served = msgspec.structs.replace(profiles.embedded(asked.sim), seed=seed)
     with tempfile.TemporaryDirectory() as folder:
-        return virtual_run.run(asked, served, Path(folder)).summary
+        server = virtual_run.Server(served, corrupt=share, above=UP_TO)
+        return virtual_run.run(asked, served, Path(folder), server=server).summary
 
 
 def named(found: Summary) -> list[float | None]:
@@ -69,9 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + options.runs)
-    corrupted = [named(measured(spec(seed, options.seconds, options.share), seed)) for seed in seeds]
-    clean = [measured(spec(seed, options.seconds, 0.0), seed) for seed in seeds]
-    plain = spec(options.seed, options.seconds, 0.0)
+    corrupted = [named(measured(spec(seed, options.seconds), seed, options.share)) for seed in seeds]
+    clean = [measured(spec(seed, options.seconds), seed) for seed in seeds]
+    plain = spec(options.seed, options.seconds)
     plain = msgspec.structs.replace(plain, quality=scenario.UNSET)
     met = [
         report(

@@ -17,7 +17,6 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None  # of the prompt; None: the deployment's share
     hashes: Sequence[int] = ()  # of the whole blocks of prompt and answer, for the prefix cache
     priority: int = 0  # the lowest goes first
-    texts: Sequence[int] = ()  # tokens of each, where nothing is decoded
 
 
 class SequenceState:

@@ -9,7 +9,6 @@ goes on begins with the tokens of the request before it, but for its reasoning.
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +37,6 @@ WORDS = [
 ]
 _ANSWER = [word.decode().strip() for word in WORDS]  # as they come back in the next prompt
 _TEMPLATE = [""] * CHAT_OVERHEAD  # tokens that no text has
-_CORRUPT = 0x55  # turns the salt of an answer: its words begin elsewhere and come in another order
 
 
 class RefusalError(Exception):
@@ -79,8 +77,6 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
         raise bad_request(str(error)) from None
     if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
-    if isinstance(profile, Profile) and not profile.model.generates:
-        raise bad_request("The model is an encoder: it generates no text")
     if body.n not in (None, 1):
         raise bad_request("only n = 1 is simulated")
     try:
@@ -120,18 +116,6 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
     )
-
-
-def corrupted(generation: Generation, profile: Profile | Reference, number: int, in_flight: int) -> Generation:
-    """Return the number-th request, by chance with an answer of other words; `in_flight` counts the request itself.
-
-    No clock shows such a fault: it is there for the check of answers to find.
-    """
-    if not isinstance(profile, Profile) or not profile.corrupt_share or in_flight <= profile.corrupt_above:
-        return generation
-    if random.Random(f"{profile.seed}:corrupt:{number}").random() >= profile.corrupt_share:
-        return generation
-    return msgspec.structs.replace(generation, salt=generation.salt ^ _CORRUPT)
 
 
 def _blocks(

@@ -25,25 +25,20 @@ from harness.sim.api import (
     EventWriter,
     Generation,
     RefusalError,
-    corrupted,
     metrics,
     models,
     read,
 )
 from harness.sim.connection import (
     BODY_LIMIT,
-    ENCODE,
     HEAD_LIMIT,
     STREAM_HEAD,
-    AnswerWriter,
     ClientConnection,
-    Encoding,
     Entry,
     Job,
     Piece,
     RequestHead,
     WriteLog,
-    read_texts,
     response_head,
 )
 from harness.sim.machines import Flood, Pacer, machine_of
@@ -55,7 +50,7 @@ _CATCH_UP_NS = 1_000_000  # a server that is behind writes so long before it rea
 _READ = 262_144
 _FLOOD_BUFFER = 131_072  # bytes that the kernel may buffer for one socket of a flood, which fills them all
 _RESET = "/reset_prefix_cache"  # as vLLM has it
-_POSTED = (*GENERATE, *ENCODE, _RESET)
+_POSTED = (*GENERATE, _RESET)
 _READABLE = ("/health", "/metrics", "/v1/models")
 
 
@@ -136,7 +131,7 @@ class Endpoint:
                 continue  # cancelled while the step ran
             if self._burst == 1 and position and job.generation.stream and not finished:
                 self._counts.generation_tokens += 1
-                self._send(job.connection, job.stream.middle(position), job, 1)
+                self._send(job.connection, job.writer.middle(position), job, 1)
             else:
                 self._write(job, position, finished)
 
@@ -152,7 +147,7 @@ class Endpoint:
             del self._jobs[job.id]
             self._counts.success[job.generation.finish_reason] += 1
         if job.generation.stream:
-            data = (job.stream.lump if self._lump else job.stream.run)(position, tokens, finished)
+            data = (job.writer.lump if self._lump else job.writer.run)(position, tokens, finished)
             self._send(job.connection, data, job, tokens, finished)
         elif finished:
             self._answer(job.connection, 200, job.writer.whole(), job=job)
@@ -257,21 +252,13 @@ class Endpoint:
         elif head.path == _RESET:
             self._machine.reset_cache()
             self._answer(connection, 200, b"")
-        elif head.path in ENCODE:
-            self._begin_job(connection, head, read_texts(head.path, body, self.profile))
         else:
             self._begin_job(connection, head, read(head.path, body, self.profile))
 
-    def _begin_job(self, connection: ClientConnection, head: RequestHead, generation: Generation | Encoding) -> None:
+    def _begin_job(self, connection: ClientConnection, head: RequestHead, generation: Generation) -> None:
         self._issued += 1
         name, created = head.fields.get("x-request-id") or f"sim-{self._issued}", int(time.time())
-        texts: tuple[int, ...] = ()
-        answer: EventWriter | AnswerWriter
-        if isinstance(generation, Encoding):
-            answer, texts = AnswerWriter(generation, name, self.profile, created), generation.texts
-        else:
-            generation = corrupted(generation, self.profile, self._issued, len(self._jobs) + 1)
-            answer = EventWriter(generation, name, self.profile.model_name, created)
+        answer = EventWriter(generation, name, self.profile.model_name, created)
         job = Job(self._issued, name, generation, answer, connection)
         request = SimulatedRequest(
             job.id,
@@ -279,7 +266,6 @@ class Endpoint:
             generation.output_tokens,
             hashes=generation.hashes,
             priority=generation.priority,
-            texts=texts,
         )
         if isinstance(self._machine, Pacer):
             late = job.received - self._due if self._step is not None else 0
@@ -287,7 +273,7 @@ class Endpoint:
         else:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
-        if isinstance(generation, Generation) and generation.stream:
+        if generation.stream:
             self._send(connection, STREAM_HEAD)  # at once, however long the queue is
 
     def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:

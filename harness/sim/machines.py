@@ -1,24 +1,20 @@
 """The machines whose steps the endpoint waits out, besides the step machine of predict.batching.
 
-`Replicas` puts several machines behind one endpoint, and `Passes` serves an encoder. `Pacer` and `Flood` compute
-nothing, have no model and no KV cache to run out of: a load generator is measured against something cheaper and more
-exact than itself. `machine_of` chooses.
+`Replicas` puts several machines behind one endpoint. `Pacer` and `Flood` compute nothing, have no model and no KV cache
+to run out of: a load generator is measured against something cheaper and more exact than itself. `machine_of` chooses.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
 
 from harness.predict.batching import Step, StepMachine, Token
-from harness.predict.deployment import Deployment
-from harness.predict.model import Model
 from harness.predict.sequence import SimulatedRequest
-from harness.predict.step import pass_time, step_cost
 from harness.sim.profile import Profile, Reference
 
 
@@ -163,60 +159,6 @@ def _advance(stream: _Stream, tokens: int, finished: list[int]) -> Token:
     return Token(stream.id, position, True)
 
 
-class Passes(_Unlimited):
-    """One replica of an encoder's server: texts wait, and as many as fit are one pass.
-
-    A pass is launched first and filled then: what comes in the time of its launch is in it. Requests are served in
-    order; one whose texts do not all fit has the rest in the next pass. Its steps are those that `predict.steady`
-    counts. Left out: a budget of tokens a pass, and texts that are cached.
-    """
-
-    block_size = num_blocks = 0  # it keeps nothing
-
-    def __init__(self, model: Model, deployment: Deployment) -> None:
-        self._cost = step_cost(model, deployment)
-        self._most = deployment.max_num_seqs
-        self._left: OrderedDict[int, list[int]] = OrderedDict()  # tokens of each request's texts, those not computed
-        self._launched = False
-        self.running = 0  # requests that have texts in the pass
-
-    @property
-    def waiting(self) -> int:
-        return len(self._left)
-
-    def submit(self, request: SimulatedRequest) -> None:
-        """Put a request at the end of the queue."""
-        self._left[request.id] = list(request.texts)
-
-    def cancel(self, request_id: int) -> bool:
-        """Forget what of a request is not computed; False where nothing is."""
-        return self._left.pop(request_id, None) is not None
-
-    def step(self) -> Step | None:
-        """Return the launch of a pass, at whose end nobody gets anything, or the pass; None without work."""
-        self.running = 0
-        if not self._left:
-            self._launched = False
-            return None
-        self._launched = not self._launched
-        if self._launched:
-            return Step(self._cost.step + self._cost.api, [])
-        lengths: Counter[int] = Counter()
-        whole: list[Token] = []
-        while self._left and lengths.total() < self._most:
-            request, texts = next(iter(self._left.items()))
-            taken = texts[: self._most - lengths.total()]
-            lengths.update(taken)
-            self.running += 1
-            if len(taken) < len(texts):
-                self._left[request] = texts[len(taken) :]
-                break
-            del self._left[request]
-            whole.append(Token(request, 0, True))
-        seconds = pass_time(self._cost, [(n, tokens) for tokens, n in lengths.items()], self.running)
-        return Step(seconds, whole, sum(n * tokens for tokens, n in lengths.items()))
-
-
 class Replicas:
     """Several machines that are used like one: each has its own queue, batch and KV cache, and takes its own steps.
 
@@ -224,9 +166,9 @@ class Replicas:
     work begins a step only when another's ends, so a request may wait for part of a step there.
     """
 
-    def __init__(self, machines: Sequence[StepMachine | Passes]) -> None:
+    def __init__(self, machines: Sequence[StepMachine]) -> None:
         self._machines = machines
-        self._of: dict[int, StepMachine | Passes] = {}  # by request
+        self._of: dict[int, StepMachine] = {}  # by request
         self._now = 0.0  # seconds, the end of the last step
         self._steps: list[tuple[float, int, Step]] = []  # heap of those that run: when each ends, whose it is
         self._idle = set(range(len(machines)))  # those that take no step
@@ -287,14 +229,13 @@ class Replicas:
         return msgspec.structs.replace(step, duration=duration)
 
 
-Machine = StepMachine | Passes | Replicas | Pacer | Flood
+Machine = StepMachine | Replicas | Pacer | Flood
 
 
 def machine_of(profile: Profile | Reference) -> Machine:
     """Return the machine that a profile asks for, without any request."""
     if isinstance(profile, Profile):
-        kind = StepMachine if profile.model.generates else Passes
-        machines = [kind(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
+        machines = [StepMachine(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
         return machines[0] if len(machines) == 1 else Replicas(machines)
     pace = profile.pace
     return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)

@@ -36,8 +36,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
     seed: int = 0  # of the answers' words and natural lengths
     api_key: str | None = None  # guards /v1/*
     reasoning_tokens: int = 0  # with which an answer to a chat begins
-    corrupt_share: float = 0.0  # of the answers that are other words than they should be
-    corrupt_above: int = 0  # requests in flight, only above which
 
     @property
     def model_name(self) -> str:
@@ -120,7 +118,7 @@ def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
         "scheduling_policy": sim.scheduling_policy,
         "dp": sim.replicas,
     }
-    made = profile(
+    return profile(
         sim.profile,
         max_num_seqs=sim.max_num_seqs,
         speed=sim.speed,
@@ -128,8 +126,6 @@ def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
         prefix_caching=prefix_caching if sim.prefix_caching is UNSET else sim.prefix_caching,
         **{name: value for name, value in own.items() if value is not UNSET},
     )
-    share, above = sim.corrupt_share or 0.0, sim.corrupt_above or 0
-    return msgspec.structs.replace(made, corrupt_share=share, corrupt_above=above)
 
 
 def served(
@@ -154,7 +150,7 @@ def served(
     if not 0 < where.speed < math.inf:
         raise HarnessError(f"{where.speed:g} times real time", place="--speed", way_out="give a number above 0")
     if not made.generates:
-        return Profile(name=f"{made.name}/{card.key}", model=made, deployment=where, max_model_len=made.max_context)
+        raise HarnessError(f"{made.name} generates no text", place=place, way_out="name a model that does")
     machine = StepMachine(made, where)
     if machine.num_blocks < 1:
         fact = f"its KV cache is smaller than a block of {where.block_size} tokens"

@@ -179,6 +179,8 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("target.url", lambda s: s.target.urls and s.target.url != s.target.urls[0],
          "url and urls exclude each other", "leave url out"),
     Rule("target.urls", _twice("target.urls"), "a url stands twice", "write each url once"),
+    Rule("target.api", lambda s: s.target.url == "sim:" and not s.decodes,
+         "'sim:' generates text and serves no other API", "give the address of a server"),
     Rule("target.urls", lambda s: "sim:" in (s.target.urls or ()),
          "sim: is one endpoint", "start several by `knee sim`, give their urls"),
     Rule("target.urls", lambda s: s.target.urls and _swept(s), "a level map has one server a cell", "leave urls out"),

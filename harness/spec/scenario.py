@@ -45,7 +45,6 @@ Price = Annotated[float, bound("a price is not negative", "give USD per GPU and 
 Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
 Lasting = Annotated[float, above_0("write '10s', '10m' or '1h'", units.seconds)]
 Seconds = Annotated[float, bound("a time is not negative", "write '30s', or 0", units.seconds, ge=0)]
-Share = Annotated[float, bound("a share is from 0 to 1", "write 0.02 for 2 %", ge=0, le=1)]
 Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", units.count, ge=1, le=10_000)]
 _AXIS = f"a value is 1 to {units.MOST_TOKENS:,}"
 _AxisValue = Annotated[int, msgspec.Meta(ge=1, le=units.MOST_TOKENS, extra={"read": units.count})]
@@ -195,8 +194,6 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True):
     scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # which request goes first; else by arrival
     reasoning_tokens: NotNegative | UnsetType = UNSET  # before an answer
     replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one
-    corrupt_share: Share | UnsetType = UNSET  # of its answers that are other words; else none
-    corrupt_above: Natural | UnsetType = UNSET  # requests in flight, only above which; else at any
 
 
 MOST_SHARE = 0.02  # of the load: what is measured stays the workload's

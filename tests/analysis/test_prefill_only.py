@@ -21,12 +21,11 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.roofline import predict
-from harness.predict.sequence import SimulatedRequest
 from harness.report.level_table import columns
 from harness.report.run_report import report
-from harness.sim.machines import Passes
 from harness.spec.scenario import Scenario, Target, WorkloadSpec
 from harness.spec.work import QUERY_WORDS, MeanLengths, Unit
+from tests.builders.passes import Passes
 from tests.builders.records import WINDOW, request
 from tests.builders.summaries import MANIFEST, full
 
@@ -122,14 +121,14 @@ def closed_loop(C: int, inputs: int, tokens: int, seconds: float) -> list[Record
     machine, now, number = Passes(MINILM, WHERE), 0.0, C
     sent = dict.fromkeys(range(C), 0.0)
     for user in sent:
-        machine.submit(SimulatedRequest(user, inputs * tokens, 0, texts=(tokens,) * inputs))
+        machine.submit(user, (tokens,) * inputs)
     records = []
     while now < seconds and (step := machine.step()) is not None:
         now += step.duration
         for token in step.tokens:
             records.append(request(sent.pop(token.request), done=now, input_tokens=inputs * tokens, output_tokens=None))
             sent[number] = now
-            machine.submit(SimulatedRequest(number, inputs * tokens, 0, texts=(tokens,) * inputs))
+            machine.submit(number, (tokens,) * inputs)
             number += 1
     return [msgspec.structs.replace(record, concurrency=C) for record in records]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 import tomllib
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -42,7 +43,7 @@ from harness.run.launch.endpoint import Alone, Endpoint, Prompts
 from harness.run.launch.unloaded import Reply
 from harness.run.levels import Levels
 from harness.run.resume import Earlier, RampInputs
-from harness.sim.api import CHAT_OVERHEAD, EventWriter, Generation, RefusalError, corrupted, read
+from harness.sim.api import CHAT_OVERHEAD, EventWriter, Generation, RefusalError, read
 from harness.sim.connection import STREAM_HEAD, Entry, response_head
 from harness.sim.machines import Replicas
 from harness.sim.profile import Profile
@@ -56,6 +57,7 @@ from tests.builders import virtual
 from tests.builders.endpoints import PATH, checked
 
 _ROUNDED_NS = 1_000  # a file holds seconds
+_OTHER_WORDS = 0x55  # turns the salt of an answer: its words begin elsewhere and come in another order
 
 
 def asked(name: str, **sections: dict[str, Any]) -> Scenario:
@@ -68,10 +70,22 @@ def asked(name: str, **sections: dict[str, Any]) -> Scenario:
 
 
 class Server:
-    """The simulated endpoint, without sockets; `slowdown` is how many times as long its steps take, by the time."""
+    """The simulated endpoint, without sockets; `slowdown` is how many times as long its steps take, by the time.
 
-    def __init__(self, profile: Profile, slowdown: Callable[[float], float] = lambda time_s: 1.0) -> None:
+    A share `corrupt` of its answers are other words, where more than `above` requests are in flight. No clock shows
+    such a fault.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        slowdown: Callable[[float], float] = lambda time_s: 1.0,
+        *,
+        corrupt: float = 0.0,
+        above: int = 0,
+    ) -> None:
         self.profile, self._slowdown = profile, slowdown
+        self._corrupt, self._above, self._chance = corrupt, above, random.Random(profile.seed)
         machines = [StepMachine(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
         self.machine = machines[0] if len(machines) == 1 else Replicas(machines)
         self.log: dict[str, Entry] = {}  # by request
@@ -91,7 +105,8 @@ class Server:
             job = None
             wire.receive(exchange, head + refusal.body)
         else:
-            generation = corrupted(generation, self.profile, number, len(self._jobs) + 1)
+            if len(self._jobs) + 1 > self._above and self._chance.random() < self._corrupt:
+                generation = msgspec.structs.replace(generation, salt=generation.salt ^ _OTHER_WORDS)
             job = self._jobs[number] = _Job(number, exchange, generation, self.profile.model_name, wire)
             wire.receive(exchange, STREAM_HEAD)
             self.machine.submit(job.request)

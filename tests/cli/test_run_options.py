@@ -67,7 +67,7 @@ def test_the_fields_without_an_option_are_known() -> None:
     assert found - known == {
         "workload.session", "workload.node", "workload.tools", "workload.images",
         "workload.image_size", "sim.max_num_seqs", "sim.prefix_caching", "sim.block_size", "sim.scheduling_policy",
-        "sim.kv_tokens", "sim.reasoning_tokens", "sim.replicas", "sim.corrupt_share", "sim.corrupt_above",
+        "sim.kv_tokens", "sim.reasoning_tokens", "sim.replicas",
     }  # fmt: skip
 
 

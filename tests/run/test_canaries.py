@@ -17,7 +17,7 @@ from harness.load.transport import Target
 from harness.run.launch.endpoint import Address, Endpoint, Model
 from harness.run.launch.unloaded import Reply, resumed, with_answers, with_canaries
 from harness.sim import profile as profiles
-from harness.sim.api import WORDS, corrupted, read
+from harness.sim.api import WORDS, read
 from harness.spec import reading, scenario
 from harness.spec.scenario import QualitySpec
 from harness.workload import answers
@@ -128,12 +128,13 @@ def run(folder: Path, *, corrupt: float, questions: str = "", watched: bool = Tr
         {
             "workload": {"input_tokens": 16, "output_tokens": 2, "seed": 5},
             "ramp": {"levels": [16, 32], "level_seconds": 6},
-            "sim": {"max_num_seqs": 64, "corrupt_share": corrupt, "corrupt_above": 16},
+            "sim": {"max_num_seqs": 64},
         }
         | ({"quality": quality} if watched else {}),
         place="test",
     )
-    return virtual_run.run(spec, profiles.embedded(spec.sim), folder)
+    served = profiles.embedded(spec.sim)
+    return virtual_run.run(spec, served, folder, server=virtual_run.Server(served, corrupt=corrupt, above=16))
 
 
 @pytest.mark.slow
@@ -183,13 +184,3 @@ def test_a_clean_run_is_silent_and_as_fast_as_one_without_canaries(tmp_path: Pat
         assert b.ci95
         assert max(a.ci95[0], b.ci95[0]) <= min(a.ci95[1], b.ci95[1])
         assert one.output_tokens_mean == other.output_tokens_mean == 2.0  # canaries have 3
-
-
-def test_the_simulated_endpoint_corrupts_its_share_above_a_load() -> None:
-    served = msgspec.structs.replace(profiles.embedded(scenario.Sim()), corrupt_share=0.25, corrupt_above=4)
-    body = b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}'
-    right = read(PATH, body, served)
-    wrong = [corrupted(right, served, number, 5) != right for number in range(400)]
-    assert sum(wrong) == pytest.approx(100, abs=30)
-    assert wrong == [corrupted(right, served, number, 5) != right for number in range(400)]
-    assert all(corrupted(right, served, number, 4) == right for number in range(400))
