@@ -30,10 +30,6 @@ COMPARABILITY = ROOT / "docs" / "comparability.md"
 DEFINITIONS = ROOT / "docs" / "definitions.md"
 RULES = ROOT / "harness" / "analysis" / "rules"
 
-_CLASS = (
-    'One kind of request among others. `models = ["a", "b"]` in place of `model` makes a class for each of them; '
-    "`zipf` (default 0: all alike) says how much more often the first ones are asked."
-)
 TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("target", scenario.Target, "The endpoint."),
     ("workload", scenario.WorkloadSpec, "What is asked. [workloads.md](workloads.md) shows each table in use."),
@@ -41,7 +37,7 @@ TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("workload.prefix", reuse.PrefixSpec, "What prompts begin with."),
     ("workload.session", reuse.SessionSpec, "Users who take turns."),
     ("[workload.node]", reuse.NodeSpec, "One request of an agent's task."),
-    ("[class]", classes.ClassSpec, _CLASS),
+    ("[class]", classes.ClassSpec, "One kind of request among others."),
     (
         "class.cancel",
         classes.Cancel,

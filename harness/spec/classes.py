@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from harness.base import units
-from harness.base.errors import HarnessError
 from harness.spec.bounds import Must, above_0, bound
 
 MOST = 1_000
-MOST_ZIPF = 10  # exponent: beyond it the first has all
 _LONGEST_NAME = 100  # characters
 
 
@@ -52,10 +50,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One kind of request among others; its lengths replace the workload's.
-
-    A table with `models` in place of `model`, and `zipf`, is a class for each of them (`of_models`).
-    """
+    """One kind of request among others; its lengths replace the workload's."""
 
     name: str  # as reports have it
     share: Annotated[float, bound("a share is not negative", "give 0 or more", ge=0)] = 1.0  # relative to the others'
@@ -67,50 +62,6 @@ class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slo: dict[str, Limit] = {}  # limits as [slo] has them; empty: the run's
     cancel: Cancel | None = None
     structured: bool = False  # whether an answer must be a JSON object: `response_format` is sent
-
-
-def of_models(tables: Sequence[Any], place: str) -> list[Any]:
-    """Return the plain tables, with one for each of the `models` of a class: its share goes to them by Zipf's law.
-
-    >>> [each["name"] for each in of_models([{"name": "chat", "models": ["a", "b"], "zipf": 1.0}], "")]
-    ['chat a', 'chat b']
-    """
-    found: list[Any] = []
-    for i, table in enumerate(tables):
-        if not isinstance(table, dict) or "models" not in table:
-            found.append(table)
-            continue
-        own, at = dict(table), f"{place}: $.class[{i}]"
-        models, s, share = own.pop("models"), own.pop("zipf", 0.0), own.get("share", 1.0)
-        if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
-            raise HarnessError("it is no list of names", place=f"{at}.models", way_out="write ['one', 'another']")
-        if not isinstance(s, int | float) or not isinstance(share, int | float):
-            raise HarnessError("a share and an exponent are numbers", place=at, way_out="write 1.0")
-        if "model" in own:
-            raise HarnessError("model and models exclude each other", place=at, way_out="leave one of them out")
-        name = f"{own.get('name', '')} ".lstrip()
-        found += [
-            own | {"name": name + model, "model": model, "share": share * part} for model, part in zipf(models, s, at)
-        ]
-    return found
-
-
-def zipf(models: Sequence[str], s: float, place: str) -> list[tuple[str, float]]:
-    """Return the share of the requests that each model gets, summing to 1: of the k-th, k^-s over the sum of all.
-
-    >>> zipf(["base", "adapter"], 2.0, "")  # 1 and 1/4, of 5/4
-    [('base', 0.8), ('adapter', 0.2)]
-    """
-    if not models:
-        raise HarnessError("no model is named", place=f"{place}.models", way_out="name one or more")
-    if len(set(models)) < len(models):
-        raise HarnessError("a model is named twice", place=f"{place}.models", way_out="name each once")
-    if not 0 <= s <= MOST_ZIPF:
-        raise HarnessError(
-            f"an exponent of {s:g}", place=f"{place}.zipf", way_out="0 asks for all alike often, 1 is usual"
-        )
-    weights = [k**-s for k in range(1, len(models) + 1)]
-    return [(model, weight / math.fsum(weights)) for model, weight in zip(models, weights, strict=True)]
 
 
 def check(classes: Sequence[ClassSpec], must: Must, place: str) -> None:

@@ -99,8 +99,6 @@ def read(raw: Mapping[str, Any], *, place: str) -> Scenario:
             tree["target"].setdefault("url", urls[0])  # so that what needs one server has one
     if isinstance(hardware := tree.get("hardware"), dict) and hardware.get("tp"):
         hardware.setdefault("gpus", hardware["tp"])  # one replica over all
-    if isinstance(tables := tree.get("class"), list):
-        tree["class"] = classes.of_models(tables, place)
     scenario = typed(tree, Scenario, place)
     check(scenario, place=place)
     return scenario
@@ -130,7 +128,6 @@ def check(scenario: Scenario, *, place: str) -> None:
 # ---- for editors -----------------------------------------------------------------------------------------------------
 
 _SIZES = {"type": "object", "additionalProperties": {"type": "object"}}  # tables that are laid over the file's
-_MODELS = {"models": {"type": "array", "items": {"type": "string"}, "minItems": 1}, "zipf": {"type": "number"}}
 
 
 def schema() -> dict[str, Any]:
@@ -149,8 +146,6 @@ def schema() -> dict[str, Any]:
             if _may_be_text(field.type):
                 _allow_text(tables[kind.__name__]["properties"][field.encode_name])
     tables["Scenario"]["properties"]["size"] = _SIZES
-    tables["ClassSpec"]["properties"] |= _MODELS
-    tables["ClassSpec"]["required"] = []  # classes of `models` have their names
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A scenario of Knee", **found}
 
 

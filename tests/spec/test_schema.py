@@ -36,7 +36,7 @@ def test_a_ready_scenario_fits_and_names_the_schema(path: Path) -> None:
         'slo.ttft_p99 = "2s"\nramp.level_seconds = "10s"\nramp.max_ttft = "3s"\nramp.max_disk = "10GB"',
         'workload.input_tokens = 64\nworkload.inputs = "1k"\ntarget.api = "embeddings"\nramp.repeat = "2"',
         'workload.prefix = {tokens = "2k", pool = 8}\n[[class]]\nname = "a"\ncancel = {share = 0.1, after_s = "2s"}',
-        '[[class]]\nmodels = ["a", "b"]\nzipf = 1.0\nslo = {ttft_p99 = "2s"}',
+        '[[class]]\nname = "a"\nmodel = "lora-a"\nslo = {ttft_p99 = "2s"}',
     ],
 )
 def test_what_knee_reads_fits(text: str) -> None:
