@@ -32,7 +32,7 @@ from harness.data.summary import Summary
 from harness.results.result import Result
 from harness.sim.connection import Entry, entries
 from harness.sim.process import running
-from harness.sim.profile import Profile, Reference, StreamPace, profile, reference
+from harness.sim.profile import Profile, Reference, StreamPace, profile
 
 MOVED = 0.02
 DISTURB = """
@@ -70,8 +70,8 @@ _MANY = (1, 4, 8, 16, 32, 48, 64, 96, 128, 192)
 CASES = [
     Case("vLLM's steps", profile(max_num_seqs=16, speed=1.0), (1, 2, 4, 6, 8, 12, 16, 24, 32, 48), (64, 64)),
     Case("short answers", profile(max_num_seqs=16, speed=1.0), (1, 2, 4, 6, 8, 12, 16, 24, 32, 48), (64, 16)),
-    Case("64 phases", reference(StreamPace(ttft_s=0.05, itl_s=0.01)), _MANY, (32, 64)),
-    Case("four a chunk", reference(StreamPace(ttft_s=0.05, itl_s=0.01, lump=4)), _MANY, (32, 64)),
+    Case("64 phases", Reference(pace=StreamPace(ttft_s=0.05, itl_s=0.01)), _MANY, (32, 64)),
+    Case("four a chunk", Reference(pace=StreamPace(ttft_s=0.05, itl_s=0.01, lump=4)), _MANY, (32, 64)),
 ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from harness.load.http1 import request, request_head
 from harness.run.trial import Load, Trial, errors, pairs, run_trial
 from harness.sim.connection import entries
 from harness.sim.process import serving
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Reference, StreamPace
 from harness.workload.request import Request
 from harness.workload.text import COMMON
 
@@ -73,7 +73,7 @@ def floor(
 ) -> float:
     """Return what receiving alone costs on this machine now (bench/engine_floor.c); CPU seconds per million tokens."""
     script = Path(__file__).with_name("engine_floor.py")
-    with serving(reference(pace), cpu=processors()[0]) as served:
+    with serving(Reference(pace=pace), cpu=processors()[0]) as served:
         command = [
             sys.executable, str(script), "--url", served.url, "--streams", str(streams), "--answer", str(answer),
             "--seconds", "6", "--spread", str(pace.ttft_s + pace.itl_s * answer), "--itl", str(pace.itl_s),
@@ -155,7 +155,7 @@ def burst() -> tuple[float, str]:
 
 def bare_sends() -> float:
     """Milliseconds that nothing but the sends takes, on as many open connections."""
-    with serving(reference(SMOOTH), cpu=processors()[0]) as served:
+    with serving(Reference(pace=SMOOTH), cpu=processors()[0]) as served:
         where = urlsplit(served.url)
         head = request_head("POST", "/v1/chat/completions", [("Host", where.netloc)])
         parser = Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=2)
@@ -201,7 +201,7 @@ def first_request() -> tuple[float, str]:
     """Seconds from the command to the first request that the server sees, and to the first of the load."""
     with tempfile.TemporaryDirectory() as kept:
         log = Path(kept, "log")
-        with serving(reference(StreamPace(ttft_s=0.005, itl_s=0.002)), log=log, cpu=processors()[0]) as served:
+        with serving(Reference(pace=StreamPace(ttft_s=0.005, itl_s=0.002)), log=log, cpu=processors()[0]) as served:
             command = [
                 sys.executable, "-m", "harness", "run", "--url", served.url, "--levels", "1", "--level-seconds", "0.3",
                 "--input-tokens", "32", "--output-tokens", "16", "--out", str(Path(kept, "out")), "--quiet",

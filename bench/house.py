@@ -36,7 +36,7 @@ import house_trace
 import pyarrow.parquet as pq
 
 from harness.sim.process import running
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Reference, StreamPace
 from tests.test_rooms import circle, modules
 
 HARNESS = house_trace.HARNESS
@@ -165,7 +165,7 @@ def crossed() -> list[Row]:
     """Return what one request crosses, from a run and a report that are traced."""
     with tempfile.TemporaryDirectory() as place:
         result = Path(place) / "result"
-        with running(reference(StreamPace(ttft_s=0.02, itl_s=0.002))) as url:
+        with running(Reference(pace=StreamPace(ttft_s=0.02, itl_s=0.002))) as url:
             one = measured(result, *traced(Path(place) / "run", "run", "--url", url, *LEVEL, "--out", result))
         pid, traces = traced(Path(place) / "report", "report", result, "--no-plots", "--quiet")
         other = reading(result, traces[pid])

@@ -36,7 +36,7 @@ from harness.results.result import Result
 from harness.run.trial import pairs
 from harness.sim.connection import entries
 from harness.sim.process import Served, serving
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Reference, StreamPace
 
 EVERY_S = 0.5  # between two readings of the processes
 BINS, FEWEST = 40, 20  # parts of the window
@@ -223,7 +223,7 @@ def measure(minutes: float, streams: int, itl_s: float, folder: Path) -> Found:
     """Soak the reference endpoint; one result."""
     cpus = sorted(os.sched_getaffinity(0))
     log, out = folder / "writes", folder / "run"
-    with serving(reference(StreamPace(ttft_s=TTFT_S, itl_s=itl_s)), log=log, cpu=cpus[0]) as served:
+    with serving(Reference(pace=StreamPace(ttft_s=TTFT_S, itl_s=itl_s)), log=log, cpu=cpus[0]) as served:
         command, readings = soak(served, streams, 60 * minutes, out)
     (folder / "readings.json").write_bytes(msgspec.json.encode(readings))
     return summed(Result.open(out), readings, log, command)

@@ -47,7 +47,7 @@ from harness.base import units
 from harness.sim.api import WORDS
 from harness.sim.connection import Entry, entries
 from harness.sim.process import running
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Reference, StreamPace
 
 PACE = StreamPace(ttft_s=0.2, itl_s=0.025, groups=64)
 REQUEST_S = PACE.ttft_s + (ANSWER_TOKENS - 1) * PACE.itl_s
@@ -180,7 +180,7 @@ def run(tool: Tool, streams: int, seconds: float, repeat: int, tokenizer: Path) 
     out, log = folder / "out", folder / "writes.log"
     out.mkdir(parents=True)
     requests, limit_s = streams * math.ceil(seconds / REQUEST_S), 120 + 10 * seconds
-    with running(reference(PACE), log=log, cpu=SERVER_CPU) as url:
+    with running(Reference(pace=PACE), log=log, cpu=SERVER_CPU) as url:
         load = ToolLoad(url, streams, requests, seconds, tokenizer, out)
         command = tool.command(tool.home / "bin", load)
         measured = measure(command, environment(tool, load), folder, limit_s)

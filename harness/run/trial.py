@@ -34,7 +34,7 @@ from harness.load.workers import Workers
 from harness.observe import server
 from harness.sim.connection import Entry, entries
 from harness.sim.process import Served, serving
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Reference, StreamPace
 from harness.workload.source import Uniform
 from harness.workload.text import COMMON
 
@@ -155,7 +155,7 @@ async def measure(load: Load) -> Trial:
     batches: list[bytes] = []  # decoded afterwards: this process shares a processor with a worker or the endpoint
     with tempfile.TemporaryDirectory(prefix="knee-") as scratch:
         log = Path(scratch) / "writes"
-        where = reference(load.pace)
+        where = Reference(pace=load.pace)
         with serving(where, log=log, cpu=cpus[0] if apart else None, processes=load.processes) as served:
             origin_ns = monotonic_ns()
             run_id = uuid.uuid4().hex[:12]

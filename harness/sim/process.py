@@ -103,7 +103,7 @@ def serving(
     with ExitStack() as stack:
         port, pids = 0, []
         for i in range(processes):
-            command = interpreter.module("harness.sim", "--stdin", "--port", str(port))
+            command = interpreter.module("harness.sim", "--port", str(port))
             command += ["--log", str(logs[i])] if logs else []
             command += [] if cpu is None else ["--cpu", str(allowed[(allowed.index(cpu) + i) % len(allowed)])]
             command += ["--share-port"] if processes > 1 else []

@@ -55,31 +55,12 @@ class StreamPace(msgspec.Struct, frozen=True, kw_only=True):
 class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_field="kind"):
     """The reference endpoint: every request gets the tokens that it requests, and any number of them runs at once."""
 
-    pace: StreamPace
+    pace: StreamPace = StreamPace()
     name: str = "reference"
     model_name: str = "reference"
     max_model_len: int = 2**20  # tokens; the length of an answer without max_tokens
     seed: int = 0
     api_key: str | None = None
-
-
-def reference(pace: StreamPace | None = None, *, seed: int = 0, api_key: str | None = None) -> Reference:
-    """Return the reference endpoint at a pace.
-
-    >>> reference(StreamPace(groups=1)).pace.itl_s
-    0.025
-    """
-    pace = pace or StreamPace()
-    for wrong, fact, place, way_out in (
-        (pace.ttft_s < 0, f"{pace.ttft_s:g} s is before the request", "--pace-ttft", "give at least 0"),
-        (pace.itl_s <= 0, f"{pace.itl_s:g} s between tokens", "--pace-itl", "give a time above 0"),
-        (pace.groups < 1, f"{pace.groups} groups", "--pace-groups", "give at least 1"),
-        (pace.flood < 0, f"{pace.flood} tokens a write", "--flood", "give at least 1, or 0 for a pace"),
-        (pace.lump < 1, f"{pace.lump} tokens a chunk", "--lump", "give at least 1"),
-    ):
-        if wrong:
-            raise HarnessError(fact, place=place, way_out=way_out)
-    return Reference(pace=pace, seed=seed, api_key=api_key)
 
 
 def profile(

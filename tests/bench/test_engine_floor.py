@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.sim.process import running
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Reference, StreamPace
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -22,7 +22,7 @@ def test_as_many_tokens_come_as_the_streams_are_paced_to_send() -> None:
     streams, pace = 8, StreamPace(ttft_s=0.02, itl_s=0.02, groups=8)
     arguments = ["--streams", str(streams), "--answer", "25", "--spread", "0.3", "--settle", "0.3", "--seconds", "1"]
     arguments += ["--cpu", str(max(os.sched_getaffinity(0)))]
-    with running(reference(pace)) as url:
+    with running(Reference(pace=pace)) as url:
         command = [sys.executable, str(BENCH / "engine_floor.py"), "--url", url, *arguments]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=30).stdout)
     paced = streams * 25 / (0.02 + 24 * 0.02)  # of answers that follow each other at once

@@ -16,7 +16,7 @@ from harness.run.launch import checks
 from harness.run.launch.endpoint import Endpoint
 from harness.run.manifest import sampling
 from harness.sim.process import serving as simulated
-from harness.sim.profile import reference
+from harness.sim.profile import Reference
 from harness.spec import reading, scenario
 from tests.builders.servers import Request, serving
 from tests.builders.streams import DONE, END, delta, event, usage
@@ -43,7 +43,7 @@ def refusal(script: Callable[[Request], None], wanted: scenario.Scenario, path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", SERVED)
 def test_the_simulated_endpoint_is_checked_in_every_dialect_that_it_speaks(api: str) -> None:
-    with simulated(reference()) as served:
+    with simulated(Reference()) as served:
         found = asyncio.run(checks.check(spec(api=api), [served.url]))
     assert (found.api, found.prompts.tokens, found.wire.codec.drop) == (api, 20, frozenset())
     assert found.wire.target.path == DIALECTS[api].root + DIALECTS[api].path
@@ -52,7 +52,7 @@ def test_the_simulated_endpoint_is_checked_in_every_dialect_that_it_speaks(api: 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", [name for name in SERVED if DIALECTS[name].whole is not None])
 def test_an_answer_need_not_stream(api: str) -> None:
-    with simulated(reference()) as served:
+    with simulated(Reference()) as served:
         found = asyncio.run(checks.check(spec(api=api, stream=False), [served.url]))
     assert (found.prompts.tokens, found.wire.codec.stream, found.wire.target.media) == (20, False, "application/json")
     assert "--no-stream" in found.notes[0]

@@ -18,17 +18,17 @@ from harness.data.summary import Summary
 from harness.results.result import Result
 from harness.sim import process
 from harness.sim.process import running
-from harness.sim.profile import StreamPace, reference
+from harness.sim.profile import Reference, StreamPace
 
 
 @contextlib.contextmanager
 def gone_meanwhile(begin_s: float, end_s: float) -> Iterator[str]:
     """Serve an endpoint whose process ends at one time, and that is served at the same port again from another on."""
-    pace = reference(StreamPace(ttft_s=0.05, itl_s=0.01))
+    pace = Reference(pace=StreamPace(ttft_s=0.05, itl_s=0.01))
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(contextlib.ExitStack())
         url = first.enter_context(running(pace))
-        command = interpreter.module("harness.sim", "--stdin", "--port", url.rsplit(":", 1)[1])
+        command = interpreter.module("harness.sim", "--port", url.rsplit(":", 1)[1])
 
         def back() -> None:
             stack.enter_context(process._process(command, pace))
@@ -47,7 +47,7 @@ def test_a_replica_that_is_gone_for_two_seconds_is_found_with_its_recovery(tmp_p
     out = tmp_path / "out"
     pace = StreamPace(ttft_s=0.05, itl_s=0.01)
     with contextlib.ExitStack() as stack:
-        whole = stack.enter_context(running(reference(pace)))
+        whole = stack.enter_context(running(Reference(pace=pace)))
         urls = ["--url", whole, "--url", stack.enter_context(gone_meanwhile(8.0, 10.0))]
         options = ["--levels", "8", "--level-seconds", "12", "--input-tokens", "16", "--output-tokens", "16"]
         run = CliRunner().invoke(cli, ["run", *urls, *options, "--out", str(out), "--quiet", "--no-plots"])

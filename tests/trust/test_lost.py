@@ -202,7 +202,7 @@ def test_a_server_that_is_away_or_serves_another_model_is_said_and_leaves_the_fo
     assert Result.open(s.out).records == before.records
     port = s.url.rsplit(":", 1)[1]
     other = profile("mistral-7b/h100-sxm", max_num_seqs=8, speed=2.0)
-    command = [KNEE[0], "-m", "harness.sim", "--stdin", "--port", port]
+    command = [KNEE[0], "-m", "harness.sim", "--port", port]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None
         assert server.stdout is not None
