@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.base import units
-from harness.base.errors import HarnessError
 from harness.base.terminal import console, json_text
 from harness.cli import output
-from harness.cli.grouped import flag_of
 
 if TYPE_CHECKING:
     from harness.predict.deployment import Deployment
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     Measured = tuple[Model, Deployment, MeanLengths, list[CalibrationPoint]]
 
 _ELSEWHERE = "give a file by --out"
-_OF_CSV = ("input_tokens", "output_tokens")
 
 
 @click.group()
@@ -57,13 +54,11 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 
 
 @calibrate.command("model")
-@click.argument("measured", metavar="DIR|FILE.csv", type=click.Path())
+@click.argument("measured", metavar="DIR", type=click.Path(file_okay=False))
 @click.option(
     "--on", metavar="1,16", default="1,16", show_default=True, help="Levels to fit to; the others test the fit."
 )
 @click.option("--out", metavar="FILE", help="The profile to write; default DIR/calibration.json.")
-@click.option("--input-tokens", type=float, metavar="N", help="Of a CSV: mean length of its prompts.")
-@click.option("--output-tokens", type=float, metavar="N", help="Of a CSV: mean length of its answers.")
 @click.option("--model-config", "--model", metavar="PATH|NAME", help="Model, if the folder does not name it.")
 @click.option("--gpu", metavar="KEY|host", help="GPU, if the folder does not name it.")
 @click.option("--host-cpus", metavar="0,1", help="Cores of this machine that serve, with --gpu host.")
@@ -74,26 +69,24 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 @click.option("--max-num-seqs", type=int, help="Limit of running requests, if the folder does not say it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile on stdout.")
 def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **flags: Any) -> None:
-    """Fit the prediction to levels of a result folder, or to the points of a CSV.
+    """Fit the prediction to levels of a result folder.
 
-    A CSV has the columns concurrency and output_tokens_per_s, and may have itl_s and ttft_s. MBU, MFU and overheads are
-    fitted to the levels of --on, and the fit is tested on all others. `knee predict`, `knee run` and `knee sim` take
-    the profile by --calibration.
+    MBU, MFU and overheads are fitted to the levels of --on, and the fit is tested on all others. `knee predict`, `knee
+    run` and `knee sim` take the profile by --calibration.
     """
     from harness.base import files
     from harness.predict import calibration, fitting
     from harness.report import prediction, terminal
+    from harness.results.result import run_manifest
 
-    file = Path(measured)
-    if not file.exists():
-        raise HarnessError("no such result folder or CSV", place=measured, way_out="give the --out of a run")
-    path = Path(out) if out else file.with_suffix(".calibration.json") if file.is_file() else file / "calibration.json"
+    run_manifest(measured)  # an error where it is no run's folder
+    path = Path(out) if out else Path(measured) / "calibration.json"
     where = files.named(path) if out else path
     files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # before the work that takes time
     values = {name: value for name, value in flags.items() if value is not None}
     if "host_cpus" in values:
         values["host_cpus"] = units.cpus(values["host_cpus"])
-    model, deployment, lengths, points = _of_csv(file, values) if file.is_file() else _of_folder(measured, values)
+    model, deployment, lengths, points = _of_folder(measured, values)
     found = fitting.fit(model, deployment, lengths, points, units.levels(on, "--on"), source=measured)
     text = calibration.encode(found)
     files.write(where, text, way_out=_ELSEWHERE)
@@ -115,47 +108,8 @@ def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
     from harness.results.result import Result
     from harness.run import prediction
 
-    for name in _OF_CSV:
-        if name in values:
-            raise HarnessError("the folder has its own", place=flag_of(name), way_out="leave it out")
     run = Result.open(folder)
     where = msgspec.structs.replace(calibration.hardware(run), **values)
     model, deployment = calibration.deployed(run, where, prediction.measure)
     summary = summarise(run)
     return model, deployment, calibration.workload(run, summary), calibration.points(summary)
-
-
-def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
-    """Return the points of a CSV; the options say all else of the server."""
-    import msgspec
-
-    from harness.base import decoding
-    from harness.predict import question
-    from harness.predict.catalog import short
-    from harness.predict.fitting import CalibrationPoint
-    from harness.results.readers import table
-    from harness.run import prediction
-    from harness.spec.scenario import Hardware
-    from harness.spec.work import MeanLengths
-
-    for name in (*_OF_CSV, "model_config", "gpu"):
-        if values.get(name) is None or (name in _OF_CSV and not 0 < values[name] < units.BEYOND):
-            raise HarnessError("a CSV does not say it", place=flag_of(name), way_out="add it, above 0")
-    lengths = MeanLengths(*(values.pop(name) for name in _OF_CSV))
-    where = Hardware(**values)
-    card = question.find(where, None, prediction.measure).card
-    found = question.deployed(where, card, None)
-    assert found is not None  # both are named
-    model, deployment = found
-    with decoding.reading(str(path), "a CSV of points", "give concurrency and output_tokens_per_s"):
-        text = decoding.content(path).decode()
-    read = [
-        CalibrationPoint(
-            concurrency=each.concurrency,
-            output_tokens_per_s=each.output_tokens_per_s,
-            itl_s=each.itl_s,
-            ttft_s=each.ttft_s,
-        )
-        for each in table.read(text, str(path))
-    ]
-    return msgspec.structs.replace(model, name=short(model.name)), deployment, lengths, read

@@ -200,7 +200,7 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
             "error: --host-cpus: it is used with gpu = host only",
         ),
         (["sim", "--calibration", "none.json"], "error: none.json: No such file or directory"),
-        (["calibrate", "model", "nowhere"], "error: nowhere: no such result folder or CSV"),
+        (["calibrate", "model", "nowhere"], "error: nowhere: no such result folder"),
         (["report", "nowhere"], "error: nowhere: no such result folder"),
     ],
 )

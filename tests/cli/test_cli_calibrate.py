@@ -15,7 +15,7 @@ from harness.cli import cli
 from harness.data.machines import Card, Machine
 from harness.decide import calibration
 from harness.predict import catalog, fitting, question
-from harness.predict.calibration import RANGES, Calibration, calibrated, decode, encode
+from harness.predict.calibration import RANGES, Calibration, calibrated, decode, doubts, encode
 from harness.predict.fitting import CalibrationPoint
 from harness.results.result import Result
 from harness.run import prediction
@@ -32,13 +32,17 @@ def knee(*arguments: str) -> Outcome:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def profile() -> Calibration:
-    """Of a server that reads at 0.6 of its bandwidth, fitted at 1 and 16 and judged at 4 and 64."""
+def profile(at_64: float = 1.0) -> Calibration:
+    """Of a server that reads at 0.6 of its bandwidth, fitted at 1 and 16 and judged at 4 and 64.
+
+    Its throughput at 64 is `at_64` times that of such a server.
+    """
     made, where, workload = question.setup(CHAT)
     slow = msgspec.structs.replace(CHAT, levels=[1, 4, 16, 64], figures={"mbu": 0.6})
     points = [
         CalibrationPoint(
-            concurrency=level.concurrency, output_tokens_per_s=level.output_tokens_per_s.mid,
+            concurrency=level.concurrency,
+            output_tokens_per_s=level.output_tokens_per_s.mid * (at_64 if level.concurrency == 64 else 1),
             itl_s=level.itl_s, ttft_s=level.ttft_s,
         )
         for level in question.predict(slow).levels
@@ -227,45 +231,19 @@ def test_blocks_that_groups_of_layers_share_are_not_taken_for_tokens() -> None:
     )
 
 
-ROWS = [  # of a server that reads at 0.6 of its bandwidth, 1,000 tokens in and 200 out
-    (level.concurrency, level.output_tokens_per_s.mid, level.itl_s, level.ttft_mean_s.low if level.ttft_mean_s else 0.0)
-    for level in question.predict(msgspec.structs.replace(CHAT, levels=[1, 4, 16, 64], figures={"mbu": 0.6})).levels
-]
-
-
-def csv_of(tmp_path: Path, factor: float = 1.0) -> Path:
-    path = tmp_path / "points.csv"
-    lines = [f"{C};{X * (factor if C == 64 else 1)};{itl};{ttft}" for C, X, itl, ttft in ROWS]
-    path.write_text("\n".join(["Concurrency;output_tokens_per_s;itl_s;ttft_s", *lines]))
-    return path
-
-
-OF_CSV = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
-
-
-def test_a_csv_of_points_is_calibrated_on_as_a_folder_is(tmp_path: Path) -> None:
-    got = knee("calibrate", "model", str(csv_of(tmp_path)), *OF_CSV)
-    assert got.exit_code == 0, got.output
-    found = decode((tmp_path / "points.calibration.json").read_bytes())
+def test_what_a_server_reaches_of_its_bandwidth_is_found() -> None:
+    found = profile()
     assert found.mbu == pytest.approx(0.6, rel=0.02)
     assert {row.concurrency for row in found.errors_unseen} == {4, 64}
-    assert "C = 64: far from the levels that were fitted (1 to 16)" in got.output
-    assert "is nearer" not in got.output
-
-
-@pytest.mark.parametrize("missing", ["--model", "--gpu", "--input-tokens", "--output-tokens"])
-def test_what_a_csv_cannot_say_is_asked_for(tmp_path: Path, missing: str) -> None:
-    i = OF_CSV.index(missing)
-    got = knee("calibrate", "model", str(csv_of(tmp_path)), *OF_CSV[:i], *OF_CSV[i + 2 :])
-    assert got.exit_code == 1
-    assert "a CSV does not say it" in got.stderr
+    doubted = " ".join(doubts(found, [4, 64]))
+    assert "C = 64: far from the levels that were fitted (1 to 16)" in doubted
+    assert "is nearer" not in doubted
 
 
 def test_where_the_data_sheet_is_nearer_the_profile_says_so_and_both_are_shown(tmp_path: Path) -> None:
     # at 1 to 16 it is slower than the data sheet, at 64 twice as fast: what was fitted misses by more
-    path = csv_of(tmp_path, factor=2.0)
-    assert knee("calibrate", "model", str(path), *OF_CSV).exit_code == 0
-    used = knee(*ASKED, "--calibration", str(tmp_path / "points.calibration.json"), "--levels", "1,64")
+    (tmp_path / "profile.json").write_text(encode(profile(at_64=2.0)))
+    used = knee(*ASKED, "--calibration", str(tmp_path / "profile.json"), "--levels", "1,64")
     assert used.exit_code == 0, used.output
     assert "the data sheet is nearer than this calibration" in used.output
     assert "data sheet" in used.output
