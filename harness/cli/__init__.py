@@ -20,19 +20,19 @@ from harness.base.terminal import guard
 # sentence of that command's help.
 VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
-    "check": ("check", "Hold results against thresholds: met, missed or unresolved."),
-    "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
+    "check": ("decide", "Hold results against thresholds: met, missed or unresolved."),
+    "compare": ("decide", "Compare stacks, and rank them where the data show a difference."),
     "completion": ("completion", "Print the completion of commands for a shell."),
     "export": ("report", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
     "list": ("report", "List result folders, a line each."),
-    "plan": ("plan", "How many replicas a demand needs, and what they cost."),
+    "plan": ("decide", "How many replicas a demand needs, and what they cost."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),
     "run": ("run", "Measure an endpoint and write a result folder."),
     "sim": ("sim", "Serve the simulated endpoint."),
     "stacks": ("stacks", "Start servers by their recipes and measure each."),
-    "tune": ("tune", "Find the best setting of a server."),
+    "tune": ("stacks", "Find the best setting of a server."),
 }
 
 

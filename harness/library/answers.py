@@ -16,6 +16,7 @@ from harness.analysis.seats import Occupancy
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
 from harness.decide.check import decision, expression, figures, sides
+from harness.decide.check.expression import Threshold
 from harness.decide.compare import comparison, fairness, runs
 from harness.decide.compare.comparison import Comparison
 from harness.decide.compare.runs import each_once
@@ -133,10 +134,11 @@ def plan(source: Source, *, slo: str | Mapping[str, float] | None = None, by: st
             raise HarnessError(f"no field of a plan: {name}", place="plan", way_out=nearest(name, [*_OF, *_SHORT]))
         tables[_OF[field]][field] = value
     made = {name: _TABLES[name](**fields) for name, fields in tables.items()}
+    question = Question(by=by, **made)  # type: ignore[arg-type]  # before the work that takes time
     traffic = tables["demand"].get("traffic")
     shape = replicas.read_traffic(traffic) if traffic is not None else None
     limits = units.slo(slo, "slo") if isinstance(slo, str) else slo
-    return plans.make(capacity.read(_place(source), limits), Question(by=by, **made), shape)  # type: ignore[arg-type]
+    return plans.make(capacity.read(_place(source), limits), question, shape)
 
 
 def check(
@@ -151,12 +153,17 @@ def check(
     baselines = [baseline] if isinstance(baseline, str | Path | Measurement) else baseline
     if not wanted:
         raise HarnessError("no threshold is given", place="check", way_out="give thresholds='plateau >= 1500'")
-    figures.must_be_decidable([(each, "thresholds") for each in wanted], baseline=bool(baselines))
-    read = [
-        [run for place in each_once([_place(each) for each in some]) for run in sides.read(place)]
-        for some in (sources, baselines)
-    ]
-    return decision.decide(wanted, *read)
+    places = ([_place(each) for each in some] for some in (sources, baselines))
+    return decided([(each, "thresholds") for each in wanted], *places)
+
+
+def decided(
+    wanted: Sequence[tuple[Threshold, str]], sources: Sequence[str], baselines: Sequence[str]
+) -> decision.Report:
+    """Return whether folders meet thresholds, each of which comes with where it is given."""
+    figures.must_be_decidable(wanted, baseline=bool(baselines))
+    read = [[run for place in each_once(some) for run in sides.read(place)] for some in (sources, baselines)]
+    return decision.decide([each for each, _ in wanted], *read)
 
 
 def _place(source: Source) -> str:

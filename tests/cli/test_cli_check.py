@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from harness.cli import cli, verb
-from harness.cli.check import _wanted
+from harness.cli.decide import _wanted
 from harness.decide.check import figures
 from harness.decide.check.expression import Subject
 from tests.cli.test_cli_compare import folder
@@ -157,7 +157,9 @@ def test_every_command_of_the_docs_and_of_the_workflow_is_understood() -> None:
     for name, *words in commands:
         options = verb(name).make_context(name, words).params
         if name == "check":
-            assert _wanted(options["threshold"], None, baseline=bool(options["baseline"]))
+            wanted = _wanted(options["threshold"], None)
+            assert wanted
+            figures.must_be_decidable(wanted, baseline=bool(options["baseline"]))
 
 
 def test_the_figures_in_the_docs_are_those_there_are() -> None:

@@ -29,7 +29,7 @@ from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 _IMPORTED = (
-    "harness.cli.calibrate", "harness.cli.plan", "harness.cli.predict", "harness.cli.report", "harness.cli.run",
+    "harness.cli.calibrate", "harness.cli.decide", "harness.cli.predict", "harness.cli.report", "harness.cli.run",
     "harness.cli.sim", "harness.decide.plan.plan", "harness.run.calibrate", "harness.run.experiment",
     "harness.run.campaign", "harness.predict.fitting", "harness.report.page",
     "harness.report.plan", "harness.report.prediction", "harness.report.terminal",
