@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from harness.library.answers import compare as compare
     from harness.library.answers import fit as fit
     from harness.library.answers import plan as plan
-    from harness.library.export import export as export
-    from harness.library.export import send as send
     from harness.library.measurement import Measurement as Measurement
+    from harness.library.measurement import export as export
     from harness.library.measurement import load as load
+    from harness.library.measurement import send as send
     from harness.library.prediction import predict as predict
     from harness.library.run import run as run
     from harness.library.run import run_async as run_async
@@ -35,14 +35,14 @@ _PLACES = {
     "Measurement": "harness.library.measurement",
     "check": "harness.library.answers",
     "compare": "harness.library.answers",
-    "export": "harness.library.export",
+    "export": "harness.library.measurement",
     "fit": "harness.library.answers",
     "load": "harness.library.measurement",
     "plan": "harness.library.answers",
     "predict": "harness.library.prediction",
     "run": "harness.library.run",
     "run_async": "harness.library.run",
-    "send": "harness.library.export",
+    "send": "harness.library.measurement",
 }
 __all__ = ["__version__", *_PLACES]
 

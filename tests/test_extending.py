@@ -24,7 +24,7 @@ from harness.base import plugins
 from harness.base.errors import HarnessError
 from harness.cli import cli
 from harness.dialects import DIALECTS, _plugin
-from harness.library.export import export, send
+from harness.library.measurement import export, send
 from harness.results import exporters, readers
 from harness.run.resume import must_be_named
 from harness.spec.reading import build

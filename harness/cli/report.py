@@ -202,7 +202,7 @@ def export(folder: str, to: str, out: str | None) -> None:
     csv: the levels and the requests as tables. vllm: what `vllm bench serve --save-result` writes, a file a level.
     On stdout each JSON is a line. An exporter of another package may also send to a URL.
     """
-    from harness.library import export as exporting
+    from harness.library import measurement as exporting
     from harness.library.measurement import load
 
     measured = load(folder)

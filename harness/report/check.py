@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from harness.data.judgement import Outcome
 from harness.decide.check import expression
 from harness.decide.check.decision import Decision, Report
-from harness.report.comparison_answer import interval_of, odd_run
+from harness.report.comparison import interval_of, odd_run
 from harness.report.document import SIMULATED, Column, Document, Section, shown
 from harness.report.format import MISSING, confidence, joined, load, number, percent, plain
 

@@ -19,7 +19,7 @@ from harness.cli import cli
 from harness.data.judgement import Verdict
 from harness.data.views import Estimate
 from harness.library import answers as fitting
-from harness.library import export as exporting
+from harness.library import measurement as exporting
 from harness.library.measurement import load
 from harness.results import exporters, readers
 from harness.results.exporters import csv as table

@@ -13,7 +13,7 @@ from harness.decide.compare.comparison import AtLimit, AtThroughput, Comparison,
 from harness.decide.compare.fairness import Row
 from harness.decide.compare.pairs import Crossover, Lead, LevelRatio, Pair, Ratio
 from harness.decide.compare.runs import Load
-from harness.report import comparison, comparison_answer, markdown, page
+from harness.report import comparison, markdown, page
 from tests.builders import summaries
 
 CURVE = summaries.full().curve
@@ -43,7 +43,7 @@ def found(*pairs: Pair, **of: Any) -> Comparison:
 
 
 def words(each: Comparison) -> list[str]:
-    return [f"{fact.label}: {fact.text}" for fact in comparison_answer.answer(each)]
+    return [f"{fact.label}: {fact.text}" for fact in comparison.answer(each)]
 
 
 def test_a_faster_stack_is_named_with_ratio_interval_and_basis() -> None:
@@ -105,7 +105,7 @@ def test_of_several_pairs_one_that_differs_is_the_headline() -> None:
     assert "is faster" in first
     assert "(98.3 % interval " in first
     assert "no difference shown" in second
-    assert comparison_answer.sentence(found(alike, apart)) in first
+    assert comparison.sentence(found(alike, apart)) in first
 
 
 def test_too_few_repeats_are_said_with_the_figures() -> None:

@@ -429,12 +429,12 @@ sys.argv[0] = "knee"
 import numpy, pyarrow.parquet, msgspec, click
 from harness import cli
 from harness.results import frames
-from harness.cli import calibrate, check, plan, predict, report, run
+from harness.cli import calibrate, decide, predict, report, run
 from harness.analysis import summarise
 from harness.decide import calibration, choice, listing
 from harness.decide.check import decision
 from harness.run import experiment as _
-from harness.library import answers, export
+from harness.library import answers, measurement
 from harness.report import check, level_map, listing, live, page, prediction, run_report, terminal
 from harness.predict import question, fitting
 import matplotlib.pyplot
