@@ -28,9 +28,8 @@ from harness.results.spool import Spool
 from harness.run import estimate, hooks, telemetry
 from harness.run.launch import reach
 from harness.run.launch.endpoint import Endpoint, source
-from harness.run.live_state import LiveState
+from harness.run.live_state import LiveState, Shown
 from harness.run.resume import Earlier, RampInputs, end_step, void
-from harness.run.shown import Shown
 from harness.search import decision, pace, ramp
 from harness.search.budget import Bound, Budget, Spent, Usage, dollars, sharing
 from harness.search.decision import Decision, End, Reason, Stop

@@ -1,4 +1,4 @@
-"""The live state of a run: writes what comes in to the spool, and keeps what a decision needs of it.
+"""The live state of a run: writes what comes in to the spool, keeps what a decision needs of it, and shows a level.
 
 The workers' batches and reports, the server's and the host's figures all come through here. Records and samples are on
 the disk only, so that memory does not grow with a level; `part` says where those lie that a level's summary needs. Left
@@ -13,15 +13,22 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from harness.analysis.level import Facts
+from harness.analysis.rules.requests import CPU
+from harness.data.progress import LevelProgress, View
 from harness.data.record import ABANDONED, CANCELLED, Level, Record, Sample, arrivals_of
 from harness.load.messages import BATCH_EVERY_S, Progress
 from harness.observe import host
 from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.run import telemetry
+from harness.run.launch.endpoint import Endpoint
 from harness.search.budget import Budget, Usage
 from harness.search.level import Now, failing, outcomes_watched
-from harness.search.timing import RECENT
+from harness.search.timing import RECENT, LevelTiming
+from harness.spec.scenario import Scenario
+from harness.spec.work import Unit
+from harness.workload import shape
 
 PAUSED_S = 0.5  # of a worker, or of this process: ten times the interval of its reports
 SLEPT_S = 0.1  # of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps
@@ -215,3 +222,43 @@ def _asleep() -> float:
 
 def _mean(values: Collection[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+class Shown:
+    """Shows the reports of the workers, and notes what is wrong once."""
+
+    def __init__(self, scenario: Scenario, endpoint: Endpoint, facts: Facts, live: LiveState, view: View) -> None:
+        self._live, self._view = live, view
+        self._warned: set[int] = set()  # levels in which it was noted that the client limits
+        prompts, unit, texts = endpoint.prompts, facts.unit, facts.inputs
+        answer = 1 if scenario.target.streams else shape.of(scenario).mean().output_tokens or 1
+        amounts = {
+            Unit.OUTPUT_TOKENS: answer,
+            Unit.INPUT_TOKENS: texts * (prompts.tokens or prompts.count or 1),
+            Unit.DOCUMENTS: texts,
+        }
+        self._amount = amounts.get(unit, 1)  # of work in one event
+        if not unit.decodes:
+            view.unit = unit.per_s
+
+    def report(self, progress: Progress) -> None:
+        """Take one worker's report; note once a level that the client is short of processor time."""
+        self._live.progress(progress)
+        busy = self._live.cpu.get(progress.worker, 0.0)
+        if busy > CPU and progress.level not in self._warned:
+            self._warned.add(progress.level)
+            self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client is the limit")
+
+    def level(self, progress: Progress, timing: LevelTiming, left_s: float | None) -> None:
+        """Show the level as it was when the report came."""
+        now = LevelProgress(
+            phase=timing.phase,
+            elapsed_s=progress.time_s - timing.since_s,
+            expected_s=timing.expected_s,
+            in_flight=float(progress.in_flight),
+            output_tokens_per_s=timing.tokens_per_s(1.0) * self._amount,
+            errors=progress.failed,
+            ttft_s=self._live.ttft_s,
+            left_s=left_s,
+        )
+        self._view.update(now)
