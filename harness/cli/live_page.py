@@ -78,7 +78,6 @@ class LivePage:
 
     @property
     def unit(self) -> str:
-        """Return the unit of throughput."""
         return self._view.unit
 
     @unit.setter
@@ -87,18 +86,15 @@ class LivePage:
         self._send(unit=unit)
 
     def measuring(self, folder: Path) -> None:
-        """Begin a run; its results are in the folder."""
         self._view.measuring(folder)
         self._send(folder=str(folder.absolute()), level="", place="", now=None, note="")
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
-        """Begin level `index` (from 0) of `total`, where that is known."""
         self._view.level_started(level, index, total, reason)
         place = f"{index + 1} of {total}" if total else f"{index + 1}"
         self._send(level=level, place=place, reason=reason[:_LONGEST_NOTE], now=None)
 
     def update(self, now: LevelProgress) -> None:
-        """Show how the level runs."""
         self._view.update(now)
         self._send(now=now)
 
@@ -108,7 +104,6 @@ class LivePage:
         self._send(level="", now=None)
 
     def note(self, text: str) -> None:
-        """Show a note."""
         self._view.note(text)
         self._send(note=text[:_LONGEST_NOTE])
 

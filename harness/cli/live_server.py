@@ -120,8 +120,6 @@ def _levels(board: _Board) -> None:
 
 
 class _Server(ThreadingHTTPServer):
-    """The server of the page."""
-
     def handle_error(self, *_: object) -> None:
         """Print nothing: a reader that went away in the middle of the page is no news of the run's."""
 

@@ -75,7 +75,6 @@ def without(headers: Mapping[str, str], names: Collection[str]) -> dict[str, str
 
 
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return headers, a line each."""
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
 
 

@@ -58,8 +58,6 @@ class HttpxClient:
 
 
 class _HttpxReply:
-    """A response whose head has arrived."""
-
     def __init__(self, begun: httpx.Response) -> None:
         self._begun = begun
         self.status, self.headers, self.http_version = begun.status_code, begun.headers, begun.http_version

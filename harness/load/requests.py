@@ -92,7 +92,6 @@ class Prepared:
         return number
 
     def build(self, request: Request) -> Built:
-        """Return the bytes of a request."""
         plan = self._plan
         if self._images is not None and request.canary is None:
             request = msgspec.structs.replace(request, images=self._images.of(request.number))
@@ -138,8 +137,6 @@ _LONGEST_MESSAGE = 200  # characters of an error's message
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
-    """A request in flight."""
-
     exchange: Exchange
     level: BeginLevel  # in which it was sent
     scheduled_ns: int

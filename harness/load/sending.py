@@ -101,8 +101,6 @@ Send = Callable[[Request, int], Awaitable[Answer]]  # a request and when it is d
 
 
 class TaskEnd(msgspec.Struct, frozen=True):
-    """How a task ended."""
-
     at_ns: int  # its last request
     failed: bool  # one of its requests
     retry_after_s: float  # the longest that one of them was answered with

@@ -83,7 +83,6 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def answer(summary: Summary) -> Answer:
-    """Return the answer of a run."""
     own = of_ramp(summary.levels)
     valid = [level for level in own if _valid(level)]
     if summary.open_loop:

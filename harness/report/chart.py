@@ -52,8 +52,6 @@ class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Points of one kind."""
-
     name: str = ""  # in the legend; "": none
     tone: Tone
     points: Sequence[Datum]

@@ -92,8 +92,6 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole report."""
-
     title: str = ""
     subtitle: str = ""
     answer: str = ""  # in a few words, for the page's title

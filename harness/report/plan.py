@@ -14,7 +14,6 @@ _MARK = "planned"
 
 
 def report(plan: Plan) -> Document:
-    """Return the whole plan."""
     sections = [Section(facts=answer(plan), answer=True)]
     if plan.operating_point.at is None:
         sections.append(Section("Measured", columns=_loads(plan.capacity)))

@@ -102,7 +102,6 @@ def legible(text: str) -> str:
 
 
 def paper(inches: tuple[float, float]) -> Any:
-    """Return an empty figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

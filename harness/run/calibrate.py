@@ -42,8 +42,6 @@ _BULK = 64  # tokens a write
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much to measure."""
-
     seconds: float  # of a flood; a paced load has half of it
     loads: tuple[int, ...]  # streams at 40 tokens a second, smooth and in one step
     streams: int = 4000  # at once, if so many files may be open

@@ -282,7 +282,6 @@ class _MapCampaign:
         self._put(costed(found, self.folder / cell.name, cell))
 
     def has_measured(self) -> bool:
-        """Return whether some cell of the map has been measured."""
         return any(cell.status is not None for cell in self.known.values())
 
     def _put(self, cell: MeasuredCell) -> None:
@@ -290,7 +289,6 @@ class _MapCampaign:
         self.write()
 
     def write(self) -> None:
-        """Write the map as far as it has come."""
         files.write_json(self.folder / levelmap.MAP, self.map(ended=False))
 
     def map(self, *, ended: bool) -> Map:

@@ -31,8 +31,6 @@ _ONE_PRESS_S = 1.0  # between two signals that are meant as one
 
 
 class RunEnd(enum.Enum):
-    """Why the load of a run ended."""
-
     COMPLETE = "complete"  # what was asked for is measured, or a bound ended the search for it
     SHORT = "short"  # it is not: the server was gone, or levels that were given were not measured
     SIGNAL = "signal"

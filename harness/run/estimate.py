@@ -26,8 +26,6 @@ _SURE = 999  # requests of a level that decide whatever is asked
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The expected size of a run."""
-
     levels: int
     requests: int
     usage: Usage

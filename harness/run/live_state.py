@@ -73,7 +73,6 @@ class LiveState:
         return (time.monotonic_ns() - self._origin_ns) * 1e-9
 
     def begin(self, level: Level, requests_at_once: float) -> None:
-        """Begin a level."""
         self._before_at, self._level_at = self._level_at, self._spool.position
         self.read_delays = telemetry.ReadDelays()
         self.outcomes = collections.deque(maxlen=outcomes_watched(requests_at_once))
@@ -88,7 +87,6 @@ class LiveState:
             self._ended, self._took_s = 0, 0.0
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
-        """Take telemetry."""
         self._spool.telemetry(list(samples))
 
     @property
@@ -121,7 +119,6 @@ class LiveState:
                 self._icl.append((stamps[-1] - stamps[0]) * 1e-9 / (len(stamps) - 1))
 
     def progress(self, progress: Progress) -> None:
-        """Take one worker's report."""
         if self.level is not None and progress.level == self.level.index:
             self.read_delays.add(progress)
         self._latest[progress.worker] = progress

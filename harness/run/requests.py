@@ -207,8 +207,6 @@ def _with_rate(scenario: Scenario, table: Table) -> Ramp:
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a run."""
-
     number: int
     class_: str = msgspec.field(name="class")
     session: str

@@ -170,12 +170,10 @@ class Earlier(msgspec.Struct, frozen=True):
 
     @property
     def next_index(self) -> int:
-        """The index of the next level."""
         return max((level.index + 1 for level, _ in self.levels), default=0)
 
     @property
     def last_repeat(self) -> int:
-        """The last repeat that was begun."""
         return max((level.repeat for level, _ in self.levels), default=0)
 
     @property

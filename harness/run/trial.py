@@ -46,8 +46,6 @@ _decode = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """The load of a trial."""
-
     pace: StreamPace
     seconds: float  # measured, once all streams have begun
     streams: int = 0

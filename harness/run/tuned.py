@@ -153,7 +153,6 @@ def _to_go_on(folder: Path) -> Tuning:
 
 
 def read(folder: Path) -> Tuning:
-    """Return the comparison in a folder."""
     file = folder / FILE
     with decoding.reading(str(file), "a tune.json of this project", "give the --out of knee tune"):
         found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Tuning)
@@ -206,7 +205,6 @@ class _Settings:
         return Planned(f"{nth:03}-round{number + 1}", note, partial(self._serving, setting, number))
 
     def ended(self, run: Planned, result: Outcome | HarnessError, seconds: float) -> None:
-        """Add a trial to the comparison."""
         setting, number = tuning.due(self.found.settings, self.found.trials)[0]
         self._spent_s += seconds
         if isinstance(result, Outcome) and result.status >= 128:
@@ -233,11 +231,9 @@ class _Settings:
         self.write()
 
     def has_measured(self) -> bool:
-        """Return whether any setting has a figure."""
         return any(trial.value for trial in self.found.trials)
 
     def write(self) -> None:
-        """Write the comparison as far as it has come."""
         files.write_json(self.folder / FILE, self.found)
 
     @contextlib.contextmanager

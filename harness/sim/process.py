@@ -71,8 +71,6 @@ def serve(
 
 
 class Served(NamedTuple):
-    """A running endpoint."""
-
     url: str
     pids: tuple[int, ...]  # of its processes
     logs: tuple[Path, ...]  # a write log each; none without `log`

@@ -16,8 +16,6 @@ FOLDER = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
 
 
 class Ready(NamedTuple):
-    """One ready scenario."""
-
     name: str
     question: str
 

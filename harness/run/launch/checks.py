@@ -37,8 +37,6 @@ _SERVE_ALIKE = "serve the same on all replicas, or add --allow-different-replica
 
 
 class How(msgspec.Struct, frozen=True, kw_only=True):
-    """How the checks of a server are made."""
-
     first_prompt: int = 0  # the number of the first prompt: none is sent twice
     trust_remote_code: bool = False  # a named tokenizer may run code from its folder
     busy: Awaitable[object] | None = None  # other work of this process: it is awaited before a request is timed

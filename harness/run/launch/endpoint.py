@@ -162,8 +162,6 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server publishes of itself."""
-
     facts: dict[str, Any] = {}  # its name, its version, its limits
     cache_config: dict[str, str] = {}  # vLLM's
 
@@ -193,7 +191,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def api(self) -> str:
-        """The API that its requests speak."""
         return self.wire.codec.api
 
     @property

@@ -154,7 +154,6 @@ def entries(answer: Page) -> list[dict[str, Any]]:
 
 
 def names(answer: Page) -> tuple[str, ...]:
-    """Return the names of the models on a list."""
     return tuple(entry["id"] for entry in entries(answer) if is_name(entry.get("id")))
 
 
@@ -187,8 +186,6 @@ async def limits(client: Client, where: Address, entry: dict[str, Any], within_s
 
 
 class Pages(NamedTuple):
-    """What the server's own pages have."""
-
     published: Published
     figures: Target | None  # where its figures are; None: it publishes none
     notes: tuple[str, ...] = ()
@@ -215,7 +212,6 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
 
 
 async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
-    """Read version and figures."""
     target, version_path = endpoint.wire.figures, endpoint.address.path("/version")
     assert target is not None
     elsewhere = control.client(target, connect_s=CONNECT_S) if named else contextlib.nullcontext(api)

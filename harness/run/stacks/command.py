@@ -234,7 +234,6 @@ def names() -> list[str]:
 
 
 def shipped(name: str) -> Recipe:
-    """Return the shipped recipe of that name."""
     return recipes.load(RECIPES / f"{name}.toml")
 
 

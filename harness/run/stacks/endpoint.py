@@ -160,8 +160,6 @@ class NotReadyError(Exception):
 
 
 class Answered(NamedTuple):
-    """How a server began."""
-
     ready_at: float  # on the monotonic clock
     answer_s: float | None  # of its first answer; None: that API's answer is left to the checks
     model: str  # the name that requests carry
