@@ -25,7 +25,6 @@ _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
-    401: b"Unauthorized",
     404: b"Not Found",
     405: b"Method Not Allowed",
     411: b"Length Required",

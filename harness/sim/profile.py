@@ -33,8 +33,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
     model: Model
     deployment: Deployment
     max_model_len: int  # tokens of the longest request, prompt and answer
-    seed: int = 0  # of the answers' words and natural lengths
-    api_key: str | None = None  # guards /v1/*
     reasoning_tokens: int = 0  # with which an answer to a chat begins
 
     @property
@@ -59,8 +57,6 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_
     name: str = "reference"
     model_name: str = "reference"
     max_model_len: int = 2**20  # tokens; the length of an answer without max_tokens
-    seed: int = 0
-    api_key: str | None = None
 
 
 def profile(
@@ -68,8 +64,6 @@ def profile(
     *,
     max_num_seqs: int = 16,
     speed: float = 4.0,
-    seed: int = 0,
-    api_key: str | None = None,
     reasoning_tokens: int = 0,
     **more: Any,
 ) -> Profile:
@@ -83,7 +77,7 @@ def profile(
     if not slash or not which:
         raise HarnessError(f"{text!r} is not MODEL/GPU", place=place, way_out=f"write it like '{DEFAULT}'")
     made = served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **more)
-    return msgspec.structs.replace(made, seed=seed, api_key=api_key, reasoning_tokens=reasoning_tokens)
+    return msgspec.structs.replace(made, reasoning_tokens=reasoning_tokens)
 
 
 def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:

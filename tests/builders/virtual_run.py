@@ -85,7 +85,7 @@ class Server:
         above: int = 0,
     ) -> None:
         self.profile, self._slowdown = profile, slowdown
-        self._corrupt, self._above, self._chance = corrupt, above, random.Random(profile.seed)
+        self._corrupt, self._above, self._chance = corrupt, above, random.Random(0)
         machines = [StepMachine(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
         self.machine = machines[0] if len(machines) == 1 else Replicas(machines)
         self.log: dict[str, Entry] = {}  # by request
