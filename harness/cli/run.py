@@ -145,7 +145,7 @@ def _list_ready() -> None:
         print(f"{each.name:{width}}  {each.question}")
 
 
-def _command() -> str:
+def command_line() -> str:
     """Return the command line for the manifest, without secrets."""
     context = click.get_current_context()
     typed = context.meta.get(TAKEN)
@@ -194,10 +194,10 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
         with LiveView(console(stderr=True), quiet=flags["quiet"]) as terminal:
             view = _watched(terminal, flags, exits)
             if flags["resume"] is not None:
-                outcome = experiment.resume(flags["resume"], resolved, view, _command(), agreed=agreed)
+                outcome = experiment.resume(flags["resume"], resolved, view, command_line(), agreed=agreed)
             else:
                 share = _shard(resolved, flags)
-                outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed, share=share)
+                outcome = experiment.run(resolved, flags["out"], view, command_line(), agreed=agreed, share=share)
         folder, plots = outcome.folder, not flags["no_plots"]
         if outcome.manifest.shards:
             output.publish_shard(folder, outcome.manifest.shards[0], quiet=flags["quiet"])
@@ -229,7 +229,7 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
             resumed = flags["resume"] is not None
             folder = flags["resume"] if resumed else flags["out"]
             how: dict[str, Any] = {"plan": plan or campaign.plan, "agreed": agreed, "report": report}
-            found = campaign.run(resolved, folder, view, _command(), resumed=resumed, **how)
+            found = campaign.run(resolved, folder, view, command_line(), resumed=resumed, **how)
         output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
         view.over(found.folder / "map.html")
     if flags.get("open_report"):

@@ -14,7 +14,7 @@ import click
 from harness.base.errors import HarnessError
 from harness.cli import output
 from harness.cli.grouped import Grouped, of_run, option, under
-from harness.cli.run import consent_of, laid_over, measure_map, must_stand_alone, options_without
+from harness.cli.run import command_line, consent_of, laid_over, measure_map, must_stand_alone, options_without
 from harness.spec import options, ready
 
 if TYPE_CHECKING:
@@ -252,12 +252,13 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
     if flags["resume"] is not None:
         must_stand_alone()
         found, of = tuned.interrupted(flags["resume"])
-        stack = found.stack
+        agreed = consent_of(of, flags, "")
     else:
         of, stack = _tuned_of(scenario or "", flags)
+        agreed = consent_of(of, flags, scenario or "")
         goal = goal or ("slo" if of.slo else "plateau")
-        found = tuned.begun(of, stack, tries, goal, shlex.join(["knee", *sys.argv[1:]]))
-    agreed = consent_of(of, flags, scenario or "")
+        found = tuned.begun(of, stack, tries, goal, command_line())
+    stack = found.stack
     if (stack.own or flags["resume"] is not None) and not flags["yes"]:
         tried = [(each.name, tuned.command_of(found, of, each.name)) for each in found.settings if not each.left_out]
         _must_be_agreed(tried, {each: stack.recipe.version for each, _ in tried}, stack.spec.recipe)

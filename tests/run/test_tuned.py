@@ -9,8 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from harness import cli
 from harness.base.errors import HarnessError
+from harness.cli import stacks
 from harness.decide import tuning
 from harness.decide.tuning import Setting
 from harness.run import tuned
@@ -99,6 +102,16 @@ def test_a_fresh_comparison_sends_the_headers_and_its_file_lacks_them(tmp_path: 
     assert "abc" not in (tmp_path / tuned.FILE).read_text()
     with pytest.raises(HarnessError, match="the value of its header 'authorization' is not stored"):
         tuned.interrupted(str(tmp_path))
+
+
+def test_no_file_has_the_secrets_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(stacks, "_measured", lambda found, *_: seen.append(found.command) or 0)
+    tries = ["--try", "max-num-seqs=2,8", "--levels", "4", "--extra-body", '{"api_key": "s3cret"}']
+    monkeypatch.setattr(sys, "argv", ["knee", *KNEE[3:], *tries])
+    assert CliRunner().invoke(cli.cli, sys.argv[1:]).exit_code == 0
+    assert "--try max-num-seqs=2,8" in seen[0]
+    assert "s3cret" not in seen[0]
 
 
 def test_a_recipe_of_one_s_own_is_shown_with_the_command_that_prints_its_version(tmp_path: Path) -> None:
