@@ -37,7 +37,7 @@ def plan(scenario: Scenario, stacks: Sequence[Stack]) -> Plan:
     _check(scenario, stacks)
     whole = [set_alike(stack, scenario) for stack in stacks]
     for stack in whole:  # now, not after the runs before it
-        endpoint.command(stack, model(stack, scenario), itertools.repeat(0))
+        commands.processes(stack, model(stack, scenario), itertools.repeat(0))
     repeats = list(range(1, scenario.ramp.repeat + 1))
     by_name = {stack.spec.name: stack for stack in whole}
 
@@ -68,7 +68,7 @@ def printed(scenario: Scenario, stacks: Sequence[Stack]) -> list[tuple[str, Comm
     return [
         (each.spec.name, made)
         for each in whole
-        for made in endpoint.command(each, model(each, scenario), itertools.count(8000))
+        for made in commands.processes(each, model(each, scenario), itertools.count(8000))
     ]
 
 

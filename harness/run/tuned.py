@@ -101,7 +101,7 @@ def begun(scenario: Scenario, stack: Stack, tries: Sequence[str], goal: Goal, co
     settings = [_predicted(each, scenario, stack, goal, in_flight) for each in grid]
     for each in settings:
         tried = with_setting(stack, each, scenario)
-        endpoint.command(tried, stacked.model(stack, scenario), itertools.repeat(0))
+        commands.processes(tried, stacked.model(stack, scenario), itertools.repeat(0))
     if not tuning.ordered(settings):
         raise HarnessError(f"no setting is possible: {settings[0].left_out}", place="--try", way_out="try others")
     hidden = scenarios.secrets(scenario, os.environ)
@@ -164,7 +164,7 @@ def read(folder: Path) -> Tuning:
 def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Command:
     """Return the command that starts the server with a setting, on port 8000."""
     stack = with_setting(found.stack, next(each for each in found.settings if each.name == setting), scenario)
-    return endpoint.command(stack, stacked.model(stack, scenario), itertools.count(8000))[-1]
+    return commands.processes(stack, stacked.model(stack, scenario), itertools.count(8000))[-1]
 
 
 def _whole(settings: _Settings, view: View, agreed: Agreed) -> Tuning:

@@ -42,7 +42,7 @@ named = ["--decode", "{{url}}"]
 @pytest.mark.parametrize(("name", "engine"), [("vllm-pools", "vllm"), ("sglang-pools", "sglang")])
 def test_a_recipe_with_pools_uses_options_that_its_engine_and_its_router_have(name: str, engine: str) -> None:
     (stack,) = command.stacks([StackSpec(recipe=name, tp=2, pools={"prefill": 2})])
-    *servers, router = command.local(stack, "/models/m", iter(range(8000, 8100)))
+    *servers, router = command.processes(stack, "/models/m", iter(range(8000, 8100)))
     assert [each.pool for each in servers] == ["prefill 1", "prefill 2", "decode"]
     assert [each.env["CUDA_VISIBLE_DEVICES"] for each in servers] == ["0,1", "2,3", "4,5"]
     assert [each.port for each in (*servers, router)] == [8000, 8002, 8004, 8006]
@@ -62,7 +62,7 @@ def test_a_pool_that_the_recipe_does_not_have_is_one_line() -> None:
     assert len(done.output.splitlines()) == 5, "two servers with both phases; two of the pools and their router"
     stack = Stack(spec=StackSpec(recipe="x", name="x", pools={"prefil": 2}), recipe=command.shipped("vllm-pools"))
     with pytest.raises(HarnessError, match=r"no pool prefil.*did you mean 'prefill'"):
-        command.local(stack, "m", iter(range(9)))
+        command.processes(stack, "m", iter(range(9)))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def begun(*tries: str, goal: tuning.Goal = "plateau", recipe: str = "vllm", **se
 
 def words(option: str, value: str, recipe: str = "vllm") -> str:
     made = tuned.with_setting(stack(recipe), Setting({option: value}), scenario())
-    return " ".join(tuned.endpoint.command(made, "m", iter([8000]))[0].words)
+    return " ".join(command.processes(made, "m", iter([8000]))[0].words)
 
 
 @pytest.mark.parametrize(

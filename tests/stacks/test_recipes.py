@@ -14,7 +14,7 @@ from harness.base.terminal import clean
 from harness.cli import cli
 from harness.cli.stacks import campaign_of
 from harness.run import stacked
-from harness.run.stacks import command, endpoint
+from harness.run.stacks import command
 from harness.spec import ready, recipe
 from harness.spec.recipe import Settings, StackSpec
 from harness.spec.scenario import Target
@@ -31,7 +31,7 @@ def test_there_is_a_recipe_for_each_of_the_servers_that_people_run() -> None:
 def test_a_shipped_recipe_takes_its_model_and_its_port(name: str) -> None:
     (stack,) = command.stacks([StackSpec(recipe=name)])
     assert not stack.own
-    (made,) = command.local(stack, "/models/m", iter([8123]))
+    (made,) = command.processes(stack, "/models/m", iter([8123]))
     assert any("8123" in word for word in made.words)
     assert any("/models/m" in word for word in made.words)
 
@@ -42,7 +42,7 @@ def test_no_brace_is_left_in_a_command(name: str) -> None:
     names = [key for key in found.flags if "=" not in key]
     settings = {key: ("auto" if "dtype" in key else 4) for key in names}
     spec = StackSpec(recipe=name, name=name, **settings)  # type: ignore[arg-type]
-    words = command.local(recipe.Stack(spec=spec, recipe=found), "m", iter([1]))[-1].words
+    words = command.processes(recipe.Stack(spec=spec, recipe=found), "m", iter([1]))[-1].words
     assert [word for word in words if "{" in word] == []
 
 
@@ -50,19 +50,19 @@ def test_a_setting_without_a_flag_is_refused_with_the_way_out() -> None:
     stack = recipes.stack("sim")
     wanted = recipe.Stack(spec=StackSpec(recipe="sim", name="sim", tp=2), recipe=stack.recipe)
     with pytest.raises(HarnessError, match=r"no flag for tp = 2.*flags\.tp"):
-        command.local(wanted, "m", iter([1]))
+        command.processes(wanted, "m", iter([1]))
 
 
 def test_a_model_file_is_the_only_one_of_its_kind_in_the_folder(tmp_path: Path) -> None:
     gguf = recipes.recipe(model_file="*.gguf")
     with pytest.raises(HarnessError, match=r"0 files \*\.gguf"):
-        endpoint.loaded(gguf, str(tmp_path))
+        command.loaded(gguf, str(tmp_path))
     (tmp_path / "a.gguf").touch()
-    assert endpoint.loaded(gguf, str(tmp_path)) == str(tmp_path / "a.gguf")
-    assert endpoint.loaded(gguf, "one.gguf") == "one.gguf"
+    assert command.loaded(gguf, str(tmp_path)) == str(tmp_path / "a.gguf")
+    assert command.loaded(gguf, "one.gguf") == "one.gguf"
     (tmp_path / "b.gguf").touch()
     with pytest.raises(HarnessError, match="2 files"):
-        endpoint.loaded(gguf, str(tmp_path))
+        command.loaded(gguf, str(tmp_path))
 
 
 @pytest.mark.parametrize(

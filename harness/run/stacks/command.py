@@ -33,15 +33,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}  # besides the environment that knee has
 
 
-def local(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
-    """Return the processes of the stack here, the endpoint last; `model` is the folder or file that is loaded.
+def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
+    """Return what is run for the stack, the endpoint last; HarnessError where the model or a setting does not fit.
 
     >>> from harness.spec.recipe import StackSpec
     >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
-    >>> local(Stack(spec=StackSpec(recipe="", tp=2, args=["-v"]), recipe=plain), "m", iter([80]))[0].words
+    >>> processes(Stack(spec=StackSpec(recipe="", tp=2, args=["-v"]), recipe=plain), "m", iter([80]))[0].words
     ['serve', 'm', '-p', '80', '--tp', '2', '-v']
     """
     recipe, gpus = stack.recipe, stack.spec.tp or 1
+    model = loaded(recipe, model)
     values = {"model": model, "served": served(recipe, model), "python": sys.executable}
     values["recipes"] = str(RECIPES)  # where files lie that a recipe brings along
     made: list[Command] = []
@@ -60,6 +61,18 @@ def local(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
     words = [_filled(word, values) for word in recipe.command]
     env = {name: _filled(value, values) for name, value in recipe.env.items()}
     return [*made, Command(words=[*words, *(named if made else flags(stack))], env=env, port=port)]
+
+
+def loaded(recipe: Recipe, model: str) -> str:
+    """Return the folder, file or name that the server loads."""
+    folder = Path(model)
+    if not recipe.model_file or not folder.is_dir():
+        return model
+    found = sorted(folder.glob(recipe.model_file))
+    if len(found) != 1:
+        fact = f"{len(found)} files {recipe.model_file} in it, where {recipe.title} loads one"
+        raise HarnessError(fact, place=str(folder), way_out="name the file by `model` of its [[stack]]")
+    return str(found[0])
 
 
 def servers(stack: Stack) -> Iterator[tuple[str, Pool, int]]:

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,7 +32,7 @@ from harness.load.transport import Target
 from harness.run.stacks import command as commands
 from harness.run.stacks.command import Command
 from harness.run.stacks.watchdog import Task
-from harness.spec.recipe import Recipe, Stack
+from harness.spec.recipe import Stack
 
 _VERSION_S = 60.0  # for a command that prints it; importing an engine takes a while
 _LONGEST_FACT = 200  # characters
@@ -55,23 +54,6 @@ class Endpoint(msgspec.Struct, frozen=True):
     start: StackStart
 
 
-def command(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
-    """Return what is run for the stack, the endpoint last; HarnessError where the model or a setting does not fit."""
-    return commands.local(stack, loaded(stack.recipe, model), ports)
-
-
-def loaded(recipe: Recipe, model: str) -> str:
-    """Return the folder, file or name that the server loads."""
-    folder = Path(model)
-    if not recipe.model_file or not folder.is_dir():
-        return model
-    found = sorted(folder.glob(recipe.model_file))
-    if len(found) != 1:
-        fact = f"{len(found)} files {recipe.model_file} in it, where {recipe.title} loads one"
-        raise HarnessError(fact, place=str(folder), way_out="name the file by `model` of its [[stack]]")
-    return str(found[0])
-
-
 @contextlib.contextmanager
 def running(
     stack: Stack,
@@ -83,7 +65,7 @@ def running(
 ) -> Iterator[Endpoint]:
     """Start the stack, wait until it has answered, and take it away again; HarnessError where it is not ready."""
     recipe, name, began = stack.recipe, stack.spec.name, time.monotonic()
-    made = command(stack, model, iter(_free_port, 0))
+    made = commands.processes(stack, model, iter(_free_port, 0))
     last, version = made[-1], _printed(recipe.version)
     note(f"starting {name}")
     of, its = last, None
@@ -93,7 +75,7 @@ def running(
             for of, its in zip(made, pools, strict=False):
                 asyncio.run(healthy(of.port, of.health, _over(its), recipe.ready_within))
             of, its = last, started.enter_context(owned(last, stop_s=recipe.stop_within, cpus=cpus))
-            called = commands.served(recipe, loaded(recipe, model))
+            called = commands.served(recipe, commands.loaded(recipe, model))
             found = asyncio.run(first_answer(last.port, recipe.health, api, called, _over(its), recipe.ready_within))
             ready_s = found.ready_at - began
             start = StackStart(
