@@ -2,36 +2,23 @@
 
 They are bounded whatever the server does: a request has one deadline, connecting and heads included, and its response
 at most LONGEST bytes, also once inflated, unless its reader has a bound of its own. No cookie is kept and no redirect
-followed. A connection takes one request and is closed: one that is kept may hold a thread of the server that the load
-needs.
-
-The client for most endpoints speaks HTTP/1.1 over asyncio's streams (TCP, Unix sockets and TLS), parsed as the load
-parses it (`http1`): what a check can read, the load can read too. `httpclient` has the one for those that the load
-reaches by httpx.
+followed. `client` has the client for most endpoints, `httpclient` the one for those that the load reaches by httpx.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import socket
-import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from harness.base.errors import ProtocolError
-from harness.load import tls
-from harness.load.http1 import ANY_HEADER, ResponseParser, replaced, request_head
-from harness.load.transport import Target
+from harness.load.http1 import ANY_HEADER
 
 LONGEST = 4 << 20  # bytes of a response, also once inflated; a page of metrics is some hundred KiB
 _CODINGS = ("identity", "gzip", "x-gzip", "deflate")
-_READ = 65_536
-_NEXT_ADDRESS_S = 0.25  # before the name's next address is tried too (RFC 8305, section 5)
 
 
 class TransportError(Exception):
@@ -104,18 +91,6 @@ class Client(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def client(target: Target, *, connect_s: float) -> AsyncIterator[Client]:
-    """A client of the target's server, of the kind that the load is; `connect_s` bounds connecting, TLS included."""
-    if target.transport == "httpx":
-        from harness.load.httpclient import HttpxClient
-
-        async with HttpxClient(target, connect_s) as by_httpx:
-            yield by_httpx
-        return
-    yield SocketClient(target, connect_s)
-
-
-@contextlib.asynccontextmanager
 async def response(
     client: Client, method: str, path: str, within_s: float, content: bytes = b"", headers: Mapping[str, str] = {}
 ) -> AsyncIterator[Reply]:
@@ -181,120 +156,3 @@ def causes(error: BaseException) -> Iterator[BaseException]:
     behind = error.__cause__ or error.__context__
     if behind is not None:
         yield from causes(behind)
-
-
-# ---- the client of most endpoints ------------------------------------------------------------------------------------
-
-
-class _Connection:
-    """An open connection and the response that it reads."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._response = _AnyResponse()
-        self._first_pieces: list[bytes] = []  # of the body, that came with its head
-        self.http_version = "HTTP/1.1"
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
-
-    async def send(self, data: bytes) -> None:
-        """Send a request, and wait for the head of its response."""
-        self._response = _AnyResponse()
-        self._writer.write(data)  # read at once: a server may refuse before it has read all of it
-        while not self._response.status:
-            self._first_pieces = await self._more("the server closed the connection without an answer")
-
-    async def body(self) -> AsyncIterator[bytes]:
-        for piece in self._first_pieces:
-            yield piece
-        while not self._response.over:
-            for piece in await self._more("the server closed the connection inside its answer"):
-                yield piece
-
-    async def _more(self, if_closed: str) -> list[bytes]:
-        """Return the body's pieces in the next read."""
-        try:
-            data = await self._reader.read(_READ)
-            if not data and not self._response.eof():
-                raise TransportError(if_closed)
-            return self._response.feed(data) if data else []
-        except OSError as error:
-            raise TransportError(str(error) or type(error).__name__) from error
-        except ProtocolError as error:
-            raise TransportError(f"its answer cannot be read: {error}") from error
-
-    async def close(self) -> None:
-        self._writer.transport.abort()  # nothing more is expected: no orderly close is waited for
-        await asyncio.sleep(0)  # in which the loop closes the socket
-
-
-class _AnyResponse(ResponseParser):
-    """A response of any content type and coding; its reader decides what to accept."""
-
-    __slots__ = ()
-
-    def take_head(self, status: int, headers: Mapping[str, str]) -> None:
-        self.status, self.headers = status, dict(headers)
-
-
-def _is_address(host: str) -> bool:
-    """Return whether a host is one address, with no next one: a race for it may lose a socket when it is cut."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-class SocketClient:
-    """Single requests to one server, each on a connection of its own."""
-
-    def __init__(self, target: Target, connect_s: float) -> None:
-        self._target, self._connect_s = target, connect_s
-        self._context = tls.context(target) if target.scheme == "https" else None
-        usual = {"Host": target.authority, "Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "knee"}
-        self._headers = replaced(replaced(usual, target.headers), {"Connection": "close"})
-
-    @contextlib.asynccontextmanager
-    async def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> AsyncIterator[Reply]:
-        sent = replaced(self._headers, headers)
-        if content:
-            sent["Content-Length"] = str(len(content))
-        try:
-            data = request_head(method, path, sent.items()) + b"\r\n" + content
-        except UnicodeEncodeError as error:
-            raise TransportError(f"no request can hold this path: {error}") from error
-        connection = await self._opened()
-        try:
-            await connection.send(data)
-            yield connection
-        finally:
-            await connection.close()
-
-    async def _opened(self) -> _Connection:
-        target = self._target
-        try:
-            async with asyncio.timeout(self._connect_s):
-                if target.uds:
-                    return _Connection(*await asyncio.open_unix_connection(target.uds))
-                name = target.host if self._context else None
-                return _Connection(
-                    *await asyncio.open_connection(
-                        target.host, target.port, ssl=self._context, server_hostname=name,
-                        happy_eyeballs_delay=None if _is_address(target.host) else _NEXT_ADDRESS_S,
-                    )
-                )  # fmt: skip
-        except TimeoutError:
-            raise ConnectDeadlineError(f"no connection within {self._connect_s:g} s") from None
-        except OSError as error:
-            if isinstance(error, ConnectionResetError) and error.errno is None:  # so asyncio, amid a handshake
-                error = ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "unexpected eof while reading")
-                error.reason = "UNEXPECTED_EOF_WHILE_READING"
-            one = target.uds or isinstance(error, ssl.SSLError | socket.gaierror)
-            raise ConnectError(str(error) if one else "All connection attempts failed") from error

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from harness.load import control
+from harness.load.client import client
 from harness.load.messages import Replica
 from harness.load.schedule import Balancer, State
 from harness.load.transport import Exchange, Transport
@@ -25,7 +26,7 @@ _Unsent = tuple[str, bytes, str]  # id, body and session of a request that is bu
 async def answers(replica: Replica) -> bool:
     """Return whether a replica answers a GET of its list of models, whatever it answers."""
     try:
-        async with control.client(replica.target, connect_s=_PROBE_S) as http:
+        async with client(replica.target, connect_s=_PROBE_S) as http:
             await control.page(http, replica.probe_path, _PROBE_S)
     except control.TransportError:
         return False

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from harness.base.errors import HarnessError
 from harness.data.summary import RampStep
 from harness.load import control
+from harness.load.client import client
 from harness.run.launch.endpoint import Endpoint
 from harness.run.launch.published import CONNECT_S
 from harness.spec.scenario import Hooks
@@ -30,7 +31,7 @@ async def reset_cache(endpoint: Endpoint) -> None:
     """Empty the prefix cache of every server; HarnessError where one has no way to do that, or does not."""
     for each in endpoint.replicas or (endpoint,):
         place, fact = f"--reset-cache, {each.address.place}", ""
-        async with control.client(each.wire.target, connect_s=CONNECT_S) as api:
+        async with client(each.wire.target, connect_s=CONNECT_S) as api:
             for path in _RESET:
                 try:
                     page = await control.page(api, each.address.path(path), _RESET_S, b"{}")

@@ -16,6 +16,7 @@ from harness.analysis.table import Floats, Ints
 from harness.base.secrecy import plain, redact
 from harness.data.record import SERVER, Sample
 from harness.load import control
+from harness.load.client import client
 from harness.load.loop import LATE_BINS, LATE_SHIFT
 from harness.load.messages import Progress
 from harness.load.transport import Target
@@ -76,7 +77,7 @@ class _Scraping(msgspec.Struct, frozen=True, kw_only=True):
     async def run(self, now: Callable[[], float], take: Take, note: Callable[[str], None]) -> None:
         """Take the page's figures; a scrape that fails is a gap, noted once, and is tried again."""
         wait, noted = self.every_s, False
-        async with control.client(self.where, connect_s=_SCRAPE_S) as http:
+        async with client(self.where, connect_s=_SCRAPE_S) as http:
             while True:
                 try:
                     page = await control.page(http, self.where.path, _SCRAPE_S)

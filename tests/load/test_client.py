@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from harness.load import control
+from harness.load.client import client
 from harness.load.transport import Target
 from tests.builders.servers import WIRES, Request, authority, reached
 from tests.builders.stacks import models
@@ -27,7 +28,7 @@ def fetch(target: Target, *paths: str) -> list[control.Page]:
     """The pages of a server, one after the other, by one client."""
 
     async def go() -> list[control.Page]:
-        async with control.client(target, connect_s=5.0) as api:
+        async with client(target, connect_s=5.0) as api:
             return [await control.page(api, path, 5.0) for path in paths]
 
     return asyncio.run(go())
@@ -77,7 +78,7 @@ def test_a_question_with_a_body_is_streamed_back(wire: str) -> None:
     async def go(target: Target) -> tuple[int, str | None, bytes]:
         headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         async with (
-            control.client(target, connect_s=5.0) as api,
+            client(target, connect_s=5.0) as api,
             control.response(api, "POST", "/x", 5.0, b"x" * 300_000, headers) as reply,
         ):
             return (
@@ -105,7 +106,7 @@ def test_no_connection_stays_open_behind_an_answer(wire: str) -> None:
                 closed.append(r.sock.recv(1) == b"")
 
     async def go(target: Target) -> None:
-        async with control.client(target, connect_s=5.0) as api:
+        async with client(target, connect_s=5.0) as api:
             await control.page(api, "/first", 5.0)
             for _ in range(100):
                 if closed:
@@ -146,7 +147,7 @@ def test_a_refusal_before_the_whole_request_was_read_is_the_server_s_word() -> N
     async def go(port: int) -> tuple[int, bytes]:
         target = Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={})
         async with (
-            control.client(target, connect_s=5.0) as api,
+            client(target, connect_s=5.0) as api,
             control.response(api, "POST", "/", 5.0, b"x" * 30_000_000) as reply,
         ):
             return reply.status, await control.whole(reply)
@@ -204,7 +205,7 @@ def test_a_server_that_closes_amid_the_handshake_is_one_without_tls(transport: s
 def test_connecting_has_a_deadline_of_its_own(transport: str) -> None:
     async def go(port: int) -> None:
         there = nowhere(scheme="https", insecure=True, port=port, transport=transport)
-        async with control.client(there, connect_s=0.1) as api:
+        async with client(there, connect_s=0.1) as api:
             await control.page(api, "/", 5.0)
 
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(control.ConnectDeadlineError):

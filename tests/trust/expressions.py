@@ -12,7 +12,6 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,6 @@ from harness.report import markdown, page
 from harness.results import levelmap, readers
 from harness.results.readers import level, table
 from harness.run.launch import answers, first_requests
-from harness.run.stacks import command
 from harness.spec import reuse, rules, scenario
 from harness.workload.dataset import dataset, files
 
@@ -97,7 +95,6 @@ TABLE = (
         "run/launch/answers.py", "connection error", answers._NO_UPSTREAM.search, times("connection "),
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!")),
-    Expression("run/stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times(".")),
     Expression("dialects/tokens.py", "reason|think|", tokens._THOUGHT.search, times("reaso")),
     Expression("dialects/chunk.py", " - at ", chunk._AT.search, times(" - at `$a")),
     Expression("dialects/chunk.py", r"\.([^", chunk._STEP.findall, times("[1")),

@@ -17,6 +17,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.base.secrecy import plain
 from harness.load import control
+from harness.load.client import client
 from harness.observe import server
 from harness.predict import quantisation
 from harness.run.launch import published
@@ -38,7 +39,7 @@ def page_of(script: Callable[[Request], None], wire: str, within_s: float = WITH
 
     async def go() -> control.Page:
         with reached(wire, script) as target:
-            async with control.client(target, connect_s=5.0) as asking:
+            async with client(target, connect_s=5.0) as asking:
                 return await control.page(asking, "/v1/models", within_s)
 
     return asyncio.run(go())
@@ -130,7 +131,7 @@ def test_what_is_no_json_in_utf_8_is_no_data(name: str, wire: str) -> None:
 def test_cookies_of_an_answer_are_not_read(wire: str) -> None:
     async def go() -> list[int]:
         with reached(wire, hostile_control.cookies) as target:
-            async with control.client(target, connect_s=5.0) as asking:
+            async with client(target, connect_s=5.0) as asking:
                 return [(await control.page(asking, "/", 5.0)).status for _ in range(2)]
 
     assert asyncio.run(go()) == [200, 200], "the server fails where a cookie comes back"

@@ -19,6 +19,7 @@ from harness.base.secrecy import redact, redact_all
 from harness.base.terminal import few
 from harness.dialects import DIALECTS
 from harness.load import control
+from harness.load.client import client
 from harness.load.http1 import replaced
 from harness.load.messages import Codec
 from harness.load.transport import Target
@@ -120,7 +121,7 @@ async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
     scenario = with_api(scenario, where)
     endpoint = Endpoint(address=where, wire=_wire(scenario, where), prompts=Prompts(used=how.first_prompt))
     named, patience = scenario.target.metrics_url, scenario.target.request_timeout
-    async with control.client(endpoint.wire.target, connect_s=CONNECT_S) as api, reach.explained(endpoint, CONNECT_S):
+    async with client(endpoint.wire.target, connect_s=CONNECT_S) as api, reach.explained(endpoint, CONNECT_S):
         for page, exporter in zip(scenario.target.exporters or (), endpoint.wire.exporters, strict=True):
             await published.must_export(page, exporter, patience)
         with reach.noted(how.note, f"the list of models of {where.place}"):

@@ -21,6 +21,7 @@ from harness.base.errors import HarnessError, nearest
 from harness.base.secrecy import redact
 from harness.base.terminal import few
 from harness.load import control
+from harness.load.client import client
 from harness.load.control import Client, Page
 from harness.load.transport import Target
 from harness.observe import server
@@ -90,7 +91,7 @@ async def listed_after(endpoint: Endpoint) -> list[str]:
     A server that does not answer, or has no list, says nothing.
     """
     for each in endpoint.replicas or (endpoint,):
-        async with control.client(each.wire.target, connect_s=_AFTER_S) as api:
+        async with client(each.wire.target, connect_s=_AFTER_S) as api:
             answer = await page(api, each.address.path(each.address.root + "/models"), _AFTER_S)
         served = names(answer) if answer else ()
         if endpoint.model.name in each.model.models and served and each.wire.codec.model not in served:
@@ -214,7 +215,7 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
 async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
     target, version_path = endpoint.wire.figures, endpoint.address.path("/version")
     assert target is not None
-    elsewhere = control.client(target, connect_s=CONNECT_S) if named else contextlib.nullcontext(api)
+    elsewhere = client(target, connect_s=CONNECT_S) if named else contextlib.nullcontext(api)
     async with elsewhere as pages:
         version, metrics = await asyncio.gather(page(api, version_path, within_s), page(pages, target.path, within_s))
         facts: dict[str, Any] = {}
@@ -246,7 +247,7 @@ async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: f
 async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: float) -> Pages:
     """Read the pages of a server behind the endpoint; HarnessError where it publishes no figures that are known."""
     there = msgspec.structs.replace(endpoint, wire=msgspec.structs.replace(endpoint.wire, figures=target))
-    async with control.client(target, connect_s=CONNECT_S) as http:
+    async with client(target, connect_s=CONNECT_S) as http:
         found = await _pages(http, there, None, within_s)
     if found.figures is None:
         way_out = "give the Prometheus page of that server, or leave it out"
@@ -256,7 +257,7 @@ async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: floa
 
 async def must_export(url: str, target: Target, within_s: float) -> None:
     """Raise HarnessError unless an exporter's page is there and has figures that are known."""
-    async with control.client(target, connect_s=CONNECT_S) as http:
+    async with client(target, connect_s=CONNECT_S) as http:
         found = await page(http, target.path, within_s)
     fact = "nothing answers there" if found is None else "" if found.status == 200 else f"it answers {found.status}"
     if not fact and found is not None and not server.exporter_samples(0, 0.0, found.text):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from harness.base.errors import HarnessError, ProtocolError
 from harness.base.secrecy import plain
 from harness.load import control, tls
+from harness.load.client import client
 from harness.load.fleet import answers
 from harness.load.messages import Replica
 from harness.load.transport import Target
@@ -68,7 +69,7 @@ async def _is_ready(where: Address, target: TargetSpec) -> bool:
         ca_file=target.ca_file or "", insecure=target.insecure, transport=target.transport,
     )  # fmt: skip
     try:
-        async with control.client(wire, connect_s=_TRY_S) as http:
+        async with client(wire, connect_s=_TRY_S) as http:
             page = await control.page(http, where.path(f"{where.root}/models"), _TRY_S)
     except control.TransportError:
         return False

@@ -29,6 +29,7 @@ from harness.base.secrecy import redact
 from harness.data.manifest import CacheAudit, CachedPrompts, CanaryAnswer, UnloadedAnswers
 from harness.dialects import refusals
 from harness.load import control
+from harness.load.client import client
 from harness.run.launch import answers as asking
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.launch.published import CONNECT_S
@@ -64,7 +65,7 @@ Ask = Callable[[Request], Awaitable[Reply]]
 async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncIterator[Ask]:
     """Yield what sends one request after the other, within the endpoint's quota."""
     codec, path = endpoint.wire.codec, endpoint.wire.target.path
-    async with control.client(endpoint.wire.target, connect_s=CONNECT_S) as api:
+    async with client(endpoint.wire.target, connect_s=CONNECT_S) as api:
 
         async def ask(request: Request) -> Reply:
             content = codec.encoder.encode(request)

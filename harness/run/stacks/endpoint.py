@@ -27,6 +27,7 @@ from harness.base.terminal import clean
 from harness.data.manifest import PoolServer, StackStart
 from harness.dialects import DIALECTS
 from harness.load import control
+from harness.load.client import client
 from harness.load.control import Client, TransportError
 from harness.load.transport import Target
 from harness.run.stacks import command as commands
@@ -104,7 +105,7 @@ def _over(of: Server) -> Callable[[], bool]:
 
 def _at(port: int) -> contextlib.AbstractAsyncContextManager[Client]:
     """Return a client of a server on this machine."""
-    return control.client(Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={}), connect_s=_LOOK_S)
+    return client(Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={}), connect_s=_LOOK_S)
 
 
 def _url(of: Command) -> str:
