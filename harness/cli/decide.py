@@ -140,12 +140,12 @@ def compare(
     from harness.library import answers as library
 
     found = library.compare(*stacks, vary=vary or "", force=force, format=format)
-    _publish_comparison(found, **shown)
+    publish_comparison(found, **shown)
     if found.refused:
         sys.exit(_REFUSED)
 
 
-def _publish_comparison(found: Comparison, *, out: str | None, as_json: bool, no_plots: bool, quiet: bool) -> None:
+def publish_comparison(found: Comparison, out: str | None, *, as_json: bool, no_plots: bool, quiet: bool) -> None:
     """Write the files where a place for them is named, and print the answer."""
     from harness.base import files
     from harness.report import comparison, markdown, page, png

@@ -99,14 +99,15 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
 
 def _compare(found: Swept, flags: dict[str, Any]) -> None:
     """Publish what the ways to balance come to beside each other, where each was measured."""
-    from harness.cli import compare
+    from harness.cli import decide
     from harness.library import answers
     from harness.results.levelmap import BALANCE
 
     cells = [cell for cell in found.map.cells if cell.status is not None]
     if len({cell.at[BALANCE] for cell in cells}) > 1:
         compared = answers.compare(*(f"{cell.at[BALANCE]}={found.folder / cell.name}" for cell in cells))
-        compare.publish(compared, str(found.folder), as_json=False, no_plots=flags["no_plots"], quiet=flags["quiet"])
+        shown = {name: flags[name] for name in ("no_plots", "quiet")}
+        decide.publish_comparison(compared, str(found.folder), as_json=False, **shown)
 
 
 def consent_of(resolved: Scenario, flags: dict[str, Any], place: str, **more: Any) -> Agreed:
