@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.results import readers
-from harness.results.readers.level import MS, number
+from harness.results.readers.level import number
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".live" / "peers"
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 100
 MODEL = "reference"
+MS = 1e-3  # seconds
 
 
 class ToolLoad(NamedTuple):
