@@ -31,6 +31,7 @@ from harness.analysis.answer import slo_knee as of_limits
 from harness.analysis.answer import throughput as throughput_at
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.rules.requests import unstable
+from harness.analysis.stats import known_mean
 from harness.data.judgement import Outcome
 from harness.data.levels import Attainment, LevelSummary
 from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, Summary
@@ -176,13 +177,6 @@ def plateau_of(curve: Curve | None) -> Value | None:
     return curve.plateau_tokens_per_s
 
 
-def fastest(summary: Summary) -> LevelSummary | None:
-    """Return the level at which most is served; an invalid one only where there is no other."""
-    measured = [level for level in of_ramp(summary.levels) if level.throughput.mean]
-    valid = [level for level in measured if _valid(level)]
-    return most_served(valid or measured, summary.curve)
-
-
 def slo_knee(summary: Summary) -> tuple[SloKnee, str]:
     """Return the SLO knee with the unit of its loads."""
     rates = summary.open_loop
@@ -313,11 +307,11 @@ def price(summary: Summary) -> str:
 
 def _plateau(summary: Summary) -> Fact:
     """Return the plateau, the load that gives nearly all of it, what one request alone gives, and the price there."""
-    curve, unit, least = summary.curve, unit_of(summary), summary.knees.plateau95
-    alone = [each.mean for each in throughputs_alone(summary) if each.mean is not None]
-    fitted = curve.single_stream_tokens_per_s.value if curve else None
-    single = sum(alone) / len(alone) if alone else fitted
-    detail = joined(f"{one_alone(summary)} {number(single)}" if single is not None else "", price(summary))
+    own, curve, unit, least = of_ramp(summary.levels), summary.curve, unit_of(summary), summary.knees.plateau95
+    single = known_mean(level.throughput.mean for level in own if level.concurrency == 1 and _valid(level))
+    if single is None and curve is not None:
+        single = curve.single_stream_tokens_per_s.value
+    detail = joined(f"{_one_alone(summary)} {number(single)}" if single is not None else "", price(summary))
     plateau = plateau_of(curve)
     if plateau is not None:
         about = "about " if state(curve) == PROVISIONAL else ""
@@ -325,26 +319,20 @@ def _plateau(summary: Summary) -> Fact:
         nearly = f"95 % of it from {number(least.value)} {load} on{_brackets(least)}" if least else ""
         text = f"{about}{number(plateau.value)} {unit.per_s}{_brackets(plateau)}"
         return Fact("Plateau", text, joined(nearly, detail))
-    top = fastest(summary)
+    measured = [level for level in own if level.throughput.mean]
+    top = most_served([level for level in measured if _valid(level)], curve)
     if top is None:
-        return Fact("Plateau", f"not measurable: no level has {'output' if unit.decodes else 'answers'}")
-    if not _valid(top):
-        return Fact("Plateau", "not measurable: no valid level")
+        why = "no valid level" if measured else f"no level has {'output' if unit.decodes else 'answers'}"
+        return Fact("Plateau", f"not measurable: {why}")
     most = throughput_at(curve, [top]).value
     return Fact("Plateau", f"at least {number(most)} {unit.per_s}, served at {load_of(top)}", detail)
 
 
-def one_alone(summary: Summary) -> str:
+def _one_alone(summary: Summary) -> str:
     """Return what one request, or one session, in flight is called."""
     if summary.of_sessions:
         return f"single {summary.load_unit.removesuffix('s')}"
     return "single stream" if unit_of(summary).decodes else "single request"
-
-
-def throughputs_alone(summary: Summary) -> list[Estimate]:
-    """Return throughput of the valid levels with one request, or one session, in flight."""
-    ones = [level for level in of_ramp(summary.levels) if level.concurrency == 1 and _valid(level)]
-    return [level.throughput for level in ones if level.throughput.mean is not None]
 
 
 def _valid(level: LevelSummary) -> bool:
