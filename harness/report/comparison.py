@@ -39,6 +39,7 @@ def report(found: Comparison, *, brief: bool = False) -> Document:
     drawn = f"{unit.capitalize()} per second" if (unit := _unit(found)) else "Throughput"
     lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
     ratios = _ratios(found)
+    by = f", by {listed(found.differ)}" if found.differ and not found.refused else ""
     sections = [
         Section("", answer(found), answer=True),
         Section(
@@ -56,18 +57,13 @@ def report(found: Comparison, *, brief: bool = False) -> Document:
         Section("What other tools' files cannot support", lines=lacks),
     ]
     return Document(
-        title=" against ".join(plain(stack.label) for stack in found.stacks) + _by(found),
+        title=" against ".join(plain(stack.label) for stack in found.stacks) + by,
         answer=sentence(found),
         simulated=SIMULATED if any(stack.simulated for stack in found.stacks) else "",
         sections=sections,
         source="the runs that it names",
         again="knee compare",
     )
-
-
-def _by(found: Comparison) -> str:
-    """Return what the comparison is about."""
-    return f", by {listed(found.differ)}" if found.differ and not found.refused else ""
 
 
 def _fairness(found: Comparison, *, brief: bool) -> Section:
@@ -107,17 +103,13 @@ def _ratios(found: Comparison) -> list[Column]:
         label = plain(pair.b)
         rates = [number(by[C].b_tokens_per_s) if C in by else MISSING for C in loads]
         ratios = [f"{by[C].b_over_a.value:.3f}" if C in by else MISSING for C in loads]
-        ends = [_level_ends(by[C].b_over_a) if C in by else MISSING for C in loads]
+        ends = [_ends_of(by[C].b_over_a) if C in by else MISSING for C in loads]
         columns += [
             Column(f"{label}\n{per_s[pair.b]}", rates),
             Column("\nratio", ratios),
             Column("95 %\ninterval", ends),
         ]
     return columns
-
-
-def _level_ends(of: Ratio) -> str:
-    return "too uncertain" if of.uncertain else ends_of(of.ci95)
 
 
 def _side_by_side(found: Comparison) -> list[Column]:
@@ -374,7 +366,9 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
         case "faster":
             return Fact(_ANSWER, f"{plain(pair.faster)} is faster: {figures} ({ends})", joined(_range(pair), basis))
         case "turns_over" if pair.turnover is not None:
-            value = joined(_leads(pair.turnover), f"they cross {_where(pair.turnover)}")
+            at = pair.turnover.at
+            crossing = f"they cross at {number(at.value)} ({confidence(at.ci95)})"
+            value = joined(_leads(pair.turnover), crossing)
             return Fact(_ANSWER, value, joined(f"over all loads {figures} ({ends})", basis))
         case "no_difference":
             least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
@@ -388,7 +382,7 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
 
 def interval_of(of: Ratio, alpha: float = ALPHA) -> str:
     """Return the interval of a ratio, or that it says nothing."""
-    return UNCERTAIN if of.uncertain else f"{(1 - alpha) * 100:.3g} % interval {ends_of(of.ci95)}"
+    return UNCERTAIN if of.uncertain else f"{(1 - alpha) * 100:.3g} % interval {_ends_of(of)}"
 
 
 def _usual(pair: Pair) -> str:
@@ -428,13 +422,8 @@ def _leads(turned: Crossover) -> str:
     )
 
 
-def _where(turned: Crossover) -> str:
-    """Return the load at which the order turns over."""
-    return f"at {number(turned.at.value)} ({confidence(turned.at.ci95)})"
-
-
-def ends_of(ends: tuple[float, float]) -> str:
-    return f"{ends[0]:.3f}–{ends[1]:.3f}"
+def _ends_of(of: Ratio) -> str:
+    return "too uncertain" if of.uncertain else f"{of.ci95[0]:.3f}–{of.ci95[1]:.3f}"
 
 
 def odd_run(odd: OddRun, stack: str = "") -> Fact:
