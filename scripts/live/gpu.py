@@ -31,7 +31,7 @@ from harness.data.summary import Summary
 
 GPU_FILE = "gpu.json"
 AROUND_S = 12.0  # of every run: its checks, its last requests, and its report
-LEAST = 0.5  # of the seconds of a run; where there is time for less, the last runs are left out
+LEAST, MOST = 0.85, 1.3  # of the seconds of a run; where there is time for less, the last runs are left out
 LEAST_S = 10.0  # of the last one that is left
 CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
 
@@ -77,43 +77,47 @@ def varied(what: str) -> Server:
     raise argparse.ArgumentTypeError(f"{what!r}: fp8 or max-num-seqs=N")
 
 
-def parts(slo: str, most: int) -> list[PlannedRun]:
-    """Return the runs in their order; `most` requests in flight are the highest level of all.
+def parts(slo: str, most: int, prompt: int, answer: int) -> list[PlannedRun]:
+    """Return the runs in their order, with searches of up to `most` requests in flight.
 
-    >>> parts("ttft_p99=1s", 256)[3].options
+    >>> parts("ttft_p99=1s", 384, 512, 128)[3].options
     ('--input-tokens', '32', '--output-tokens', '1024', '--levels', '64,256')
     """
-    decode = ("--input-tokens", "32", "--output-tokens", "1024", "--levels", f"{most // 4},{most}")
+    bound = ("--max-concurrency", str(most))
+    usual = (*bound, "--input-tokens", str(prompt), "--output-tokens", str(answer))
+    long = (*bound, "--input-tokens", str(4 * prompt), "--output-tokens", str(answer))
+    decode = ("--input-tokens", "32", "--output-tokens", str(8 * answer), "--levels", f"{most // 6},{2 * most // 3}")
     return [
-        PlannedRun("ramp", 150.0),
-        PlannedRun("slo", 90.0, ("--slo", slo)),
-        PlannedRun("prefill", 60.0, ("--probe", "prefill")),
+        PlannedRun("ramp", 150.0, usual),
+        PlannedRun("slo", 90.0, (*usual, "--slo", slo)),
+        PlannedRun("prefill", 60.0, (*bound, "--probe", "prefill")),
         PlannedRun("decode", 90.0, decode),
-        PlannedRun("varied", 150.0, varied=True),
+        PlannedRun("long", 90.0, long),
+        PlannedRun("varied", 150.0, usual, varied=True),
     ]
 
 
-NAMES = [part.name for part in parts("", 4)]
+NAMES = [part.name for part in parts("", 8, 1, 1)]
 
 
 def seconds_of(part: PlannedRun, left: float, todo: Sequence[PlannedRun], start_s: float) -> float:
     """Return the seconds of a run, so that it and those `todo` after it end in what is left of the budget.
 
-    The second server takes as long to start as the first did. All runs are shortened alike.
+    The second server takes as long to start as the first did. All runs are shortened alike, or held a bit longer.
 
-    >>> ramp, *more = parts("ttft_p99=1s", 256)
-    >>> seconds_of(ramp, 900, more, 60), round(seconds_of(ramp, 600 - 60, more, 60))
-    (150.0, 117)
+    >>> ramp, *more = parts("ttft_p99=1s", 384, 512, 128)
+    >>> seconds_of(ramp, 1200, more, 60), round(seconds_of(ramp, 600, more, 60))
+    (195.0, 111)
     """
     runs = [part, *todo]
     there = left - len(runs) * AROUND_S - start_s * any(each.varied for each in todo)
-    return part.seconds * max(0.0, min(1.0, there / sum(each.seconds for each in runs)))
+    return part.seconds * max(0.0, min(MOST, there / sum(each.seconds for each in runs)))
 
 
 def fitting(planned: Sequence[PlannedRun], left: float, start_s: float) -> list[PlannedRun]:
-    """Return the first of the runs, as many as have at least half of their seconds in what is left; one at least.
+    """Return the first of the runs, as many as nearly have their seconds in what is left; one at least.
 
-    >>> [part.name for part in fitting(parts("ttft_p99=1s", 256), 300, 120)]
+    >>> [part.name for part in fitting(parts("ttft_p99=1s", 384, 512, 128), 400, 120)]
     ['ramp', 'slo', 'prefill', 'decode']
     """
     runs = list(planned)
@@ -203,7 +207,8 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
     facts += ["--server-meta", f"args={' '.join(serve[1:])}"]
     if arguments.gpu == "host":
         facts += ["--host-cpus", server_cores.partition("-")[0]]
-    planned = [part for part in parts(arguments.slo, arguments.max_concurrency) if part.name in arguments.only]
+    every = parts(arguments.slo, arguments.max_concurrency, arguments.input_tokens, arguments.output_tokens)
+    planned = [part for part in every if part.name in arguments.only]
     began_all, made = time.monotonic(), list[Path]()
     for is_varied in (False, True):
         planned = [part for part in planned if part.varied or not is_varied]
@@ -224,10 +229,7 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
                     folder = Path(f"{arguments.out}-{part.name}")
                     knee = ["taskset", "-c", client_cores, sys.executable, "-m", "harness", "run", "--url", url]
                     knee += [*facts, *server.facts, *part.options, "--out", str(folder), "--no-plots"]
-                    knee += ["--max-concurrency", str(arguments.max_concurrency), "--max-seconds", f"{seconds:.0f}"]
-                    if part.name not in ("prefill", "decode"):
-                        knee += ["--input-tokens", str(arguments.input_tokens)]
-                        knee += ["--output-tokens", str(arguments.output_tokens)]
+                    knee += ["--max-seconds", f"{seconds:.0f}"]
                     print(f"\n{part.name}: into {folder}", file=sys.stderr)
                     began = time.monotonic()
                     status = subprocess.call(knee, stdout=sys.stderr.fileno())
@@ -265,7 +267,7 @@ def main() -> None:
     measuring.add_argument("--slo", default="ttft_p99=1s,itl_p99=40ms", help="the limits of the second run")
     measuring.add_argument("--input-tokens", type=int, default=512)
     measuring.add_argument("--output-tokens", type=int, default=128)
-    measuring.add_argument("--max-concurrency", type=int, default=256)
+    measuring.add_argument("--max-concurrency", type=int, default=384)
     measuring.add_argument("--out", default="results/live-gpu", help="what the names of the folders begin with")
     arguments = parser.parse_args()
     if arguments.verb == "table":
