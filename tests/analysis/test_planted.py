@@ -49,7 +49,7 @@ def test_the_figures_say_how_much_of_the_hardware_is_reached() -> None:
     assert found.mbu is not None
     assert found.ratio_single == pytest.approx(1.68, rel=0.01)
     assert found.mbu.value / found.mbu.predicted == pytest.approx(1 / 1.68, rel=0.01)
-    assert found.ratio_prefill == pytest.approx(1.0, rel=0.01), "a short prompt waits for the weights"
+    assert found.ratio_prefill is None, "TTFT of a short prompt is mostly waiting for the weights"
     half = attributed(planted.FAULTS["MFU × 0.5"])
     assert half.mfu is not None
     assert (half.mfu.value, half.mfu.predicted) == pytest.approx((0.225, 0.45), rel=0.02)
