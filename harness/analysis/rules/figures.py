@@ -13,6 +13,7 @@ from harness.data.record import LevelNote
 from harness.data.views import GpuView
 
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
+_WHOLE = 0.9  # response times; a shorter window can hold many responses and few prompts, or the other way round
 _REQUEST_TIMES = 20  # that a window needs for an interval
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
 CACHED = 0.01  # of the input tokens of random prompts, from which on they were not new to the server
@@ -86,7 +87,7 @@ def clock(gpu: GpuView) -> str:
 
 @rule(Measured, DOUBT, NOTE, brief="no interval{}: measure for longer", place=Place.LAST)
 def window_too_short(level: Measured) -> Finding | None:
-    """Throughput has no interval; a note where a longer window gives one."""
+    """Throughput has no interval; a note where a longer window gives one and this one is as long as a response."""
     s, request = level.s, level.s.e2e_s.mean
     if level.rising or s.throughput.ci95 is not None:
         return None
@@ -98,7 +99,7 @@ def window_too_short(level: Measured) -> Finding | None:
             f"the window of {s.window_s:.3g} s is {s.window_s / request:.1f} times as long as a request of "
             f"{request:.3g} s; an interval needs {_REQUEST_TIMES} times",
             f"hold each level for at least {_REQUEST_TIMES * request:.3g} s",
-            NOTE,
+            NOTE if s.window_s >= _WHOLE * (request - (s.ttft_s.mean or 0.0)) else DOUBT,
         )
     return Finding(
         f"throughput varies too slowly for an interval from a window of {s.window_s:.3g} s", "hold each level longer"
