@@ -40,10 +40,17 @@ LIMITS = {
 NONE = {  # folders in which no number may be claimed
     "no limit is set": ["live-transformers", "live-answers/transformers-1"]
     + [f"live-stacks/transformers-{i}" for i in (1, 2, 3)],
-    "memory is the limit": ["live-h100-bf16", "live-h100-fp8", "live-h100-kv"],
-    "nothing streams": ["live-embeddings", "live-h100-prefill", "live-api-llama-rank-rerank"]
+    "memory is the limit": ["live-h100-bf16", "live-h100-fp8", "live-h100-kv", "live-h200-ramp"],
+    "nothing streams": ["live-embeddings", "live-h200-prefill", "live-api-llama-rank-rerank"]
     + [f"live-api-vllm-pooling-{api}" for api in ("embeddings", "rerank", "score")],
-    "not reached": ["live-h100-decode", "live-workload-conversation", "live-workload-prefix"]
+    "not reached": [
+        "live-h100-decode",
+        "live-h200-decode",
+        "live-h200-long",
+        "live-h200-slo",
+        "live-workload-conversation",
+        "live-workload-prefix",
+    ]
     + [f"live-api-vllm-{api}" for api in ("anthropic", "completions", "responses")],
 }
 

@@ -224,7 +224,7 @@ def verbs(printed: Printed, inputs: Path) -> list[Case]:
 def exports(printed: Printed, inputs: Path) -> list[Case]:
     """Write other tools' formats, and read other tools' files."""
     formats = ("csv", "vllm")
-    folders = ("live-vllm", "live-h100-bf16", "live-embeddings", "live-h100-prefill")
+    folders = ("live-vllm", "live-h100-bf16", "live-embeddings", "live-h200-prefill")
     written = [
         Case(words, words, ("made/**/*",))
         for name in folders

@@ -147,10 +147,13 @@ def test_kv_capacity_is_what_memory_leaves_beside_weights_and_activations():
     assert kv_capacity(LLAMA, H100) == 26_453 * 16
 
 
-@pytest.mark.parametrize(("utilization", "published"), [(0.92, 463_312), (0.34, 88_976)])
-def test_kv_capacity_is_within_two_percent_of_what_vllm_says_on_an_h100(utilization, published):
-    # vLLM 0.25 with its defaults but for the utilization: results/live-h100-bf16, results/live-h100-kv
-    there = on(gpu_memory_utilization=utilization, max_num_seqs=1024, sampler_bytes=LEAN_SAMPLER)
+@pytest.mark.parametrize(
+    ("card", "utilization", "published"),
+    [("h100-sxm", 0.92, 463_312), ("h100-sxm", 0.34, 88_976), ("h200-sxm", 0.92, 920_192)],
+)
+def test_kv_capacity_is_within_two_percent_of_what_vllm_says(card, utilization, published):
+    # vLLM 0.25 with its defaults but for the utilization: results/live-h100-bf16, live-h100-kv, live-h200-ramp
+    there = on(card, gpu_memory_utilization=utilization, max_num_seqs=1024, sampler_bytes=LEAN_SAMPLER)
     assert kv_capacity(LLAMA, there) == pytest.approx(published, rel=0.02)
 
 

@@ -1,4 +1,4 @@
-"""README's sentence on the accuracy of predictions: today's predictions of the committed runs on an H100."""
+"""README's sentence on the accuracy of predictions: today's predictions of the committed ramps on GPUs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from harness.results.result import read_manifest
 from harness.spec.work import MeanLengths
 
 ROOT = Path(__file__).parents[2]
-RUNS = ("bf16", "seqs64", "fp8", "kv")
+RUNS = ("live-h100-bf16", "live-h100-seqs64", "live-h100-fp8", "live-h100-kv", "live-h200-ramp")
 
 
 def apart(name: str) -> tuple[float, float]:
     """Return how far the single stream and the plateau of a run are from today's prediction, as shares of it."""
-    folder = ROOT / f"results/live-h100-{name}"
+    folder = ROOT / "results" / name
     manifest, summary = read_manifest(folder), msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
     hardware = msgspec.structs.replace(manifest.scenario.hardware, model_config="llama-3.1-8b")
-    found = question.deployed(hardware, catalog.gpu("h100-sxm"), manifest.cache_config)
+    found = question.deployed(hardware, catalog.gpu(manifest.scenario.hardware.gpu or ""), manifest.cache_config)
     assert found is not None
     assert summary.curve is not None
     levels = sorted({level.concurrency or 0 for level in summary.levels})
