@@ -67,6 +67,10 @@ class Evidence:
         ends = [min(max(each, float(levels.N[0])), fall) for each in (low, middle, high)]
         self.flat_throughout = ends[1] <= _LOWEST * levels.N[0]  # it lies past any bend
         bounded = self.above <= UNSURE or math.isfinite(fall)
+        # A rise that bends before the corner looks like a corner that comes earlier. Only a level past it tells.
+        past = levels.N[levels.N >= ends[1]]
+        if len(past):
+            ends[2] = max(ends[2], min(float(past[0]), NARROW * ends[0]))
         self.knee = Value(
             ends[1] if bounded or self.rises_at_last else min(ends[1], last),
             (None if self.flat_throughout and levels.N[0] > _LOWEST else ends[0], ends[2] if bounded else None),

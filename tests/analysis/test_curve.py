@@ -84,8 +84,17 @@ def test_an_exact_knee_at_48_is_48_on_any_grid(name: str, b: float) -> None:
     assert found.curve.plateau_reached
     assert hinge(found) == pytest.approx(48.0, rel=0.03)
     assert holds(found.curve.hinge_concurrency, 48.0)
-    assert narrow(found) < 1.25
+    above = min(N for N in GRIDS[name] if N >= 48)  # the next level, which the interval reaches
+    assert narrow(found) < max(1.25, min(1.15 * above / 48, 1.5001))
     assert found.curve.plateau_tokens_per_s.value == pytest.approx(capped(48, 0.01, b, 48), rel=0.005)
+
+
+def test_a_rise_that_slows_before_the_plateau_is_no_knee_that_comes_earlier() -> None:
+    """From 0.7 of the knee on each further request brings half: a corner at 40.8 fits all levels, and the knee is 48."""
+    rates = [min(N, 33.6 + max(0.0, min(N, 48.0) - 33.6) / 2) for N in DOUBLING]
+    found = fit(measured(DOUBLING, rates, 0.01))
+    assert holds(found.curve.hinge_concurrency, 48.0)
+    assert found.curve.state == "found"
 
 
 def test_every_knee_is_its_own_number() -> None:
