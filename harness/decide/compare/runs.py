@@ -261,6 +261,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
     assumed = prediction.assumptions if prediction else None
     on_host = manifest.gpu == "host" and manifest.machine is not None
     cpus = manifest.machine.cpus if manifest.machine else ()
+    cards = sorted({card.name for card in manifest.gpu_facts or [] if card.name}) or [(manifest.gpu or "").lower()]
     seqs, seats = hardware.max_num_seqs or server.get("slots"), summary.knees.seats
     if manifest.url == "sim:":
         seqs = manifest.scenario.sim.max_num_seqs
@@ -272,7 +273,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         unit=summary.unit,
         model=short(model).lower() if model else None,
         parameters=assumed.parameters if assumed else None,
-        gpu=manifest.machine.cpu if on_host and manifest.machine else _card(manifest),
+        gpu=manifest.machine.cpu if on_host and manifest.machine else ", ".join(cards) or None,
         gpus=f"{len(cpus)} cores" if on_host else None if manifest.gpus is None else str(manifest.gpus),
         power_limit=_power(manifest.gpu_facts),
         precision=_precision(hardware.dtype, assumed),
@@ -321,11 +322,6 @@ def flags_of(command: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _card(manifest: Manifest) -> str | None:
-    names = {card.name for card in manifest.gpu_facts or [] if card.name}
-    return ", ".join(sorted(names)) or (manifest.gpu.lower() if manifest.gpu else None)
-
-
 def _power(cards: Sequence[Card] | None) -> str | None:
     limits = {card.power_limit_w for card in cards or [] if card.power_limit_w}
     return ", ".join(f"{limit:g} W" for limit in sorted(limits)) or None
@@ -359,15 +355,13 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
             if word.lower() != known[0][1].lower():
                 fact = f"one stack has files of {known[0][1]} and of {word}"
                 raise HarnessError(fact, place=f"{known[0][0]}, {place}", way_out="give each a label of its own")
-    single = [(place, found) for place, found in files if len({_key(level) for level in found.levels}) < 2]
+    single = [
+        (place, found) for place, found in files if len({(level.requested, level.rate) for level in found.levels}) < 2
+    ]
     whole = [([place], found) for place, found in files if (place, found) not in single]
     places = [place for place, _ in single]
     whole += [(places, readers.joined(single, ", ".join(places)))] if single else []
     return [_of_file(label, own, found) for own, found in whole]
-
-
-def _key(level: ForeignLevel) -> tuple[float | None, float | None]:
-    return level.requested, level.rate
 
 
 def _word(fact: str | int) -> str:
