@@ -90,7 +90,7 @@ def test_an_exact_knee_at_48_is_48_on_any_grid(name: str, b: float) -> None:
 
 
 def test_a_rise_that_slows_before_the_plateau_is_no_knee_that_comes_earlier() -> None:
-    """From 0.7 of the knee on each further request brings half: a corner at 40.8 fits all levels, and the knee is 48."""
+    """From 0.7 of the knee on each request brings half: a corner at 40.8 fits all levels, and the knee is 48."""
     rates = [min(N, 33.6 + max(0.0, min(N, 48.0) - 33.6) / 2) for N in DOUBLING]
     found = fit(measured(DOUBLING, rates, 0.01))
     assert holds(found.curve.hinge_concurrency, 48.0)
