@@ -83,7 +83,7 @@ _AT = 1.05  # of a knee: a load up to there counts as at the knee
 
 
 def knee_load(knee: float | None, loads: Iterable[float]) -> float | None:
-    """Return the highest of the loads up to the knee, in their unit; None without a knee or such a load.
+    """Return the highest of the loads up to 5 % above the knee, in their unit; None without a knee or such a load.
 
     A load past the knee shows how long requests wait, not what a server does that has no more than it serves.
 

@@ -76,7 +76,11 @@ def listing(places: Sequence[str], plotted: Subject | None = None) -> Listing:
 
 
 def folders(place: str) -> list[Path]:
-    """Return the result folders in a place, which may be one itself; links in it are not followed."""
+    """Return the result folders in a place, down to six folders deep, in the order of their names.
+
+    None is looked for inside another, so a place that is one is the only one. Links below the place are not followed.
+    HarnessError where there is none, where one cannot be read, or where there are too many folders.
+    """
     top = Path(place)
     if not top.is_dir():
         raise HarnessError("no such folder", place=place, way_out="give a result folder, or a folder of them")

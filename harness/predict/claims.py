@@ -48,7 +48,10 @@ def claims() -> tuple[Claim, ...]:
 
 
 def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
-    """Return what conditions are compared with."""
+    """Return the facts of a setup, by their keys, that the conditions of claims are compared with (`holds`).
+
+    `weights` is how they are stored; `users` is there from 1,000 users a GPU on.
+    """
     count, gpu = parameters(model).total, deployment.gpu.key
     decodes = model.generates and workload.output_tokens > 0
     found = {

@@ -150,7 +150,10 @@ class _Pools(msgspec.Struct, frozen=True):
         return Latencies(ttft, p99, itl, itl, ttft + more * itl, p99 + more * itl)
 
     def within(self, slo: Mapping[str, float]) -> float:
-        """Return the most requests/s that keep the limits; 0 where one request alone misses them."""
+        """Return the most requests/s that keep the limits, to a millionth; all that it takes where there are none.
+
+        It is 0 where one request alone misses them.
+        """
         most = min(self.most().values())
 
         def kept(rate: float) -> bool:

@@ -88,7 +88,7 @@ def predict(
     mid = band[1].cost
     stops = hinges(mid, workload, one)
 
-    def most(end: _End) -> float:
+    def most(end: _BandEnd) -> float:
         """Return the users from whom on this end is flat, or the most of those asked for."""
         return end.cap * dp if end.cap < math.inf else float(max(levels, default=1))
 
@@ -102,8 +102,8 @@ def predict(
         inputs=workload.inputs if workload.inputs > 1 else UNSET,
         binding_cap=binding_cap(stops, one),
         caps={name: None if each is None or each == math.inf else each * dp for name, each in one.items()},
-        plateau_tokens_per_s=_tokens([_of_all(end, workload, most(end), dp) for end in band], workload),
-        single_stream_tokens_per_s=_tokens([_of_all(end, workload, 1, dp) for end in band], workload),
+        plateau_tokens_per_s=_tokens([_over_replicas(end, workload, most(end), dp) for end in band], workload),
+        single_stream_tokens_per_s=_tokens([_over_replicas(end, workload, 1, dp) for end in band], workload),
         hinge_concurrency=min(stops.values()) * dp if stops else None,
         levels=[_level(C, band, deployment, workload, one, slo, price) for C in levels],
         assumptions=_assumptions(model, deployment, workload),
@@ -121,22 +121,22 @@ def predict(
     return _by_steps(closed, model, deployment, lengths, slo)
 
 
-class _End(msgspec.Struct, frozen=True):
+class _BandEnd(msgspec.Struct, frozen=True):
     """One end of the band, or its middle: what a step costs, and the most requests of a batch."""
 
     cost: StepCost
     cap: float
 
 
-def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_End, _End, _End]:
+def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_BandEnd, _BandEnd, _BandEnd]:
     """Return the slow end, the middle and the fast end of one replica."""
     cap, sampler = batch_cap(stops_of(model, middle, workload)), middle.sampler_bytes
     full = msgspec.structs.replace(middle, sampler_bytes=sampler * middle.tp)
     lean = msgspec.structs.replace(middle, sampler_bytes=min(sampler, LEAN_SAMPLER))
     return (
-        _End(step_cost(model, slow(model, middle)), min(cap, _cap(model, full, workload, -MEMORY))),
-        _End(step_cost(model, middle), cap),
-        _End(step_cost(model, fast(model, middle)), max(cap, _cap(model, lean, workload, MEMORY))),
+        _BandEnd(step_cost(model, slow(model, middle)), min(cap, _cap(model, full, workload, -MEMORY))),
+        _BandEnd(step_cost(model, middle), cap),
+        _BandEnd(step_cost(model, fast(model, middle)), max(cap, _cap(model, lean, workload, MEMORY))),
     )
 
 
@@ -150,8 +150,11 @@ def _cap(model: Model, deployment: Deployment, workload: MeanLengths, more: floa
         return 1.0
 
 
-def _of_all(end: _End, workload: MeanLengths, C: float, dp: int) -> SteadyState:
-    """Return the steady state of C users who are spread evenly over dp replicas."""
+def _over_replicas(end: _BandEnd, workload: MeanLengths, C: float, dp: int) -> SteadyState:
+    """Return, at one end of the band, the steady state of C users who are spread evenly over dp replicas.
+
+    Throughput and requests per second are those of all replicas; the batch and the latencies are those of one.
+    """
     busy, point = min(dp, C), steady_state(end.cost, workload, max(1.0, C / dp), end.cap)
     return msgspec.structs.replace(
         point, throughput=busy * point.throughput, requests_per_s=busy * point.requests_per_s
@@ -167,7 +170,7 @@ def _tokens(points: Sequence[SteadyState], workload: MeanLengths) -> Band:
 
 def _level(
     C: int,
-    band: Sequence[_End],
+    band: Sequence[_BandEnd],
     deployment: Deployment,
     workload: MeanLengths,
     limits: Mapping[str, float | None],
@@ -176,7 +179,7 @@ def _level(
 ) -> PredictedLevel:
     """Return the level of C users, at the slow, the middle and the fast end of the band."""
     mid, dp, G = band[1].cost, deployment.dp, workload.output_tokens
-    points = [_of_all(end, workload, C, dp) for end in band]
+    points = [_over_replicas(end, workload, C, dp) for end in band]
     found = [latencies(points[1], mid, workload, meeting) for meeting in MEETINGS]
     tokens = _tokens(points, workload)
     return PredictedLevel(

@@ -359,7 +359,11 @@ def figures(summary: Summary) -> list[Fact]:
 
 
 def level_at_the_knee(summary: Summary) -> LevelSummary | None:
-    """Return the highest of the valid levels up to the knee; None without such a one."""
+    """Return the valid level with the highest load up to 5 % above the knee; None without a knee or such a level.
+
+    The knee is that of the limits where the run has some, else the server's own: its seats where they are known, else
+    the curve's.
+    """
     if summary.open_loop or summary.limited:
         knee = slo_knee(summary)[0].met
     else:

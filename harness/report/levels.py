@@ -37,7 +37,7 @@ _FEWEST = 3  # repeats whose scatter makes an interval
 
 
 def highest_up_to(levels: Sequence[LevelSummary], knee: float | None) -> LevelSummary | None:
-    """Return the level at a knee: the highest up to it; None without a knee or such a level."""
+    """Return the level at a knee: the highest up to 5 % above it; None without a knee or such a level."""
     at = answer.knee_load(knee, [level.load or 0.0 for level in levels])
     return next((level for level in levels if (level.load or 0.0) == at), None)
 

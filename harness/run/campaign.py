@@ -121,9 +121,10 @@ def axes(scenario: Scenario) -> list[Axis]:
 
 
 def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
-    """Return a run for each combination, in the order of the axes; the last axis changes fastest.
+    """Return a cell for each combination of what is swept, in the order of the axes; the last axis changes fastest.
 
-    Each cell has prompts of its own: a server that is still warm must not know them from the cell before.
+    Where the scenario has a seed, as `run` gives it one, each cell has a seed of its own, and so its own prompts: a
+    server that is still warm must not know them from the cell before.
 
     >>> [cell.name for cell in planned(Scenario(sweep=Sweep(input_tokens=[128, 256], output_tokens=[64])))]
     ['in128-out64', 'in256-out64']

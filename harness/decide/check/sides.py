@@ -184,7 +184,7 @@ def within_run(found: Sequence[Quantity]) -> Quantity:
     [995, 1009, 802, 1238]
     """
     if any(each.why or each.value is None for each in found):
-        return found[0] if len(found) == 1 else _incomplete(found)
+        return found[0] if len(found) == 1 else _with_reason(found)
     known = [each for each in found if each.ci95]
     if len(known) < 2:
         return known[0] if known else Quantity(mean(found), None, "", found[0].way_out)
@@ -205,7 +205,8 @@ def over_runs(found: Sequence[Quantity]) -> Quantity:
     """Return the mean of a figure over runs, with its interval by Student's t.
 
     The variance is at least that of the runs' own intervals, and of the 0.5 % that nothing is known better than. Where
-    the figure of a run is only known to lie between two ends, or beyond one, so is that of all.
+    the figure of a run is only known to lie between two ends, or beyond one, so is that of all. Where a run has no
+    figure, or a reason to doubt it, the whole has that reason, the mean of those known, and the hull of all intervals.
 
     >>> [round(end, 2) for end in over_runs([Quantity(99.0), Quantity(100.0), Quantity(101.0)]).ci95 or ()]
     [97.52, 102.48]
@@ -216,7 +217,7 @@ def over_runs(found: Sequence[Quantity]) -> Quantity:
         return found[0]
     values = [each.value for each in found if each.value is not None]
     if len(values) < len(found) or any(each.why for each in found):
-        return _incomplete(found)
+        return _with_reason(found)
     middle = math.fsum(values) / len(values)
     if any(is_bracket(each) for each in found):
         return Quantity(middle, hull(found), "", found[0].way_out)
@@ -255,7 +256,7 @@ def hull(found: Sequence[Quantity]) -> tuple[float | None, float | None] | None:
     return None if low is None and high is None else (low, high)
 
 
-def _incomplete(found: Sequence[Quantity]) -> Quantity:
+def _with_reason(found: Sequence[Quantity]) -> Quantity:
     """Return why one lacks its figure, or is not sure of it, and what all are at least and at most."""
     lacking = next(each for each in found if each.why or each.value is None)
     return Quantity(mean(found), hull(found), lacking.why or "it was not measured", lacking.way_out)
