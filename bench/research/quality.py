@@ -39,9 +39,9 @@ def spec(seed: int, seconds: float) -> Scenario:
 
 def measured(asked: Scenario, seed: int, share: float = 0.0) -> Summary:
     """Return what comes of a run whose server has faults at its highest level, other ones by another seed."""
-    served = msgspec.structs.replace(profiles.embedded(asked.sim), seed=seed)
+    served = profiles.embedded(asked.sim)
     with tempfile.TemporaryDirectory() as folder:
-        server = virtual_run.Server(served, corrupt=share, above=UP_TO)
+        server = virtual_run.Server(served, corrupt=share, above=UP_TO, seed=seed)
         return virtual_run.run(asked, served, Path(folder), server=server).summary
 
 

@@ -198,11 +198,14 @@ def _equal_load(found: Comparison) -> list[Column]:
     if not rows:
         return []
     heads = [load(key[1], key[0]) for key, _ in rows]
+    hits = any(each.cached for stack in found.stacks for each in stack.loads)
     return shown(
         [
             Column("load", heads, words=True),
             Column("stack", [plain(stack.label) for _, stack in rows], words=True),
-            Column("from\ncache", cells("cached", lambda share: MISSING if share is None else f"{share:.1%}")),
+            Column(
+                "from\ncache", cells("cached", lambda share: f"{share:.1%}" if hits and share is not None else MISSING)
+            ),
             Column("TTFT ms\np50", cells("ttft_p50_s", ms)),
             Column("ITL ms\nmean", cells("itl_mean_s", ms)),
             Column("E2E ms\np50", cells("e2e_p50_s", ms)),

@@ -72,8 +72,8 @@ def asked(name: str, **sections: dict[str, Any]) -> Scenario:
 class Server:
     """The simulated endpoint, without sockets; `slowdown` is how many times as long its steps take, by the time.
 
-    A share `corrupt` of its answers are other words, where more than `above` requests are in flight. No clock shows
-    such a fault.
+    A share `corrupt` of its answers, drawn by the seed, are other words where more than `above` requests are in flight.
+    No clock shows such a fault.
     """
 
     def __init__(
@@ -83,9 +83,10 @@ class Server:
         *,
         corrupt: float = 0.0,
         above: int = 0,
+        seed: int = 0,
     ) -> None:
         self.profile, self._slowdown = profile, slowdown
-        self._corrupt, self._above, self._chance = corrupt, above, random.Random(0)
+        self._corrupt, self._above, self._chance = corrupt, above, random.Random(seed)
         machines = [StepMachine(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
         self.machine = machines[0] if len(machines) == 1 else Replicas(machines)
         self.log: dict[str, Entry] = {}  # by request
