@@ -79,7 +79,7 @@ def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> Non
     none = Estimate(36.0, None)
     short = one(figures.window_too_short, with_(output_tokens_per_s=none, window_s=5.0))
     expect(short, "window_too_short", "note", "5 s is 5.0 times as long as a request of 1 s", "20 times")
-    part = one(figures.window_too_short, with_(output_tokens_per_s=none, window_s=0.5))  # of responses of 0.9 s
+    part = one(figures.window_too_short, with_(output_tokens_per_s=none, window_s=0.5))  # of responses of 0.8 s
     expect(part, "window_too_short", "doubt", "0.5 s is 0.5 times as long as a request of 1 s", "20 times")
     correlated = one(figures.window_too_short, with_(output_tokens_per_s=none))
     expect(correlated, "window_too_short", "doubt", "varies too slowly for an interval")
