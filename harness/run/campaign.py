@@ -41,7 +41,7 @@ from harness.search.budget import Budget, Spent, Usage, dollars
 from harness.spec import reading
 from harness.spec import scenario as scenarios
 from harness.spec.choices import ROUND_ROBIN, Balance
-from harness.spec.scenario import Ramp, Scenario, Sweep
+from harness.spec.scenario import Ramp, Scenario, Sweep, WorkloadSpec
 from harness.spec.work import Unit
 
 _FAILED = 1  # exit status of an operator's mistake, and so of a cell that could not be measured
@@ -103,7 +103,7 @@ def _balanced(scenario: Scenario, ways: Sequence[Balance]) -> Plan:
             scenario,
             name=f"{scenario.name}-{way}-{repeat}",
             target=msgspec.structs.replace(scenario.target, balance=way, versus=UNSET),
-            workload=msgspec.structs.replace(workload, seed=(workload.seed or 0) + len(cells)),
+            workload=_with_own_prompts(workload, len(cells)),
             ramp=msgspec.structs.replace(scenario.ramp, repeat=1),
         )
         cells.append(Cell(f"{way}-{repeat}", {REPEAT: repeat, BALANCE: way}, made))
@@ -150,14 +150,18 @@ def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
 def _placed(scenario: Scenario, at: dict[str, Any], index: int) -> Scenario:
     """Return the scenario of one cell."""
     workload, target, sim = scenario.workload, scenario.target, scenario.sim
-    seed = None if workload.seed is None else workload.seed + index
     lengths = {INPUT: at[INPUT], **({OUTPUT: at[OUTPUT]} if OUTPUT in at else {INPUTS: at[INPUTS]})}
-    workload = msgspec.structs.replace(workload, **lengths, seed=seed)
+    workload = msgspec.structs.replace(_with_own_prompts(workload, index), **lengths)
     if SEQS in at:
         sim = msgspec.structs.replace(sim, max_num_seqs=at[SEQS])
     if SERVER in at:
         target = msgspec.structs.replace(target, url=scenario.sweep.urls[at[SERVER]])
     return msgspec.structs.replace(scenario, workload=workload, target=target, sim=sim)
+
+
+def _with_own_prompts(workload: WorkloadSpec, index: int) -> WorkloadSpec:
+    """Return the workload of one of several runs: its seed, if it has one, is no other run's."""
+    return msgspec.structs.replace(workload, seed=None if workload.seed is None else workload.seed + index)
 
 
 # ---- the map -----------------------------------------------------------------------------------------------
