@@ -14,6 +14,7 @@ import base64
 import contextlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,10 +42,17 @@ class Round(msgspec.Struct, frozen=True):
     timing_events: list[_Event] = []
 
 
+class _Before(NamedTuple):
+    """What a session has had so far."""
+
+    prompt_tokens: int  # of its last request
+    made: int  # blocks, for all its prompts
+    blocks: list[int]  # of its last prompt
+
+
 def _rounds(records: Iterable[tuple[str, Round | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
-    before: dict[
-        str, tuple[int, int, list[int]]
-    ] = {}  # by session: tokens and blocks of its last prompt, blocks so far
+    """Yield the requests of rounds, each behind those before it in its session."""
+    before: dict[str, _Before] = {}  # by session
     for place, found in records:
         if isinstance(found, Exception):
             yield place, found
@@ -55,11 +63,11 @@ def _rounds(records: Iterable[tuple[str, Round | Exception]]) -> Iterator[tuple[
             continue
         answered = [at for kind, at in events if kind in _OUTPUTS] or [events[-1][1]]
         at_s = max((at for kind, at in events if kind in _INPUTS and at <= min(answered)), default=events[0][1])
-        total, (last, count, blocks) = found.input_tokens_total, before.get(found.session_id, (0, 0, []))
+        total, (last, count, blocks) = found.input_tokens_total, before.get(found.session_id, _Before(0, 0, []))
         kept = min(last, total if total >= last else found.prefix_tokens) // BLOCK
         end = count + -(-total // BLOCK) - kept
         blocks = [*blocks[:kept], *range(count, end)]
-        before[found.session_id] = total, end, blocks
+        before[found.session_id] = _Before(total, end, blocks)
         row = Row(
             place=place,
             input_tokens=total,
