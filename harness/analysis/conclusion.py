@@ -67,7 +67,7 @@ class Evidence:
         ends = [min(max(each, float(levels.N[0])), fall) for each in (low, middle, high)]
         self.flat_throughout = ends[1] <= _LOWEST * levels.N[0]  # it lies past any bend
         bounded = self.above <= UNSURE or math.isfinite(fall)
-        # A rise that bends before the corner looks like a corner that comes earlier. Only a level past it tells.
+        # A rise that slows before the knee looks like a knee that comes earlier. Only a level past it tells them apart.
         past = levels.N[np.searchsorted(levels.N, ends[1]) :]
         if len(past):
             ends[2] = max(ends[2], min(float(past[0]), NARROW * ends[0]))

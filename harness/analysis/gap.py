@@ -228,8 +228,8 @@ def _prefill(
     """Return how many times the predicted time a prompt takes to compute, and the MFU that is reached.
 
     By the probe's slope where there is one, else by TTFT without the decoding of its step, the steps that it waits, and
-    what takes the request in. Where less than half as much as these, which are assumed, is left, TTFT says nothing of
-    the prompt. Overheads count against MFU, measured and predicted alike.
+    what takes the request in. Where more than two thirds of TTFT are assumed so, it says nothing of the prompt.
+    Overheads count against MFU, measured and predicted alike.
     """
     P, assumed = prediction.input_tokens, prediction.assumptions
     probed = phases.prefill.mfu if phases and phases.prefill else None
@@ -241,7 +241,7 @@ def _prefill(
     step = predicted.decoding(1) if alone.itl is None else alone.itl
     before = (1 + (assumed.first_token_steps or 0.0)) * step + (assumed.token_overhead_s or 0.0) * P
     taken = alone.ttft - before
-    if taken < before / 2:
+    if taken < before / 2:  # two thirds of TTFT are assumed
         return None, None
     mfu = None
     if roof is not None and predicted.prefill > 0:

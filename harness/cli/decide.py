@@ -114,7 +114,8 @@ _REFUSED = 3  # exit status
 @click.option(
     "--vary",
     metavar="NAME,…",
-    help="All that may differ, of engine, precision, kv-dtype, tp, max-num-seqs and start; without it each may.",
+    help="All that may differ, of engine, precision, kv-dtype, tp, pools, balance, max-num-seqs and start; without it"
+    " each may.",
 )
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
 @click.option("--format", metavar="NAME", default="", help=output.FORMAT_HELP)
@@ -194,7 +195,7 @@ _MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sig
     option("--offline-documents", metavar="N", help="A batch of so many documents; with --deadline."),
     option("--deadline", metavar="TIME", help="Of a batch, like 8h."),
     option("--input-tokens", metavar="N", help="Mean prompt length where it is not the measured one."),
-    option("--output-tokens", metavar="N", help="Mean answer length, likewise."),
+    option("--output-tokens", metavar="N", help="Mean answer length where it is not the measured one."),
 )
 @under(
     "Operating point",

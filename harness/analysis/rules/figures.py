@@ -13,7 +13,7 @@ from harness.data.record import LevelNote
 from harness.data.views import GpuView
 
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
-_WHOLE = 0.9  # response times; a shorter window can hold many responses and few prompts, or the other way round
+_WHOLE = 0.9  # of a response's time: a shorter window can hold many responses and few prompts, or few and many
 _REQUEST_TIMES = 20  # that a window needs for an interval
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
 CACHED = 0.01  # of the input tokens of random prompts, from which on they were not new to the server
