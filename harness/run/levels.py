@@ -415,8 +415,8 @@ class Levels:
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
 
     def _left_s(self, level_s: float) -> float | None:
-        """Return the seconds left of the run, `level_s` into a level: by its bound, by what its levels took so far, or
-        by what a search takes.
+        """Return the seconds left of the run, `level_s` into a level: by its bound, by what its last level took, or by
+        what a search takes.
 
         None where none is known.
         """
@@ -425,5 +425,16 @@ class Levels:
             expected = self._search_s - self._earlier.seconds - self.live.now() + self._began_s
             expected = expected if expected > 0 else None  # it takes longer than most
         elif self._took:
-            expected = max(0.0, (total - len(self._took)) * sum(self._took) / len(self._took) - level_s)
+            expected = _seconds_left(total, self._took, level_s)
         return min((each for each in (left, expected) if each is not None), default=None)
+
+
+def _seconds_left(levels: int, took: Sequence[float], level_s: float) -> float:
+    """Return how long a run of so many levels still lasts: some are over and `took` so long, one runs for `level_s`.
+
+    Later levels have more in flight and last longer, so each is as long as the latest, or as the current one by now.
+
+    >>> _seconds_left(5, [10.0, 14.0], 20.0)
+    40.0
+    """
+    return max(0.0, (levels - len(took)) * max(took[-1], level_s) - level_s)
