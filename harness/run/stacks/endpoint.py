@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -206,6 +207,9 @@ async def _asked(http: Client, path: str, within_s: float, field: str, body: byt
 _BEYOND_S = 90.0  # that the watchdog may take besides the server, for what is left of it
 _USAGE = 2  # exit status of a program whose command line is wrong, by argparse and click
 _SHOWN_LINES, _SHOWN = 12, 1_500  # of the end of a log
+_RAISED = re.compile(  # how a traceback ends, behind what an engine's logger puts before each line
+    r"^(?:\(.*?\) )?(?:ERROR .*?\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)", re.MULTILINE
+)
 
 
 class Server:
@@ -283,14 +287,21 @@ def owned(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Itera
             server.end(stop_s + _BEYOND_S)
 
 
-def last_lines(log: str) -> str:
-    r"""Return the end of a log on one line, for a person.
+def told(log: str) -> str:
+    r"""Return on one line what a log says of a server's end: its first exception and its last, else its last lines.
 
-    >>> print(last_lines("first\n\nload \x1b[31merror\n"))
-    first | load \u001b[31merror
+    The first is the cause. An engine raises others because of it, in every process that waited for the first.
+
+    >>> print(told("ERROR 11-27 21:50 [core.py:8] ValueError: no weights\n(A pid=2) RuntimeError: a worker failed\n"))
+    the errors in its log: ValueError: no weights | RuntimeError: a worker failed
+    >>> print(told("first\n\nload \x1b[31merror\n"))
+    the end of its log: first | load \u001b[31merror
     """
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return clean(" | ".join(lines[-_SHOWN_LINES:])[-_SHOWN:], _SHOWN)
+    what = "the end of its log"
+    lines = [line.strip() for line in log.splitlines() if line.strip()][-_SHOWN_LINES:]
+    if raised := _RAISED.findall(log):
+        what, lines = "the errors in its log", list(dict.fromkeys([raised[0], raised[-1]]))
+    return f"{what}: {clean(' | '.join(lines)[-_SHOWN:], _SHOWN)}" if lines else ""
 
 
 class RefusedError(HarnessError):
@@ -298,13 +309,13 @@ class RefusedError(HarnessError):
 
 
 def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) -> HarnessError:
-    """Return the error of a server that is not ready, with the end of its log, in which secrets are hidden."""
+    """Return the error of a server that is not ready, with what its log says, in which secrets are hidden."""
     if server.error:
         return HarnessError(
             f"it cannot be started: {server.error}", place=name, way_out="install it, or mend its recipe"
         )
     if server.status is not None:
         fact = f"it ended with status {server.status} before it was ready"
-    log = last_lines(redact(server.log, secrets))
+    log = told(redact(server.log, secrets))
     kind = RefusedError if server.status == _USAGE else HarnessError
-    return kind(f"{fact}; the end of its log: {log}" if log else fact, place=name, way_out="see why, and resume")
+    return kind(f"{fact}; {log}" if log else fact, place=name, way_out="see why, and resume")
