@@ -19,9 +19,12 @@ def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:
         "concurrency;output_tokens_per_s\n1;100\n2;190\n",
         "concurrency\toutput_tokens_per_s\n1\t100\n2\t190\n",
         "# by hand\n\nConcurrency, Output_Tokens_Per_S\n1, 100\n# again\n2, 190\r\n",
+        "Max_Concurrency,request_throughput,Output_Throughput\n1,3,100\n2,4,190\n",
+        "users,tok/s\n1,100\n2,190\n",
+        "streams,output_throughput,concurrency,output_tokens_per_s\n9,9,1,100\n9,9,2,190\n",
     ],
 )
-def test_semicolons_tabs_comments_and_capitals_are_read(text: str) -> None:
+def test_semicolons_tabs_comments_capitals_and_usual_names_are_read(text: str) -> None:
     assert read(text, "x.csv") == [CsvPoint(1.0, 100.0), CsvPoint(2.0, 190.0)]
 
 

@@ -1,6 +1,7 @@
 """Plain tables of measured levels as CSV, of any origin: `concurrency,output_tokens_per_s[,error]`.
 
-The header names the columns in any order, in any case and among others; the error is one standard error in tokens per
+The header names the columns in any order, in any case and among others, also as vLLM names them (`max_concurrency`,
+`output_throughput`) or as a person does (`users`, `tok/s`); the error is one standard error in tokens per
 second. A calibration also takes `itl_s` and `ttft_s`, means in seconds. Semicolons and tabs separate as well, and a
 line that begins with # is a comment. Tables are read strictly: a line that is not understood, or has more values than
 the header has columns, is refused by its number.
@@ -21,6 +22,10 @@ from harness.results.readers.level import NO_SERVER, ForeignLevel, ForeignResult
 
 PLAIN = "plain table"  # the tool of a file that names none
 _OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields
+_OTHERS = {  # what people call a column that a table lacks
+    "max_concurrency": LOAD, "in_flight": LOAD, "users": LOAD, "clients": LOAD, "streams": LOAD,
+    "output_throughput": RATE, "tokens_per_s": RATE, "tokens/s": RATE, "tok/s": RATE, "output tok/s": RATE,
+}  # fmt: skip
 _MOST_ROWS = 10_000
 _MOST = 1e12  # requests in flight, tokens per second: none has so many
 _COMMA = re.compile(r"-?[\d.]*\d,\d+")
@@ -102,9 +107,12 @@ def read(text: str, place: str) -> list[CsvPoint]:
 
     >>> read("concurrency,output_tokens_per_s\n1,100\n2,190\n", "x.csv")[1]
     CsvPoint(concurrency=2.0, output_tokens_per_s=190.0, error=None, itl_s=None, ttft_s=None)
+    >>> read("users,tok/s\n1,100\n2,190\n", "x.csv")[1].concurrency
+    2.0
     """
     found = rows(text, place)
     names = [name.lower() for name in found[0].cells] if found else []
+    names = [name if _OTHERS.get(name) in {None, *names} else _OTHERS[name] for name in names]
     for name in (LOAD, RATE, *_OPTIONAL):
         if name in (LOAD, RATE) and name not in names:
             raise HarnessError(f"no column '{name}'", place=place, way_out=_EXAMPLE)
