@@ -90,6 +90,7 @@ def test_help_is_found_by_a_relative_path_as_well(bare: Bare) -> None:
     ("name", "words"),
     [
         ("scripts/install-size", ["--limit"]),
+        ("scripts/lint", ["--fix"]),
         ("scripts/live/endpoints", ["--no-such"]),
         ("scripts/live/servers", ["--repeat", "2", "--no-such"]),
         ("scripts/live/vllm", ["--no-such"]),
