@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from harness.load import receive
 
 ROOT = Path(__file__).parent.parent
 VLLM_BUILT = ROOT / ".live/vllm/.knee-installed"
+ALONE = ("alone", "live", "gpu")  # markers of the tests that run by themselves
 
 settings.register_profile("knee", deadline=None)  # a deadline would test the machine, not the claim
 settings.load_profile("knee")
@@ -46,17 +48,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", choices=("together", "alone"), help="the tests that may run side by side, or the others")
 
 
+def names_alone(path: Path) -> bool:
+    """Whether a file has a test that runs by itself."""
+    return re.search(rf"\bmark\.({'|'.join(ALONE)})\b", path.read_text()) is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import some 340 files for the tests of some 30."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if config.option.part == "alone" and is_test and not names_alone(collection_path) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the part that was not asked for, and skip live tests that cannot run or were not asked for."""
+    """Leave out the part that was not asked for, begin with the longest, and skip live tests that are not to run."""
     chosen, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        alone = any(item.get_closest_marker(name) for name in ("alone", "live", "gpu"))
+        alone = any(item.get_closest_marker(name) for name in ALONE)
+        if alone and not names_alone(item.path):
+            raise pytest.UsageError(
+                f"{item.nodeid} runs alone, and its file does not name the marker: it would not run"
+            )
         fits = config.option.part in (None, "alone" if alone else "together")
         (chosen if fits else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = chosen
+    items[:] = sorted(chosen, key=lambda item: item.get_closest_marker("long") is None)
     skip_live(config, items)
 
 

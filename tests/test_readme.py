@@ -72,6 +72,7 @@ def test_the_sentences_are_short(page: str) -> None:
     assert max(words) <= 35
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_knee_command_runs_as_shown(page: str, tmp_path: Path) -> None:
