@@ -171,8 +171,9 @@ def measured(url: str, mix: Mix, users: int, requests: int) -> float:
 
 @pytest.mark.alone
 @pytest.mark.slow
-@pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
-def test_a_mixture_is_predicted_within_five_percent_of_the_simulated_endpoint(mix: Mix) -> None:
+@pytest.mark.parametrize("name", ["two classes", "a long tail"])  # whose lengths vary too
+def test_a_mixture_is_predicted_within_five_percent_of_the_simulated_endpoint(name: str) -> None:
+    mix = MIXES[name]
     served = profile(max_num_seqs=24, speed=2.0)
     found = roofline.predict(served.model, served.deployment, mix.stratified(1000), [16])
     with running(served) as url:

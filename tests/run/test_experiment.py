@@ -26,7 +26,8 @@ from harness.sim.profile import profile
 SCHEMA = Path(__file__).parents[2] / "docs" / "summary.schema.json"
 KNEE = [sys.executable, "-m", "harness"]
 LOAD = ["--input-tokens", "64", "--output-tokens", "32"]
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
+LEVELS = [1, 4, 16, 64]  # of a server with 16 seats
 
 
 def knee(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -52,22 +53,24 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[conne
     log = folder / "server.jsonl"
     with running(profile(max_num_seqs=16, speed=1.0), log=log, cpu=min(os.sched_getaffinity(0))) as url:
         done = knee(
-            "run", "--url", url, *LOAD, "--levels", "1,2,4,8,16,32,64", "--level-seconds", "3", "--seed", "3",
+            "run", "--url", url, *LOAD, "--levels", ",".join(map(str, LEVELS)), "--level-seconds", "3", "--seed", "3",
             "--out", str(folder / "out"), "--json", "--quiet", "--no-plots",
         )  # fmt: skip
     assert measured_well(folder / "out", done.returncode), done.stderr
     return folder / "out", connection.entries(log), json.loads(done.stdout), done.returncode
 
 
+@pytest.mark.alone
 def test_the_summary_on_stdout_is_the_file_and_keeps_the_schema(measured: Any) -> None:
     folder, _, printed, _ = measured
     assert json.loads((folder / "summary.json").read_text()) == printed
     jsonschema.validate(printed, json.loads(SCHEMA.read_text()))
-    assert [level["concurrency"] for level in printed["levels"]] == [1, 2, 4, 8, 16, 32, 64]
+    assert [level["concurrency"] for level in printed["levels"]] == LEVELS
     assert printed["complete"] is True
     assert printed["client"]["timestamp_source"] == "kernel"
 
 
+@pytest.mark.alone
 def test_every_request_s_tokens_are_the_server_s(measured: Any) -> None:
     folder, log, _, _ = measured
     by_id = {entry.id: entry for entry in log}
@@ -84,6 +87,7 @@ def test_every_request_s_tokens_are_the_server_s(measured: Any) -> None:
         assert len(r.arrivals) // 8 <= by_id[r.request_id].tokens
 
 
+@pytest.mark.alone
 def test_the_window_counts_what_the_server_wrote_in_it(measured: Any) -> None:
     folder, log, printed, _ = measured
     run = Result.open(folder)
@@ -101,6 +105,7 @@ def test_the_window_counts_what_the_server_wrote_in_it(measured: Any) -> None:
         assert mean == pytest.approx(ours / (end - start), rel=0.01)
 
 
+@pytest.mark.alone
 def test_first_tokens_and_gaps_are_the_server_s(measured: Any) -> None:
     folder, log, _, _ = measured
     by_id = {entry.id: entry for entry in log}
@@ -114,12 +119,14 @@ def test_first_tokens_and_gaps_are_the_server_s(measured: Any) -> None:
     assert np.median(error) < 200_000
 
 
+@pytest.mark.alone
 def test_prompts_reach_the_server_once_each(measured: Any) -> None:
     folder, log, _, _ = measured
     ids = [entry.id for entry in log if entry.id != "knee-check"]
     assert len(ids) == len(set(ids)) == len(Result.open(folder).records)
 
 
+@pytest.mark.alone
 def test_levels_change_without_draining(measured: Any) -> None:
     """Between the first send and the end of the last cooldown somebody is always in flight."""
     folder, _, _, _ = measured
@@ -140,12 +147,14 @@ def test_levels_change_without_draining(measured: Any) -> None:
         assert len(across) >= 0.5 * before.concurrency
 
 
+@pytest.mark.alone
 def test_the_simulated_endpoint_brands_the_result_however_it_was_reached(measured: Any) -> None:
     folder, _, printed, _ = measured
     assert printed["simulated"] is True
     assert "SIMULATED" in (folder / "report.md").read_text()
 
 
+@pytest.mark.alone
 def test_a_report_made_anew_is_the_same(measured: Any, tmp_path: Path) -> None:
     folder, _, printed, _ = measured
     done = knee("report", str(folder), "--json", "--quiet", "--no-plots")
@@ -188,6 +197,7 @@ def test_without_levels_the_ramp_climbs_and_then_asks_for_the_knee(tmp_path: Pat
     assert [level["reason"] for level in finished] == [step["reason"] for step in manifest["ramp"]][: len(finished)]
 
 
+@pytest.mark.alone
 def test_a_window_without_a_length_ends_when_it_is_precise(tmp_path: Path) -> None:
     done = knee(
         "run", "--url", "sim:", *LOAD, "--levels", "4", "--precision", "0.05", "--slo", "ttft_p50=10s",

@@ -141,7 +141,6 @@ def test_the_job_gives_every_pod_a_shard_of_its_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_the_shards_of_a_server_that_dies_are_not_complete_nor_is_their_run(tmp_path: Path) -> None:
     load = ["--levels", "3,6"]
     for ahead_s in (15, 60, 240):

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -508,14 +508,14 @@ class Knee:
 Tried = tuple[str, Outcome, list[str]]  # a command, what came of it, and what is wrong with that
 
 
-def read_folder(knee: Knee, name: str, place: Path) -> list[Tried]:
-    """Every reading command on a damaged folder, each time a new one."""
+def read_folder(knee: Knee, name: str, place: Path, commands: Iterable[str] = READING) -> list[Tried]:
+    """Reading commands on a damaged folder, each time a new one."""
     make, words = FOLDERS[name]
     tried = []
-    for command, arguments in READING.items():
+    for command in commands:
         with tempfile.TemporaryDirectory(dir=place) as folder:
             make(Path(folder))
-            found = knee([each.replace("DIR", folder) for each in arguments], place)
+            found = knee([each.replace("DIR", folder) for each in READING[command]], place)
         tried.append((command, found, wrong(found, words if command == "report" else "")))
     return tried
 
