@@ -65,7 +65,6 @@ def test_what_is_used_up_first_stands_first() -> None:
     assert [row.split(" | ")[1] for row in rows[:3]] == ["1 M", "16 M", "156 M"]
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_the_parent_takes_every_batch_and_every_report_that_is_sent() -> None:
     def took(*arguments: str) -> dict[str, float]:
