@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from harness.run.launch.consent import Agreed
     from harness.spec.scenario import Scenario
     from harness.spec.shard import Shard
+
+Saved = Callable[[Path], str] | None  # takes the folder of a run whose files have changed; a remark or ""
 
 _EXAMPLES = """\b
 Examples:
@@ -186,13 +188,30 @@ def _watched(terminal: LiveView, flags: dict[str, Any], exits: contextlib.ExitSt
     return exits.enter_context(live_page.LivePage(terminal, at))
 
 
+@contextlib.contextmanager
+def copying(flags: dict[str, Any], *, many: bool = True) -> Iterator[Saved]:
+    """Yield what copies a run's folder, or that of many runs, to --copy-to; the last copy is made after the block."""
+    if flags["copy_to"] is None:
+        yield None
+        return
+    from harness.results.copies import Copy
+
+    copy = Copy(flags["copy_to"], resumed=flags["resume"] is not None)
+    try:
+        yield lambda folder: copy.follow(folder.parent if many else folder)
+    finally:
+        said = copy.finish()
+        if said and not (flags["quiet"] and said.startswith("copied")):
+            click.echo(said, err=True)
+
+
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
     """Measure one run, publish its result, and return its exit status."""
     from harness.report.live import LiveView
     from harness.run import experiment
 
-    with contextlib.ExitStack() as exits:
-        with LiveView(console(stderr=True), quiet=flags["quiet"]) as terminal:
+    with copying(flags, many=False) as saved, contextlib.ExitStack() as exits:
+        with LiveView(console(stderr=True), quiet=flags["quiet"], saved=saved) as terminal:
             view = _watched(terminal, flags, exits)
             if flags["resume"] is not None:
                 outcome = experiment.resume(flags["resume"], resolved, view, command_line(), agreed=agreed)
@@ -224,8 +243,8 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
         if plots:
             output.write_plots(cell.folder, document, cell.summary)
 
-    with contextlib.ExitStack() as exits:
-        with LiveView(console(stderr=True), quiet=flags["quiet"]) as terminal:
+    with copying(flags) as saved, contextlib.ExitStack() as exits:
+        with LiveView(console(stderr=True), quiet=flags["quiet"], saved=saved) as terminal:
             view = _watched(terminal, flags, exits)
             resumed = flags["resume"] is not None
             folder = flags["resume"] if resumed else flags["out"]

@@ -14,12 +14,13 @@ import click
 from harness.base.errors import HarnessError
 from harness.cli import output
 from harness.cli.grouped import Grouped, of_run, option, under
-from harness.cli.run import command_line, consent_of, laid_over, measure_map, must_stand_alone, options_without
+from harness.cli.run import command_line, consent_of, copying, laid_over, measure_map, must_stand_alone, options_without
 from harness.spec import options, ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from harness.cli.run import Saved
     from harness.decide.tuning import Goal
     from harness.run.launch.consent import Agreed
     from harness.run.stacks.command import Command
@@ -262,10 +263,12 @@ def tune(scenario: str | None, tries: tuple[str, ...], goal: Goal | None, **flag
     if (stack.own or flags["resume"] is not None) and not flags["yes"]:
         tried = [(each.name, tuned.command_of(found, of, each.name)) for each in found.settings if not each.left_out]
         _must_be_agreed(tried, {each: stack.recipe.version for each, _ in tried}, stack.spec.recipe)
-    sys.exit(_measured(found, of, flags, agreed))
+    with copying(flags) as saved:
+        status = _measured(found, of, flags, agreed, saved)
+    sys.exit(status)
 
 
-def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Agreed) -> int:
+def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Agreed, saved: Saved) -> int:
     """Measure, write the files for people and print the result; return the exit status."""
     from harness.base import files
     from harness.base.terminal import console
@@ -276,7 +279,7 @@ def _measured(found: Tuning, of: Scenario, flags: dict[str, Any], agreed: Agreed
     from harness.run import tuned
     from harness.run.stacks import command
 
-    with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
+    with LiveView(console(stderr=True), quiet=flags["quiet"], saved=saved) as view:
         resumed = flags["resume"] is not None
         out = flags["resume"] if resumed else flags["out"]
         folder, found = tuned.run(found, of, out, view, resumed=resumed, agreed=agreed)

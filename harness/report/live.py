@@ -34,15 +34,23 @@ class LiveView:
     """The progress of every level on a console (default stderr); nothing at all if `quiet`.
 
     Used as a context manager around the ramp: `level_started`, any number of `update`, `level_finished`, and `note`
-    at any time, before the first level too. `clock` is in seconds.
+    at any time, before the first level too. `clock` is in seconds. `saved` is called with the folder of a run that
+    begins and after each of its levels; the remark that it returns is noted.
     """
 
     def __init__(
-        self, console: Console | None = None, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        *,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        saved: Callable[[Path], str] | None = None,
     ) -> None:
         self._console = console or to_terminal(stderr=True)
         self._quiet = quiet
         self._clock = clock
+        self._saved = saved
+        self._folder: Path | None = None  # of the run
         self._live: Live | None = None
         self.unit = "tok/s"  # of throughput
         self.noted: set[str] = set()  # every note that was printed
@@ -69,6 +77,13 @@ class LiveView:
 
     def measuring(self, folder: Path) -> None:
         """Begin a run; its results are in the folder."""
+        self._folder = folder
+        self._save()
+
+    def _save(self) -> None:
+        remark = self._saved(self._folder) if self._saved and self._folder else ""
+        if remark and remark not in self.noted:
+            self.note(remark)
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
         """Begin level `index` (from 0) of `total`, where that is known; `reason` is why it is next."""
@@ -108,6 +123,7 @@ class LiveView:
         """Print the level's last line; figures that its summary lacks are those of the last update."""
         from harness.report.remarks import SIGNS, worst  # not before the first request
 
+        self._save()
         if self._quiet:
             return
         in_flight, tokens, half = level.in_flight, level.throughput.mean, half_width(level.throughput.ci95)
@@ -181,7 +197,7 @@ def words(run: RunProgress) -> tuple[str, list[Fact]]:
         Fact("In flight", _load(now.in_flight), "requests"),
         Fact("TTFT", _ms(now.ttft_s), "median of the last requests"),
         Fact("Errors", f"{now.errors:,}", "of this level"),
-        Fact("Time left", MISSING if now.left_s is None else f"about {span(now.left_s)}", "of the run"),
+        Fact("Time left", f"about {_left(now).strip().removesuffix(' left')}" if _left(now) else MISSING, "of the run"),
     ]
     return f"Level {run.place}: {run.level}, {now.phase}, {elapsed}", facts
 

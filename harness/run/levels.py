@@ -418,7 +418,7 @@ class Levels:
         """Return the seconds left of the run, `level_s` into a level: by its bound, by what its last level took, or by
         what a search takes.
 
-        None where none is known.
+        None where none is known, or where it takes longer than that.
         """
         left, total, expected = self._budget().whole().seconds_left, self._total(), None
         if total is None:
@@ -426,7 +426,8 @@ class Levels:
             expected = expected if expected > 0 else None  # it takes longer than most
         elif self._took:
             expected = _seconds_left(total, self._took, level_s)
-        return min((each for each in (left, expected) if each is not None), default=None)
+        found = min((each for each in (left, expected) if each is not None), default=0.0)
+        return found if found > 0 else None
 
 
 def _seconds_left(levels: int, took: Sequence[float], level_s: float) -> float:

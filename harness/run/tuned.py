@@ -170,6 +170,8 @@ def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Comm
 def _whole(settings: _Settings, view: View, agreed: Agreed) -> Tuning:
     """Measure trial by trial until the answer is there, the time is over, or a signal comes."""
     settings.write()
+    if not settings.found.trials:
+        view.note(_plan(settings.found))
     if series.measure(settings, view, settings.found.command, agreed):
         return settings.found
     if not settings.has_measured():
@@ -179,6 +181,15 @@ def _whole(settings: _Settings, view: View, agreed: Agreed) -> Tuning:
     settings.found = msgspec.structs.replace(settings.found, complete=True)
     settings.write()
     return settings.found
+
+
+def _plan(found: Tuning) -> str:
+    """Return what the first round takes at least, which is known before a server has started."""
+    tried = len(tuning.ordered(found.settings))
+    unit_s = tuning.unit_s(tried, math.inf, found.max_seconds, searched=found.in_flight is None)
+    short = found.max_seconds is not None and found.max_seconds < tried * unit_s
+    few = "; --max-seconds allows fewer" if short else ""
+    return f"plan: {tried} settings, each started and measured once in {units.span(tried * unit_s)} or more{few}"
 
 
 class _Settings:

@@ -300,6 +300,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("--verbose", "Every remark with its advice, the details of the answer, and every table.",
                kind=bool, with_resume=True, also=("-v",)),
         Option("--no-plots", "No curve.png and no report.html.", kind=bool, with_resume=True),
+        Option("--copy-to", "Copy the result there as levels end, like s3://BUCKET/RUN; docs/exports.md.", "URL",
+               with_resume=True),
         Option("--open", "Open report.html in the browser.", kind=bool, name="open_report", with_resume=True),
         Option("--live", "Serve the page of the running measurement on this machine; default a free port.",
                "[PORT]", bare="0", with_resume=True),

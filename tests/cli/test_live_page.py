@@ -24,6 +24,7 @@ from harness.data.summary import Summary
 from harness.report import document as doc
 from harness.report import live, page
 from harness.report.answer import answer, figures
+from harness.report.format import MISSING
 from harness.report.live import LiveView
 from tests.builders.browser import tab
 from tests.report.test_page import Seen, browser
@@ -50,6 +51,8 @@ def test_the_page_s_words_are_the_terminal_s_figures() -> None:
         ("Throughput", "1,853 tok/s"), ("In flight", "4.0"), ("TTFT", "120 ms"), ("Errors", "1"),
         ("Time left", "about 42 s"),
     ]  # fmt: skip
+    over = msgspec.structs.replace(MOMENT, left_s=0.3)  # the last level takes longer than was expected
+    assert live.words(RunProgress(folder="/r", now=over))[1][-1].value == MISSING
     assert live.words(RunProgress()) == ("The server is checked", [])
 
 

@@ -182,3 +182,5 @@ def test_what_may_vary_is_named_as_it_is_spelled_anywhere() -> None:
     assert fairness.varied(None) == frozenset()
     with pytest.raises(HarnessError, match="did you mean 'precision'"):
         fairness.varied("precison")
+    with pytest.raises(HarnessError, match="known: engine, precision, kv-dtype, tp"):
+        fairness.varied("weather")

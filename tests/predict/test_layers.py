@@ -35,6 +35,11 @@ def test_an_architecture_that_is_not_understood_is_refused_by_its_field(field, v
         Config({**LLAMA, field: value}, "toy")
 
 
+def test_a_model_type_that_is_misspelt_has_the_nearest_family():
+    with pytest.raises(HarnessError, match=r"; did you mean 'llama'\?$"):
+        Config({**LLAMA, "model_type": "lama"}, "toy")
+
+
 def test_chosen_tokens_are_understood_in_one_family_alone():
     with pytest.raises(HarnessError, match=r"index_topk of .toy. .* is not predicted; "):
         Config({**LLAMA, "index_topk": 2048}, "toy")

@@ -86,6 +86,15 @@ def test_what_cannot_be_compared_is_refused_before_a_server_starts(
         begun(*tries, goal=goal, **sections)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(None, "1 min or more"), (30.0, "15 s or more"), (10.0, "15 s or more; --max-seconds allows fewer")],
+)
+def test_what_the_first_round_takes_is_said_before_a_server_starts(seconds: float | None, said: str) -> None:
+    found = begun("max-num-seqs=4,8,16", ramp={"max_seconds": seconds})
+    assert tuned._plan(found) == f"plan: 3 settings, each started and measured once in {said}"
+
+
 def test_the_prediction_orders_the_settings_and_leaves_out_what_does_not_fit() -> None:
     hardware = {"gpu": "l4", "model_config": "llama-3.1-8b"}
     found = begun("max-num-seqs=4,64", "dtype=bf16,fp8", hardware=hardware)

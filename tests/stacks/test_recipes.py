@@ -161,9 +161,15 @@ def test_two_stacks_of_one_recipe_are_told_apart_by_names_and_settings() -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "fact"), [("c.tp=2", "no stack is called c"), ("a.tp", "sets nothing"), ("a.tp=two", "tp=two")]
+    ("text", "fact"),
+    [
+        ("fats.tp=2", "no stack is called fats; did you mean 'fast'?"),
+        ("c.tp=2", "no stack is called c; known: fast"),
+        ("fast.tp", "sets nothing"),
+        ("fast.tp=two", "tp=two"),
+    ],
 )
 def test_a_setting_of_no_stack_or_of_no_value_is_one_line(text: str, fact: str) -> None:
-    done = CliRunner().invoke(cli, ["stacks", "run", "chat", "--stack", "a=vllm", "--set", text, "--model", "/m"])
+    done = CliRunner().invoke(cli, ["stacks", "run", "chat", "--stack", "fast=vllm", "--set", text, "--model", "/m"])
     assert done.exit_code == 1
     assert fact in done.output

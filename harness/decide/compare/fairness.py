@@ -8,7 +8,6 @@ errors, lost loads, transport, cache hits, and how it was measured.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -16,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from harness.analysis.stats import known_mean, wilson
-from harness.base.errors import HarnessError
+from harness.base.errors import HarnessError, nearest
 from harness.decide.compare.runs import ONE, TOGETHER, Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
@@ -57,9 +56,7 @@ def varied(text: str | None) -> frozenset[str]:
     names = [name.strip().lower().replace("_", "-") for name in (text or "").split(",") if name.strip()]
     for name in names:
         if name not in VARIED:
-            near = difflib.get_close_matches(name, VARIED, 1)
-            way_out = f"did you mean '{near[0]}'?" if near else f"name some of {', '.join(VARIED)}"
-            raise HarnessError(f"'{name[:40]}' cannot vary", place="--vary", way_out=way_out)
+            raise HarnessError(f"'{name[:40]}' cannot vary", place="--vary", way_out=nearest(name, VARIED))
     return frozenset(names)
 
 
