@@ -54,7 +54,7 @@ def _section(section: doc.Section, console: Console) -> list[RenderableType]:
     elif section.facts:
         parts.append(_figures(section.facts) if console.is_terminal else _figure_lines(section.facts))
     if section.columns:
-        parts.append(_table(section, console))
+        parts += _table(section, console)
     parts += [Text(line, "" if section.title or i else "bold") for i, line in enumerate(section.lines)]
     if section.remarks:
         rows = [(Text(each.gravity, _STYLES[each.gravity]), _remark(each, console)) for each in section.remarks]
@@ -85,24 +85,46 @@ def _padded(fact: doc.Fact, width: int) -> str:
     return f"{set_cell_size(fact.value, width)}  {fact.detail}" if fact.detail else fact.value
 
 
-def _table(section: doc.Section, console: Console) -> RenderableType:
+def _table(section: doc.Section, console: Console) -> list[RenderableType]:
     """Return a table; where it is too wide for the terminal, without as many spare columns as needed.
 
-    One without spare columns is never cut in a file, which has no width.
+    One of numbers without spare columns goes on below. One without spare columns is never cut in a file, which has no
+    width.
     """
     columns = section.columns
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
     gap = 2 if not spare or console.width >= _WIDE else 1
     whole = not spare and not console.is_terminal
-    while (width := sum(widths := _widths(columns)) + gap * (len(columns) - 1)) > console.width and spare:
+    while (width := _width(columns, gap)) > console.width and spare:
         columns = [column for column in columns if column is not spare[0]]
         del spare[0]
     if whole:
         console.width = max(console.width, width)
     broken = any("\n" in str(cell) or "\t" in str(cell) for column in columns for cell in column.cells)
-    if width > console.width or broken:
-        return _grid(columns, section.void, gap)
-    return _aligned(columns, widths, section.void, " " * gap)
+    if broken:
+        return [_grid(columns, section.void, gap)]
+    parts = [columns] if width <= console.width else _parts(columns, console.width, gap)
+    aligned = [_aligned(part, _widths(part), section.void, " " * gap) for part in parts]
+    return [*aligned] if parts else [_grid(columns, section.void, gap)]
+
+
+def _parts(columns: Sequence[doc.Column], most: int, gap: int) -> list[list[doc.Column]]:
+    """Return tables that are no wider than `most`, each with the columns that name its rows; none where words fold."""
+    named = 1 + next((i for i, column in enumerate(columns[1:]) if not column.words), 0)
+    lead, rest = list(columns[:named]), columns[named:]
+    if any(column.words for column in rest):
+        return []
+    found: list[list[doc.Column]] = []
+    for column in rest:
+        if found and _width([*found[-1], column], gap) <= most:
+            found[-1].append(column)
+        else:
+            found.append([*lead, column])
+    return found if all(_width(part, gap) <= most for part in found) else []
+
+
+def _width(columns: Sequence[doc.Column], gap: int) -> int:
+    return sum(_widths(columns)) + gap * (len(columns) - 1)
 
 
 def _widths(columns: Sequence[doc.Column]) -> list[int]:

@@ -85,6 +85,19 @@ def test_the_terminal_keeps_to_its_width_and_a_file_gets_no_colour_codes(name: s
     assert text.rstrip().endswith("out/report.html")
 
 
+def test_a_table_of_numbers_that_is_too_wide_goes_on_below_and_names_its_rows_again() -> None:
+    heads = ["C", "class", *(f"figure\nnumber {i}" for i in range(12))]
+    table = Section(columns=[Column(head, ["1", "22"], words=head == "class") for head in heads])
+    out = io.StringIO()
+    terminal.show(Document(title="", sections=[table]), Console(file=out, width=60, force_terminal=True, no_color=True))
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()]
+    assert max(map(len, lines)) <= 60
+    assert [line.split() for line in lines if "class" in line] == [
+        ["C", "class", *" ".join(f"number {i}" for i in some).split()] for some in (range(5), range(5, 10), (10, 11))
+    ]
+    assert sum(line.startswith("22  22") for line in lines) == 3
+
+
 def test_every_level_has_its_line_and_bad_ones_their_mark() -> None:
     lines = printed(full(), 160).splitlines()
     rows = [line.split() for line in lines if re.match(r" *\d+ +[\d.]+ +[\d,]+ +±", line)]
