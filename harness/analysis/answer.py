@@ -49,7 +49,7 @@ def of_ramp(levels: Iterable[LevelSummary]) -> list[LevelSummary]:
 
 
 def _of_value(kind: str, value: Value | None) -> Headline:
-    """Return a knee with its state by its interval alone."""
+    """Return a knee as headline: found where its 95 % interval is narrow enough, provisional where not."""
     if value is None or value.value is None:
         return Headline(kind, NONE)
     low, high = value.ci95 or (None, None)
@@ -69,7 +69,7 @@ class SloKnee(msgspec.Struct, frozen=True):
 
 
 def slo_knee(knees: Knees, levels: Sequence[LevelSummary], *, rates: bool) -> SloKnee:
-    """Return the SLO knee in concurrency or in rate, without one what the levels say of the limits."""
+    """Return the SLO knee in concurrency or in rate; without one, the lowest load that missed the limits."""
     knee = knees.slo_rate if rates else knees.slo
     if knee is not None and knee.value is not None:
         return SloKnee(knee.value, knee.ci95[1] if knee.ci95 else None, is_decided(knee))
@@ -83,7 +83,7 @@ _AT = 1.05  # of a knee: a load up to there counts as at the knee
 
 
 def knee_load(knee: float | None, loads: Iterable[float]) -> float | None:
-    """Return the highest of the loads up to 5 % above the knee, in their unit; None without a knee or such a load.
+    """Return the highest of `loads` that is at most 5 % above the knee; None without a knee or such a load.
 
     A load past the knee shows how long requests wait, not what a server does that has no more than it serves.
 
@@ -94,10 +94,10 @@ def knee_load(knee: float | None, loads: Iterable[float]) -> float | None:
 
 
 def throughput(curve: Curve | None, levels: Sequence[LevelSummary]) -> Value:
-    """Return what is served at the load of these levels, in work per second: the curve's there, else what they gave.
+    """Return the throughput at the one load of these levels, in work per second: the curve's, else the levels' mean.
 
-    The curve knows all levels: one that had luck is no better than its neighbours. Levels alone have an interval where
-    each of them measured its own.
+    The curve knows all levels: one that had luck is no better than its neighbours. The mean has an interval where
+    each level measured its own.
     """
     of_curve = operating_point(curve, float(levels[0].concurrency or 0.0))
     if of_curve.value is not None:

@@ -83,11 +83,11 @@ class _Levels(NamedTuple):
 
 
 def timed(levels: Sequence[LevelSummary]) -> list[TimedPoint]:
-    """Return the levels of a closed loop as points, with the times of their windows and what they show of the seats."""
-    of = [(s, point) for s in levels for point in points_of([s])]
+    """Return the levels of a closed loop as points, each with its window's middle and what it shows of the seats."""
+    pairs = [(s, point) for s in levels for point in points_of([s])]
     return [
         TimedPoint(**msgspec.structs.asdict(point), time_s=sum(s.window) / 2, occupancy=seats.occupancy(s))
-        for s, point in of
+        for s, point in pairs
     ]
 
 
@@ -100,9 +100,9 @@ class Steady(NamedTuple):
 
 
 def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
-    """Return the last steady stretch of the levels, which are in order of time.
+    """Return the levels (in order of time) since the server last changed, and what they show of the seats.
 
-    Fast, for a search: posteriors are made only where levels contradict each other.
+    `fast`, for a search: look for a change of the curve only if levels contradict each other or seats changed.
     """
     crowd = [p.occupancy for p in points]
     moments, _ = _by_seats(crowd)
@@ -131,6 +131,7 @@ def of_levels(points: Sequence[TimedPoint]) -> Shift | None:
 def _shift(
     levels: _Levels, points: Sequence[TimedPoint], moments: Sequence[tuple[int, int]], served: float | None = None
 ) -> Shift | None:
+    """Return the server's change at these moments: when, throughput after ÷ before, the last long stretch; or None."""
     if not moments:
         return None
     first, since = moments[0][0], moments[-1][1]
@@ -142,9 +143,10 @@ def _shift(
 
 
 def _by_seats(levels: Sequence[Occupancy | None]) -> tuple[list[tuple[int, int]], float | None]:
-    """Return every change of the number served at once, as `_moments` does, and what it was before the last one.
+    """Return the places at which the number of requests served at once changed, and that number before the last change.
 
-    It shows at the first level at which clearly more stream than did where requests waited, or fewer while more wait.
+    A change shows at the first level at which clearly more requests stream than did while others waited, or clearly
+    fewer though others wait.
     """
     moments: list[tuple[int, int]] = []
     served: int | None = None
@@ -161,7 +163,7 @@ def _by_seats(levels: Sequence[Occupancy | None]) -> tuple[list[tuple[int, int]]
 
 
 def contradict(points: Sequence[TimedPoint]) -> bool:
-    """Return whether levels before a moment contradict those after it, whatever the curve; in less than a millisecond.
+    """Return whether levels before some moment contradict those after it, whatever the shape of the curve.
 
     Throughput neither falls with load nor rises faster than in proportion to it. Two levels contradict each other by
     what lies outside of that, squared, which is compared with levels of the same side.
@@ -193,7 +195,7 @@ def _levels(points: Sequence[TimedPoint]) -> _Levels:
 
 
 def _moments(levels: _Levels, start: int, end: int) -> list[tuple[int, int]]:
-    """Return every change among the levels from `start` to before `end`, as `_moment` does."""
+    """Return every change among levels[start:end], as (end of the levels before it, first level after it)."""
     moment = _moment(levels.part(start, end))
     if moment is None:
         return []
@@ -202,7 +204,7 @@ def _moments(levels: _Levels, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _moment(levels: _Levels) -> tuple[int, int] | None:
-    """Return how many levels come before the likeliest change, and the first after it; None where there is none.
+    """Return how many levels come before the likeliest change, and the first after it; None: no change is likely.
 
     First some levels at a time are left out, which hides no change among them, then the moments among these are tried.
     Of those that are nearly as likely the last one counts: a level too few is better than one from before the change.
@@ -230,9 +232,9 @@ def _moment(levels: _Levels) -> tuple[int, int] | None:
 
 
 def _evidence(levels: _Levels) -> float:
-    """Return ln of the density of the levels under one curve, its level being anywhere within _RANGE.
+    """Return ln of the probability density of the levels if one curve, of any height within _RANGE, made all of them.
 
-    At its end the curve may have collapsed, as `points` understands it; such levels may be anywhere, too.
+    Past a collapse (all below FALLEN of the second highest throughput) a level may have any throughput.
     """
     found = _posterior(levels)
     constants = (len(levels.y) - 1) / 2 * math.log(2 * math.pi) + math.log(_RANGE * len(found.half_points))
@@ -255,9 +257,9 @@ def _posterior(levels: _Levels) -> Posterior:
 
 
 def _ratio(before: _Levels, after: _Levels) -> tuple[Value, float]:
-    """Return throughput after over before, with its 95 % interval, and at which concurrency.
+    """Return throughput after a change over that before it, with its 95 % interval, and the concurrency of this ratio.
 
-    That is the level where the change is surest: more seats show only where there were too few.
+    That is the one where the change is surest: more seats show only where there were too few.
     """
     loads = np.unique(np.concatenate([before.u, after.u]))
     at = np.exp(loads[loads >= min(max(before.u.min(), after.u.min()), before.u.max(), after.u.max())])

@@ -68,7 +68,7 @@ def _unmeasured(name: str, why: str, at: float | None = None, **figures: float) 
 
 
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
-    """Judge the phases by the server's busy time, else by TTFT and E2E of one request, where nothing is queued."""
+    """Check that prompts take no more than the usual share of the server's time, else of one lone request's time."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and prefill is all of a request"
         return _unmeasured("phases", why, at.load)
@@ -97,7 +97,7 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
 
 
 def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
-    """Judge p99 TTFT by the share within the run's own limit, else the percentile against MLPerf's."""
+    """Check p99 TTFT against the run's own limit, by the share of requests within it, else against MLPerf's limit."""
     if at.unit:
         why = "it does not apply: nothing is decoded, and no token is the first"
         return _unmeasured("p99_ttft", why, at.load)
@@ -126,7 +126,7 @@ def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
 
 
 def kv_cache(at: LevelSummary, server: ServerView | None, expected_hits: float | None) -> Check:
-    """Judge KV use against a full cache, preemptions against none, and hits against those that the workload allows."""
+    """Check that the KV cache is not full, preempts nothing, and has as many hits as the workload allows."""
     if server is None or server.kv_usage is None:
         why = "the server publishes no KV use: docs/server-metrics.md has the engines that do"
         return _unmeasured("kv_cache", why, at.load)
@@ -154,10 +154,10 @@ def kv_cache(at: LevelSummary, server: ServerView | None, expected_hits: float |
 
 
 def _server(at: LevelSummary, room: float | None) -> ServerView | None:
-    """Return the server's own figures, of several replicas those of the one whose cache is fullest.
+    """Return the figures that the server publishes; of several replicas, those of the one with the fullest KV cache.
 
-    A server with slots, as llama-server is, publishes no KV use. By the records each request that streams holds its
-    prompt and half of its answer, on average, of the `room` in the slots.
+    A server with slots (llama-server) publishes no KV use: it is estimated. Each request that streams keeps its prompt
+    and on average half of its answer in the slots, which have `room` tokens.
     """
     replicas = list((at.replicas or {}).values())
     views = [each.server for each in replicas if each.server] or ([at.server] if at.server else [])
@@ -171,7 +171,7 @@ def _server(at: LevelSummary, room: float | None) -> ServerView | None:
 
 
 def long_context_tail(at: LevelSummary, server: ServerView | None, workload: WorkloadSummary | None) -> Check:
-    """Judge whether the cache holds under a workload with a tail: p99 of the context at least twice its mean."""
+    """Check that the KV cache does not fill where some requests are much longer than most (p99 ≥ twice the mean)."""
     tail = _tail(workload)
     if tail is None or tail < TAIL:
         why = "the longest requests are hardly longer than the mean: measure `knee run checks`, or lengths of your own"
@@ -192,7 +192,7 @@ def long_context_tail(at: LevelSummary, server: ServerView | None, workload: Wor
 
 
 def _tail(workload: WorkloadSummary | None) -> float | None:
-    """Return the longest class's p99 of prompt and answer over the mean of all; by what came."""
+    """Return p99 of prompt + answer, of the class where it is longest, over the mean of all requests, as measured."""
     found: list[tuple[int, float, float]] = []
     for each in workload.classes if workload is not None else ():
         prompt, answer = each.input_tokens.realised, each.output_tokens.realised
@@ -207,7 +207,7 @@ def _tail(workload: WorkloadSummary | None) -> float | None:
 
 
 def node_loss(losses: Sequence[NodeLoss]) -> Check:
-    """Judge whether the replicas that were left could carry what all had given before."""
+    """Check that, when a replica was lost, the plateau of the others was as high as the throughput of all before."""
     known = [loss for loss in losses if loss.headroom_held is not None]
     if not known:
         why = "no plateau of the others is known: measure one without a loss"

@@ -36,19 +36,19 @@ _PLACE = "manifest.json: $.scenario"
 
 
 def rows(table: Table, names: Iterable[str] = ()) -> dict[str, Bools]:
-    """Return which requests are of each class, shape [requests], the `names` first; of none only if "" is named."""
+    """Return a mask of the requests of each class, shape [requests], the `names` first; "" (no class) only if named."""
     wanted = list(dict.fromkeys(names))
     codes = {name: code for code, name in enumerate(wanted)}
-    of = np.fromiter((codes.setdefault(name, len(codes)) for name in table.class_), np.int64, len(table.class_))
-    return {name: of == code for name, code in codes.items() if name or name in wanted}
+    code_of = np.fromiter((codes.setdefault(name, len(codes)) for name in table.class_), np.int64, len(table.class_))
+    return {name: code_of == code for name, code in codes.items() if name or name in wanted}
 
 
 def with_classes(
     whole: LevelSummary, table: Table, level: Level, conditions: Conditions, limits: Mapping[str, Sequence[SloLimit]]
 ) -> LevelSummary:
-    """Return the level with the figures of its classes; where any has an SLO of its own, its goodput is their sum.
+    """Return the level's summary with a summary of each class; if any class has limits, goodput is the classes' sum.
 
-    `limits` are of each class's own; a class without any has those of the conditions.
+    `limits` are each class's own limits, by its name; a class without any has the run's, which are in `conditions`.
     """
     found = {}
     for name, of_class in rows(table, limits).items():
@@ -65,7 +65,7 @@ def with_classes(
 def with_replicas(
     whole: LevelSummary, table: Table, level: Level, conditions: Conditions, servers: Mapping[str, ServerView | None]
 ) -> LevelSummary:
-    """Return the level with the figures of its replicas, by their urls; `servers` are what each publishes of itself."""
+    """Return the level's summary with a summary of each replica, by URL; `servers` has what each replica publishes."""
     made = {url: part_summary(table.only(table.to(url)), level, conditions, whole) for url in servers}
     in_flight = sum(each.in_flight or 0.0 for each in made.values())
     found = {}
@@ -83,7 +83,7 @@ def _figures(made: LevelSummary, of: type[ClassSummary] | type[ReplicaSummary]) 
 
 
 def _with_goodput(whole: LevelSummary, classes: Sequence[ClassSummary]) -> LevelSummary:
-    """Return the goodput of the classes that have limits, together."""
+    """Return the level's summary with the goodput of all classes that have limits, added up."""
     limited = [each for each in classes if each.goodput_requests_per_s is not None]
     requests_per_s = sum(each.goodput_requests_per_s or 0.0 for each in limited)
     counted = sum(each.requests - each.cancelled - (each.abandoned or 0) for each in limited)
@@ -103,7 +103,7 @@ def attainments(
     *,
     replicas: int = 1,
 ) -> list[Attainment]:
-    """Return the attainment of the run's limits, by the classes without any of their own, then of each class's own."""
+    """Return the attainments of the run's limits, over the classes without limits, then of each class's own limits."""
     own = {name: each for name, each in limits.items() if each}
     if not own:
         return slo.attainments(run, table, level, replicas=replicas)
@@ -122,9 +122,9 @@ def attainments(
 
 
 def asked(own: Distribution, prefix: int, share: float) -> tuple[str, LengthSpread]:
-    """Return a distribution of lengths, a share of them with a prefix, as a text and by its figures.
+    """Return what lengths are asked for, a `share` of them behind a prefix: as a text, and their mean and percentiles.
 
-    Percentiles are None where only some have the prefix.
+    Percentiles are None where only some requests have the prefix.
 
     >>> text, found = asked(distribution.parse("100..102"), 50, 1.0)
     >>> text, found.mean, found.p50
@@ -138,7 +138,7 @@ def asked(own: Distribution, prefix: int, share: float) -> tuple[str, LengthSpre
 
 
 def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> WorkloadSummary | None:
-    """Return what a scenario asks for and what came in these levels' windows; None where all requests are alike."""
+    """Return each class's lengths, asked for and measured in the levels' windows; None where all requests are alike."""
     workload = scenario.workload
     conversation = bool(workload.session or workload.node)
     dataset = bool(workload.dataset)
@@ -177,7 +177,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
 
 
 def lengths(asked: tuple[str, LengthSpread] | None, found: Floats) -> Lengths:
-    """Return what was asked and the lengths that came, shape [requests]; nan, which was not counted, is left out."""
+    """Return the lengths asked for beside the figures of the measured lengths, shape [requests], nans left out."""
     found = found[~np.isnan(found)]
     n = len(found)
     law, spread = asked or (None, None)
@@ -190,7 +190,7 @@ def lengths(asked: tuple[str, LengthSpread] | None, found: Floats) -> Lengths:
 
 
 def _length_spread(found: Floats) -> LengthSpread:
-    """Return mean and percentiles, each the smallest length that so many do not pass; None where too few carry one."""
+    """Return the mean and the percentiles of lengths; a percentile is a length that occurred, None with too few."""
     if not len(found):
         return LengthSpread(None, None, None, None, None)
     carried = [len(found) >= SAMPLES[max(q, 100 - q)] for q in _PERCENTILES]

@@ -84,9 +84,9 @@ class Evidence:
 
     @property
     def top(self) -> Floats:
-        """What each drawn curve gives at its knee, at the highest level where that lies beyond; [D].
+        """The throughput of each drawn curve at its knee, or at the highest level if the knee lies beyond; shape [D].
 
-        A soft corner before a fall never gives what its rising branch ends at.
+        It is at most the curve's highest: a soft corner before a fall never reaches the end of its rising branch.
         """
         last = self.levels.N[-1:]
         bounded = math.isfinite(self.fall)
@@ -118,7 +118,7 @@ class Evidence:
 
 
 def _whole(low: float, high: float) -> tuple[float, float]:
-    """Return two ends with a whole number between them, the nearest: no server serves one and a half requests at once.
+    """Return an interval moved out to the nearest whole number if it has none: no server serves 1.5 requests at once.
 
     >>> _whole(1.26, 1.91), _whole(1.05, 1.3), _whole(7.8, 8.1)
     ((1.26, 2.0), (1.0, 1.3), (7.8, 8.1))
@@ -130,7 +130,7 @@ def _whole(low: float, high: float) -> tuple[float, float]:
 
 
 def of(evidence: Evidence) -> Conclusion:
-    """Return the conclusion from a posterior."""
+    """Return whether the knee is found, provisional or beyond the levels, why, and which levels to measure next."""
     levels = evidence.levels
     if math.isinf(evidence.fall) and evidence.above > 0.5 and evidence.rises_at_last:
         C, rise = float(levels.C[-1]), evidence.elasticity(float(levels.N[-1]) / _SHORT)[0]
@@ -210,7 +210,7 @@ def _signed(x: float) -> str:
 
 
 def _settle(evidence: Evidence) -> Settle:
-    """Return two levels past the knee; where both were measured, those at the ends of its interval and at it."""
+    """Return the levels to measure next: two past the knee, else the ends of its interval and the knee itself."""
     levels, knee = evidence.levels, evidence.knee
     C, last = levels.concurrency_at(evidence.value), float(levels.C[-1])
     down = _new(levels, [C / 4, C / 2])

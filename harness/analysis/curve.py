@@ -103,9 +103,9 @@ def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Post
 
 
 def _grid(levels: PooledLevels, found: Posterior, fall: float) -> Floats:
-    """Return where curves are drawn, in flight: from one request, or the lowest level, to twice the highest.
+    """Return the loads, in flight, at which curves are evaluated: from 1 or the lowest level to twice the highest.
 
-    Places are dense where the knee may be: between two of them a curve is a chord, which would cut its corner.
+    They are dense where the knee may be: between two of them a curve is a straight line, which would cut its corner.
     """
     low, high = min(1.0, float(levels.N[0])), min(2.0 * float(levels.N[-1]), fall)
     corners = np.array(found.quantiles(*np.linspace(0.01, 0.99, _AT_KNEE)))
@@ -114,7 +114,7 @@ def _grid(levels: PooledLevels, found: Posterior, fall: float) -> Floats:
 
 
 def _line(levels: PooledLevels, draws: Curves, evidence: Evidence) -> list[CurvePoint]:
-    """Return the curve over the levels, with its 95 % band; the knee is among its places."""
+    """Return points of the fitted curve from the lowest level to the highest, with the 95 % band; one is the knee."""
     low, high = float(levels.N[0]), float(levels.N[-1])
     N = np.geomspace(low, high, _LINE)
     if evidence.knee.value is not None and low < evidence.knee.value < high:
@@ -164,7 +164,7 @@ def _value(draws: Floats) -> Value:
 
 
 def _on_c(levels: PooledLevels, figure: Value) -> Value:
-    """Return a load in flight as a concurrency."""
+    """Return a load, given as requests in flight, as the concurrency that keeps so many in flight."""
     if figure.value is None or figure.ci95 is None:
         return figure
     low, high = (None if end is None else levels.concurrency_at(end) for end in figure.ci95)
@@ -172,7 +172,7 @@ def _on_c(levels: PooledLevels, figure: Value) -> Value:
 
 
 def _of_few(levels: PooledLevels) -> Fit:
-    """Return what fewer levels say than a curve needs."""
+    """Return the fit of fewer levels than a curve needs: no knee and no plateau, only reasons and levels to measure."""
     said, nothing = conclusion.of_few(levels), Value(None)
     curve = Curve(
         state=said.state,

@@ -87,9 +87,9 @@ def level_summary(
 
 
 def part_summary(table: Table, level: Level, conditions: Conditions, whole: LevelSummary) -> LevelSummary:
-    """Return the figures of some of a level's requests, which the table holds alone; no verdicts.
+    """Return the summary of a part of a level's requests (a class, a replica), which `table` holds alone; no verdicts.
 
-    What late reads or an unsteady rate have spoilt in the `whole` level is left out here too.
+    Figures that late reads or an unsteady rate void in the `whole` level are left out here too.
     """
     made = _summary(_counted(table, level, conditions))
     if unstable.voids(whole):
@@ -227,7 +227,7 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
 
 
 def _within_a_request(counted: _Rates, table: Table, level: Level, output_tokens: Floats) -> _Rates:
-    """Return the rates of a window that is a part of a request (`window.even_rate`); of any other, those counted."""
+    """Return the rates by Little's law (`window.even_rate`) if the window is shorter than a request, else `counted`."""
     even = window.even_rate(table, level, output_tokens)
     if even is None:
         return counted
@@ -255,12 +255,12 @@ def _estimate(rate: float | None) -> Estimate:
 def _with_lateness(
     client: ClientView, table: Table, level: Level, chunks: _Chunks, request_s: float | None, stamps_late_s: float
 ) -> ClientView:
-    """Return the client with late reads and late sends by the records, where its telemetry lacks them."""
+    """Return the client with its shares of late reads and late sends, taken from the records where it has none yet."""
     if client.merged_fraction is None and chunks.merged is not None:
         client = msgspec.structs.replace(client, merged_fraction=chunks.merged, lumped_fraction=chunks.lumped)
     if level.concurrency and client.late_fraction is None:
         late = late_share(table, level, *level.window)
-        if stamps_late_s and request_s:  # by the clock: an end that was read late was sent after as late
+        if stamps_late_s and request_s:  # an end that was read late made the next request as late
             late += (1 - late) * min(1.0, stamps_late_s / request_s)
         client = msgspec.structs.replace(client, late_fraction=late)
     return client
@@ -320,21 +320,21 @@ def _counted(table: Table, level: Level, conditions: Conditions) -> Counted:
     )
 
 
-def _summary(of: Counted) -> LevelSummary:
-    """Return the figures under their names; client, server, GPU and verdicts are filled in later."""
-    level, decodes = of.level, of.conditions.unit is Unit.OUTPUT_TOKENS
-    errors = Counter(of.table.error[row] for row in np.flatnonzero(of.requests.failed))
-    figures = {each.name: _made(each, of) for each in declared(LevelSummary).values() if each.about.made is not None}
+def _summary(counted: Counted) -> LevelSummary:
+    """Return a level's summary with every declared figure, made from what was counted; the rest is filled in later."""
+    level, decodes = counted.level, counted.conditions.unit is Unit.OUTPUT_TOKENS
+    errors = Counter(counted.table.error[row] for row in np.flatnonzero(counted.requests.failed))
+    figures = {each.name: _made(each, counted) for each in declared(LevelSummary).values() if each.about.made}
     made = LevelSummary(
         concurrency=level.concurrency,
         rate=level.rate,
-        from_send=_from_send(of.table, of.requests.good) if level.rate is not None else None,
+        from_send=_from_send(counted.table, counted.requests.good) if level.rate is not None else None,
         repeat=level.repeat,
-        window_s=of.seconds,
+        window_s=counted.seconds,
         window=level.window,
         errors_by_type=dict(errors.most_common()),
-        output_tokens_per_s_se=of.rates.output_se,
-        output_tokens_per_s_se_assumed=of.rates.se_assumed,
+        output_tokens_per_s_se=counted.rates.output_se,
+        output_tokens_per_s_se_assumed=counted.rates.se_assumed,
         server=None,
         client=ClientView(),
         input_tokens_asked=level.input_tokens,
@@ -343,24 +343,24 @@ def _summary(of: Counted) -> LevelSummary:
         verdicts=[],
         **figures,
     )
-    return made if decodes else _without_decoding(made, of)
+    return made if decodes else _without_decoding(made, counted)
 
 
-def _made(figure: Declared, of: Counted) -> Any:
-    """Return the value of a figure: of a `Spread` that of its values, of any other what is made."""
+def _made(figure: Declared, counted: Counted) -> Any:
+    """Return the value of a declared figure: of an array its distribution, of anything else the number itself."""
     assert figure.about.made is not None
-    made = figure.about.made(of)
+    made = figure.about.made(counted)
     if isinstance(made, np.ndarray):
         return spread(made)
     return made.item() if isinstance(made, np.generic) else made
 
 
-def _without_decoding(s: LevelSummary, of: Counted) -> LevelSummary:
-    """Return a level of which nothing is decoded: what counts tokens of answers, or times them, is not there.
+def _without_decoding(s: LevelSummary, counted: Counted) -> LevelSummary:
+    """Return the summary of a level whose requests decode nothing (embeddings), without the figures of output tokens.
 
-    The rate of output is of the work that arrived, in the unit of the conditions.
+    Its throughput is the rate of the work that was done: input tokens or documents, by the unit of the conditions.
     """
-    inputs, unit, work = of.conditions.inputs, of.conditions.unit, of.rates.output
+    inputs, unit, work = counted.conditions.inputs, counted.conditions.unit, counted.rates.output
     requests, ends = s.requests_per_s, s.requests_per_s.ci95
     documents = Estimate(
         None if requests.mean is None else inputs * requests.mean,
@@ -391,7 +391,7 @@ def _events_at_once(table: Table, rows: Bools) -> float | None:
 
 
 def _without_late_reads(s: LevelSummary) -> LevelSummary:
-    """Return the summary without the percentiles that late reads have spoilt (`spoilt`)."""
+    """Return the summary without the latency percentiles that late reads made wrong."""
     changes = {}
     for name, lost in spoilt(s).items():
         spread = getattr(s, name)
@@ -421,7 +421,7 @@ def _share(part: Floats, whole: Floats) -> float | None:
 
 
 def _known(values: Floats) -> Floats | None:
-    """Return values with the mean of the rest for nans (requests cut before their usage came); None without any."""
+    """Return values with the mean of the others for nan (requests cut before their usage came); None if all are nan."""
     missing = np.isnan(values)
     if missing.all():
         return None

@@ -35,10 +35,10 @@ _QUEUED = 1.0  # requests that wait, from where the batch is full
 
 
 def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:
-    """Return the prediction with measured_over_predicted (its mid) filled in, by concurrency; repeats are averaged.
+    """Return the prediction with each level's ratio of measured to predicted throughput; repeats are averaged.
 
-    The calibrated one is judged by its own. None where nothing was measured at that concurrency or every
-    measurement of it is invalid.
+    The calibrated prediction gets ratios to its own levels. A ratio is None where no valid level of that concurrency
+    was measured.
     """
     measured: dict[int, list[float]] = {}
     for s in levels:
@@ -72,7 +72,7 @@ def attribute(
     roof: Roof | None = None,
     phases: Phases | None = None,
 ) -> Gap | None:
-    """Return where measured throughput leaves predicted, at the plateau if it was reached, else at the top level.
+    """Return why measured throughput differs from predicted, a factor for each cause; at the plateau or the top level.
 
     `levels` are those of the ramp, `curve` the fit to them; `roof` (the hardware at its data sheet's figures) gives MBU
     and MFU, `phases` a prefill that was probed. None where nothing can be compared.
@@ -121,10 +121,10 @@ def attribute(
 def _factors(
     predicted: PredictedCurve, C: float, cap: float, measured: Mapping[Cause, float]
 ) -> dict[str, float] | None:
-    """Return what each measured figure, put in place of the predicted, multiplies the throughput at C by.
+    """Return for each cause the factor by which its measured figure, instead of the predicted, changes throughput at C.
 
-    They are the ratios of decoding and prefill times, and the number running where the batch stops, in place of `cap`.
-    None where the predicted curve does not reach so far.
+    Measured figures are ratios of decoding and prefill times, and the requests running where the batch stops, instead
+    of `cap`. A factor is the mean over all orders of replacing them. None where a predicted throughput is unknown.
     """
 
     def throughput(replaced: Iterable[Cause]) -> float:
@@ -154,7 +154,7 @@ def agree(ratio: float) -> bool:
 
 
 def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> tuple[float, str]:
-    """Return the ratio that is furthest off, of the levels and of the pace of one request alone, and where it is.
+    """Return the ratio of measured to predicted that is furthest from 1, of levels and of one request alone, and where.
 
     `decode` is ITL at one request in flight, measured over predicted.
     """
@@ -165,10 +165,10 @@ def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> tuple[f
 
 
 def _largest(factors: Mapping[str, float], ratio: float, off: float, rest: Cause) -> str:
-    """Return the cause that moves throughput furthest the way that it went; none where the whole curve agrees.
+    """Return the cause with the largest factor in the direction of `ratio`, measured over predicted throughput.
 
-    Where the plateau agrees, it is the way of `off`, the ratio furthest off below it; a cause that moves the plateau
-    little explains no level. Where no cause moves it far, it is `rest`, that of what no figure explains.
+    NONE where the whole curve agrees. Where only the plateau agrees, the direction is that of `off`, the ratio of
+    another load that is furthest from 1. Where every factor is near 1, the cause is `rest`: what no figure explains.
     """
     deciding = off if agree(ratio) else ratio
     if agree(deciding):
@@ -191,6 +191,7 @@ class _Top(msgspec.Struct, frozen=True):
 
 
 def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
+    """Return load, throughput and batch of the plateau if it was reached, else of the highest usable level."""
     ramp = [s for s in levels if s.concurrency is not None and s.throughput.mean and usable(s, Purpose.TOP)]
     good = [s for s in ramp if usable(s, Purpose.ANSWER)]
     if curve and curve.plateau_reached and curve.plateau_tokens_per_s.value and curve.hinge_concurrency.value:
@@ -225,10 +226,10 @@ class _Alone(msgspec.Struct, frozen=True):
 def _prefill(
     prediction: Prediction, predicted: PredictedCurve, alone: _Alone, roof: Roof | None, phases: Phases | None
 ) -> tuple[float | None, Achieved | None]:
-    """Return how many times the predicted time a prompt takes to compute, and the MFU that is reached.
+    """Return the measured time of computing a prompt over the predicted, and the MFU; None for what is not known.
 
-    By the probe's slope where there is one, else by TTFT without the decoding of its step, the steps that it waits, and
-    what takes the request in. Where more than two thirds of TTFT are assumed so, it says nothing of the prompt.
+    The time comes from the prefill probe's slope, else from TTFT of one request less the assumed decoding steps and
+    overheads of its tokens. None where these are more than two thirds of TTFT: then TTFT says nothing of the prompt.
     Overheads count against MFU, measured and predicted alike.
     """
     P, assumed = prediction.input_tokens, prediction.assumptions
@@ -252,7 +253,7 @@ def _prefill(
 
 
 def _batch(top: _Top, prediction: Prediction) -> tuple[float, Cause]:
-    """Return where the batch was to stop, in requests, and what stopped it.
+    """Return the predicted limit of the batch, in requests (inf: none), and what limits the batch that was measured.
 
     A batch that stops before the expected cap is stopped by what the server's counters show while requests wait; else
     the expected cap is named. The cap of KV memory is that of the card's memory, not of what the server reports.
@@ -271,7 +272,7 @@ def _batch(top: _Top, prediction: Prediction) -> tuple[float, Cause]:
 
 
 def _by_counters(server: ServerView) -> Cause | None:
-    """Return what keeps a queue out of the batch: no KV for one more like those that run, or the batch limit."""
+    """Return why waiting requests do not run, by the server's counters: KV memory is full, or the batch limit."""
     if server.preemptions:
         return Cause.KV_MEMORY
     if server.kv_usage is None or (server.waiting or 0.0) < _QUEUED:
@@ -284,9 +285,9 @@ def _by_counters(server: ServerView) -> Cause | None:
 
 
 def _sentence(found: Gap, stops: str, off: float, where: str) -> str:
-    """Return what the gap comes from, and which figures of the hardware are wrong.
+    """Return a sentence for people: by how much measured and predicted differ, the largest cause, a figure above peak.
 
-    `stops` says where the batch stopped; `off` is the ratio that is furthest off, and `where`.
+    `stops` says where the batch stopped; `off` is the ratio that is furthest from 1, `where` its load.
     """
     at = "at the plateau" if found.at is None else f"at C = {found.at:.4g}"
     beyond = above_peak(found.mbu, found.mfu)
@@ -301,7 +302,7 @@ def _sentence(found: Gap, stops: str, off: float, where: str) -> str:
 
 
 def _why(found: Gap, stops: str) -> str:
-    """Return what the largest part of a gap comes from."""
+    """Return the end of a sentence that explains the largest cause of the gap between measured and predicted."""
     if found.largest == Cause.BANDWIDTH:
         took = f"a token of one request alone takes {found.ratio_single or 0:.2f} × the predicted time"
         return f"{took}: memory is slower, or each step takes longer to launch"
@@ -319,7 +320,7 @@ def _why(found: Gap, stops: str) -> str:
 
 
 def above_peak(mbu: Achieved | Value | None, mfu: Achieved | Value | None) -> str:
-    """Return which shares of the hardware's figures are above 1, and what that means; "" where none is."""
+    """Return a sentence on MBU or MFU above 1, which no hardware reaches, and the likely cause; "" for neither."""
     named = [("MBU", mbu, "bytes/s"), ("MFU", mfu, "FLOP/s")]
     above = [(f"{name} {share.value:.2f}", what) for name, share, what in named if share and (share.value or 0.0) > 1]
     if not above:
@@ -332,7 +333,7 @@ def above_peak(mbu: Achieved | Value | None, mfu: Achieved | Value | None) -> st
 
 
 def complete(prediction: Prediction) -> bool:
-    """Return whether every figure that is divided by is above 0, which one read from a folder need not be."""
+    """Return whether every figure of the prediction that is a divisor is above 0: a stored one may be damaged."""
     assumed = prediction.assumptions
     rooms = [assumed.kv_tokens or 0.0] if assumed.kv_tokens_by_memory is not None else []
     least = [prediction.output_tokens, prediction.single_stream_tokens_per_s.mid, assumed.dp, *rooms]
@@ -350,7 +351,7 @@ class PredictedCurve(msgspec.Struct, frozen=True):
     replicas: float
 
     def decoding(self, B: float) -> float:
-        """Return the step without its prefills: linear between what is known, and on as between the last two."""
+        """Return the seconds of a step without prefills at batch B, by straight lines through the known batches."""
         if len(self.running) == 1:
             return self.seconds[0]
         i = next((i for i, known in enumerate(self.running[1:-1]) if known >= B), len(self.running) - 2)
@@ -362,16 +363,16 @@ class PredictedCurve(msgspec.Struct, frozen=True):
         return max(1.0, B / self.replicas) * self.share * self.prefill
 
     def throughput(self, B: float, decode: float = 1.0, prefill: float = 1.0) -> float:
-        """Return output tokens/s of B running, where decoding and computing prompts take so many times as long.
+        """Return output tokens/s of a batch B, where decoding takes `decode` times as long and prompts `prefill` times.
 
-        nan where that would be no time at all: a prediction that comes from outside need not be one.
+        nan where a step would take no time: a prediction that comes from outside need not make sense.
         """
         seconds = decode * self.decoding(B) + prefill * self.prefilling(B)
         return B / seconds if seconds > 0 else math.nan
 
 
 def predicted_curve(prediction: Prediction) -> PredictedCurve:
-    """Return the curve through the prediction's own points: below the cap the levels', and its ends."""
+    """Return the curve (batch → step time) through a prediction's levels up to the batch cap, C = 1 and the plateau."""
     cap, assumed = batch_cap(prediction.caps), prediction.assumptions
     known = {1.0: prediction.single_stream_tokens_per_s.mid}
     for level in prediction.levels:

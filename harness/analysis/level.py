@@ -106,7 +106,7 @@ def _batch_limit(manifest: Manifest) -> int | None:
 
 
 def _usual(manifest: Manifest, unit: Unit) -> float:
-    """Return documents of a request, or its tokens by the named tokenizer, one for each word; nan: not known."""
+    """Return the work of a request, in documents or tokens, where the server does not count it; nan: not known."""
     spec, words = manifest.scenario, manifest.workload.prompt_words
     inputs = spec.workload.inputs or 1
     if unit is Unit.DOCUMENTS:
@@ -124,7 +124,7 @@ def _session_requests(workload: WorkloadSpec) -> int | None:
 
 
 def _client(manifest: Manifest) -> ClientSummary:
-    """Return the load generator by the manifest, of several machines all of theirs; known where each machine's is."""
+    """Return the load generator by the manifest: the ceilings of all its machines added up, the largest error."""
     client, shards = manifest.client, manifest.shards or ()
     machines = [(shard.client or client, shard.host or manifest.host) for shard in shards] or [(client, manifest.host)]
     ceilings = [_ceiling(each, len(host.cpus_allowed or ())) for each, host in machines]
@@ -142,9 +142,9 @@ def _client(manifest: Manifest) -> ClientSummary:
 
 
 def _ceiling(client: Client, processors: int) -> float:
-    """Return events per second of one machine's workers; a calibration is of one worker on a processor of its own.
+    """Return the events per second that a machine's workers can take in: one worker's, times workers with a processor.
 
-    `processors` are those that it was allowed, 0 where that is not known.
+    `processors` are those that Knee may use there, 0 where that is not known.
     """
     known = client.calibration
     return known.single.per_s * min(client.workers, processors or client.workers) if known else 0.0
@@ -207,7 +207,7 @@ def summarise_level(
 def _phases(
     table: Table, window: tuple[float, float], service: Service | None, server: ServerView | None, facts: Facts
 ) -> LevelPhases | None:
-    """Return how one server divides its time; None where nothing is decoded."""
+    """Return how a level's server divides its time between prompts and decoding, or why that is unknown."""
     if facts.unit is not Unit.OUTPUT_TOKENS:
         return None
     if facts.urls or facts.replicas > 1:

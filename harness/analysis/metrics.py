@@ -79,7 +79,7 @@ def in_time(name: str, figure: Floats) -> Floats:
 
 
 def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
-    """Return what a limit may be put on; seconds by figure, each shape [requests], nan where a request has none.
+    """Return every latency that an SLO may limit, in seconds, by name; each of shape [requests], nan where not known.
 
     ITL of one request is its TPOT, its ICL the longest gap between two of its chunks (its stall), which is worked out
     only with `stalled`.
@@ -108,9 +108,9 @@ def stalls(table: Table) -> Floats:
 
 
 def steps(icls: Floats, T: float, replicas: int, *, reorder: bool = False) -> int:
-    """Return independent gaps: a step gives every stream the same one, so at most window ÷ median ICL a replica.
+    """Return how many of the gaps are independent: one a step of each replica, as a step gives all streams one gap.
 
-    `reorder`: the gaps may be put into another order, instead of a copy of them.
+    There are T ÷ median gap steps. `reorder`: the gaps may be put into another order, instead of a copy of them.
     """
     if not len(icls):
         return 0

@@ -95,7 +95,7 @@ def sessions(table: Table, level: Level, requests: int | None = None) -> Session
 def _by_turn(
     table: Table, usage: Bools, prompts: Floats, hits: Floats, *, open_loop: bool
 ) -> dict[str, list[float | None] | UnsetType]:
-    """Return the figures of a SessionSummary by turn and by the share of a prompt that was cached, by their names.
+    """Return cached share by turn, TTFT by turn and TTFT by cached share, under their names in a SessionSummary.
 
     `usage` marks the requests whose `prompts` and `hits`, in tokens, are known.
     """
@@ -132,13 +132,13 @@ class _Spans(NamedTuple):
         return float(np.maximum(np.minimum(self.busy[1], end) - np.maximum(self.busy[0], start), 0.0).sum())
 
 
-def _spans(of: Ints, table: Table) -> _Spans:
-    """Return the times of sessions; `of` has the session of each request."""
+def _spans(session_of: Ints, table: Table) -> _Spans:
+    """Return when sessions had a request in flight and when they paused; session_of[i] is the session of request i."""
     done = np.where(np.isnan(table.done), np.inf, table.done)
     ended: dict[int, tuple[float, float]] = {}  # of each session, the last end so far, and its conversation's tokens
     busy, paused = [], []
     for row in np.argsort(table.began, kind="stable").tolist():
-        since, tokens = ended.get(session := int(of[row]), (-np.inf, 0.0))
+        since, tokens = ended.get(session := int(session_of[row]), (-np.inf, 0.0))
         began, until = table.began[row], max(done[row], since)
         busy.append((max(began, since), until))
         if began > since > -np.inf:
@@ -150,7 +150,7 @@ def _spans(of: Ints, table: Table) -> _Spans:
 
 
 def _over(place: Ints, parts: Floats, wholes: Floats | None = None) -> list[float | None]:
-    """Return the sum of the parts at each place over that of their wholes, of 1 each without any: the mean.
+    """Return for each place Σ parts/Σ wholes of the entries that belong there; without wholes, the mean of the parts.
 
     >>> _over(np.array([0, 2, 2]), np.array([0.0, 60.0, 30.0]), np.array([100.0, 100.0, 100.0]))
     [0.0, None, 0.45]
@@ -175,7 +175,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def losses(table: Table, levels: Sequence[Level], urls: Sequence[str], fitted: Curve | None = None) -> list[NodeLoss]:
-    """Return every loss in the finished levels of a run, in order, with what it cost."""
+    """Return every loss of a replica in a run's finished levels, by time, with failures, recovery, throughput."""
     found = []
     for level in levels if len(urls) > 1 else ():
         of_level = table.only(table.level == level.index)
@@ -185,7 +185,7 @@ def losses(table: Table, levels: Sequence[Level], urls: Sequence[str], fitted: C
 
 
 def stops(table: Table, url: str) -> Iterator[Span]:
-    """Yield when a replica did not answer, by a level's requests."""
+    """Yield each time span in which a replica failed several requests in a row while other replicas answered."""
     own = table.to(url)
     failed = own & np.fromiter((error in LOST for error in table.error), np.bool_, len(table.error))
     ended = np.flatnonzero(own & (failed | table.ok) & ~np.isnan(table.done))
@@ -200,7 +200,7 @@ def stops(table: Table, url: str) -> Iterator[Span]:
 
 
 def _runs(marked: Bools, least: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last index of every run of at least so many marks.
+    """Yield the first and the last index of every series of at least `least` True values in a row.
 
     >>> list(_runs(np.array([True, False, True, True, True]), 2))
     [(2, 4)]
@@ -212,7 +212,7 @@ def _runs(marked: Bools, least: int) -> Iterator[tuple[int, int]]:
 
 
 def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | None) -> NodeLoss:
-    """Return what a loss cost: its failures, and the replicas that were left before, during and after it."""
+    """Return the failures and the recovery time of a replica's loss, and throughput before, during and after it."""
     begin = level.begin_s if level.window_start_s is None else level.window_start_s
     end = level.window_end_s if level.window_end_s is not None else float(np.nanmax(table.done))
     begin = begin if begin < span.start_s else level.begin_s
@@ -243,7 +243,7 @@ def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | No
 
 
 def _phase(table: Table, survivors: Bools, start: float, end: float) -> LossPhase | None:
-    """Return the figures of a span of time; None where it has no length."""
+    """Return throughput, in flight and TTFT from start to end, of all and of the `survivors`; None if end ≤ start."""
     if end <= start:
         return None
     seconds = end - start

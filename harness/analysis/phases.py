@@ -57,7 +57,7 @@ def of_probe(
 
 
 def _prefill(levels: Sequence[LevelSummary], curve: Curve | None, *, input_tokens: float, roof: Roof | None) -> Probed:
-    """Return the capacity from the ramp, prompt tok/s; dTTFT/dP at one request in flight, s a token; MFU from it.
+    """Return the prefill phase of a probe: prompt tok/s at the plateau, and at C = 1 seconds per prompt token and MFU.
 
     MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the requested P: the FLOP of one prompt token more over those that
     the GPUs could have done in its time.
@@ -83,7 +83,7 @@ def _prefill(levels: Sequence[LevelSummary], curve: Curve | None, *, input_token
 
 
 def _decode(levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof | None) -> Probed:
-    """Return the capacity from the ramp, output tok/s without first tokens; ITL and MBU at one request in flight.
+    """Return the decode phase of a probe: output tok/s at the plateau (no first tokens), and at C = 1 ITL and MBU.
 
     MBU = (W(1) + (ctx + 1) kv) / (BW ITL), ctx = P + G/2: the bandwidth that was reached, over the data sheet's. A
     step's launch and scheduling are in ITL and at one request in flight cannot be separated from its reading, so they
@@ -198,7 +198,7 @@ def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
 
 
 def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _TtftFit | None:
-    """Return a floor up to `flat`, rising from `begins`; None where the two do not make a maximum of both."""
+    """Return the fit of a constant TTFT up to `flat` tokens and a rise from `begins`; None where they do not meet."""
     low = flat >= P
     weight = 1 / se[low] ** 2
     floor = float((t[low] * weight).sum() / weight.sum())
@@ -224,10 +224,9 @@ def _prompt(s: LevelSummary, requested: float) -> float:
 
 
 def _error(s: LevelSummary) -> float:
-    """Return one standard error of a level's mean TTFT at one request in flight, seconds.
+    """Return one standard error of the mean TTFT of a level with one request in flight, in seconds.
 
-    There a request follows the other, so that the rate's error over batches is that of the mean request, whatever
-    the correlation, and a one-token answer's time is its TTFT.
+    It has the relative error of the level's rate: one request follows the other, each with an answer of one token.
     """
     return (s.ttft_s.mean or 0.0) * _relative_error(s)
 
@@ -243,7 +242,7 @@ def _relative_error(s: LevelSummary) -> float:
 def _plateau(
     levels: Sequence[LevelSummary], curve: Curve | None
 ) -> tuple[Value, list[LevelSummary], LevelSummary | None]:
-    """Return output tok/s of the ramp's plateau, else of its best level, the levels that bear it, and that level."""
+    """Return output tok/s of the plateau and the levels past its hinge, else of the best level, and that level."""
     ramp = [
         s for s in levels if s.input_tokens_asked is None and s.output_tokens_per_s.mean and usable(s, Purpose.POINT)
     ]
@@ -258,7 +257,7 @@ def _plateau(
 
 
 def _share(least: float, taken: Value) -> Value | None:
-    """Return the least time over that taken; None where that is not above 0, an end unbounded where its own is not."""
+    """Return `least` / `taken`, both times, with the 95 % interval that `taken` gives it; None where taken ≤ 0."""
     if taken.value is None or taken.value <= 0:
         return None
     if taken.ci95 is None:

@@ -70,7 +70,7 @@ class PooledLevels(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **cut, data=msgspec.structs.replace(self.data, **of_data))
 
     def concurrency_at(self, N: float) -> float:
-        """Return C that keeps N in flight: interpolated between the levels, in proportion beyond them."""
+        """Return the concurrency that keeps N requests in flight: interpolated, in proportion beyond the levels."""
         first, last = self.N[0], self.N[-1]
         if first < N < last:
             return float(np.interp(N, self.N, self.C))
@@ -104,11 +104,11 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
 
 
 def chance(s: LevelSummary) -> float:
-    """Return the relative error of a level's throughput by when its slots happen to send, which its batches may miss.
+    """Return the relative error that chance pauses of the slots give a level's throughput; 0 where slots never pause.
 
     A slot that thinks, or waits for its agent's tools, is in flight for the share u of the time. C of them, each in
     flight and at rest for exponential times, hold C·u on average; over a window of n requests that mean has the
-    relative error (1 - u)·√(2/n). Where slots are always full it is 0.
+    relative error (1 - u)·√(2/n).
     """
     if s.concurrency is None or s.in_flight is None:
         return 0.0
@@ -116,7 +116,7 @@ def chance(s: LevelSummary) -> float:
 
 
 def foreign_point(concurrency: float, level: ForeignLevel) -> Point:
-    """Return a level of another tool's file, or of an exported table, as a point; it has a throughput."""
+    """Return a level that was read from another tool's file, or an exported table, as a point of a curve."""
     return Point(
         concurrency,
         level.in_flight,
@@ -166,9 +166,9 @@ def pool(points: Sequence[Point]) -> PooledLevels:
 
 
 def _counts(p: Point) -> bool:
-    """Return whether a point counts: valid, and not one whose window saw hardly any of the requests in flight.
+    """Return whether the fit uses a point: it is valid, and its window saw enough requests for those in flight.
 
-    An assumed error is 1/√requests.
+    An assumed error is 1/√requests, and says how many there were.
     """
     if not (p.valid and p.throughput > 0 and p.concurrency > 0):
         return False
@@ -182,9 +182,9 @@ def weights(sigma: Floats, by_chance: Floats) -> Floats:
 
 
 def _data(load: Floats, y: Floats, sigma: Floats, weight: Floats, assumed: Bools, at: Ints) -> Data:
-    """Return the levels as a posterior takes them: load [n] past a server's own bound is that which was requested.
+    """Return the data of the fit: for each level its load and weighted mean of y = ln X, and the scatter of repeats.
 
-    Of `y`, `sigma`, `weight` and `assumed` each measurement has one; `at` is its level.
+    `y`, `sigma`, `weight` and `assumed` have one value for each measurement; at[i] is the level of measurement i.
     """
     own = None if assumed.all() else float(np.median(sigma[~assumed]))
     precision = np.asarray(np.bincount(at, weight**-2.0, len(load)), dtype=np.float64)

@@ -97,7 +97,7 @@ class Curves(msgspec.Struct, frozen=True, eq=False):
         return np.asarray(np.exp(self.log_X[:, k] * (1 - share) + self.log_X[:, after] * share + below))
 
     def reaching(self, share: float, top: Floats) -> Floats:
-        """Return the least N at which each curve has a share of `top` [D], shape [D]; the grid's end if none does."""
+        """Return the least load N at which each curve reaches `share` · `top`, shape [D]; the grid's end if never."""
         wanted = np.log(share * top)[:, None]
         k = np.argmax(np.append(self.log_X[:, :-1] >= wanted, np.ones((len(top), 1), bool), axis=1), axis=1)
         rows, x = np.arange(len(top)), np.log(self.N)
@@ -123,9 +123,9 @@ class Posterior(msgspec.Struct, frozen=True, eq=False):
     evidence: float  # ln of the likelihood, averaged over the grid
 
     def knees(self) -> tuple[Floats, Floats]:
-        """Return the distribution function of ln S and where it has these values, both of shape [s + 1].
+        """Return the cumulative distribution of ln knee: its values, and the ln loads where it has them, [s + 1] each.
 
-        A knee is spread by what its cell leaves open, and by how soft its corner is: no shape is exact.
+        A knee is spread over the width of its grid cell, and more the softer its corner is: no shape is exact.
         """
         edges = np.append(self.log_S - self.width / 2, self.log_S[-1] + self.width[-1] / 2)
         by_corner = self.weights.sum((2, 3))
@@ -159,7 +159,7 @@ class Posterior(msgspec.Struct, frozen=True, eq=False):
 
 
 def of(data: Data, most: float = math.inf) -> Posterior:
-    """Return the posterior of the levels; no knee lies above `most` in flight. Needs 2 levels."""
+    """Return the posterior of knee, shape, noise and half point on a grid, refined where likely; knee ≤ `most`."""
     data = _thinned(data)
     forms, noises, half_points = _forms(data), *_grids(data)
     top = max(min(math.log(BEYOND) + data.u[-1], math.log(most)), data.u[0])
@@ -190,7 +190,7 @@ def of(data: Data, most: float = math.inf) -> Posterior:
 
 
 def _thinned(data: Data) -> Data:
-    """Return the levels, neighbours taken together where there are more than the grid can carry."""
+    """Return the levels; if there are more than _MOST_LEVELS, neighbours in load are merged by weighted means."""
     if len(data.u) <= _MOST_LEVELS:
         return data
     part = np.minimum((data.u - data.u[0]) / (data.u[-1] - data.u[0]) * _MOST_LEVELS, _MOST_LEVELS - 1).astype(np.int64)
@@ -201,7 +201,7 @@ def _thinned(data: Data) -> Data:
 
 
 def _forms(data: Data) -> Floats:
-    """Return what curves may look like, shape [c, 5]; ones that fall only where the levels end below their highest."""
+    """Return the curve shapes to try, each a row of parameters and prior; falling ones if the last level is low."""
     falls = float(data.y.max() - data.y[-1]) > _SUSPECTED
     flat = [(tau, w, *_FLAT, p * q * (1 - _FALLS * falls)) for tau, p, corners in _ROUGH for w, q in corners]
     falling = [(tau, w, *_FALLING[0], _FALLS / 6) for tau, w in ((0.01, 0.0), (0.06, 0.0), (0.2, 0.0), (0.06, 0.2))]
@@ -216,7 +216,7 @@ def _grids(data: Data) -> tuple[Floats, Floats]:
 
 
 def _noise_prior(data: Data, noises: Floats) -> Floats:
-    """Return ln of the weight of each noise, with what repeats and rises steeper than load say of it; shape [k].
+    """Return ln of the prior of each noise, times the likelihood of repeats and of rises steeper than load; shape [k].
 
     No server gives more than in proportion to load, so such a rise between two levels is noise.
     """
@@ -260,7 +260,7 @@ def _log_posterior(data: Data, log_S: Floats, forms: Floats, noises: Floats, hal
 
 
 def coordinates(u: Floats, s: Floats, w: Floats) -> tuple[Floats, Floats]:
-    """Return (a, v): how far a load u = ln N has come on the rising branch, and how far past the knee s.
+    """Return (a, v) of loads u = ln N: a, how far along the rising branch (at most the knee s), and v, how far past s.
 
     >>> coordinates(np.array([1.0, 3.0]), np.array(2.0), np.array(0.0))
     (array([1., 2.]), array([0., 1.]))
@@ -302,7 +302,7 @@ def _normal(z: Floats) -> Floats:
 
 
 def draw(posterior: Posterior, N: Floats, count: int, rng: np.random.Generator) -> Curves:
-    """Return `count` curves on the grid N [q], drawn from the posterior.
+    """Return `count` random throughput curves, evaluated at the loads N [q], drawn from the posterior.
 
     A curve is a random walk, moved to the levels by the weights that a Gaussian process has for them (Matheron's rule).
     """
@@ -347,7 +347,7 @@ def grid(*loads: Floats) -> Floats:
 
 
 def _cells(posterior: Posterior, count: int, rng: np.random.Generator) -> tuple[Ints, ...]:
-    """Return cells of the grid as often as their weights say, in random order; indices of each axis, shape [count]."""
+    """Return `count` cells of the grid drawn in proportion to their weights, as indices of each axis, shape [count]."""
     upto = np.cumsum(posterior.weights.ravel())
     even = (np.arange(count) + rng.uniform()) / count * upto[-1]
     cells = rng.permutation(np.minimum(np.searchsorted(upto, even), len(upto) - 1))
@@ -364,7 +364,7 @@ def _walks(length: float, count: int, rng: np.random.Generator) -> tuple[float, 
 
 
 def _read(path: Floats, step: float, x: Floats) -> Floats:
-    """Return the walks at x [count, m], between their steps by straight lines; 0 before they begin."""
+    """Return each walk's value at x [count, m], by straight lines between its steps; 0 below x = 0."""
     at = np.clip(x / step, 0.0, path.shape[1] - 1.000001)
     k = at.astype(np.int64)
     rows = np.arange(len(path))[:, None]

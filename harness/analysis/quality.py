@@ -61,7 +61,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def changes(answers: Iterable[Answer], first: Mapping[int, CanaryAnswer]) -> Changes:
-    """Return the changes of these answers from the first ones, by canary; those that failed are left out."""
+    """Count in how many answers words, flaws, finish reasons or scores differ from the same canary's first answer."""
     pairs = [
         (each, first[each.canary])
         for each in answers
@@ -77,7 +77,7 @@ def changes(answers: Iterable[Answer], first: Mapping[int, CanaryAnswer]) -> Cha
 
 
 def found(unloaded: Changes, levels: Sequence[tuple[float, Changes]]) -> list[Finding]:
-    """Return the loads at which answers changed, rising, each with what changed; `levels` has each load once."""
+    """Return the loads at which more answers changed than unloaded and at lower loads (Fisher's test), and how."""
     out: list[Finding] = []
     tested = [(load, each) for load, each in sorted(levels, key=lambda level: level[0]) if each.n]
     for what in _CHANGES:
@@ -142,7 +142,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequence[Level]) -> Quality:
-    """Return the canaries of a run with these closed levels; a level's are those that began in its window."""
+    """Return how the canaries' answers changed: unloaded, in each level's window, and the loads with a change."""
     first: dict[int, CanaryAnswer] = {}
     later: list[CanaryAnswer] = []
     for each in unloaded.answers:
@@ -171,7 +171,7 @@ def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequenc
 
 
 def _view(answers: Sequence[Answer], changed: Changes, least: float | None) -> AnswerQuality:
-    """Return the figures of some answers; agreement is of those that have a first one to agree with."""
+    """Return the quality of some answers: agreement with the first answers, flaws, finish reasons, accuracy."""
     good = [each for each in answers if not each.error]
     places = [each.differs_at for each in good if each.differs_at is not None]
     alike = changed.n - changed.words
@@ -203,9 +203,9 @@ def accuracy(answers: Iterable[Answer]) -> Estimate | None:
 
 
 def knee(unqualified: float | None, levels: Sequence[LevelSummary], changed_at: float | None) -> Value | None:
-    """Return the knee, but below every load at which answers changed: there the largest load with canaries, or None.
+    """Return the knee, lowered to the largest load with canaries below the lowest load at which answers changed.
 
-    Requests in flight.
+    Requests in flight; None where there is no knee or no such load.
     """
     if unqualified is None:
         return None

@@ -61,7 +61,7 @@ class Seats(msgspec.Struct, frozen=True):
 
 
 def service(table: Table, start: float, end: float, request_s: float | None) -> Service | None:
-    """Return how many requests stream in [start, end): their mean, and the most at once; None where none does.
+    """Return how many requests stream at once in [start, end): the mean, and the most for some time; None: none does.
 
     The mean is Σ|[first, last] ∩ [start, end)| / (end - start), exact for each request, failed ones included; its
     interval is by batch means over time.
@@ -87,7 +87,7 @@ def occupancies(levels: Sequence[LevelSummary]) -> list[Occupancy]:
 
 
 def occupancy(level: LevelSummary) -> Occupancy | None:
-    """Return what a level shows of the seats; None where nothing streams, or it is no point of a curve."""
+    """Return how many requests of a level stream and wait, for the search of seats; None where that is not known."""
     load, N, tpot_s = level.concurrency, level.in_flight, level.tpot_s.mean
     if load is None or level.input_tokens_asked is not None or not usable(level, Purpose.POINT):
         return None
@@ -100,7 +100,7 @@ def occupancy(level: LevelSummary) -> Occupancy | None:
 
 
 def occupancy_of_file(load: float, level: ForeignLevel) -> Occupancy | None:
-    """Return what a level of another tool's file shows of the seats; None where it has no mean TPOT."""
+    """Return how many requests stream and wait in a level of another tool's file; None where it has no mean TPOT."""
     tpot_s = level.tpot_s.mean or level.itl_mean_s
     own = level.service
     streaming = own.streaming.mean if own else _by_law(level.output_tokens_per_s, tpot_s)
@@ -172,6 +172,7 @@ class _Crowd(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, levels: Sequence[Occupancy]) -> _Crowd:
+        """Return the levels pooled by load, each with bounds of the requests in service: streams and their prompts."""
         ordered = sorted(levels, key=lambda level: level.load)
         pooled = [_pooled(list(same)) for _, same in itertools.groupby(ordered, lambda level: level.load)]
         N, S, tpot, most = (_column(pooled, name) for name in ("in_flight", "streaming", "tpot_s", "most"))
@@ -207,7 +208,7 @@ def _column(levels: Sequence[Occupancy], name: str) -> Floats:
 
 
 def _pooled(same: Sequence[Occupancy]) -> Occupancy:
-    """Return levels of one load as one, weighted by seconds; the most of any, and of the time the part with so many."""
+    """Return repeats of one load as one: means weighted by seconds, the most of any, and how long so many streamed."""
     if len(same) == 1:
         return same[0]
     seconds, most = _column(same, "seconds"), max(level.most for level in same)
@@ -225,7 +226,7 @@ _Found = tuple[float, tuple[float, float], bool]  # value, interval, counted
 
 
 def _counted(full: _Crowd) -> _Found | None:
-    """Return the greatest number that streamed, where two loads show it; its interval ends at the mean in service."""
+    """Return the greatest number of requests that streamed, if two loads show it, with its interval; else None."""
     most = float(full.column("most").max())
     edges = (full.column("most") == most) & (full.column("most_fraction") >= EDGE)
     if not most or np.count_nonzero(edges) < 2 or full.mean(full.least) > CROWDED * most:
@@ -235,9 +236,9 @@ def _counted(full: _Crowd) -> _Found | None:
 
 
 def _mean(full: _Crowd) -> _Found | None:
-    """Return the mean in service, with Student's t for the loads' scatter about it, which is at first assumed.
+    """Return the mean number of requests served at the full loads, with an interval by Student's t for their scatter.
 
-    None where requests wait at every load, so that the time of a prompt is not known, and where it goes with the load.
+    None where requests wait at every load, so that the time of a prompt is not known, and where it rises with load.
     """
     if not full.prompts_known:
         return None
@@ -253,11 +254,11 @@ def _mean(full: _Crowd) -> _Found | None:
 
 
 def _server_agrees(full: _Crowd, value: float) -> bool | None:
-    """Return whether seats lie between the server's running and what is in flight less its waiting; None: unknown."""
-    running, rest = full.column("running"), full.column("in_flight") - full.column("waiting")
-    if np.isnan(running).all() or np.isnan(rest).all():
+    """Return whether `value` seats agree with the server's counts of running and waiting requests; None: no counts."""
+    running, not_waiting = full.column("running"), full.column("in_flight") - full.column("waiting")
+    if np.isnan(running).all() or np.isnan(not_waiting).all():
         return None
-    return (1 - APART) * full.mean(running) <= value <= (1 + APART) * full.mean(rest)
+    return (1 - APART) * full.mean(running) <= value <= (1 + APART) * full.mean(not_waiting)
 
 
 def as_value(found: Seats | None) -> Value | None:

@@ -72,7 +72,7 @@ class Scrapes:
         return [value for _, value in self.over_time(figure, engine)]
 
     def over_time(self, figure: Figure, engine: str | None = None) -> list[tuple[float, float]]:
-        """Return the same with the time of each scrape."""
+        """Return (time of the scrape, value) of a gauge, over all engines or one, for each scrape in the window."""
         at: dict[float, list[tuple[Meaning, float]]] = {}
         for (_, meaning), points in self._series.get(figure, {}).items():
             if meaning.kind in (Kind.ADDED, Kind.AVERAGED) and engine in (None, meaning.engine):
@@ -86,9 +86,10 @@ class Scrapes:
         return sum(values) / len(values) if values else None
 
     def growth(self, figure: Figure, engine: str | None = None, part: str = "") -> Growth | None:
-        """Return a counter, or the sum or count of a histogram; None where it was not seen twice, or was reset.
+        """Return by how much a counter grew from first to last scrape; None where it was not seen twice, or was reset.
 
-        A series that comes later began at 0: engines publish some with their first event.
+        `part` is the "sum" or "count" of a histogram. A series that appears later began at 0: engines publish some
+        with their first event.
         """
         chosen = [
             (1.0 if part == "count" else meaning.scale, points)
@@ -114,18 +115,18 @@ class Scrapes:
         return top.increase / total if top is not None and all(bottom) and total > 0 else None
 
     def spread(self, figure: Figure) -> Spread | None:
-        """Return a histogram over the window; None where it took nothing."""
+        """Return mean and percentiles of a histogram's growth in the window; None where nothing was added to it."""
         buckets = self.buckets(figure)
         count, total = self.growth(figure, part="count"), self.growth(figure, part="sum")
         if count is None or count.increase <= 0:
             return None
         mean = total.increase / count.increase if total is not None else None
         n = int(count.increase)
-        known = sum(buckets.values()) == n  # a scrape of before the window, or a reset inside it, would not be
+        known = sum(buckets.values()) == n  # not so after a scrape of before the window, or a reset inside it
         return bucket_spread(buckets, mean) if known else Spread(mean, None, None, None, None, None, n)
 
     def buckets(self, figure: Figure) -> dict[float, float]:
-        """Return what each bucket took after the window's first scrape, by its upper bound."""
+        """Return how many values each bucket of a histogram took after the first scrape, by its upper bound."""
         found: dict[float, float] = {}
         for (_, meaning), points in self._series.get(figure, {}).items():
             if meaning.part == "bucket":
@@ -187,7 +188,7 @@ def server_view(
 
 
 def pool_view(samples: Sequence[Sample], window: tuple[float, float], source: str) -> PoolView:
-    """Return the figures of a server behind the endpoint over one window."""
+    """Return the metrics of a server in a prefill or decode pool over one window, with its KV transfers."""
     scrapes = Scrapes(samples, window, source)
     return PoolView(
         server=server_view(samples, window, source=source),
@@ -197,9 +198,9 @@ def pool_view(samples: Sequence[Sample], window: tuple[float, float], source: st
 
 
 def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
-    """Return the growth of output tokens, and its ratio to ours: by arrival, or by request if it counts at the end.
+    """Return the growth of the server's count of output tokens, and its ratio to Knee's count at the same moments.
 
-    Fewer than 200 engine steps cannot separate a difference of 1 % from a step at the edge: no ratio then.
+    No ratio with fewer than 200 engine steps: a step at the edge of the window could make a difference of 1 %.
     """
     ended = scrapes.growth(Figure.ENDED_GENERATION_TOKENS)
     if ended is not None:
@@ -214,7 +215,7 @@ def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | No
 
 
 def _prompt(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
-    """Return the growth of the prompt tokens, and its ratio to ours where both are counted at the same moment."""
+    """Return the growth of the server's count of prompt tokens, and its ratio to Knee's count, where comparable."""
     for figure, counted in (
         (Figure.COMPUTED_PROMPT_TOKENS, ours.computed),
         (Figure.ENDED_PROMPT_TOKENS, ours.ended_prompts),
@@ -233,7 +234,7 @@ def _by_request(counter: Growth, ours: Sequence[tuple[float, float]]) -> float |
 
 
 def _mean_queue(scrapes: Scrapes) -> Spread | None:
-    """Return the mean time in the queue by two counters; of Triton, whose requests wait in the queue of each model."""
+    """Return the mean seconds in the queue: growth of a counter of queue seconds over that of requests (Triton)."""
     waited, requests = scrapes.growth(Figure.QUEUE_SECONDS), scrapes.growth(Figure.REQUESTS_SUCCEEDED)
     if waited is None or requests is None or requests.increase <= 0:
         return None
@@ -241,7 +242,7 @@ def _mean_queue(scrapes: Scrapes) -> Spread | None:
 
 
 def _prefill_fraction(scrapes: Scrapes) -> float | None:
-    """Return the time on prompts over time on prompts and answers: by the sums of the histograms, or by counters."""
+    """Return the server's share of prefill time in prefill and decode time, from its histograms or its counters."""
     for prefill, decode, part in (
         (Figure.PREFILL_TIME, Figure.DECODE_TIME, "sum"),
         (Figure.PREFILL_SECONDS, Figure.DECODE_SECONDS, ""),
@@ -253,9 +254,9 @@ def _prefill_fraction(scrapes: Scrapes) -> float | None:
 
 
 def _batch(scrapes: Scrapes) -> Spread | None:
-    """Return requests in a batch: the engine's own, by running requests, else by its counters.
+    """Return the requests in a batch: from the engine's histogram, else from running requests, else from two counters.
 
-    The counters come last: Triton's are of all its models, of which an engine's batch is another thing.
+    The counters come last: Triton's are over all its models.
     """
     of_batches = scrapes.spread(Figure.BATCH_SIZE)
     if of_batches is not None:

@@ -96,7 +96,7 @@ def per_request(limits: Sequence[SloLimit]) -> dict[str, float]:
 
 
 def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
-    """Return how much of a level whose window is closed met each limit, in their order; `table` may hold the whole run.
+    """Return for each limit the share of samples in a level's window that met it; `table` may hold the whole run.
 
     Samples are the requests that began in the window. A limit on a percentile of ITL or ICL has their gaps instead,
     of which one step of the engine gives every stream the same (`replicas`: how many engines serve), and a failed
@@ -151,9 +151,9 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
 
 
 def _interrupted(table: Table, since: Floats, until: Floats) -> Bools:
-    """Return whether another request's first token ended a gap, so that its prompt was computed in it; shape [gaps].
+    """Return for each gap whether another request's first token came at its end: its prompt made the gap; [gaps].
 
-    A token may come before or after that of another stream of the same step, by half a gap at most.
+    "At its end" is within half a gap: streams of one step do not get their tokens at the same moment.
     """
     firsts = np.sort(table.first[~np.isnan(table.first)])
     half = (until - since) / 2
@@ -161,7 +161,7 @@ def _interrupted(table: Table, since: Floats, until: Floats) -> Bools:
 
 
 def clumping(times: Floats, values: Floats, limit: float, start: float, end: float, request_s: float) -> float | None:
-    """Return the variance of a share over that of independent samples (Kish's design effect, 1965).
+    """Return how clumped the misses of a limit are: their share's variance over that of independent samples (Kish).
 
     The share is that of `values` above the limit. Where there are fewer than 20, too few to show how they come, it is
     that of the 20 slowest: a queue whose longest waits come together will bring its misses together. From its scatter
@@ -196,9 +196,9 @@ def clumping(times: Floats, values: Floats, limit: float, start: float, end: flo
 
 
 def attained(limit: SloLimit, met: int, n: int, effect: float) -> Attainment:
-    """Return the attainment of `met` of n samples, n/effect of them independent.
+    """Return the attainment of a limit that `met` of n samples meet, n/effect of them independent.
 
-    Wilson's interval of so many: its z is √effect wider, which is the same.
+    Its interval is Wilson's with a z that is √effect wider, which is the same as n/effect samples.
     """
     return _attained(str(limit), limit.needed, limit.confidence, met, n, effect)
 
@@ -212,7 +212,7 @@ def _attained(limit: str, needed: float, confidence: float, met: int, n: int, ef
 
 
 def decided(met: float, n: float, needed: float, confidence: float = CONFIDENCE) -> Outcome:
-    """Return whether `met` of n independent samples decide that the share needed is there, or that it is not.
+    """Return MET, MISSED or UNRESOLVED: whether `met` of n independent samples decide that the needed share meets.
 
     P(at least as many met) with the share needed is the incomplete beta I_needed(met, n - met + 1), P(at most as many)
     is I_(1 - needed)(n - met, met + 1).
@@ -231,7 +231,7 @@ def decided(met: float, n: float, needed: float, confidence: float = CONFIDENCE)
 
 
 def independent(a: Attainment) -> float:
-    """Return the independent samples of an attainment's interval: at an end e of it, (p - e)² = z² e(1 - e)/n."""
+    """Return how many independent samples an attainment's interval is for: n in (p - e)² = z² e(1 - e)/n, e an end."""
     assert a.ci95 is not None
     p = a.met / a.n
     e = a.ci95[0] if p > 0.5 else a.ci95[1]  # the other end may be cut off at 0 or 1
@@ -246,7 +246,7 @@ def by_chunks(found: Mapping[float, Judged]) -> list[str]:
 
 
 def enough(attainment: Attainment) -> int | None:
-    """Return samples that would resolve an attainment if its share and clumping stay; None where no number would.
+    """Return how many samples would decide a limit if share and clumping stay as they are; None: no number would.
 
     About z² q(1 - q)/(p - q)² independent ones, for a share p where q is needed, z the normal quantile of the
     confidence; not fewer than decide it where all of them meet the limit.
@@ -261,7 +261,7 @@ def enough(attainment: Attainment) -> int | None:
 
 
 def enough_independent(attainment: Attainment) -> float | None:
-    """Return the same number of samples that do not come in clumps."""
+    """Return how many independent samples would decide a limit if the share that meets it stays; None: no number."""
     p, q, confidence = attainment.fraction, attainment.needed, attainment.confidence
     if p is None or p == q:
         return None
@@ -291,7 +291,7 @@ def _lean(attainment: Attainment) -> Outcome:
 
 
 def samples_needed(limits: Sequence[SloLimit]) -> int:
-    """Return requests that decide the strictest of these limits if all of them meet it; 0 without one on requests.
+    """Return how many requests decide the strictest limit if all meet it; 0 where no limit is on single requests.
 
     >>> samples_needed(limits({"ttft_p99": 2.0, "e2e_p50": 9.0}))
     299
@@ -328,9 +328,9 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def judged(repeats: Sequence[Sequence[Attainment]], failed: int) -> Judged:
-    """Return one load by the attainments of its sound repeats, pooled, and by how many overload made a miss.
+    """Return whether one load meets the SLO: by the pooled attainments of its valid repeats and its `failed` repeats.
 
-    Most of them decide: as many misses as sound repeats leave it unresolved.
+    A failed repeat missed the SLO by overload. As many of them as valid ones leave it unresolved, more make it missed.
     """
     limits: dict[object, list[Attainment]] = defaultdict(list)
     for each in (each for attainments in repeats for each in attainments):
@@ -377,7 +377,7 @@ class NearCapacity(msgspec.Struct, frozen=True):
 
 
 def near_capacity(levels: Sequence[LevelSummary], rate: float | None) -> NearCapacity | None:
-    """Return how near a rate is to the server's capacity, where its window has less than three times its queue's time.
+    """Return the rate, the capacity and the window it needs, if its window is too short for the queue; else None.
 
     The queue of a server with a capacity of μ requests/s, of which a share ρ comes, forgets in about 1/(μ (1 - ρ)²)
     seconds (heavy traffic; Kingman 1962). A rate that is no level, or of a server that was never overloaded, is none.
@@ -397,7 +397,7 @@ def capacity(levels: Sequence[LevelSummary]) -> float:
 
 
 def queue_s(rate: float, capacity: float) -> float:
-    """Return the seconds in which a queue comes and goes at a rate, both in requests per second; inf at the capacity.
+    """Return the seconds that a queue takes to build up and drain, at a rate below the capacity (requests/s); else inf.
 
     >>> round(queue_s(4.5, 5.0), 6), queue_s(5.0, 5.0)
     (20.0, inf)
@@ -408,7 +408,7 @@ def queue_s(rate: float, capacity: float) -> float:
 
 
 def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judged]:
-    """Return each load that says something of the SLO, the lowest first: of concurrencies, or of rates."""
+    """Return whether each load meets the SLO, the lowest first; loads are rates or concurrencies, by `rates`."""
     sound: dict[float, list[Sequence[Attainment]]] = defaultdict(list)
     failed: dict[float, int] = defaultdict(int)
     for level in levels:
@@ -429,6 +429,7 @@ def overloaded(level: LevelSummary) -> bool:
 
 
 def _boundary(found: Mapping[float, Judged]) -> Value | None:
+    """Return the highest load below any miss that met the SLO, else likely did, with the lowest miss as upper end."""
     missed = min((at for at, each in found.items() if each.outcome == Outcome.MISSED), default=math.inf)
     end = float(missed) if missed < math.inf else None
     met = max((at for at, each in found.items() if each.outcome == Outcome.MET and at < missed), default=None)

@@ -112,9 +112,9 @@ def percentiles(
 
 
 def spread(values: Floats, n: int | None = None, mean: float | None = None, *, reorder: bool = False) -> Spread:
-    """Return the distribution of `values` without its nans; n is the count of independent samples, where that is fewer.
+    """Return mean, percentiles and maximum of `values` without nans; n: the number of independent ones, if fewer.
 
-    `mean`: that of the values in the order in which they came, where they have another by now; rounding depends on it.
+    `mean`: computed from the values in their first order, if they have another by now; rounding depends on it.
     `reorder`: the values may be put into another order, instead of a copy of them.
 
     >>> spread(np.arange(11.0))
@@ -157,7 +157,7 @@ def batches(times: Floats, amounts: Floats | Counts, start: float, end: float, n
 
 
 def uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floats:
-    """Return batches, halved in number while they are correlated; they may end at fewer than `fewest`."""
+    """Return batched(n), with n halved while neighbours are correlated and there are at least `fewest` batches."""
     x = batched(n)
     while lag1(x) > _CORRELATED and n >= fewest:
         n //= 2
@@ -180,7 +180,7 @@ def batch_means(times: Floats, amounts: Floats | Counts, start: float, end: floa
 
 
 def running_means(times: Floats, counts: Floats, start: float, end: float, request_s: float | None) -> Estimate:
-    """Return the same from a running count, which is read between its times by interpolation.
+    """Return the mean rate over [start, end) with its 95 % interval, from a running count that is interpolated.
 
     >>> running_means(np.array([0.0, 50.0]), np.array([7.0, 107.0]), 0.0, 40.0, 2.0)
     Estimate(mean=2.0, ci95=(2.0, 2.0))
@@ -193,10 +193,10 @@ def running_means(times: Floats, counts: Floats, start: float, end: float, reque
 
 
 def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | None) -> Estimate:
-    """Return batch means of a span; `batched` gives the rates in n equal parts of it.
+    """Return the mean rate with its 95 % interval by batch means; batched(n) is the rates in n equal parts of the span.
 
     Correlation up to 0.2 cannot be distinguished from none in 10 batches, and would cost an interval a fifth of its
-    width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation.
+    width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation. No interval where too few batches fit.
     """
     mean = float(batched(1)[0])
     n = min(_MOST_BATCHES, _fitting(span, _REQUEST_TIMES, request_s))
@@ -208,9 +208,9 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
         rho = correlation(x, fitted=1)
         half = t_quantile(0.975, n - 1) * float(x.std(ddof=1)) / math.sqrt(n) * math.sqrt((1 + rho) / (1 - rho))
         return Estimate(mean, (mean - half, mean + half))
-    # Slots of equal requests drift so slowly that batches of any length are correlated, and hardly differ: all of them.
-    apart = float(np.abs(batched(_BATCHES) - mean).max())
-    return Estimate(mean, (mean - apart, mean + apart) if apart <= _EVEN * mean else None)
+    # Batches of any length are correlated where slots of equal requests drift slowly; then batches hardly differ.
+    furthest = float(np.abs(batched(_BATCHES) - mean).max())
+    return Estimate(mean, (mean - furthest, mean + furthest) if furthest <= _EVEN * mean else None)
 
 
 def half_width(estimate: Estimate) -> float | None:
@@ -225,9 +225,9 @@ def half_width(estimate: Estimate) -> float | None:
 
 
 def between(values: Floats, errors: Floats, group: Ints) -> float:
-    """Return the standard deviation between the values of a group, beyond their own errors; 0 where these suffice.
+    """Return the standard deviation of values within groups, beyond what their own errors explain (which may be all).
 
-    The one that brings χ² around the groups' means down to its degrees of freedom (Paule and Mandel 1982), by Newton:
+    It is what brings χ² around the groups' means down to its degrees of freedom (Paule and Mandel 1982), by Newton:
     χ² falls ever more slowly, so that from 0 no step goes too far. Left out: groups of one, and with an error of nan.
 
     >>> round(between(np.array([9.0, 11.0]), np.array([1.0, 1.0]), np.array([0, 0])), 9)
@@ -258,7 +258,7 @@ def fit_error(
     completions: int,
     answer_s: float | None = None,
 ) -> tuple[float | None, bool]:
-    """Return one standard error of the rate for the fit, and whether it had to be assumed.
+    """Return one standard error of the mean rate, by batch means, and whether it is assumed as too few batches fit.
 
     docs/method.md, Throughput and its error.
 

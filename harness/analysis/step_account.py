@@ -77,10 +77,10 @@ class Gaps(msgspec.Struct, frozen=True):
 
 
 def phases(table: Table, start: float, end: float, service: Service | None, server: ServerView | None) -> LevelPhases:
-    """Return how the time of one server is divided over [start, end), or why that is not known.
+    """Return how one server's time in [start, end) is divided between prompts and decoding, or why that is not known.
 
-    Where the server publishes how long its requests wait and their prompts take, that is the requests' own time, and
-    what of a first token's time is outside of the server is no prompt's.
+    Waiting and prompt times that the server publishes are used as they are; what TTFT has beyond them passes outside
+    of the server, and is no time of a prompt.
     """
     seats = service.most if service and service.most_fraction >= EDGE else None
     queue_s, prefill_s = (spread.mean if spread else None for spread in _of_requests(server))
@@ -121,9 +121,9 @@ def _of_requests(server: ServerView | None) -> tuple[Spread | None, Spread | Non
 
 
 def _prompt_times(table: Table, found: Gaps, step: Step, rows: Bools) -> float | None:
-    """Return the mean time of the marked requests from the step that takes up their prompt to their first token.
+    """Return the mean seconds from the begin of the step that computes a prompt to its first token, of marked requests.
 
-    That step begins at the send, at the end of the last step without a prompt, or at the first token before.
+    That step begins at the last of: the send, the end of the step without a prompt before it, the first token before.
     """
     seconds = step.seconds(found.batch, found.context)
     within = _HALF * float(np.median(seconds))
@@ -148,9 +148,9 @@ def _before(times: Floats, limits: Floats) -> Floats:
 
 
 def completed(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """Return the levels, those without a step of their own divided by the step that the others have at their batch.
+    """Return the levels, those without steps that have no prompt divided into prefill and decode by the other levels.
 
-    A level far above all that are known stays without an account, since a line through them may be wrong there.
+    A line through these gives the time of such a step. A level far above all of them stays without, as it may be wrong.
     """
     known = [x.phases for x in levels if x.phases and x.phases.step_s]
     B, K, seconds = (np.array([getattr(x, name) for x in known]) for name in ("batch", "context", "step_s"))
@@ -171,7 +171,7 @@ def completed(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 
 
 def _by_level(level: LevelSummary, found: LevelPhases, step_s: float, error: float) -> LevelPhases:
-    """Return a level's account by the mean time of its steps without a prompt, known to a relative `error`."""
+    """Return a level's prefill and decode rates, given the seconds of its steps without a prompt and their error."""
     busy, decoding = found.busy or 1.0, step_s * (found.steps_per_s or 0.0)
     if not 0 < decoding < busy:
         return found
@@ -196,7 +196,7 @@ def _by_level(level: LevelSummary, found: LevelPhases, step_s: float, error: flo
 
 
 def gaps_of(table: Table, start: float, end: float, seats: int | None) -> Gaps | None:
-    """Return the gaps that end in [start, end); None where nothing streams. `seats` streams leave no room for more."""
+    """Return the gaps between chunks that end in [start, end), with batch and context then, and which had no prompt."""
     streams = table.last > table.first
     rows = follows(table, streams)
     at, seconds, tokens = table.arrival[rows], gaps(table, streams), table.tokens[rows]
@@ -218,7 +218,7 @@ def gaps_of(table: Table, start: float, end: float, seats: int | None) -> Gaps |
 
 
 def _unanswered(table: Table, since: Floats, until: Floats) -> Bools:
-    """Return whether any request was without its first token in a span of time, shape [spans]."""
+    """Return for each span of time whether some request in flight was without its first token in it, shape [spans]."""
     sent = table.began
     answered = np.where(np.isnan(table.first), np.where(np.isnan(table.done), np.inf, table.done), table.first)
     came = np.searchsorted(np.sort(sent), until - 1e-6, side="left")
@@ -237,6 +237,7 @@ class _Running(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, table: Table) -> _Running:
+        """Return how many requests stream, and with how many tokens of context, from each edge of time on."""
         rows = np.flatnonzero(table.last > table.first)
         first, last = table.first[rows], table.last[rows]
         growth = table.chunks[rows] / (last - first)
@@ -263,7 +264,7 @@ class _Running(msgspec.Struct, frozen=True):
 
 
 def plain_step(found: Gaps) -> Step | None:
-    """Return d by the gaps that are surely without a prompt; None where they are too few steps."""
+    """Return the step time as a line over batch and context, fitted to gaps without a prompt; None: too few steps."""
     rows = np.flatnonzero(found.plain)
     if found.steps[rows].sum() < _FEWEST:
         return None
@@ -273,7 +274,7 @@ def plain_step(found: Gaps) -> Step | None:
 
 
 def fit(batch: Floats, context: Floats, seconds: Floats, weight: Floats) -> Step:
-    """Return d = a + b B + c K by weighted least squares; no coefficient is below 0, and one that nothing shows is 0.
+    """Return the step time a + b·batch + c·context by weighted least squares; coefficients ≥ 0, 0 for what is constant.
 
     >>> B = np.array([1.0, 2.0, 4.0])
     >>> fit(B, B * 0, 0.01 + 0.001 * B, B * 0 + 1)
@@ -367,9 +368,9 @@ def _divided(measured: LevelPhases, blocks: _Blocks, step: Step) -> LevelPhases:
 def _ratio(
     part: Floats, whole: Floats, part_error: float, whole_error: float = 0.0, most: float = math.inf
 ) -> Estimate:
-    """Return Σ part/Σ whole with its interval by the blocks' scatter about it, and by the errors of the two sums.
+    """Return Σ part/Σ whole with its 95 % interval, by the scatter of the blocks and the errors of the two sums.
 
-    Where a phase takes next to nothing, chance is below 0: it is cut there, and at `most`.
+    It is cut at 0 and at `most`: where a phase takes next to nothing, chance puts it below 0.
     """
     total = float(whole.sum())
     if not total > 0 or math.isnan(float(part.sum())):

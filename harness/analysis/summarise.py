@@ -121,7 +121,7 @@ def summarise(run: Result) -> Summary:
 def _levels(
     run: Result, table: Table, finished: Sequence[Level], facts: Facts
 ) -> tuple[list[LevelSummary], quality.Quality | None]:
-    """Return the finished levels, and what the canaries say of the answers; None without canaries."""
+    """Return the summaries of the finished levels, and how the canaries' answers changed; None without canaries."""
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
     levels = step_account.completed(levels)
     if not run.manifest.quality:
@@ -132,7 +132,7 @@ def _levels(
 
 
 def _fitted(run: Result, levels: Sequence[LevelSummary], steady: change.Steady) -> tuple[Curve | None, Knees]:
-    """Return the curve, which an open loop does not have, and the knees."""
+    """Return the fitted curve (None for an open loop) and all knees: of the curve, the limits and the seats."""
     is_open = run.manifest.scenario.load.is_open or any(level.rate is not None for level in run.levels)
     fit = None if is_open else curve.fit(steady.points)
     knees = msgspec.structs.replace(
@@ -166,7 +166,7 @@ def _checks(
 
 
 def _with_prediction(fitted: Curve, run: Result) -> Curve:
-    """Return the curve; where it still rises, with where the prediction puts the hinge."""
+    """Return the curve; where it still rises, with the predicted hinge as the concurrency of the expected knee."""
     prediction = run.manifest.prediction
     hinge = prediction.hinge_concurrency if prediction else None
     if fitted.state == BEYOND and hinge and hinge > (fitted.at_least_concurrency or 0):
@@ -175,7 +175,7 @@ def _with_prediction(fitted: Curve, run: Result) -> Curve:
 
 
 def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
-    """Return the curve; where it rises, and requests fail above its last level, with its knee looked for below that."""
+    """Return the curve; where it still rises but a higher level failed, with a level below that one to measure next."""
     last = fitted.at_least_concurrency
     failing = [
         level.concurrency for level in levels if level.concurrency is not None and errors_above_1_percent.voids(level)
@@ -192,7 +192,7 @@ def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
 
 
 def _with_times(fitted: Curve, run: Result) -> Curve:
-    """Return the curve, with how long the levels that would settle it take."""
+    """Return the curve with the seconds that the levels still to measure take, by how long its own levels took."""
     if fitted.settle is not None:
         spans = sorted(
             (level.concurrency, level.end_s - level.begin_s)
@@ -207,7 +207,7 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
 
 
 def _held(predicted: Agents | UnsetType, levels: Sequence[LevelSummary]) -> Agents | UnsetType:
-    """Return the prediction with how many agents the cache held."""
+    """Return the prediction of agents with the number that the cache held in fact, by the cached share of input."""
     if not predicted or not predicted.kept_input_fraction:
         return predicted
     shares = [
@@ -256,10 +256,9 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
 
 
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
-    """Return the levels that the answer rests on.
+    """Return the levels that the answer rests on: all but those that a search may leave out.
 
-    Left out is the last level of each repeat where its errors ended the ramp. Where the ramp chose its levels, invalid
-    ones are left out too, as in the curve.
+    These are invalid levels that the ramp chose itself, and the last level of a repeat if its errors ended the ramp.
     """
     last = {level.repeat: level for level in levels}
 
@@ -274,7 +273,7 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 def _with_gap(
     run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, probed: Probed | None
 ) -> Prediction | None:
-    """Return the prediction made before load, with measured over predicted and the gap between them."""
+    """Return the prediction made before load, with measured ÷ predicted for each level and the causes of the gap."""
     if run.manifest.prediction is None:
         return None
     made = gap.with_ratios(run.manifest.prediction, levels)
@@ -294,7 +293,7 @@ def _drafts(run: Result) -> bool:
 
 
 def cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], unit: Unit) -> Cost | None:
-    """Return the cost at the plateau where it was reached, else at the best level; all of it on the run's unit."""
+    """Return what a million tokens (or documents) cost at the plateau, else at the best level; None without a price."""
     price, gpus = manifest.price, manifest.gpus
     means = {s.concurrency or s.in_flight: s.throughput.mean for s in levels if s.throughput.mean}
     if price is None or not gpus or not means:

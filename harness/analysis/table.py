@@ -62,9 +62,9 @@ class Table(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, records: Sequence[Record], unit: Unit = Unit.OUTPUT_TOKENS, usual: float = math.nan) -> Table:
-        """Return the records as columns; one pass in Python a request, none a token.
+        """Return the records as columns, one array for each field of a request and two for all chunks.
 
-        `unit` is what throughput counts, `usual` how much of it a request is that the server does not count.
+        `unit` is what throughput counts, `usual` how much of it one request is where the server does not count it.
         """
 
         def column(name: str) -> Floats:
@@ -104,9 +104,9 @@ class Table(msgspec.Struct, frozen=True):
         return made if unit is Unit.OUTPUT_TOKENS else _whole(made, unit, usual)
 
     def around(self, start: float, end: float) -> Table:
-        """Return the rows from the first to the last that touch [start, end], as views: a level costs what is in it.
+        """Return the requests from the first to the last that was in flight in [start, end], without copying any.
 
-        What it leaves out neither was sent, arrived, ended nor was in flight then; what it keeps may be more.
+        Requests in between are kept, whether or not they were in flight then.
         """
         over = np.where(np.isnan(self.done), np.inf, np.fmax(self.done, self.last))
         touching = np.flatnonzero((np.fmin(self.scheduled, self.sent) <= end) & (over >= start))
@@ -156,9 +156,9 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def _whole(table: Table, unit: Unit, usual: float) -> Table:
-    """Return requests of which nothing is decoded: each answer arrives at once, with its last byte and all of its work.
+    """Return the table of requests that decode nothing: each answer is one chunk, at its last byte, with all its work.
 
-    One whose tokens the server did not count has the mean of those that it did.
+    The work is input tokens or documents. A request whose tokens the server did not count has the others' mean.
     """
     amounts = table.input_tokens if unit is Unit.INPUT_TOKENS else np.full(len(table.ok), usual)
     known = ~np.isnan(amounts)
@@ -184,7 +184,7 @@ def pieces(n: int) -> Iterator[slice]:
 
 
 def _pieces(chunks: Ints) -> Iterator[tuple[slice, slice]]:
-    """Yield requests with so many chunks each, in pieces of at most PIECE chunks or of one request."""
+    """Yield pieces of a table as (slice of requests, slice of their chunks), of at most PIECE chunks or one request."""
     ends, low, at = np.cumsum(chunks), 0, 0
     while low < len(chunks):
         high = max(low + 1, int(np.searchsorted(ends, at + PIECE, side="right")))
@@ -224,7 +224,7 @@ def follows(table: Table, rows: Bools) -> Bools:
 
 
 def gaps(table: Table, rows: Bools) -> Floats:
-    """Return ICL, seconds between neighbouring token-carrying chunks of the same request, over the marked rows."""
+    """Return the seconds between neighbouring chunks with tokens of the same request (ICL), of the marked requests."""
     counted = follows(table, rows)
     out, at = np.empty(np.count_nonzero(counted)), 0
     for _, part in table.pieces():
@@ -235,7 +235,7 @@ def gaps(table: Table, rows: Bools) -> Floats:
 
 
 def placed_tokens(table: Table) -> Floats:
-    """Return tokens of each request that have an arrival, shape [requests]."""
+    """Return for each request the tokens in its chunks, which have a time of arrival, shape [requests]."""
     out = np.zeros(len(table.chunks))
     for rows, part in table.pieces():
         upto = np.concatenate([[0], np.cumsum(table.tokens[part], dtype=np.int64)])

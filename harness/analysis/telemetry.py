@@ -31,7 +31,7 @@ Points = list[tuple[float, float]]  # (time, value), in order of time
 
 
 def series(samples: Iterable[Sample], source: str, start: float, end: float) -> dict[str, dict[str, Points]]:
-    """Return what each worker, machine or card of a source showed in [start, end], by its name and by metric."""
+    """Return the samples of a source in [start, end] as {worker, machine or card: {metric: [(time, value)]}}."""
     found: dict[str, dict[str, Points]] = {}
     for sample in samples:
         if sample.source == source and start <= sample.time_s <= end:
@@ -41,7 +41,7 @@ def series(samples: Iterable[Sample], source: str, start: float, end: float) -> 
 
 
 def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
-    """Return the client over one window: its busiest worker and host; figures from records come with the metrics."""
+    """Return how busy and how late the load generator was in a window: the worst of its workers and of its machines."""
     workers, hosts = (series(samples, source, *window) for source in ("client", "host"))
 
     def highest(of: dict[str, dict[str, Points]], metric: str) -> float | None:
@@ -68,7 +68,7 @@ def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float
 
 
 def pauses(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, float]:
-    """Return the seconds of a window that a worker, the main process or the machine stood still, by the metric's name.
+    """Return for how many seconds of a window a worker, the main process or the machine stood still, by metric.
 
     Nothing was sent or read then.
     """
@@ -141,9 +141,9 @@ def _energy(card: Mapping[str, Points], window: tuple[float, float]) -> float | 
 
 
 def _grown(counter: Points, window: tuple[float, float]) -> float | None:
-    """Return how much a counter grew over the window, between samples along a straight line.
+    """Return by how much a counter grew over the window, by straight lines between samples.
 
-    Where samples end inside the window, in proportion; None below half of it, or where the counter was reset.
+    Where samples cover a part of the window, in proportion; None below half of it, or where the counter was reset.
     """
     if len(counter) < 2 or any(b < a for (_, a), (_, b) in itertools.pairwise(counter)):
         return None

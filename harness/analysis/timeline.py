@@ -83,7 +83,7 @@ def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Ti
 
 
 def _flowed(table: Table, edges: Floats) -> Floats:
-    """Return tokens that arrived between each two edges, without those of failed requests."""
+    """Return the tokens that arrived between neighbouring edges, shape [edges - 1], but those of failed requests."""
     sums = np.zeros(len(edges) + 1)
     for rows, part in table.pieces():
         tokens = table.tokens[part] * np.repeat(~table.failed[rows], table.chunks[rows])
@@ -122,7 +122,7 @@ _HOUR = 3600.0
 
 
 def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None:
-    """Return the figures of a level with a closed window; None where it is too short for any of them."""
+    """Return how throughput, TTFT p99, KV use and memory moved over a level's window; None where it is too short."""
     start, end = level.window
     if end - start < SHORTEST_S:
         return None
@@ -152,9 +152,9 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
 
 
 def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
-    """Return the slope of a figure, a value for each bin of `width_s` from `start_s` on; nan: nothing was read.
+    """Return mean and slope of a figure over time, and whether it surely moved; `values`: one a bin, nan without.
 
-    None where fewer than 20 bins have a value. The slope's interval is None where the bins are too correlated for one.
+    Bins of `width_s` begin at `start_s`. None where fewer than 20 have a value; no interval where they are correlated.
 
     >>> found = trend(100.0 - np.arange(40.0), 0.0, 60.0)
     >>> found.per_hour.value, found.sure
@@ -187,7 +187,7 @@ def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
 
 
 def _steps(x: Floats) -> bool:
-    """Return whether the last third of a series surely differs from the first, as it does after a change at once."""
+    """Return whether the mean of the last third of a series surely differs from the first third's, by Student's t."""
     ends = [part - part.mean() for part in np.array_split(x, 3)][::2]
     residual = np.concatenate(ends)
     # By the upper end of the correlation: few bins do not show that they are independent.
@@ -201,7 +201,7 @@ def _steps(x: Floats) -> bool:
 
 
 def means(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> Floats:
-    """Return the mean of a gauge in n equal parts of [start, end); nan where it was not read, nothing without points.
+    """Return the mean of a gauge in each of n equal parts of [start, end); nan in a part that has no point.
 
     >>> means([(0.0, 2.0), (1.0, 4.0), (2.5, 1.0)], 0.0, 6.0, 3)
     array([ 3.,  1., nan])
@@ -215,7 +215,7 @@ def means(points: Sequence[tuple[float, float]], start: float, end: float, n: in
 
 
 def _p99(began: Floats, waited: Floats, start: float, end: float, n: int) -> Floats:
-    """Return p99 of the waits of requests that began in each part; of as many parts as have 100 requests on average."""
+    """Return p99 of the waits of requests that began in each part of the window; parts have about 100 or more."""
     known = ~np.isnan(waited)
     began, waited = began[known], waited[known]
     n = min(n, len(began) // _FOR_P99)

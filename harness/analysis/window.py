@@ -86,7 +86,7 @@ class Backlog(msgspec.Struct, frozen=True):
 
 
 def backlog(table: Table, start: float, end: float, period_s: float | None = None) -> Backlog | None:
-    """Return the slope of N(t), requests due and not over, over [start, end); None where nothing was in flight.
+    """Return the rise per second of requests that are due and not over in [start, end); None: too short a window.
 
     A line through the means of four to ten parts of the window, each of two request times if there is room, with
     Student's t for their scatter about it. An open loop above what the server sustains queues up without end and
@@ -144,7 +144,7 @@ def all_requests(table: Table, level: Level) -> Level:
 
 
 def whole_requests(table: Table, level: Level) -> Level:
-    """Return the level, its closed window cut to whole request times where it has few; in open loop unchanged.
+    """Return the level with its window cut to a whole number of request times, if it has few; open loop: unchanged.
 
     Slots that are kept full fall into step on a server that computes prompts in batches: they wait for their first
     tokens together, and end together. A window of one and a half request times then contains one such wait or two, by
@@ -170,7 +170,7 @@ def whole_requests(table: Table, level: Level) -> Level:
 
 
 def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
-    """Return what requests made a second in a window shorter than a request time; None where it contains a whole one.
+    """Return the rate of `amounts` (one a request) in a window shorter than a request, by Little's law; else None.
 
     Slots in step (`whole_requests`) send nothing while all wait for their first tokens, and then all at once: what is
     counted within a part of a request is anything between nothing and twice the truth. So it is Little's law,
@@ -204,9 +204,9 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
 
 
 def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:
-    """Return the time-mean requests in flight, ∫N(t)dt/T over [start, end): from send to last byte, failures included.
+    """Return the mean number of requests in flight over [start, end), ∫N(t)dt/T, each from its send to its last byte.
 
-    A request that is still open counts to the end, one that was never sent not at all.
+    Failed requests count; a request that is still open counts to the end, one that was never sent not at all.
     """
     inside = np.fmin(table.done, end) - np.fmax(table.sent, start)
     counts = inside > 0 if rows is None else rows & (inside > 0)  # zeros would move the last digit by their number
@@ -214,7 +214,7 @@ def in_flight(table: Table, start: float, end: float, rows: Bools | None = None)
 
 
 def silent(table: Table, level: Level) -> Bools:
-    """Return which requests hung in the window, shape [requests]: in flight for half of it or more, without a token.
+    """Return which requests hung, shape [requests]: in flight for half of the window or more, without a token.
 
     They failed at last, or are the oldest of those that the level did not wait for. They are left out of the requests
     in flight, since no server worked on them.
@@ -231,7 +231,7 @@ def silent(table: Table, level: Level) -> Bools:
 
 
 def silence(table: Table, start: float, end: float) -> float | None:
-    """Return the longest time in a window without a token while an answer streamed, in seconds; None where it is usual.
+    """Return the longest time in a window, in seconds, without any token while answers streamed; None if not unusual.
 
     Usual is up to five times what nine of ten gaps between two arrivals last, of any requests, up to a second, and up
     to twice as long as a prompt takes where the others wait for it: a gap that ends in a first token.
@@ -253,9 +253,9 @@ def silence(table: Table, start: float, end: float) -> float | None:
 
 
 def little(table: Table, level: Level, start: float, end: float) -> Little:
-    """Check Little's law: λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL + tail).
+    """Return requests in flight as counted and by Little's law, λ · mean time, and whether the two differ too much.
 
-    docs/method.md, In flight and Little's law.
+    docs/method.md, In flight and Little's law: λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first)·ITL + tail).
 
     Successes only on both sides. (G - first)·ITL, token-weighted, is the mean of last - first, and the tail that of
     done - last, so the time in system is the mean of done - send over the successes that began in the window.

@@ -80,10 +80,10 @@ class Bound(enum.Enum):
 
 
 def sharing(ramp: Ramp, repeat: int, last_begun: int = 0) -> float:
-    """Return how many repeats of a ramp share what is left when `repeat` begins, itself included.
+    """Return among how many repeats of a ramp the rest of the budget is divided when `repeat` begins, itself included.
 
-    Levels that are given take what they take: each of their repeats may use all. When a run is resumed, a repeat that
-    a later one has followed is over: nothing is left to it (inf).
+    1 where levels are given: each of their repeats may use all that is left. In a resumed run a repeat that a later one
+    has followed is over: nothing is left to it (inf).
 
     >>> three = Ramp(repeat=3)
     >>> sharing(three, 0), sharing(three, 2), sharing(three, 0, last_begun=1), sharing(Ramp(repeat=3, levels=[1]), 0)
@@ -103,7 +103,7 @@ class Budget(msgspec.Struct, frozen=True):
     repeats: float = 1  # the repeat and those to come, which share what was left then; inf: nothing is left to it
 
     def whole(self) -> Budget:
-        """Return the run's budget, whatever its repeats share.
+        """Return the budget of the whole run, in place of the part that one repeat has of it.
 
         >>> Budget(Ramp(max_seconds=100.0), Spent(50.0), repeats=2).whole().over() is None
         True
@@ -111,7 +111,7 @@ class Budget(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, before=Spent(), repeats=1)
 
     def reached(self, ahead_s: float = 0.0) -> tuple[Bound, ...]:
-        """Return the bounds that are reached, or will be in so many seconds.
+        """Return the bounds (seconds, requests, dollars, disk) that are reached, or will be in `ahead_s` seconds.
 
         >>> [bound.name for bound in Budget(Ramp(max_seconds=9.0, max_requests=10), Spent(8.0, 10)).reached(1.0)]
         ['SECONDS', 'REQUESTS']
@@ -126,7 +126,7 @@ class Budget(msgspec.Struct, frozen=True):
         return tuple(bound for bound, used, most in pairs if most is not None and used >= most)
 
     def over(self, ahead_s: float = 0.0) -> str | None:
-        """Return which bound is reached, or will be in so many seconds; None while there is room.
+        """Return a sentence on the bound that is reached, or will be in `ahead_s` seconds; None while there is room.
 
         >>> Budget(Ramp(max_seconds=100.0), Spent(95.0)).over(), Budget(Ramp(max_seconds=100.0), Spent(95.0)).over(5.0)
         (None, '--max-seconds 100 is used up')
@@ -147,7 +147,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of the repeat; None where they are not bounded.
+        """The seconds that this repeat may take, its part of --max-seconds; None where they are not bounded.
 
         >>> Budget(Ramp(max_seconds=100.0), before=Spent(40.0), repeats=2).seconds
         30.0
@@ -169,7 +169,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until time or money ends, money at the pace so far; None where neither is bounded.
+        """Seconds until the repeat's time or money is used up, money at the rate so far; None where neither is bounded.
 
         >>> Budget(Ramp(max_seconds=100.0, max_dollars=3.0), Spent(40.0, 10, 2.0)).seconds_left
         20.0

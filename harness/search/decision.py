@@ -131,7 +131,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def measure(concurrency: int, why: Reason, role: Role = Role.REFINEMENT, /, **figures: Any) -> Decision:
-    """A level of a concurrency comes next.
+    """Return the decision to measure a level of this concurrency next, with its reason in words.
 
     >>> measure(8, Reason.INVALID).reason
     '8 again: the level was invalid'
@@ -150,7 +150,7 @@ def end(why: End | Stop, /, **figures: Any) -> Decision:
 
 
 def both(knee: Decision, slo: Decision) -> Decision:
-    """Return the end of a search for a knee and an SLO; each part is there once, what is known of the SLO as a whole.
+    """Return the decision to end a search for a knee and an SLO, with the reasons of both ends joined, each part once.
 
     >>> found = end(End.SLO_STOPPED, edge="the SLO is met up to 2 in flight", why="no time is left")
     >>> both(end(Stop.NOTHING_HELPS, found="the knee lies above 4", why="no time is left"), found).reason

@@ -47,7 +47,7 @@ def failing(failed: Collection[bool], last: int) -> bool:
 
 
 def check_lengths(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
-    """Return the seconds of a window at which its precision is checked, by the time of a request.
+    """Return the lengths of a window, in seconds, at which its precision is checked, by the time of a request.
 
     >>> check_lengths(0.01)[:2], check_lengths(1.0)[0], check_lengths(60.0)
     ([3.0, 4.5], 22.0, [600.0])
@@ -101,7 +101,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return pace.of_level(self.scenario, self.level.role, turn_s, seconds_left, sent or 0.0, self.wanted_s or 0.0)
 
     def longest(self, request_s: float, budget: Budget) -> float:
-        """Return the seconds that the window may last, by what the bounds of the run leave to it."""
+        """Return the most seconds that a level's window may last, by the time left and the levels still to come."""
         most, left = LONGEST_WINDOW_S, budget.seconds_left
         if self.scenario.ramp.search_rate:  # a rate above what the server sustains never becomes precise
             most = min(max(pace.RATE_S, _RATE_REQUESTS * self.alone_s), LONGEST_WINDOW_S)
@@ -138,7 +138,7 @@ class Thinned:
         self._times = np.full(most + 1, np.nan)
         self._counts = np.full((most + 1, columns), -1)
         self._points = 0
-        self._every, self._since = 1, 0  # of how many points one is kept, and how many came since the last of them
+        self._every, self._since = 1, 0  # one of `_every` points is kept; `_since` came after the last that was
 
     @property
     def times(self) -> Floats:
@@ -151,8 +151,8 @@ class Thinned:
         return self._counts[: self._points]
 
     def add(self, time_s: float, counts: Sequence[int] | Ints) -> None:
-        """Take the counts at a later time."""
-        self._points += not self._since  # else the last point is not to be kept
+        """Append counts at a later time; when there are more than `most` points, drop every second one."""
+        self._points += not self._since  # else this point takes the place of the last, which is not to be kept
         self._times[self._points - 1], self._counts[self._points - 1] = time_s, counts
         self._since = (self._since + 1) % self._every
         if self._points > self._most:
@@ -189,7 +189,7 @@ class History:
         self._kept.add(time_s, (count,))
 
     def per_s(self, span_s: float) -> float:
-        """Return by how much it rose a second over the last seconds; 0 where these have no two points."""
+        """Return the count's rise per second over the last `span_s` seconds; 0 where these have no two points."""
         within = [each for each in self._latest if each[0] >= self._latest[-1][0] - span_s]
         if len(within) < 2:
             return 0.0

@@ -52,10 +52,10 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def pace(request_times: float, request_s: float, seconds_left: float | None, *, share: float) -> Pace:
-    """Return the pace of a level whose window shall last so many request times.
+    """Return the pace (spread of starts, warm-up, window) of a level whose window shall last `request_times`.
 
-    It takes at most its `share` of the time left, but a whole request time: where slots are in step, less is no
-    measurement of them (`window.whole_requests`). Where little is left, its new slots begin twice as fast, nothing
+    The window takes at most a `share` of the time left, but a whole request time: where slots are in step, less is no
+    measurement of them (`window.whole_requests`). Where little time is left, new slots begin twice as fast, nothing
     warms up, and half a request time has to do.
 
     >>> pace(1.5, 1.2, None, share=0.1).window_s, pace(6.0, 1.2, None, share=0.2).window_s
@@ -118,7 +118,7 @@ def decision(
 
 
 def _samples(scenario: Scenario) -> float:
-    """Return the requests that decide the strictest limit, of a class among all requests."""
+    """Return how many requests of a level decide the strictest limit; a class's limit needs more, by its share."""
     own = [each for each in scenario.class_ or () if each.slo]
     weights = sum(each.share for each in scenario.class_ or ())
 
@@ -142,10 +142,10 @@ def of_level(
     requests_per_s: float = 0.0,
     wanted_s: float = 0.0,
 ) -> Pace:
-    """Return how long a level lasts, by the ramp's options, its role, the time of a request and how many are sent.
+    """Return the pace (spread of starts, warm-up, window) of a level, by the ramp's options and the level's role.
 
-    0 requests per second: how many is not known, and a level that decides an SLO lasts as long as it can. `wanted_s` is
-    what such a level needs by its earlier windows.
+    `request_s` is the time of a request. With `requests_per_s` 0, not known, a level that decides an SLO lasts as long
+    as it can; `wanted_s` is what such a level needs by its earlier windows.
 
     Where the rate varies over time the window is of whole periods, in which it has its mean.
     """
@@ -172,7 +172,7 @@ CHECKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
 
 
 def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> list[float]:
-    """Return the seconds from the window's start at which precision is checked, rising; the last one ends it.
+    """Return the lengths of a window, in seconds, at which its precision is checked, rising; the last one ends it.
 
     >>> [round(length, 1) for length in lengths(1.0)]
     [22.0, 33.0, 49.5, 74.2, 111.4, 167.1]
@@ -186,9 +186,9 @@ def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> 
 
 
 def precise(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> bool:
-    """Return whether a window [start, end) may end, by a running count of tokens (or chunks of them) over time.
+    """Return whether the mean rate in [start, end) is precise: half its 95 % interval is at most `precision` of it.
 
-    The half-width of the 95 % interval is at most `precision` of the mean.
+    `counts` is a running count of tokens (or chunks of them) at `times`.
     """
     half = half_width(running_means(times, counts, start, end, request_s))
     return half is not None and half <= precision
@@ -207,7 +207,7 @@ class Moments(msgspec.Struct, frozen=True):
 
 
 def moments(scenario: Scenario, index: int) -> Moments:
-    """Return the moments of the level with this index, in a scenario whose levels have a length.
+    """Return when level `index` and its window begin and end, in seconds since the run's start; all by the plan.
 
     A level takes three times the length of its window: a third to warm up, the window, a third for the requests that
     began in it. The next level is made ready in the last moments of that.

@@ -55,7 +55,7 @@ def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
 
 
 def _soak(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
-    """Return the level of a soak, at a share of the knee; None where its load is fixed, or nothing is known.
+    """Return the level of a soak, at a share of the knee found so far; None with fixed levels or no knee.
 
     With an SLO the knee is the highest load that met it; where throughput still rises, it is the highest measured.
     """
@@ -74,7 +74,7 @@ def _soak(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
 
 
 def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
-    """Return the next level or the end, without a soak."""
+    """Return the next level of the search, or its end: fixed levels, rates, first pass, SLO, then refinement."""
     if over := _abandoned(measured, search):
         return over
     if search.levels is not None or search.rates is not None:
@@ -96,7 +96,7 @@ def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
 
 
 def missing(asked: Ramp, why: Decision, known: Sequence[MeasuredLevel]) -> str:
-    """Return what a repeat should have measured and did not; "" where nothing is missing."""
+    """Return in words which fixed loads a repeat did not measure, and why; "" where nothing is missing."""
     if why.why is Stop.TOO_SLOW:  # --max-ttft asks for no more
         return ""
     if why.why in (Stop.STALLED, Stop.DEAD):
@@ -111,7 +111,7 @@ def _in_role(role: Role, step: Decision) -> Decision:
 
 
 def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
-    """Return the end of the run where the server stalls, or where a fixed level failed."""
+    """Return the decision to end the run if the server stalls, or a fixed level fails or is too slow; else None."""
     last = measured[-_STALLS:]
     if len(last) == _STALLS and all(m.stalled for m in last):
         return end(Stop.STALLED, levels=_STALLS)
@@ -141,7 +141,7 @@ def _next_fixed(done: int, search: Search) -> Decision:
 
 
 def _climbed(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, Decision]:
-    """Return how many of the levels are the first pass's, and its next step; it ends at the first that is not."""
+    """Return how many of the measured levels the first pass chose, and its next step or its end."""
     for i in range(len(measured)):
         step = climb(measured[:i], search)
         if step.over or measured[i].concurrency != step.concurrency:
@@ -150,7 +150,7 @@ def _climbed(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, De
 
 
 def climb(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
-    """Return the next level of a first pass so far, or why it ended."""
+    """Return the next level of the first pass (doubling, until throughput is flat or a limit bars it), or its end."""
     if not measured:
         return measure(1, Reason.SINGLE_STREAM)
     if step := again(measured):
@@ -176,7 +176,7 @@ def climb(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
 
 
 def _is_sure(state: State) -> bool:
-    """Return whether the curves are sure, before throughput is flat twice, that the hinge is passed."""
+    """Return whether the fitted curves surely have their hinge below the last level, so that the first pass may end."""
     valid = state.valid
     fewest = _FEW if state.search.paced else LEVELS
     if len(state.times) < fewest or state.refined or _elasticity(valid[-2], valid[-1]) > _STILL:
@@ -190,7 +190,7 @@ def _is_sure(state: State) -> bool:
 
 
 def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
-    """Return the level that the last two lie above without gaining on it; None where they gain.
+    """Return the level with the best throughput if the last levels, at higher loads, gain nothing on it; else None.
 
     On a noisy plateau a short level may seem higher than its neighbour, but rarely than the best of all.
     """
@@ -210,7 +210,7 @@ def _few_levels(measured: Sequence[MeasuredLevel], search: Search) -> bool:
 
 
 def _pays_twice(last: MeasuredLevel, search: Search) -> bool:
-    """Return whether the time left is enough for two levels at four times the load, with requests as much longer.
+    """Return whether the time left is enough for two levels at four times the load and the request time.
 
     Two loads at which requests wait show how many are served at once; a single one shows little.
     """

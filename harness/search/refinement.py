@@ -48,7 +48,7 @@ _RISES = 4  # levels after the first pass that make sure that throughput rises a
 
 
 def next_step(state: State, why: str) -> Decision:
-    """Return the next level that the knee needs, or why it needs no more; `why` the first pass ended."""
+    """Return the next level that narrows the knee, or the end of the search; `why`: the reason the first pass ended."""
     if state.measured and (step := again(state.measured)):
         return step
     if not state.times or state.top < 1:
@@ -76,7 +76,7 @@ def next_step(state: State, why: str) -> Decision:
 
 
 def _second_to_wait(state: State) -> Decision | None:
-    """Return a level between what the server serves and the one load at which requests wait."""
+    """Return a level between the number served at once and the only load at which requests wait; else None."""
     full = waits(state.measured)
     if len(full) != 1:
         return None
@@ -92,7 +92,7 @@ def _is_known(state: State, found: Known) -> bool:
 
 
 def _settling(state: State, found: Known) -> Decision | None:
-    """Return the level that decides what throughput does past the knee, while the time still suffices for it."""
+    """Return a level past the knee to decide what throughput does there, if time is short but suffices; else None."""
     left = state.search.seconds_left
     if left is None:
         return None
@@ -108,9 +108,9 @@ def _settling(state: State, found: Known) -> Decision | None:
 
 
 def _fill(state: State) -> Decision | None:
-    """Return a new level nearest to where the knee may be: as predicted, else where throughput stops rising.
+    """Return a new level, for too few levels, nearest to where the knee may be: as predicted, else where the rise ends.
 
-    Where throughput still rises, as far up as the time allows.
+    Where throughput still rises, it is a higher level, if the time allows one.
     """
     last, found = state.highest, known(state)
     rises = (found.fit if found else fit(state)).curve.state == BEYOND
@@ -129,7 +129,7 @@ def _fill(state: State) -> Decision | None:
 
 
 def _between(state: State, about: float) -> int | None:
-    """Return the middle of the two levels around the likeliest knee; None where there is no new level between them."""
+    """Return the geometric mean of the two levels around load `about`; None where that is no new level."""
     for low, high in itertools.pairwise(state.times):
         middle = round(math.sqrt(low * high))
         if low <= about <= high and middle not in state.times and state.worthwhile(middle):
@@ -138,7 +138,7 @@ def _between(state: State, about: float) -> int | None:
 
 
 def _higher(state: State, found: Known) -> Decision | None:
-    """Return a level further up, where the knee may lie near the highest one or beyond."""
+    """Return a level above the highest, if the knee is not surely below the highest and a higher one is allowed."""
     up = _up(state)
     enough = 0.5 if found.width > state.search.hinge_width and math.isfinite(found.high) else SURE
     if up <= state.highest or found.below_last >= enough or (found.onset and up > UP_TO * found.onset):
@@ -147,7 +147,7 @@ def _higher(state: State, found: Known) -> Decision | None:
 
 
 def _confirming(state: State, found: Known) -> Decision | None:
-    """Return the last level before a change again, where none shows both sides: a collapse past the knee is like it."""
+    """Return the last level before the server changed again, unless some load was measured on both sides of it."""
     if found.shift is None:
         return None
     before, after = (
@@ -158,7 +158,7 @@ def _confirming(state: State, found: Known) -> Decision | None:
 
 
 def _control(state: State, found: Known, since: int = _CONTROLLED) -> Decision | None:
-    """Return the level of the first pass next below half the knee again, where so many were measured since."""
+    """Return a first-pass level well below the knee again, as control, if `since` levels were measured after it."""
     order = [m.users for m in state.valid]
     first = [m.users for m in state.measured[: state.climbed] if m.counts]
     C = max((C for C in first if _ZONE[0] * found.about >= C), default=min(first, default=None))
@@ -167,7 +167,7 @@ def _control(state: State, found: Known, since: int = _CONTROLLED) -> Decision |
 
 
 def _falling(state: State) -> Decision | None:
-    """Return the highest level again, where throughput seems to fall towards it and it was measured once."""
+    """Return the highest level again, if it was measured once with less throughput than the one below; else None."""
     *_, before, last = state.times
     low, high = (np.mean([m.throughput for m in state.valid if m.users == C]) for C in (last, before))
     once = state.times[last] == 1 and last == state.highest
@@ -175,7 +175,7 @@ def _falling(state: State) -> Decision | None:
 
 
 def _far(state: State, found: Known) -> Decision | None:
-    """Return one level far above the knee, where there is none; before it a control: a slower server is like a fall."""
+    """Return a level far above the knee, or first a control level, if no level lies so far above; else None."""
     C = min(round(_FAR * found.about), state.top)
     if state.highest >= min(_FAR_ENOUGH * found.about, state.top) or state.highest >= C:
         return None
@@ -183,7 +183,7 @@ def _far(state: State, found: Known) -> Decision | None:
 
 
 def _around(state: State, found: Known) -> Decision | None:
-    """Return a level near the knee, on the other side of it than the last one."""
+    """Return the most informative level near the knee, if possible on the other side of it than the last level."""
     about = state.search.predicted_hinge
     vague = found.high / found.low > UP_TO and found.seats is None
     if about and vague and found.low <= about <= min(found.high, state.highest) and round(about) not in state.times:
@@ -208,7 +208,7 @@ def _interval(found: Known) -> str:
 
 
 def _places(state: State, low: float, high: float) -> list[int]:
-    """Return levels of one side of the knee, in order: new ones as long as there are few, then those measured."""
+    """Return candidate levels from low to high: the measured ones if there are enough, else these and new ones."""
     least, most = max(1, math.ceil(low)), min(math.floor(high), _up(state))
     if least > most:
         return []
@@ -220,7 +220,7 @@ def _places(state: State, low: float, high: float) -> list[int]:
 
 
 def _most(state: State, found: Known, levels: Sequence[int]) -> int | None:
-    """Return the level that would narrow the knee most per second, or the plateau where the knee is known.
+    """Return the level that would narrow the knee (once known, the plateau) most per second of measuring.
 
     Drawn curves disagree by var(ln X) at a level, and by var(Q) about the quantity Q. Measuring it once more with the
     relative error s takes cov²/(var + s²) off the latter, the linear update of a normal ensemble.
@@ -240,7 +240,7 @@ def _most(state: State, found: Known, levels: Sequence[int]) -> int | None:
 
 
 def _up(state: State) -> int:
-    """Return the next level above the highest, which this is itself where none is allowed or worth it."""
+    """Return the next level above the highest, by a factor of √2 at most; the highest itself if none is allowed."""
     up = min(math.ceil(state.highest * math.sqrt(2)), state.top)
     if any(m.concurrency == state.top + 1 for m in state.measured):  # which failed: halfway there, not right below it
         up = min(up, round(math.sqrt(state.highest * (state.top + 1))))

@@ -53,7 +53,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
-    """Return the edge by what every load comes to.
+    """Return the edge of the SLO (highest load that met it, lowest that missed) and the load to measure again.
 
     >>> met, missed, open = (JudgedLoad(o, o, 1, True) for o in ("met", "missed", "unresolved"))
     >>> edge_of({1: met, 2: met, 4: missed})
@@ -94,7 +94,7 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
 
 
 def judged(repeats: Sequence[MeasuredLevel]) -> JudgedLoad:
-    """Return one load by all of its repeats, as the report judges it; one with too many errors missed the SLO too."""
+    """Return whether one load meets the SLO, by all of its repeats; a repeat with too many errors missed it."""
     sound = [m.attainments for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
     found = slo.judged(sound, sum(map(_failed, repeats)))
     seconds = sum(m.window_s for m in repeats)
@@ -108,7 +108,7 @@ def _failed(m: MeasuredLevel) -> bool:
 
 
 def _wanted(open_: Attainment, seconds: float) -> float:
-    """Return the seconds of a window in which a limit that is open would be decided, beyond those so far; inf: never.
+    """Return how many more seconds of a window would decide an undecided limit, measured for `seconds`; inf: none.
 
     With too few samples to tell how they clump, they count as independent.
     """
@@ -122,9 +122,9 @@ _ALONE = 0.1  # requests in flight: a rate below it that misses the SLO shows th
 
 
 def by_concurrency(state: State, at_most: int) -> Decision:
-    """Bisect in log C between the largest concurrency that met the SLO and the smallest that did not.
+    """Return the next level: bisecting log C between the largest C that met the SLO and the smallest that missed.
 
-    It ends, found or not, `at_most` levels after the first pass.
+    The search ends, found or not, `at_most` levels after the first pass.
     """
     edge = edge_so_far(state.measured)
     if edge.met is None and edge.missed is None:
@@ -151,7 +151,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
 
 
 def _decide(state: State, edge: Edge) -> Decision | None:
-    """Return a load next to the edge, for as long as decides it; None where none is open or --quick is enough."""
+    """Return the undecided load next to the edge again, for as long as decides it; None: none, --quick or no time."""
     if edge.undecided is None or state.search.quick:
         return None
     C = int(edge.undecided)
@@ -162,7 +162,7 @@ def _decide(state: State, edge: Edge) -> Decision | None:
 
 
 def edge_so_far(measured: Sequence[MeasuredLevel]) -> Edge:
-    """Return the edge by the levels that say something of the SLO."""
+    """Return the edge of the SLO (highest load that met it, lowest that missed) by the levels measured so far."""
     loads: dict[float, list[MeasuredLevel]] = {}
     for m in measured:
         if m.slo is not None or not m.counts:
@@ -171,7 +171,7 @@ def edge_so_far(measured: Sequence[MeasuredLevel]) -> Edge:
 
 
 def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> Decision:
-    """Double the rate until it misses the SLO or is unstable, then bisect; halve it where even the first misses."""
+    """Return the next rate: doubled until one misses the SLO or is unstable, then bisected; halved if all missed."""
     if not measured:
         first = _round(search.first_rate or 1.0)
         return measure_rate(first, Reason.ONE_IN_FLIGHT if search.first_rate else Reason.FIRST_RATE)
@@ -226,7 +226,7 @@ def _in_words(edge: Edge, unit: str) -> str:
 
 
 def _round(rate: float) -> float:
-    """Three digits are enough for a rate.
+    """Return a rate rounded to three significant digits.
 
     >>> _round(22.6274)
     22.6

@@ -86,7 +86,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
-    """Return a finished level by its summary.
+    """Return what the search needs to know of a finished level, from its summary.
 
     Its number of requests is estimated from those of its window: those of the whole level are not all over when the
     search goes on, and a resumed run must come to the same number later.
@@ -238,7 +238,7 @@ class State(msgspec.Struct, frozen=True):
         return (seconds is None or self.cost(C) <= seconds) and (count is None or self._requests(C) <= count)
 
     def _requests(self, C: int) -> float:
-        """Return the requests that a level of C would send: the fewest where its length is free, else as others."""
+        """Return the requests that a level of C would send: the fewest if its length is free, else as levels near."""
         if not self.times:
             return 0.0
         if self.search.paced:
@@ -249,7 +249,7 @@ class State(msgspec.Struct, frozen=True):
         return float(np.interp(C, list(each), [np.mean(x) for x in each.values()])) * C
 
     def cost(self, C: int) -> float:
-        """Return the seconds that a level of C would take, as little as it can."""
+        """Return the seconds that a level of C would take: the fewest if its length is free, else as levels near it."""
         if not self.times:
             return 0.0
         if self.search.paced:
@@ -257,7 +257,7 @@ class State(msgspec.Struct, frozen=True):
         return float(np.interp(C, list(self.times), self.seconds)) * max(1.0, C / max(self.times))
 
     def request_s(self, C: int) -> float:
-        """Return the seconds of a request at C, by the levels around it; beyond them C·G/X with X as it rose last."""
+        """Return the seconds of a request at C, interpolated between levels; above them it grows as it did last."""
         known: dict[int, list[float]] = {}
         for m in self.valid:
             if m.request_s:
@@ -287,7 +287,7 @@ def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
 
 
 def again(measured: Sequence[MeasuredLevel]) -> Decision | None:
-    """Return the last level again where it is invalid, as its cause may have passed; not where it was overloaded."""
+    """Return the decision to repeat the last level if it was invalid, once, but not if it was overloaded; else None."""
     last = measured[-1]
     if last.valid or overloaded(last, measured) or [m.concurrency for m in measured].count(last.concurrency) > 1:
         return None
@@ -295,7 +295,7 @@ def again(measured: Sequence[MeasuredLevel]) -> Decision | None:
 
 
 def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str]:
-    """Return the highest concurrency still allowed, and what forbids more: the server, never a fault of the client."""
+    """Return the highest concurrency still allowed, and which bound or which overload of the server forbids more."""
     bars = [(search.max_concurrency, Part.HIGHEST.words(concurrency=search.max_concurrency))]
     for m in measured:
         if overloaded(m, measured):
@@ -343,7 +343,7 @@ class Known(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The answer so far, as a part of a sentence."""
+        """The answer so far as words: the seats, a rise up to a concurrency, or how well knee and plateau are known."""
         if self.seats is not None:
             return Part.SEATS.words(seats=self.seats)
         if self.fit.curve.state == BEYOND:
@@ -358,7 +358,7 @@ def fit(state: State) -> curve.Fit:
 
 
 def steady(measured: Sequence[MeasuredLevel]) -> change.Steady:
-    """Return the last steady stretch of the levels; all are one where their times are not known."""
+    """Return the levels since the server last changed, as points; all of them where their times are not known."""
     points = [
         change.TimedPoint(
             m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed, m.chance,
@@ -372,7 +372,7 @@ def steady(measured: Sequence[MeasuredLevel]) -> change.Steady:
 
 
 def known(state: State) -> Known | None:
-    """Return what the levels so far say of the knee; None where they are too few for a curve."""
+    """Return the knee so far: fit, interval, chance that it is below the last level, seats; None: too few levels."""
     points, crowd, shift = steady(state.measured)
     found = curve.fit(points, seed=state.search.seed, draws=_DRAWS)
     if found.posterior is None:

@@ -50,13 +50,13 @@ class LevelTiming:
         self.level = task.level
         self.pace = task.pace(e2e_s, seconds_left)
         self.phase = Phase.WARM_UP
-        self.since_s = task.level.begin_s  # when what is waited for began
+        self.since_s = task.level.begin_s  # when the phase began
         self.expected_s: float | None = None  # how long that will take
         self._tokens = History()
         self.token_s = task.level.begin_s  # since when somebody has waited for a token; now, where nobody waits
         self.answered_s = task.level.begin_s  # when the last token came
         self.longest_silence_s = 0.0  # of this level, of those that a token ended
-        self._after_higher = False  # whether more were in flight when it began than it keeps
+        self._after_higher = False  # whether more were in flight when the level began than it keeps
         self._from_send = False  # whether the window is that of one request, from its send to its end
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
         self._start_s = self._length_s = 0.0  # of the window, as far as it is known
@@ -80,7 +80,7 @@ class LevelTiming:
         return self._tokens.latest[0] - self.token_s if self._tokens.latest else 0.0
 
     def interrupted(self, time_s: float) -> Level | None:
-        """Return the level as far as it came, where that is worth a row: its window is not only just open."""
+        """Return the level as an interrupt at `time_s` leaves it; None if its window is not open for some time."""
         if self.phase is Phase.COOLDOWN:
             notes = (*self.level.notes, LevelNote.INTERRUPTED)
             return msgspec.structs.replace(self.level, end_s=time_s, notes=notes)
@@ -96,7 +96,7 @@ class LevelTiming:
         return self._tokens.per_s(span_s)
 
     def step(self, now: Now) -> bool:
-        """Take what is known now; True where a moment of the level has come, which `level` then has."""
+        """Advance the level by one report; return whether its window began or ended, or the level ended."""
         self._hear(now)
         self._tokens.add(now.time_s, now.tokens)
         if self._task.moments is not None:
@@ -110,7 +110,7 @@ class LevelTiming:
         return self._cool_down(now)
 
     def _hear(self, now: Now) -> None:
-        """Take whether a token has come. Where nobody waits there is no silence, nor where the client stood still."""
+        """Note when the last token came and the longest silence; idle time and pauses of the client are no silence."""
         latest = self._tokens.latest
         came = latest is not None and now.tokens > latest[1]
         if came:
@@ -172,7 +172,7 @@ class LevelTiming:
         return True
 
     def _cut(self, now: Now) -> LevelNote | None:
-        """Return what ends the window whatever its length, if anything does."""
+        """Return why the window ends at once, whatever its length: failures, or a budget used up; None: it goes on."""
         measured_s = now.time_s - self._start_s
         if self._hopeless(now) and measured_s >= _FAILING_WINDOW_S:
             return self._dead_note(now) or LevelNote.FAILING
@@ -186,7 +186,7 @@ class LevelTiming:
         return LevelNote.REFUSED if now.refused >= REFUSED else LevelNote.STALLED
 
     def _fixed_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
-        """Return whether a window of a fixed length ends; a transient moves its start, a trend extends it once."""
+        """Return whether a window of a fixed length ends now; a transient moves its start, a trend extends it once."""
         if cut is not None:
             self._note(cut)
         if cut is not None or self._settled:
@@ -208,7 +208,7 @@ class LevelTiming:
         return False
 
     def _precise_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
-        """Return whether a window ends that shall be precise behind its transient, or that may not go on."""
+        """Return whether a window without a fixed length ends now: it is precise after the transient, or cut."""
         self._checks += 1
         last = cut is not None or self._checks >= len(self._lengths)
         if cut is None and not self._settled:
@@ -242,7 +242,7 @@ class LevelTiming:
         self.since_s = self._start_s
 
     def _cool_down(self, now: Now) -> bool:
-        """Go on until the last request that began in the window has ended, and its record has come."""
+        """End the level once the window's last request has ended and is recorded, or is too late; return if so."""
         end_s = self.level.window_end_s
         assert end_s is not None
         hung = self._hung(now)
@@ -272,7 +272,7 @@ class LevelTiming:
         return True
 
     def _by_count(self, now: Now, requests: int) -> bool:
-        """Begin the window with the level, and end it with the last of its requests."""
+        """Begin the window with the level and end it with its last request; return whether either happened now."""
         if self.phase is Phase.WARM_UP:
             self.phase, self._start_s = Phase.WINDOW, self.level.begin_s
             self._note(LevelNote.COUNTED)
@@ -289,7 +289,7 @@ class LevelTiming:
         return True
 
     def _by_timetable(self, now: Now, moments: Moments) -> bool:
-        """Take a moment that has come by the timetable; notes say what the level lacked by then."""
+        """Begin or end the window, or end the level, when the timetable says so; return whether it did so now."""
         if self.phase is Phase.WARM_UP and now.time_s >= moments.window_start_s:
             if now.waiting or len(self._tokens.times) == 1:  # slots, or the level itself, came too late
                 self._note(LevelNote.NOT_SETTLED)
@@ -339,9 +339,9 @@ class LevelTiming:
         return now.refused >= REFUSED or (now.in_flight > 0 and self.silent_s > self._patience_s(now))
 
     def _patience_s(self, now: Now) -> float:
-        """Return how long no token may come: several times the longest silence so far at this load or a lower one.
+        """Return the seconds without a token after which a level counts as stalled: several times the longest so far.
 
-        A request that waits for its first token behind more of them waits longer, by the load, until one has come.
+        Requests that wait for their first token behind more of them wait longer, by the load, until one has come.
         """
         task, load = self._task, self.level.concurrency or self.level.rate or 1.0
         earlier = max(task.silence_s * min(task.spread, _MEASURED_SPREAD), task.alone_s * task.spread)
@@ -360,7 +360,7 @@ class LevelTiming:
         return window.truncation(binned(known.times, known.counts, self.level.begin_s, now.time_s, width)), width
 
     def _is_precise(self, now: Now) -> bool:
-        """Return whether throughput is precise, by chunks: the tokens in one hardly vary within a level."""
+        """Return whether the window's throughput, in chunks (whose tokens hardly vary), is as precise as asked."""
         requested = self._task.scenario.ramp.precision
         times, counts = self._tokens.times, self._tokens.counts.astype(np.float64)
         wanted = PRECISION if requested is None else requested
@@ -371,7 +371,7 @@ class LevelTiming:
 def binned(
     times: Sequence[float] | Floats, counts: Sequence[int] | Ints, start: float, end: float, width: float
 ) -> Floats:
-    """Return what a running count rose by in each whole bin of [start, end), shape [bins].
+    """Return by how much a running count rose in each whole bin of `width` in [start, end), shape [bins].
 
     >>> binned([0.0, 2.0], [10, 30], 0.0, 2.0, 0.5)
     array([5., 5., 5., 5.])

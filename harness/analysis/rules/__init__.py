@@ -122,7 +122,7 @@ def rule(
     kinds: bool = False,
     excused_for: tuple[Purpose, ...] = (),
 ) -> Callable[[Callable[[T], Found]], Rule[T]]:
-    """Register a function as a rule of a kind of context; the first severity is that of a finding without one."""
+    """Return a decorator that registers a function as a rule that judges an `of`; severities[0] is the default one."""
 
     def register(judge: Callable[[T], Found]) -> Rule[T]:
         made = Rule(

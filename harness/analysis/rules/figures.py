@@ -238,10 +238,10 @@ def late_end(level: Measured) -> Finding | None:
 
 
 def spoilt(s: LevelSummary) -> dict[str, tuple[int, ...]]:
-    """Return the percentiles that late reads have spoilt, by the figure's name in the summary.
+    """Return the percentiles that late reads made wrong, by the figure's name in the summary.
 
-    Where the kernel stamps, only gaps are: events that shared a read share its stamp. A percentile of gaps is given
-    while fewer were merged than lie beyond it. The clock's stamps are as late as their reads, whatever they are of.
+    With kernel stamps only gaps (ITL, ICL) are wrong: events that were read together have one stamp. A percentile of
+    gaps is right while fewer were merged than lie beyond it. Stamps of the user's clock are as late as their reads.
     """
     client, late = s.client, read_late(s)
     merged, delay = client.merged_fraction or 0.0, client.read_delay_p99_s or 0.0

@@ -158,7 +158,7 @@ def memory_grows(seen: Observed) -> Iterator[Finding]:
 
 
 def _moved(seen: Observed, name: str, trend: Trend | None, least: float, why: str, advice: str) -> Finding | None:
-    """Return how a figure moved over the window; None where it moved by less than `least`."""
+    """Return the finding that a figure surely moved over the window by `least` or more (below 0: fell); else None."""
     if trend is None or trend.share_per_hour is None or not trend.sure:
         return None
     moved = (trend.share_per_hour.value or 0.0) * seen.s.window_s / 3600
@@ -169,7 +169,7 @@ def _moved(seen: Observed, name: str, trend: Trend | None, least: float, why: st
 
 
 def per_hour(share: Value) -> str:
-    """Return a slope in words, without its sign.
+    """Return a slope, a share per hour, as text in percent with its 95 % interval, without its sign.
 
     >>> per_hour(Value(-0.6, (-0.63, -0.57)))
     '60.0 % an hour (95 % interval 57.0–63.0)'
@@ -178,7 +178,7 @@ def per_hour(share: Value) -> str:
 
 
 def _interval(value: Value, times: float, form: str) -> str:
-    """Return its 95 % interval by size, in brackets; "" without one."""
+    """Return the 95 % interval as text in brackets, its ends multiplied by `times`; "" without an interval."""
     if value.ci95 is None or None in value.ci95:
         return ""
     ends = [(end or 0.0) * times for end in value.ci95]

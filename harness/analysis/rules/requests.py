@@ -59,7 +59,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def too_many_fail(error_rate: float | None, requests: int | None) -> bool:
-    """Return whether more than 1 % fail, by the lower end of the 95 % interval; by the share where n is not known.
+    """Return whether surely more than 1 % fail: by the low end of the 95 % interval, or the share if n is not known.
 
     >>> too_many_fail(1 / 60, 60), too_many_fail(3 / 60, 60)
     (False, True)
@@ -99,7 +99,7 @@ def read_late(s: LevelSummary) -> bool:
 
 
 def sent_late(client: ClientView) -> bool:
-    """Return whether the load generator has lowered throughput: slots were empty for its sake.
+    """Return whether late sends of the load generator lowered throughput: slots stood empty for more than HARM of time.
 
     docs/method.md, Limits of the client.
     """
@@ -146,7 +146,7 @@ def client_busy(level: Measured) -> Finding | None:
 
 
 def remedy_for(client: ClientView) -> tuple[str, str]:
-    """Return what slowed the load generator, as far as the figures show, and what helps against it."""
+    """Return (why the load generator was slow, "" if not known; what to do about it), by its use of the processors."""
     withheld = (
         (client.throttled_fraction, "held at this container's CPU limit", "raise the container's CPU limit"),
         (client.steal_fraction, "given to others by the hypervisor", "run the client on a host of its own"),

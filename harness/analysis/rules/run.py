@@ -158,7 +158,7 @@ def clocks_apart(run: Recorded) -> Finding | None:
 
 
 def _is_right(shard: Shard, limit_s: float) -> bool:
-    """Return whether a machine's clock is known to be right by that many seconds."""
+    """Return whether a machine's clock is known to be off by at most `limit_s` seconds."""
     clock = shard.clock
     if clock.synchronised is False or clock.error_s is None:
         return False
@@ -244,7 +244,7 @@ def node_loss(run: Recorded) -> Iterator[Finding]:
 
 
 def _lost(loss: NodeLoss, per_s: str) -> str:
-    """Return a loss in a sentence."""
+    """Return a sentence on a replica that stopped answering: when, for how long, failures, throughput, the others."""
     back = "did not come back" if loss.recovery_s is None else f"was back after {loss.recovery_s:.3g} s"
     failed = f"; {loss.errors} requests failed within {loss.errors_s or 0.0:.3g} s" if loss.errors else ""
     named = (("before", loss.before), ("during", loss.during), ("after it", loss.after))
