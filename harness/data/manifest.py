@@ -153,7 +153,7 @@ class CacheAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Say what the cache gives, and whether the load's prompts are in it."""
+        """Return a sentence on whether a prefix cache is on, by TTFT, and whether the load's prompts are in it."""
         new_ms, again_ms = self.new.first_s * 1e3, self.again.first_s * 1e3
         counted = "" if self.again.cached is None else f", {self.again.cached:.0%} of its tokens cached"
         times = f"{again_ms:.3g} ms to the first token of a repeated prompt, {new_ms:.3g} ms of a new one{counted}"
@@ -289,7 +289,7 @@ def read(stored: Any) -> Manifest | MapManifest:
 
 
 def missing(found: Manifest | MapManifest) -> str | None:
-    """Return the field that a run or a level map lacks to be resumed; None where nothing is missing."""
+    """Return the name of a field that the manifest lacks and resuming needs; None where nothing is missing."""
     needed: list[tuple[str, object]] = [("scenario_digest", found.scenario_digest)]
     if isinstance(found, MapManifest):
         needed.append(("name", found.name))

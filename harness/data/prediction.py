@@ -183,9 +183,9 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def crossing(shares: Sequence[tuple[float, float]], needed: float) -> float | None:
-    """Return the load up to which (load, share) is as needed, between two of them by a straight line over log load.
+    """Return the load at which a falling share drops to `needed`, by a straight line over log load.
 
-    None where all are, or the lowest is not.
+    None where every share is at least `needed`, or that of the lowest load is not.
 
     >>> crossing([(1, 0.9), (4, 0.9), (16, 0.3)], 0.6)
     8.0

@@ -168,7 +168,7 @@ def tokens_of(record: Record) -> array[int]:
 
 
 def phase_of(sent_s: float | None, level: Level) -> str:
-    """Return warmup, measure or cooldown, by when the request began against its level's window.
+    """Return "warmup", "measure" or "cooldown": whether a request was sent before, in or after its level's window.
 
     >>> phase_of(5.0, Level(0, 1, 0, 0.0, 4.0, 9.0))
     'measure'

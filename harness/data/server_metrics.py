@@ -116,7 +116,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 def metric_of(name: str) -> tuple[Engine, Sequence[Metric], str] | None:
-    """Return the engine and the metrics of a name, with the part of a histogram that it is; None for an unknown name.
+    """Return (engine, metrics, part of a histogram or "") that a Prometheus name stands for; None if it is unknown.
 
     >>> engine, metrics, part = metric_of("vllm:request_queue_time_seconds_bucket")
     >>> engine.name, metrics[0].figure.value, part
@@ -134,7 +134,7 @@ def metric_of(name: str) -> tuple[Engine, Sequence[Metric], str] | None:
 
 
 def key(name: str, labels: Mapping[str, str]) -> str | None:
-    """Return how telemetry names a series: its name with the labels that its meaning needs; None for one that has none.
+    """Return a series' name in telemetry: the metric with only the labels that its meaning needs; None: not used.
 
     >>> key("vllm:num_requests_running", {"engine": "1", "model_name": "toy"})
     'vllm:num_requests_running{engine="1"}'
@@ -162,7 +162,7 @@ def _plain(value: str) -> str:
 
 @functools.lru_cache(8192)
 def meanings(series: str) -> tuple[Meaning, ...]:
-    """Return what a series of telemetry says, by its name there (`key`); nothing for one that is not known.
+    """Return the figures that a series of telemetry has, by its name there (`key`), with unit and engine; else ().
 
     >>> [(m.figure.value, m.engine) for m in meanings('vllm:num_requests_running{engine="1"}')]
     [('running', '1')]

@@ -38,7 +38,7 @@ def closed_loop(summary: Summary) -> list[LevelSummary]:
 
 
 def points(summary: Summary) -> list[fitting.CalibrationPoint]:
-    """Return the means of the valid levels."""
+    """Return throughput, ITL and TTFT of each valid closed-loop level, as points for the calibration's fit."""
     return [
         fitting.CalibrationPoint(
             concurrency=level.concurrency or 0,
@@ -59,10 +59,10 @@ def hardware(run: Result) -> Hardware:
 def deployed(
     run: Result, where: Hardware, measure: Callable[[Sequence[int] | None], Machine]
 ) -> tuple[Model, Deployment]:
-    """Return the model and its deployment by the data sheet; `where` is the manifest's hardware, filled up.
+    """Return the model and deployment that a run measured, with data-sheet figures; HarnessError where not recorded.
 
-    `measure` measures cores of this machine. It is called where such cores served and the manifest has no figures of
-    them.
+    `where` is the manifest's hardware, completed by options. `measure` measures cores of this machine, if such cores
+    served and the manifest has no figures of them.
     """
     manifest = run.manifest
     if manifest.url == "sim:" and manifest.simulated is not None:
@@ -83,7 +83,7 @@ def deployed(
 
 
 def workload(run: Result, summary: Summary) -> MeanLengths:
-    """Return the mean tokens of its requests, as the server counted them."""
+    """Return the mean tokens in and out of a run's requests: as the server counted them, else as asked."""
     requested, measured = run.manifest.workload, closed_loop(summary)
     inputs = known_mean(level.input_tokens_mean for level in measured)
     outputs = known_mean(level.output_tokens_mean for level in measured)
@@ -94,7 +94,7 @@ def workload(run: Result, summary: Summary) -> MeanLengths:
 
 
 def with_measured(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
-    """Return the prediction with measured over predicted at every level of the folders, which have to be alike."""
+    """Return the prediction with measured ÷ predicted for each level; refuse folders of other models or hardware."""
     measured = []
     for folder in folders:
         run = Result.open(folder)
@@ -106,7 +106,7 @@ def with_measured(prediction: Prediction, question: Question, folders: Sequence[
 
 
 def _same(run: Result, lengths: MeanLengths, question: Question, name: str) -> None:
-    """Refuse a run that was measured with other lengths or with another model."""
+    """Raise HarnessError if a run was measured with other lengths or with another model than the question's."""
     pairs = ((lengths.input_tokens, question.input_tokens), (lengths.output_tokens, question.output_tokens))
     if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
         fact = f"it was measured with {pairs[0][0]:.0f} tokens in and {pairs[1][0]:.0f} out"
@@ -118,7 +118,7 @@ def _same(run: Result, lengths: MeanLengths, question: Question, name: str) -> N
 
 
 def _same_hardware(run: Result, prediction: Prediction) -> None:
-    """Refuse a run on another card, or on another number of them, as far as it records them."""
+    """Raise HarnessError if a run records another card or number of GPUs than was predicted."""
     key, gpus = run.manifest.gpu, run.manifest.gpus
     if key and key.lower() != prediction.gpu.lower():
         way_out = f"give --gpu {key}, or leave it out"

@@ -86,7 +86,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_usual(slo: Mapping[str, float], workload: MeanLengths) -> dict[str, float]:
-    """Return the limits, and one on the time per output token where they only limit the wait for the first.
+    """Return the limits, with a usual one on TPOT added where they limit only the wait for the first token.
 
     Without it the best load of a card is one at which nobody wants to read.
 
@@ -108,7 +108,7 @@ def choose(
     demand: Demand | None = None,
     **figures: Any,
 ) -> list[Choice]:
-    """Return every card × tensor-parallel size, the best first, those that are out last with their reason.
+    """Return every card × tensor-parallel size, ranked by `rank`, the best first; those that do not fit come last.
 
     The sizes of a card that do not fit are one choice together, the largest of them, which says what does fit.
     rank "cost": the fewest dollars, a month for a `demand`, else a million tokens; "speed": the most tokens/s;
@@ -131,11 +131,11 @@ def choose(
 
 
 def best_sizes(choices: Iterable[Choice]) -> list[Choice]:
-    """Return the size of each card that comes first, in the same order."""
-    first: dict[str, Choice] = {}
+    """Return the first choice of each card (GPU), in the order of the choices, which come best first."""
+    best: dict[str, Choice] = {}
     for each in choices:
-        first.setdefault(each.gpu, each)
-    return list(first.values())
+        best.setdefault(each.gpu, each)
+    return list(best.values())
 
 
 def _order(choice: Choice, rank: str, G: float) -> tuple[bool, bool, float]:
@@ -149,7 +149,7 @@ def guessed(choice: Choice) -> bool:
 
 
 def ranked_by(choice: Choice, rank: str, G: float) -> float | None:
-    """Return what a choice is ranked by, less is better; None where it is not known. G is the length of an answer."""
+    """Return the figure of a choice that `rank` sorts by, less is better; None: not known. G: tokens of an answer."""
     fleet = choice.fleet
     if rank == "cost":
         return choice.usd_per_million_slow if fleet is None else fleet.usd_per_month
@@ -162,9 +162,9 @@ def ranked_by(choice: Choice, rank: str, G: float) -> float | None:
 
 
 def gains(model: Model, card: Gpu, choice: Choice, workload: MeanLengths, **figures: Any) -> tuple[float, float] | None:
-    """Return how much more a choice does than at its load: a batch without limits, and prompts alone (embeddings).
+    """Return the choice's tokens/s offline (a full batch) and with prompts alone (embeddings), over those at its load.
 
-    Of the first the output tokens/s, of the second the prompts' tokens/s over those; None where nothing is decoded.
+    None where nothing is decoded.
     """
     tokens = choice.output_tokens_per_s
     if not tokens or not tokens.mid:
@@ -177,7 +177,7 @@ def gains(model: Model, card: Gpu, choice: Choice, workload: MeanLengths, **figu
 
 
 def _sizes(asked: _Asked, card: Gpu) -> list[Choice]:
-    """Return a card in every size that fits, and the largest that does not with the reason."""
+    """Return the choices of one card: each tensor-parallel size that fits, and the largest that does not, with why."""
     sizes = [n for n in _SIZES if n in divisors(asked.model) and (n == 1 or among(card, n).link is not None)]
     deployment(card, **asked.figures)  # a mistake in the options is raised here: it is no reason against a card
     found: list[Choice] = []
@@ -234,7 +234,7 @@ def _best(asked: _Asked, card: Gpu, tp: int) -> Choice:
 
 
 def _fleet(asked: _Asked, where: Deployment, choice: Choice, demand: Demand, cap: float) -> Fleet:
-    """Return the replicas for a demand; each has as many users as its share of the requests keeps in flight."""
+    """Return the replicas that a demand needs, their use and cost, and the latencies at each one's share of it."""
     rate, most = demand.requests_per_s, choice.requests_per_s_slow or math.nan
     n = max(1, with_spares(rate / most, demand.utilization, demand.spare))
     step, dp = step_cost(asked.model, where), where.dp

@@ -21,7 +21,7 @@ _LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level ha
 
 
 def opened(place: str, limits: Mapping[str, float] | None = None) -> tuple[Manifest, Summary, Result | None]:
-    """Return a result folder's manifest, its summary and its content, which is None where its requests were removed.
+    """Return (manifest, summary, records) of a result folder; records are None where its requests were removed.
 
     With its requests the levels are judged by `limits` (seconds by name) in place of those of the run and its classes.
     """
@@ -49,7 +49,7 @@ def within_reason(point: Point) -> bool:
 
 
 def weighted(pairs: Iterable[tuple[float | None, int]]) -> float | None:
-    """Return the mean of values by the requests that each is of; None where no value has a request.
+    """Return the mean of (value, its number of requests), weighted by the requests; None where no value has any.
 
     >>> weighted([(100.0, 1), (200.0, 3), (None, 5)])
     175.0

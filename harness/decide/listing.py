@@ -63,7 +63,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listing(places: Sequence[str], plotted: Subject | None = None) -> Listing:
-    """List every result folder in these places, with a figure of each where one is plotted."""
+    """Return an entry for every result folder in these places, oldest first, and those that cannot be read."""
     found: list[Entry] = []
     broken: list[Broken] = []
     for folder in dict.fromkeys(each for place in places for each in folders(place)):
@@ -105,7 +105,7 @@ def _within(top: Path) -> Iterator[Path]:
 
 
 def entry(folder: Path, plotted: Subject | None = None) -> Entry:
-    """Describe a result folder by its stored summary, which is not made again; by its spool where a run is not over."""
+    """Return the list's entry of a result folder, from its stored summary, or from its records if a run is not over."""
     manifest = read_manifest(folder)
     if isinstance(manifest, MapManifest):
         raise HarnessError("a level map, not a run", place=str(folder), way_out="restore its map.json")

@@ -110,9 +110,9 @@ def ordered(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def unit_s(settings: int, start_s: float, max_seconds: float | None, *, searched: bool = False) -> float:
-    """Return the seconds of a unit, so that all rounds end in the time; `start_s` is what a server's start takes.
+    """Return the seconds of a trial's unit of time with which all rounds end within `max_seconds`, starts included.
 
-    `searched`: each run searches for the load that meets the limits.
+    A server takes `start_s` to start. `searched`: each run searches for the load that meets the limits.
 
     >>> unit_s(6, 10.0, 420.0), unit_s(18, 20.0, None)
     (10.0, 20.0)
@@ -129,7 +129,7 @@ def unit_s(settings: int, start_s: float, max_seconds: float | None, *, searched
 
 
 def due(settings: Sequence[Setting], trials: Sequence[Trial]) -> list[tuple[Setting, int]]:
-    """Return what is still to be measured of the current round, with its number; empty once the answer is there.
+    """Return the (setting, round) trials still to measure in the current round; empty once the answer is there.
 
     Rounds take turns in their direction, so that a machine that drifts favours nobody.
     """
@@ -146,7 +146,7 @@ def due(settings: Sequence[Setting], trials: Sequence[Trial]) -> list[tuple[Sett
 
 
 def _refused(setting: Setting, settings: Sequence[Setting], trials: Sequence[Trial]) -> str:
-    """Return the value with which the server refuses to start, for a setting that was not tried; "" without one.
+    """Return "option=value" of an untried setting with which the server surely refuses to start; "" without one.
 
     It is the one value by which a refused setting differs from one that was measured.
     """
@@ -163,7 +163,7 @@ def _refused(setting: Setting, settings: Sequence[Setting], trials: Sequence[Tri
 
 
 def _kept(settings: Sequence[Setting], trials: Sequence[Trial], number: int) -> list[Setting]:
-    """Return the settings that go on after a round, in their order."""
+    """Return the settings that are tried further after round `number`: the best of those not surely worse."""
     found = {setting.name: estimate(trials, setting.name) for setting in settings}
     known = {name: each for name, each in found.items() if each is not None}
     if not known:
@@ -175,7 +175,7 @@ def _kept(settings: Sequence[Setting], trials: Sequence[Trial], number: int) -> 
 
 
 def estimate(trials: Sequence[Trial], setting: str) -> Estimate | None:
-    """Return the mean of a setting's trials, each by its error and what differs between starts; None without one."""
+    """Return the mean ln figure of a setting's trials, weighted by their errors; None if none worked or one failed."""
     own = [(math.log(trial.value), trial.se) for trial in trials if trial.setting == setting and trial.value]
     if not own or any(trial.setting == setting and trial.error for trial in trials):
         return None
@@ -193,7 +193,7 @@ def _worse(one: Estimate, best: Estimate) -> bool:
 
 
 def ranks(settings: Sequence[Setting], trials: Sequence[Trial]) -> list[Rank]:
-    """Return all settings, the best first, then by their estimates; those without one last."""
+    """Return all settings with their state (best, open, worse, …): the best, then by figure, untried ones last."""
     found = {setting.name: estimate(trials, setting.name) for setting in settings}
     known = {name: each for name, each in found.items() if each is not None}
     rounds = {name: max(trial.round for trial in trials if trial.setting == name) for name in known}
@@ -226,7 +226,7 @@ def _rank(
 
 
 def _over(one: Estimate, other: Estimate) -> Value:
-    """Return the ratio of two settings with its interval."""
+    """Return the ratio of one setting's figure to another's with its 95 % interval, from their logarithms."""
     if one is other:
         return Value(1.0)
     mean, half = one.mean - other.mean, Z95 * math.hypot(one.se, other.se)

@@ -105,7 +105,7 @@ def answer(summary: Summary) -> Answer:
 
 
 def _seats(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
-    """Return how many requests the server serves at once, where a level counts agents, who also wait for tools."""
+    """Return the line on how many requests the server serves at once (seats), in a run whose load counts agents."""
     seats, level = summary.knees.seats, highest_up_to(levels, summary.knee_concurrency)
     if not summary.of_sessions or seats is None or seats.value is None:
         return []
@@ -142,7 +142,7 @@ def of_curve(
     label: str = "Knee",
     unit: str = "requests in flight",
 ) -> Fact:
-    """Return the knee of the curve, by its state. `loads` are the concurrencies of the valid levels, in this unit."""
+    """Return the answer's line on the curve's knee, or why there is none; `loads`: of the valid levels, in `unit`."""
     now = state(curve)
     if curve is None or now == NONE:
         return Fact(label, f"not measurable: {reasons(curve) or _too_few(len(set(loads)))}")
@@ -163,7 +163,7 @@ def of_curve(
 
 
 def hinge_of(curve: Curve | None, knees: Knees) -> Value | None:
-    """Return the hinge, found or provisional; None where there is none to show."""
+    """Return the curve's hinge if the curve is found or provisional and has one; else None."""
     if curve is None or state(curve) not in (FOUND, PROVISIONAL):
         return None
     hinge = knees.hinge or curve.hinge_concurrency
@@ -185,7 +185,7 @@ def slo_knee(summary: Summary) -> tuple[SloKnee, str]:
 
 
 def by_limits(summary: Summary) -> list[Fact]:
-    """Return the highest load that meets the limits, the limits, and which of several is missed first."""
+    """Return the answer's lines on the limits: the highest load that meets them, the limits, which is missed first."""
     judged = sorted((level for level in summary.levels if level.slo), key=lambda level: level.load or 0)
     limits = list(dict.fromkeys(map(_limit, judged[0].slo))) if judged else []
     knee, unit = slo_knee(summary)
@@ -210,7 +210,7 @@ def _highest_within(knee: SloKnee, unit: str) -> str:
 
 
 def beyond_limits(knee: SloKnee, unit: str) -> str:
-    """Return why no load is known to meet the limits."""
+    """Return as words that every load misses the limits, or why none can be judged."""
     if knee.lowest:
         return f"below {count(knee.missed, unit)}: the lowest level misses the limits"
     if knee.chunked:
@@ -229,7 +229,7 @@ def _limit(judged: Attainment) -> str:
 
 
 def _missed_at(load: float | None, judged: Sequence[LevelSummary]) -> list[Fact]:
-    """Return the limits that are missed at the lowest load that misses one, with the share of requests within each."""
+    """Return a line on the limits that are missed at `load`, with the share of requests within each."""
     for level in judged:
         missed = [each for each in level.slo if each.outcome == Outcome.MISSED]
         if missed and level.load == load:
@@ -239,7 +239,7 @@ def _missed_at(load: float | None, judged: Sequence[LevelSummary]) -> list[Fact]
 
 
 def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[LevelSummary]) -> Answer:
-    """Return the answer of an open loop: the rate that meets the limits, or is sustained, and what it gives there."""
+    """Return the answer of an open loop: the rate that meets the limits, or is sustained, and throughput there."""
     knee = summary.knees.slo_rate.value if summary.knees.slo_rate else None
     top = highest_up_to(valid, knee) or max(valid, key=lambda level: level.rate or 0.0, default=None)
     first, *limits = by_limits(summary) if summary.limited else [_sustained(levels, top)]
@@ -249,7 +249,7 @@ def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[
 
 
 def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact:
-    """Return the highest rate that the server sustained, and the lowest at which requests piled up."""
+    """Return a line on the highest rate that the server sustained and the lowest at which requests piled up."""
     over = [level.rate for level in levels if level.rate is not None and unstable.voids(level)]
     if over and top is None:
         return Fact("Sustained rate", f"below {number(min(over))} requests/s: they pile up")
@@ -272,7 +272,7 @@ def count(value: float | None, unit: str) -> str:
 
 
 def _not_rising(curve: Curve, lowest: float) -> str:
-    """Return what a curve that does not rise means for the server."""
+    """Return in words what it means that throughput does not rise from the `lowest` level on."""
     if curve.dip is not None:
         return "throughput falls with load: the server is fastest at the lowest level"
     if lowest == 1:
@@ -306,7 +306,7 @@ def price(summary: Summary) -> str:
 
 
 def _plateau(summary: Summary) -> Fact:
-    """Return the plateau, the load that gives nearly all of it, what one request alone gives, and the price there."""
+    """Return a line on the plateau: its throughput, the load with 95 % of it, one request alone, and the price."""
     own, curve, unit, least = of_ramp(summary.levels), summary.curve, unit_of(summary), summary.knees.plateau95
     single = known_mean(level.throughput.mean for level in own if level.concurrency == 1 and _valid(level))
     if single is None and curve is not None:
@@ -349,7 +349,7 @@ def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
 
 
 def figures(summary: Summary) -> list[Fact]:
-    """Return the knee, the plateau and the time to the first token; without a knee or a plateau the answer's lines."""
+    """Return the report's large figures: knee, plateau, TTFT at the knee; else the first lines of the answer."""
     knee, plateau = _knee_figure(summary), None if summary.open_loop else plateau_of(summary.curve)
     if knee is None or (plateau is None and not summary.open_loop):
         found = answer(summary)
@@ -390,7 +390,7 @@ def _figure(label: str, value: Value, unit: str, now: str) -> Fact:
 
 
 def _first_token(summary: Summary) -> list[Fact]:
-    """Return median and 99th percentile at the level at the knee, means of its repeats."""
+    """Return a line with the median and p99 of TTFT at the level at the knee, over its repeats; [] if unknown."""
     level = level_at_the_knee(summary)
     if level is None:
         return []

@@ -32,7 +32,7 @@ _WIDE = 20.0  # largest over smallest value from where on the axis is logarithmi
 
 
 def over_time(summary: Summary, found: Timeline) -> list[Chart]:
-    """Return those that were recorded."""
+    """Return the charts over time that have data: throughput, in flight, KV cache, errors, GPU power."""
     unit = unit_of(summary)
     flight = [("in flight, by the client", found.in_flight)]
     flight += [(_named("running", server, found.running), line) for server, line in found.running.items()]
@@ -97,7 +97,7 @@ def _levels(summary: Summary, end_s: float) -> list[Guide]:
 
 
 def distributions(summary: Summary, table: Table | None, levels: Sequence[Level]) -> list[Chart]:
-    """Return those for which there are requests."""
+    """Return the charts of TTFT (or latency) and TPOT distributions over requests, for the levels shown."""
     shown = _shown(summary)
     decodes = unit_of(summary).decodes
     ttft, pace = [], []

@@ -105,7 +105,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def frontier(series: Sequence[Series], missing: str = "") -> Chart:
-    """Return the Pareto picture, throughput per user against that per GPU."""
+    """Return the Pareto chart of throughput per GPU against throughput per user."""
     everywhere = [point for each in series for point in each.points]
     return Chart(
         name="frontier",
@@ -118,7 +118,7 @@ def frontier(series: Sequence[Series], missing: str = "") -> Chart:
 
 
 def labelled_apart(points: Sequence[Datum]) -> list[Datum]:
-    """Return the points without the labels that would cover another."""
+    """Return the points, without the label of each that lies too near to an earlier labelled point."""
     width, height = max((p.x for p in points), default=1.0), max((p.y for p in points), default=1.0)
     kept: list[Datum] = []
     for point in points:

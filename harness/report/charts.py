@@ -132,7 +132,7 @@ _QUANTILES: dict[str, tuple[Stroke, Marker]] = {
 
 
 def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> list[Series]:
-    """Return a series whose line goes through the mean of the repeats of a level, not up and down between them."""
+    """Return a series split in two, markers for every point and a line through the means of each load's repeats."""
     by: dict[float | None, list[Datum]] = {}
     at = {x: level.load for x, level in levels}
     for point in series.points:
@@ -145,7 +145,7 @@ def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> li
 
 
 def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> list[Guide]:
-    """Return the limits on a latency that are near what was measured: one far above it would flatten the rest."""
+    """Return horizontal lines for the SLO's limits on a latency, but for any far above all measured points."""
     highest = max((point.y for each in series for point in each.points), default=0.0)
     limits = [(limit, seconds * 1e3) for limit, seconds in slo.items() if LIMITS.get(limit, ("",))[0] == name]
     return [
@@ -156,7 +156,7 @@ def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> li
 
 
 def _within(series: Series, top: float) -> Series:
-    """Return the same with the intervals of its markers cut to the axis, which begins at 0."""
+    """Return a series of markers with their intervals cut to the axis, 0 to `top`; a line is returned as it is."""
     if series.line or not series.marker:
         return series
     points = [
@@ -172,7 +172,7 @@ def _spread(level: LevelSummary, name: str) -> Spread:
 
 
 def load_axis(summary: Summary, octaves: float = 0.34) -> Scale:
-    """Load from the lowest level to the highest, or a little beyond, with ticks at the levels."""
+    """Return the logarithmic load axis, from below the lowest level to above the highest, with ticks at levels."""
     ends = _extent(summary)
     if summary.open_loop:
         rates = [level.rate for level in summary.levels if level.rate]
@@ -184,7 +184,7 @@ def load_axis(summary: Summary, octaves: float = 0.34) -> Scale:
 
 
 def _extent(summary: Summary) -> tuple[float, float]:
-    """Return the ends of the load axis: what was measured or predicted, and a cap if it is near."""
+    """Return the ends of the load axis: around all measured and predicted loads, and a cap that is near these."""
     loads = [x for x, _, _ in measured(summary)]
     loads += [x for x, *_ in _predicted_rates(summary)]
     if summary.prediction and not summary.open_loop:
@@ -208,7 +208,7 @@ def _caps(summary: Summary) -> list[tuple[float, str]]:
 
 
 def _caps_in(summary: Summary, low: float, high: float) -> list[Guide]:
-    """Return caps within the axis, those that would be drawn over each other under one label."""
+    """Return vertical lines for the predicted caps within the axis; caps that nearly coincide get one line."""
     out: list[tuple[float, str]] = []
     for cap, label in _caps(summary):
         if out and low < cap < high and math.log2(cap / out[-1][0]) < 0.03 * math.log2(high / low):
@@ -272,7 +272,7 @@ def _fitted(summary: Summary) -> list[Series]:
 
 
 def _levels(levels: Sequence[_Measured], noise: float | None) -> list[Series]:
-    """Return the levels with their 95 % intervals; those too short for one have the fit's `noise`, a relative error."""
+    """Return the levels as markers with 95 % intervals; a window too short for one gets the fit's relative `noise`."""
     kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
         assumed = level.output_tokens_per_s_se_assumed and noise is not None
@@ -293,7 +293,7 @@ def _levels(levels: Sequence[_Measured], noise: float | None) -> list[Series]:
 
 
 def _hover(level: LevelSummary) -> list[str]:
-    """Return all figures of one level."""
+    """Return the lines that are shown when a pointer is over a level: its throughput, latencies, errors, verdicts."""
     out, half = level.throughput, half_width(level.throughput.ci95)
     figure = f"{number(out.mean)}{'' if half is None else f' ± {number(half, 2)}'}"
     if level.unit:
@@ -321,7 +321,7 @@ def _hover(level: LevelSummary) -> list[str]:
 
 
 def _knees(summary: Summary) -> list[Guide]:
-    """Return the curve's own knee and plateau, with their intervals, and the knee of the limits."""
+    """Return the lines drawn for the server's knee, its plateau and the knee of the limits, with their intervals."""
     if summary.open_loop:
         rate = summary.knees.slo_rate
         return [_by_limits(rate, " requests/s")] if rate and rate.value is not None else []

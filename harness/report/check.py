@@ -46,7 +46,7 @@ def sentence(found: Report) -> str:
 
 
 def _places(places: list[str]) -> str:
-    """Return folders, those that have several runs with their number."""
+    """Return the folders as words, each once, with its number of repeats if it comes several times."""
     return ", ".join(
         plain(place) + (f" ({places.count(place)} repeats)" if places.count(place) > 1 else "")
         for place in dict.fromkeys(places)
@@ -54,7 +54,7 @@ def _places(places: list[str]) -> str:
 
 
 def measured(each: Decision) -> str:
-    """Return the figure that a threshold was compared with, with its interval and its level."""
+    """Return in words the figure that a threshold was compared with, its interval and its level."""
     where = f" at {load(each.open_loop, each.at)}" if each.at is not None else ""
     value = amount(each, each.value) + where
     if each.ratio is not None:
@@ -76,7 +76,7 @@ def measured(each: Decision) -> str:
 
 
 def amount(each: Decision, value: float | None) -> str:
-    """Return a value of the figure with its unit; times below a second are milliseconds."""
+    """Return as words a value of the threshold's figure with its unit; times below a second in milliseconds."""
     if value is None:
         return MISSING
     scale, unit = _shown(each, value)
@@ -84,7 +84,7 @@ def amount(each: Decision, value: float | None) -> str:
 
 
 def _shown(each: Decision, value: float) -> tuple[float, str]:
-    """Return what a value is multiplied by to be shown, and the unit that it then has."""
+    """Return (scale, unit) to show a threshold's value in: seconds as ms below 1 s, shares as percent."""
     match each.unit:
         case expression.SECONDS:
             return (1e3, "ms") if value < 1 else (1.0, "s")
@@ -149,7 +149,7 @@ def github(found: Report) -> str:
 
 
 def _data(text: str) -> str:
-    r"""Return text of a workflow command, which a line break would end.
+    r"""Return text escaped for a GitHub workflow command, which a line break would end.
 
     >>> print(_data("100 %\nnext"), _property("a: b, c"))
     100 %25%0Anext a%3A b%2C c

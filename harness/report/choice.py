@@ -17,7 +17,7 @@ _CLOSE = 0.01  # of what two cards are ranked by: as good as the same
 
 
 def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float | None) -> str:
-    """Return the first choice in a sentence, why it is first, and the card that comes next; "" where none is ranked.
+    """Return sentences that recommend the first choice, say why, and name the next card; "" where none is ranked.
 
     `choices` are the best sizes in their order, G the tokens of an answer, and the rate that of a demand.
     """
@@ -47,7 +47,7 @@ def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float |
 
 
 def gains(found: tuple[float, float] | None) -> list[str]:
-    """Return what else the pick could do, in a line; [] where that is not known."""
+    """Return a line on the pick's throughput offline and with prompts alone, as multiples; [] where not known."""
     if found is None:
         return []
     offline, prompts = found
@@ -56,7 +56,7 @@ def gains(found: tuple[float, float] | None) -> list[str]:
 
 
 def _figure(choice: Choice, rank: str, figure: float) -> str:
-    """Return what a choice is ranked by, with its unit."""
+    """Return as words the figure that a choice is ranked by (cost, power, latency or rate), with its unit."""
     tokens = "output tokens" if _decodes([choice]) else "input tokens"
     if rank == "cost":
         return f"${figure:,.0f} a month" if choice.fleet else f"${number(figure)} per 1M {tokens}"
@@ -143,7 +143,7 @@ def _choices(choices: Sequence[Choice], rank: str, *, whole: bool) -> list[Colum
 
 
 def _fleets(choices: Sequence[Choice]) -> list[Column]:
-    """Return what each card costs and gives for the demand."""
+    """Return the table of each card's replicas for the demand, with cost, power and latencies."""
     rows = [(each, each.fleet) for each in choices if each.fleet]
     fleets = [fleet for _, fleet in rows]
     columns = [

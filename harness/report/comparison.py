@@ -67,7 +67,7 @@ def report(found: Comparison, *, brief: bool = False) -> Document:
 
 
 def _fairness(found: Comparison, *, brief: bool) -> Section:
-    """Return what has to be alike, and whether it is; `brief`: the equal facts as their number alone."""
+    """Return the table of facts that should be alike in all stacks, with their state; `brief`: only unequal ones."""
     table = [row for row in found.fairness if row.state != EQUAL or not brief]
     equal = len(found.fairness) - len(table)
     note = f"{equal} more fact{'s are' if equal > 1 else ' is'} equal; --out DIR writes all of them" if equal else ""
@@ -87,7 +87,7 @@ def _fairness(found: Comparison, *, brief: bool) -> Section:
 
 
 def _ratios(found: Comparison) -> list[Column]:
-    """Return every stack over the first, load by load."""
+    """Return the table of throughput at each load, of the first stack and of each other one with its ratio to it."""
     first = [pair for pair in found.pairs if pair.a == found.stacks[0].label and pair.levels]
     loads = sorted({level.concurrency for pair in first for level in pair.levels})
     if not loads:
@@ -123,7 +123,7 @@ def _side_by_side(found: Comparison) -> list[Column]:
         "first answer": lambda stack: f"{number(stack.first_answer_s)} s" if stack.first_answer_s else MISSING,
         "start to ready": lambda stack: f"{number(stack.start_to_ready_s)} s" if stack.start_to_ready_s else MISSING,
     }
-    rows = [(name, [of(stack) for stack in found.stacks]) for name, of in names.items()]
+    rows = [(name, [text_of(stack) for stack in found.stacks]) for name, text_of in names.items()]
     rows = [(name, cells) for name, cells in rows if set(cells) != {MISSING}]
     columns = [
         Column(plain(stack.label), [cells[i] for _, cells in rows], words=True) for i, stack in enumerate(found.stacks)
@@ -160,7 +160,7 @@ def _share(value: float | None) -> str:
 
 
 def _at_throughput(found: Comparison) -> list[Column]:
-    """Return the latencies of each stack where all deliver the same."""
+    """Return the table of each stack's TTFT and ITL at a few equal throughputs."""
     rows = found.at_throughput
     if not rows:
         return []
@@ -174,7 +174,7 @@ def _at_throughput(found: Comparison) -> list[Column]:
 
 
 def _at_limits(found: Comparison) -> list[Column]:
-    """Return the throughput of each stack within the same limits."""
+    """Return the table of each stack's throughput within a few equal latency limits."""
     rows = found.at_limits
     if not rows:
         return []
@@ -187,7 +187,7 @@ def _at_limits(found: Comparison) -> list[Column]:
 
 
 def _equal_load(found: Comparison) -> list[Column]:
-    """Return the other figures at every load that all stacks have; several runs of a stack by their mean."""
+    """Return the table of latencies, cost and energy at every load that all stacks have; runs of a stack averaged."""
     keys = [{(each.load, each.open_loop) for each in stack.loads} for stack in found.stacks]
     common = sorted(set.intersection(*keys)) if keys else []
     rows = [(key, stack) for key in common for stack in found.stacks]
@@ -305,7 +305,7 @@ def frontier(found: Comparison) -> Chart:
 
 
 def _front(points: Sequence[Datum]) -> list[Datum]:
-    """Return the points that no other exceeds in both, from the fastest for a user on."""
+    """Return the Pareto front: the points that no other point exceeds in both x and y, from the largest x on."""
     front: list[Datum] = []
     for point in sorted(points, key=lambda point: (-point.x, -point.y)):
         if not front or point.y > front[-1].y:
@@ -320,7 +320,7 @@ def sentence(found: Comparison) -> str:
 
 
 def answer(found: Comparison) -> list[Fact]:
-    """Return a line for each pair, those that differ before the others, and what weakens all of them."""
+    """Return the lines of the answer: who is faster in each pair, odd runs, and which facts differ or are unknown."""
     out = []
     if found.fatal:
         unlike = [_unlike(row) for row in found.fairness if row.name in found.fatal]
@@ -354,7 +354,7 @@ def _way_out(found: Comparison) -> str:
 
 
 def _pair(found: Comparison, pair: Pair) -> Fact:
-    """Return who is faster, or why nobody is shown to be."""
+    """Return the line on one pair of stacks: which is faster and by what ratio, or why neither is shown to be."""
     a, b, apart = plain(pair.a), plain(pair.b), pair.b_over_a
     if apart is None:
         return Fact(_ANSWER, f"{b} against {a}: not ranked", "their levels do not reach over a common concurrency")
@@ -383,9 +383,9 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
             return Fact(_ANSWER, f"not ranked: {figures} ({ends})", joined(least, _settles(pair), basis))
 
 
-def interval_of(of: Ratio, alpha: float = ALPHA) -> str:
+def interval_of(ratio: Ratio, alpha: float = ALPHA) -> str:
     """Return the interval of a ratio, or that it says nothing."""
-    return UNCERTAIN if of.uncertain else f"{(1 - alpha) * 100:.3g} % interval {_ends_of(of)}"
+    return UNCERTAIN if ratio.uncertain else f"{(1 - alpha) * 100:.3g} % interval {_ends_of(ratio)}"
 
 
 def _usual(pair: Pair) -> str:
@@ -403,7 +403,7 @@ def _settles(pair: Pair) -> str:
 
 
 def _range(pair: Pair) -> str:
-    """Return the smallest and the largest ratio over the loads, where they are far apart."""
+    """Return in words the smallest and the largest ratio over the loads; "" where they are near each other."""
     levels = sorted(pair.levels, key=lambda level: level.b_over_a.value)
     if len(levels) < 2 or levels[-1].b_over_a.value < _FAR * levels[0].b_over_a.value:
         return ""
@@ -412,7 +412,7 @@ def _range(pair: Pair) -> str:
 
 
 def _leads(turned: Crossover) -> str:
-    """Return which stack is ahead by how much on either side of the load at which the order changes."""
+    """Return in words by what ratio which stack is faster below and above the load at which the order changes."""
     if len(turned.leads) < len(_SIDES):
         return f"{plain(turned.below)} is faster at low load, {plain(turned.above)} at high load"
     low, high = turned.leads
@@ -425,8 +425,8 @@ def _leads(turned: Crossover) -> str:
     )
 
 
-def _ends_of(of: Ratio) -> str:
-    return "too uncertain" if of.uncertain else f"{of.ci95[0]:.3f}–{of.ci95[1]:.3f}"
+def _ends_of(ratio: Ratio) -> str:
+    return "too uncertain" if ratio.uncertain else f"{ratio.ci95[0]:.3f}–{ratio.ci95[1]:.3f}"
 
 
 def odd_run(odd: OddRun, stack: str = "") -> Fact:

@@ -111,7 +111,7 @@ def rows(columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
 
 
 def shown(columns: Sequence[Column], empty: Sequence[str] = (MISSING,)) -> list[Column]:
-    """Return the columns in which any cell is not empty.
+    """Return the columns of a table that have a cell other than those in `empty`.
 
     >>> [column.head for column in shown([Column("C", ["1", "2"]), Column("SLO", ["–", "–"])])]
     ['C']

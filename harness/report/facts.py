@@ -61,7 +61,7 @@ def unsettled(curve: Curve | None, loads: Sequence[float], unit: str = "requests
 
 
 def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
-    """Return in a line what a provisional knee is, why it is one, and what settles it; nothing of a found one."""
+    """Return a line on why the knee is provisional and what would settle it; [] where it is found or there is none."""
     label = "Provisional"
     if summary.open_loop or summary.limited:
         knee = slo_knee(summary)[0]
@@ -82,7 +82,7 @@ def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
 
 
 def _how_long(summary: Summary) -> str:
-    """Return the shortest window in which the level at the knee of the limits is decided; "" if unknown."""
+    """Return ": --level-seconds N", the window that decides the limits at the knee's level; "" if unknown."""
     at = highest_up_to([each for each in summary.levels if each.slo], slo_knee(summary)[0].met)
     rate = at.requests_per_s.mean if at else None
     if at is None or not rate:
@@ -92,7 +92,7 @@ def _how_long(summary: Summary) -> str:
 
 
 def _settle(curve: Curve | None, loads: Sequence[float], unit: str) -> list[Fact]:
-    """Return the levels to measure, some of them again, for an answer that is found, and how long that takes."""
+    """Return a line on which levels to measure, or repeat, until the knee is found, and how long that takes."""
     settle = curve.settle if curve else None
     if settle is None or not settle.levels:
         return []
@@ -159,7 +159,7 @@ def _held(agents: Agents, counted: str) -> list[Fact]:
 
 
 def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLevel]) -> str:
-    """Return measured over predicted at the plateau, else at the highest level; "" where there is neither."""
+    """Return in words measured ÷ predicted throughput at the plateau, else at the highest level; "" if unknown."""
     reached = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
     if reached is not None and plateau > 0:
         return f"{reached / plateau:.2f} at the plateau"
@@ -169,7 +169,7 @@ def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLe
 
 
 def _gap(gap: Gap | None) -> list[Fact]:
-    """Return why the measurement differs from the prediction: the largest cause, and every factor."""
+    """Return a line on why measured throughput differs from predicted: the largest cause, and every factor."""
     if gap is None:
         return []
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
@@ -207,7 +207,7 @@ def _cost(summary: Summary) -> list[Fact]:
 
 
 def _gpu(summary: Summary) -> list[Fact]:
-    """Return what the GPUs drew at the fastest level at which they were watched."""
+    """Return a line on the GPUs' power, energy a token, clock and memory at the fastest level that has them."""
     watched = [level for level in summary.levels if level.gpu and level.gpu.power_w is not None]
     top = max(watched, key=lambda level: level.throughput.mean or 0.0, default=None)
     if top is None or top.gpu is None:
@@ -301,7 +301,7 @@ def knee_facts(
 
 
 def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
-    """Return what was measured, as a title and a subtitle; what is unknown is left out."""
+    """Return (model, subtitle: GPUs, request lengths, server, date) of what was measured, without what is unknown."""
     prediction, workload, server = summary.prediction, manifest.workload, manifest.server
     model = manifest.model or (prediction.model if prediction else None)
     gpu = manifest.gpu or (prediction.gpu if prediction else None)
@@ -333,7 +333,7 @@ def _tokens(wanted: Amount, sent: float | None, unit: str) -> str:
 
 
 def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | None, inputs: int | None = None) -> str:
-    """Return the tokens of a request; of requests that differ the mean that was asked: what came has a table."""
+    """Return in words the tokens in and out of a request; where requests differ, the mean that was asked for."""
     if not tokens_in:
         return ""
     if not tokens_out:
@@ -360,7 +360,7 @@ def simulated_words(summary: Summary, manifest: Manifest) -> str:
 
 
 def manifest_facts(manifest: Manifest) -> list[Fact]:
-    """Return what most readers want to know of how it was measured; absent facts are left out."""
+    """Return the manifest's main facts (model, server, GPUs, workload, host …) as lines; absent ones are left out."""
     known = {
         "scenario": manifest.name, "measured": manifest.created, "endpoint": manifest.urls or manifest.url,
         "model": manifest.model, "prefix cache": manifest.cache.sentence if manifest.cache else None,

@@ -100,7 +100,7 @@ def confidence(ends: tuple[float | None, float | None] | None) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Return parts of a line, separated by semicolons; empty ones are left out.
+    """Return the parts that are not empty, joined by semicolons.
 
     >>> joined("band 1–2", "", "no knee")
     'band 1–2; no knee'
@@ -109,7 +109,7 @@ def joined(*parts: str) -> str:
 
 
 def load(open_loop: bool, *at: int | float) -> str:
-    """Return levels by their load: concurrency, or requests per second in an open loop.
+    """Return as words the loads of levels: concurrency, or requests per second in an open loop.
 
     >>> load(False, 1, 16), load(True, 2.5)
     ('C = 1, 16', '2.5 req/s')
@@ -119,7 +119,7 @@ def load(open_loop: bool, *at: int | float) -> str:
 
 
 def loads(open_loop: bool, at: Sequence[int | float], of: str = "") -> str:
-    """Return levels by their load where these are few, else how many there are; `of` says of how many.
+    """Return as words the loads of levels if these are few, else their number; `of` is put before "levels".
 
     >>> loads(False, [1, 16]), loads(False, [1, 2, 4, 8, 16], of="of 9 ")
     ('C = 1, 16', '5 of 9 levels')
@@ -158,7 +158,7 @@ def limit_name(limit: str) -> str:
 
 
 def binding(prediction: Prediction) -> str:
-    """Return what stops the predicted batch, or the SLO before it does, and where."""
+    """Return in words which cap limits the predicted batch, and at how many in flight; or that the SLO does."""
     cap = prediction.binding_cap
     limit = prediction.caps.get(cap) if cap else None
     if cap is None or limit is None:

@@ -72,7 +72,7 @@ _FIGURES = (("Knee, requests in flight", knee), ("Plateau", plateau))
 
 
 def report(map_: Map) -> Document:
-    """Return the map as a document, with a row for every cell."""
+    """Return the report of a level map: charts or heat maps over its axes, and a table with a row for every cell."""
     axes = [axis for axis in map_.axes if len(axis.values) > 1]
     facts = [plain(map_.model or ""), plain(map_.gpu or ""), plain(map_.created or "")]
     missing = math.prod(len(axis.values) for axis in map_.axes) - len(map_.cells)
@@ -97,7 +97,7 @@ def report(map_: Map) -> Document:
 
 
 def _columns(map_: Map) -> list[Column]:
-    """Return the table of all cells."""
+    """Return the table of all cells: settings, knee, plateau, prediction, start times and status of each."""
     cells = map_.cells
     knees, plateaus, made = map(knee, cells), map(plateau, cells), [cell.prediction for cell in cells]
     settings = [axis.name for axis in map_.axes if axis.name in _SETTINGS]
@@ -123,7 +123,7 @@ def _figure_columns(head: str, found: Sequence[Figure]) -> list[Column]:
 
 
 def _link(cell: MeasuredCell) -> str | FileLink:
-    """Return the cell's name; a link to its report where there is one and a sweep made the name."""
+    """Return a link to the cell's report, or only its name where it has none or the name is no folder of a sweep."""
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
         return name
@@ -134,7 +134,7 @@ def _link(cell: MeasuredCell) -> str | FileLink:
 
 
 def _heat_maps(map_: Map, axes: Sequence[Axis]) -> list[Section]:
-    """Return knee and plateau over the first two axes, tokens before settings, for each setting of the others."""
+    """Return tables, shaded by value, of knee and of plateau over two axes, one for each setting of the other axes."""
     x, y, *others = sorted(axes, key=lambda axis: axis.name in _SETTINGS)
     settings = [
         dict(zip([axis.name for axis in others], values, strict=True))
@@ -171,7 +171,7 @@ def _shaded(found: Figure, span: tuple[float, float]) -> Shaded:
 
 
 def _charts(map_: Map, axis: Axis) -> list[Chart]:
-    """Return knee and plateau along an axis with their intervals, and what was predicted of each."""
+    """Return the charts of knee and plateau along an axis, measured with intervals and predicted."""
     cells = [map_.cell({axis.name: value}) for value in axis.values]
     made = [(float(at), cell.prediction) for at, cell in enumerate(cells) if cell and cell.prediction]
     hinges = [(at, each.hinge_concurrency) for at, each in made if each.hinge_concurrency is not None]

@@ -29,7 +29,7 @@ _VALID = "× n of m: mean of the n valid ones of m repeats"
 
 
 def by_load(summary: Summary, title: str = "") -> Section:
-    """Return a row for each level, the lowest load first; repeats averaged, without the invalid ones."""
+    """Return the table of levels, a row for each load, the lowest first; its valid repeats averaged."""
     same = of_loads(summary.levels)
     rows = [mean_of(each) for each in same]
     every = Counter((level.load, level.input_tokens_asked) for level in summary.levels)
@@ -54,7 +54,7 @@ def by_measurement(summary: Summary, title: str) -> Section:
 def _section(
     title: str, summary: Summary, rows: Sequence[LevelSummary], found: Sequence[Column], about: Sequence[str]
 ) -> Section:
-    """Return the table, and below it what its signs and short heads mean."""
+    """Return the section of a table of levels, with a note on its signs and short headings, invalid rows marked."""
     if not rows:
         return Section()
     void = frozenset(i for i, level in enumerate(rows) if worst(level) == Gravity.INVALID)
@@ -92,7 +92,7 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
 
 
 def _declared(levels: Sequence[LevelSummary], *groups: Group) -> list[Column]:
-    """Return the columns that the figures of these groups declare."""
+    """Return the columns of these groups of figures, as each figure's declaration has them."""
     return [
         Column(each.head, [show(x) for x in levels], spare=each.spare)
         for each, show in declared_columns(Of.LEVEL, LevelSummary, *groups)
@@ -100,7 +100,7 @@ def _declared(levels: Sequence[LevelSummary], *groups: Group) -> list[Column]:
 
 
 def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
-    """Return predicted throughput and measured over it; the same by a calibration."""
+    """Return columns of predicted throughput and measured ÷ predicted, and both for the calibrated prediction."""
     prediction = None if summary.open_loop else summary.prediction
     own = prediction.calibrated if prediction else None
     predicted = {level.concurrency: level for level in prediction.levels} if prediction else {}
@@ -124,7 +124,7 @@ def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]
 
 
 def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
-    """Return TTFT, ITL and E2E: TTFT's median and ITL's mean always, other means where a level has no median."""
+    """Return the columns of TTFT, ITL, E2E and phases; means of TTFT and E2E only where a level has no median."""
     first, *ttft = _columns(levels, "TTFT ms", _ttft, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
     mean, *itl = _columns(levels, "ITL ms", lambda x: x.itl_s, {"mean": 0, "p50": 1, "p90": 1, "p95": 1, "p99": 4})
     e2e = _columns(levels, "E2E ms", _e2e, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
@@ -138,7 +138,7 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
 
 
 def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
-    """Return the share of the server's time that prompts take, and tokens/s of each phase while it runs."""
+    """Return the columns of the server's share of time in prompts and the tokens/s of each phase while it runs."""
     found = [x.phases or LevelPhases() for x in levels]
     share = Column("time in\nprompts", [percent(x.prefill_share.mean) for x in found], spare=15)
     prefill = Column("prefill\ntok/s", [number(x.prefill_tokens_per_s.mean) for x in found], spare=16)
@@ -155,7 +155,7 @@ def _e2e(level: LevelSummary) -> Spread:
 
 
 def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:
-    """Return the columns where nothing is decoded: a response has one time."""
+    """Return the columns of levels that decode nothing (embeddings): documents/s and the response's latency."""
     documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
     first, *later = _columns(levels, "latency ms", _e2e, {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
     of_documents = [Column("docs/s", documents, spare=8)] if unit is not Unit.DOCUMENTS else []

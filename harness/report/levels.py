@@ -48,7 +48,7 @@ def most_served(levels: Sequence[LevelSummary], curve: Curve | None) -> LevelSum
 
 
 def at_the_knee(levels: Sequence[LevelSummary], knee: float | None, curve: Curve | None) -> list[Fact]:
-    """Return the latencies at the level at the knee, of the valid ones; without such a one at the fastest."""
+    """Return a line on the latencies of the highest level up to the knee, else of the level that serves most."""
     if level := highest_up_to(levels, knee):
         return [Fact("At the knee", f"{_latencies(level)} ({load_of(level)})")]
     top = most_served([level for level in levels if level.throughput.mean], curve)
@@ -56,7 +56,7 @@ def at_the_knee(levels: Sequence[LevelSummary], knee: float | None, curve: Curve
 
 
 def one_level(level: LevelSummary, unit: Unit, price: str) -> list[Fact]:
-    """Return the figures of a run of one level, which has no knee."""
+    """Return the answer's lines for a run of one level: throughput, TTFT, and ITL with E2E (or the one latency)."""
     first = throughput(level, unit, price)
     if not unit.decodes:
         return [first, Fact("Latency", _percentiles("", level.e2e_s) or MISSING)]
@@ -77,7 +77,7 @@ def latencies(level: LevelSummary) -> Fact:
 
 
 def phases(found: Phases | None) -> list[Fact]:
-    """Return prefill and decode, as their probes measured them."""
+    """Return a line each on prefill and decode as their probes measured them: rate, time a token, MFU or MBU."""
     out = []
     if found and found.prefill:
         prefill, slope = found.prefill, found.prefill.seconds_per_token.value
@@ -98,7 +98,7 @@ def phases(found: Phases | None) -> list[Fact]:
 
 
 def binding_phase(level: LevelSummary) -> list[Fact]:
-    """Return which phase takes most of the server's time at a level, and what would help; none where it is unknown."""
+    """Return a line on whether prompts or responses take most of the server's time at a level; [] if unknown."""
     found = level.phases
     if not found or found.prefill_share.mean is None:
         return []
@@ -137,7 +137,7 @@ def _itl(level: LevelSummary) -> str:
 
 
 def _percentiles(name: str, times: Spread) -> str:
-    """Return the median and the highest percentile that the samples carry; the mean where they carry none.
+    """Return as words the median and the highest known percentile of times; the mean where no percentile is known.
 
     >>> _percentiles("TTFT ", Spread(0.05, 0.04, 0.06, 0.07, None, 0.2, 150))
     'TTFT p50 40 ms, p95 70 ms'
@@ -162,7 +162,7 @@ def _share(name: str, value: Value | None) -> str:
 
 
 def of_loads(levels: Sequence[LevelSummary]) -> list[list[LevelSummary]]:
-    """Return the levels by load, the lowest first, in each the repeats; invalid ones only where all of them are."""
+    """Return the levels grouped by load, the lowest first; invalid repeats are left out where a load has valid ones."""
     by_load: dict[tuple[float, int], list[LevelSummary]] = {}
     for level in levels:
         by_load.setdefault((level.load or 0, level.input_tokens_asked or 0), []).append(level)
@@ -191,7 +191,7 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
 
 
 def _phases(repeats: Sequence[LevelPhases]) -> LevelPhases | None:
-    """Return the mean account of repeats, those that have one before those that have none."""
+    """Return the mean of how repeats of a level divide the server's time; of those that know it, where any does."""
     known = [each for each in repeats if each.prefill_share.mean is not None] or repeats
     if len(known) < 2:
         return known[0] if known else None
@@ -235,9 +235,9 @@ def _spread(repeats: Sequence[Spread]) -> Spread:
 
 
 def declared_columns(of: Of, kind: type[Figures], *groups: Group) -> Iterator[tuple[Column, Callable[[Figures], str]]]:
-    """Yield the columns of a table of levels, classes or replicas, each with what writes its cells.
+    """Yield (column, function that writes a cell of it) for each figure of the groups that a table `of` … has.
 
-    They are those of figures of these groups; without any, of all.
+    Without groups, for each figure of all of them.
     """
     for figure in declared(kind).values():
         for column in figure.about.columns:

@@ -21,7 +21,7 @@ _LABELS = 6  # at most, on the axis of time
 
 
 def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
-    """Return a row for each folder, with the figure of that name; where not `whole`, as much as fits on a terminal."""
+    """Return the table of result folders, with the figure `name` of each; not `whole`: what fits on a terminal."""
     rows = found.results
     simulated = _SIMULATED if any(each.simulated for each in rows) else ""
     scale, words = _shown(name, unit, rows)
@@ -40,7 +40,7 @@ def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True)
 
 
 def index(found: Listing, name: str, unit: str) -> Document:
-    """Return the page: a figure over time, then the table."""
+    """Return the page of a listing: a chart of the figure over time, the table of runs, unreadable folders."""
     made, many = table(found, name, unit), len(found.results)
     lines = [f"{plain(each.place)}: {plain(each.error)}" for each in found.broken]
     return Document(
@@ -58,7 +58,7 @@ def index(found: Listing, name: str, unit: str) -> Document:
 
 
 def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
-    """Return a figure of every run against when it was begun; a tone for each model, rings where it is provisional."""
+    """Return the chart of a figure of every run over its time; a colour a model, rings where the figure is doubtful."""
     scale, words = _shown(name, unit, rows)
     tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(PARTS), strict=False))
     points: dict[tuple[str | None, bool], list[Datum]] = {}
@@ -90,7 +90,7 @@ def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
 
 
 def _datum(each: Entry, figure: Quantity, scale: float, words: str) -> Datum:
-    """Return a run as a point; without an interval its whiskers have no length, as a series has some or none."""
+    """Return a run as a point of the chart; without an interval its error bar has length 0."""
     value, (low, high) = (figure.value or 0.0) * scale, figure.ci95 or (None, None)
     ends = (max(0.0, low * scale), high * scale) if low is not None and high is not None else (value, value)
     hover = (f"{number(value)} {words}".strip(), _date(each), plain(each.place), plain(figure.why))
@@ -98,7 +98,7 @@ def _datum(each: Entry, figure: Quantity, scale: float, words: str) -> Datum:
 
 
 def _shown(name: str, unit: str, rows: Sequence[Entry]) -> tuple[float, str]:
-    """Return what the figure is multiplied by to be shown, and its unit then."""
+    """Return (scale, unit) to show a figure in: seconds as ms, shares as percent, rates in the runs' own unit."""
     if unit == expression.SECONDS:
         return 1e3, "ms"
     if unit == expression.PER_SECOND:
@@ -126,7 +126,7 @@ def _date(each: Entry) -> str:
 
 
 def _quantity(found: Quantity, beyond: str, scale: float = 1.0, words: str = "") -> str:
-    """Return a figure with its interval; one that is not found by its estimate, or by what it is at least.
+    """Return as words a figure with its interval; "about" before one in doubt, `beyond` before a lower bound alone.
 
     >>> _quantity(Quantity(16.2, (15.4, 17.1)), ""), _quantity(Quantity(0.05, None, "provisional"), "", 1e3, "ms")
     ('16.2 (15.4–17.1)', 'about 50 ms')

@@ -86,7 +86,7 @@ class LiveView:
             self.note(remark)
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
-        """Begin level `index` (from 0) of `total`, where that is known; `reason` is why it is next."""
+        """Show that level `index` (from 0) of `total` (None: unknown) starts; `reason` says why it is next."""
         if reason and self._live:
             self._print(Text(f"{_INDENT}{plain(reason)}", "dim"))
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
@@ -96,7 +96,7 @@ class LiveView:
         self._draw(Text.assemble((self._level, "bold"), ("  starting", "dim")))
 
     def update(self, now: LevelProgress) -> None:
-        """Show the phase, its time, how the level runs, and the time left of the run.
+        """Show the level's phase, time, throughput, latency and errors, and the time left of the run.
 
         On a terminal the lines are redrawn; elsewhere a new one is printed each minute.
         """
@@ -120,7 +120,7 @@ class LiveView:
             self._print(text)
 
     def level_finished(self, level: LevelSummary) -> None:
-        """Print the level's last line; figures that its summary lacks are those of the last update."""
+        """Print the finished level's line, with figures of the last update where its summary lacks them."""
         from harness.report.remarks import SIGNS, worst  # not before the first request
 
         self._save()
@@ -186,7 +186,7 @@ def _figures(
 
 
 def words(run: RunProgress) -> tuple[str, list[Fact]]:
-    """Return a running run as a page shows it: where it is, and the figures of the level."""
+    """Return (headline: level, phase and time; facts of the last second) of a run for the live page."""
     now = run.now
     if now is None:
         idle = "The next level is chosen" if run.folder else "The server is checked"

@@ -55,7 +55,7 @@ class Running(NamedTuple):
 
 
 def render(document: doc.Document, running: Running | None = None) -> str:
-    """Return the document as a page that needs no network; with charts half a megabyte and their points."""
+    """Return the document as an HTML page that needs no network: styles, scripts and chart data are in it."""
     from markupsafe import Markup
 
     charts = {chart.name: chart for section in document.sections for chart in section.charts if chart.series}
@@ -74,7 +74,7 @@ def render(document: doc.Document, running: Running | None = None) -> str:
 
 
 def ordered(document: doc.Document) -> list[doc.Section]:
-    """Return the sections as a page has them: where it begins with figures, the curve comes before the other facts."""
+    """Return the sections of a page: where it begins with large figures, the one with the picture comes first."""
     sections = list(document.sections)
     first = next((i for i, section in enumerate(sections) if section.picture), None)
     if document.figures and first is not None:
@@ -125,7 +125,7 @@ def charts_json(charts: dict[str, Chart]) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Return the same with fewer digits, and whole numbers as such."""
+    """Return a value, also nested ones, with every float rounded to _FIGURES digits, whole floats as integers."""
     match value:
         case float():
             short = float(f"{value:.{_FIGURES}g}")
@@ -156,7 +156,7 @@ def svg(chart: Chart, *, small: bool = False) -> str:
 
 
 def _small(element: Element, owner: str) -> Iterator[Element]:
-    """Yield the element without its superfluous parts, or the elements of a group that says nothing.
+    """Yield an SVG element without superfluous parts; of a group without attributes, the elements in it.
 
     A style sheet goes, for it would be the page's; so do ids, but for those that are referred to.
     """

@@ -95,7 +95,7 @@ def _cost(plan: Plan) -> list[Fact]:
 
 
 def _sizes(plan: Plan) -> Section:
-    """Return one replica fewer, the plan, one more."""
+    """Return the table of utilisation and cost with one replica fewer, as planned, and with one more."""
     if plan.fleet is None:
         return Section()
     rows, n = plan.fleet.options, plan.fleet.replicas
@@ -125,7 +125,7 @@ def _loads(capacity: Capacity) -> list[Column]:
 
 
 def _money(plan: Plan) -> Section:
-    """Return what the money buys, beyond the answer's line."""
+    """Return the section on cost per million tokens or documents, and per month at the peak's number of replicas."""
     found = plan.costs
     if found is None:
         return Section()

@@ -47,7 +47,7 @@ def draw(chart: Chart) -> bytes:
 
 
 def vector(chart: Chart, inches: tuple[float, float] = PAPER) -> bytes:
-    """Return the same as SVG, its text as text."""
+    """Return the chart as an SVG file whose text stays text."""
     import matplotlib
 
     out = io.BytesIO()
@@ -87,7 +87,7 @@ def figure(chart: Chart, inches: tuple[float, float] = PAPER) -> Any:
 
 
 def legible(text: str) -> str:
-    """Return a text for a picture: what its font cannot draw, such as Chinese, by its numbers; the page has the text.
+    """Return a text for a picture, with characters that its font lacks, such as Chinese, as code points.
 
     >>> legible("Qwen \u5343\u95ee 8B, 4 ± 1 µs")
     'Qwen [U+5343 U+95EE] 8B, 4 ± 1 µs'
@@ -166,7 +166,7 @@ def fill(axes: Any, chart: Chart) -> list[Entry]:
 
 
 def _reach(chart: Chart, name: str, axis: Scale) -> tuple[float, float]:
-    """Return the ends of an axis without any of its own, by the chart's points and guides."""
+    """Return ends for an axis (`name` is x or y) that has none of its own, around the chart's points and guides."""
     values = [float(getattr(point, name)) for each in chart.series for point in each.points]
     values += [guide.at for guide in chart.guides if guide.axis == name and math.isfinite(guide.at)]
     values = [value for value in values if value > 0] if axis.log else values
@@ -272,7 +272,7 @@ def _name(axes: Any, guide: Guide) -> None:
 
 
 def _margin(axes: Any, chart: Chart) -> None:
-    """Name lines across and lines that end right of the axes, none over another."""
+    """Write the labels of horizontal guides and of series' ends to the right of the axes, none over another."""
     labels = [(series.points[-1].y, series.end, series.tone) for series in chart.series if series.end]
     labels += [(m.at, f"{m.label}\n{m.detail}".rstrip(), m.tone) for m in chart.guides if m.axis == "y" and m.label]
     low, high = axes.get_ylim()

@@ -37,7 +37,7 @@ PARAMETERS = {
 
 
 def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
-    """Return all about one model on one kind of card, the answer first; unsourced claims about it `with_claims`."""
+    """Return the report of a prediction for one model on one card; `with_claims`: with wrong claims about it."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
     loop = "open loop" if stepped and stepped[0].concurrency is None else "closed loop"
     claims = [f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]
@@ -54,7 +54,7 @@ def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
 
 
 def _head(prediction: Prediction) -> list[str]:
-    """Return the answer in a few lines."""
+    """Return the prediction's first lines: plateau, single stream, what binds, memory, and what was assumed."""
     has, bound = prediction.assumptions, binding(prediction)
     lines = [", ".join(subject(prediction))]
     if prediction.output_tokens:
@@ -96,7 +96,7 @@ def _billions(value: float | None) -> str:
 
 
 def _edges(prediction: Prediction) -> str:
-    """Return how far low and high lie from the middle; docs/predict.md, The band."""
+    """Return in words by what factor steps are slower at the low end and faster at the high end (docs/predict.md)."""
     band = prediction.single_stream_tokens_per_s if prediction.output_tokens else None
     if band is None or not band.low:
         return ""
@@ -194,7 +194,7 @@ def limit_columns(limits: Sequence[ThroughputLimit], prediction: Prediction) -> 
 
 
 def _effect(limit: ThroughputLimit) -> str:
-    """Return what a limit does to the curve, and what happens from its load on, where it has one."""
+    """Return in words what a named limit does to throughput, and from its load on, by the limit's kind."""
     if limit.kind == "ceiling":
         from_there = f"; from there it outweighs {_OUTWEIGHED[limit.name]}"
         return "no batch exceeds it" + (from_there if limit.concurrency is not None else "")
@@ -206,7 +206,7 @@ def _effect(limit: ThroughputLimit) -> str:
 
 
 def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:
-    """Return both predictions by level, and measured over predicted of each where there is a measurement."""
+    """Return columns of the data sheet's and the calibrated prediction by level, with measured ÷ predicted."""
     sheet, own = prediction.levels, found.levels
     return shown([
         Column("C", [f"{each.concurrency:,}" for each, _ in zip(sheet, own, strict=True)]),
@@ -222,7 +222,7 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
 
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
-    """Return what was fitted and what was `assumed`, and the error at the levels that were not fitted on."""
+    """Return the report of a calibration: each parameter as `assumed` and as fitted, and the error at other levels."""
     from harness.predict.calibration import doubts  # which reports of other things start without
 
     def figure(parameter: str, value: float) -> str:
@@ -247,7 +247,7 @@ def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
 
 
 def _errors(found: Calibration) -> list[Section]:
-    """Return the error at the levels that were not fitted on: of the calibration and of two simpler predictions."""
+    """Return the table of RMS errors at levels not fitted on: calibrated, by data sheet, and of a line then flat."""
     unseen = [row for row in found.errors_unseen if row.figure == "output_tokens_per_s"]
     if not unseen:
         return [Section("Error at other levels", lines=["unknown: every valid level was fitted on"])]
@@ -267,7 +267,7 @@ def _errors(found: Calibration) -> list[Section]:
 
 
 def disaggregated(found: Disaggregated) -> Document:
-    """Return the answer, the splits beside as many GPUs that do both, each pool alone, and the levels."""
+    """Return the report of a disaggregated prediction: answer, splits and GPUs that do both, each pool, the levels."""
     pools = [("prefill", found.prefill), ("decode", found.decode)]
     rates = [pool.requests_per_s for _, pool in pools]
     alone = [
@@ -304,7 +304,7 @@ def disaggregated(found: Disaggregated) -> Document:
 
 
 def _pools_head(found: Disaggregated) -> list[str]:
-    """Return what was asked, what the pools serve beside as many GPUs that do both, and what the KV's way costs."""
+    """Return lines on model and limits, on requests/s of separate pools and of GPUs that do both, on KV transfer."""
     limits = "".join(f", {name} = {units.duration(seconds)}" for name, seconds in found.slo.items())
     asked, both = found.asked.requests_per_s_slow, found.together.requests_per_s_slow
     apart = f", so pools serve {asked / both:.2f} times as many" if asked and both else ""
@@ -320,7 +320,7 @@ def _pools_head(found: Disaggregated) -> list[str]:
 
 
 def _best_split(found: Disaggregated) -> list[str]:
-    """Return which split of the GPUs is the best one, and for a rate which is enough."""
+    """Return a line on the best split of the GPUs into pools, and for a given rate the fewest GPUs that are enough."""
     best, total = found.best, found.asked.prefill_gpus + found.asked.decode_gpus
     rate = "" if found.rate is None else f" at {number(found.rate)} requests/s"
     if not best.requests_per_s_slow or (rate and best.concurrency is None):
@@ -335,7 +335,7 @@ def _served(most: float) -> str:
 
 
 def _bound_of_pools(found: Disaggregated) -> str:
-    """Return what stops the split that was asked about: the limits, or the pool that is full."""
+    """Return in words what limits the split that was asked about: the full pool, or the SLO."""
     asked = found.asked.requests_per_s_slow
     if not asked:
         return ""

@@ -33,7 +33,7 @@ def legend(levels: Sequence[LevelSummary]) -> str:
 
 
 def remarks(summary: Summary) -> list[Remark]:
-    """Return all verdicts of the run, its curve and its levels; those of several levels with one code are one remark.
+    """Return the verdicts of the run, its curve and its levels as remarks, one for all levels with the same code.
 
     The gravest come first, but an early end before all, and notes about the run as such after those on its figures.
     """
@@ -56,10 +56,7 @@ def warning(found: Sequence[Remark]) -> str:
 
 
 def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Remark]:
-    """Return the first remarks in a line each.
-
-    Of a run with nothing but notes there is one line: what is on every result says nothing of this one.
-    """
+    """Return up to `most` remarks, one line each, the gravest first; without doubts or worse, one note at most."""
     repeated = _repeated(summary)
     invalid = [
         each
@@ -84,7 +81,7 @@ def _is_usual(remark: Remark) -> bool:
 
 
 def _repeated(summary: Summary) -> set[str]:
-    """Return the codes that void only levels which have a valid repeat, and so nothing that is shown."""
+    """Return the codes of verdicts that void only levels whose load has a valid repeat, which is shown instead."""
     valid = {level.load for level in summary.levels if usable(level, Purpose.ANSWER)}
     voided: dict[str, set[float | None]] = {}
     for level in summary.levels:
@@ -113,7 +110,7 @@ def _remark(group: list[Verdict], summary: Summary) -> Remark:
 
 
 def _place(at: Sequence[int | float], summary: Summary) -> str:
-    """Return where, in few words: the levels, or how many of them."""
+    """Return in words at which levels a remark holds: their loads, how many of all, or every one; "" for the run."""
     levels = len({level.load for level in summary.levels})
     if not at:
         return ""

@@ -97,7 +97,7 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
 
 
 def with_records(document: doc.Document, summary: Summary, result: Result) -> doc.Document:
-    """Return the report with the charts that need the requests or the telemetry; they come before the levels."""
+    """Return the report with the charts made from requests and telemetry, put before the table of levels."""
     table = Facts.of(result.manifest).table(result.records) if result.records else None
     found = timeline(table, result.samples, result.last_s)
     more = [
@@ -142,7 +142,7 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False, noted
 
 
 def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section:
-    """Return the gravest remarks, a line each, and how many more there are."""
+    """Return the section of the gravest remarks, a line each, with the number of those left out."""
     first = first_lines(summary, found, FIRST_REMARKS)
     more = len(found) - len(first)
     rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more > 0 else ""
@@ -150,7 +150,7 @@ def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section
 
 
 def ramp_facts(summary: Summary) -> list[doc.Fact]:
-    """Return the ramp's decisions in order, each level with its reason; none where the operator chose all levels."""
+    """Return a line for each decision of the search, its level and the reason; [] where the operator chose them."""
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
     if all(step.role is Role.FIXED for step in levels):
         return []
@@ -174,9 +174,9 @@ def _indented(scenario: Scenario) -> str:
 
 
 def serving(summary: Summary, asked: float | None = None) -> doc.Section:
-    """Return the figures of the only level; an empty section where there are several, or nothing was generated.
+    """Return the figures of a run's only level in the words of vLLM's serving benchmark; empty with several levels.
 
-    Of the requests that were asked for, the first warm the server up and the last end after the window.
+    Fewer requests count than were asked for: the first warm the server up and the last end after the window.
     """
     if len(summary.levels) != 1 or not unit_of(summary).decodes:
         return doc.Section()

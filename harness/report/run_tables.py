@@ -70,7 +70,7 @@ def _table(
     words: Sequence[str] = (),
     whole: bool = False,
 ) -> doc.Section:
-    """Return a table with a column for each heading, of `words` or numbers; an empty one only where `whole`."""
+    """Return a section with a table: heads[heading](row) writes a cell; empty columns are dropped unless `whole`."""
     columns = [doc.Column(head, [text(row) for row in rows], words=head in words) for head, text in heads.items()]
     return doc.Section(title, columns=columns if whole else doc.shown(columns), note=note) if rows else doc.Section()
 
@@ -81,7 +81,7 @@ def _load(summary: Summary) -> dict[str, Callable[[_At[_T]], str]]:
 
 
 def _declared(of: Of, kind: type[_Figures]) -> dict[str, Callable[[_At[_Figures]], str]]:
-    """Return the columns of a table that the figures of its rows declare."""
+    """Return {heading: function that writes a cell} for a table of classes or replicas, as their figures declare it."""
 
     def cell(show: Callable[[Figures], str]) -> Callable[[_At[_Figures]], str]:
         return lambda x: show(x.of)
@@ -139,12 +139,12 @@ def _sessions(summary: Summary) -> doc.Section:
     return _table("Sessions", rows, heads)
 
 
-def _usd_each(summary: Summary, of: SessionSummary) -> str:
-    """Return what the GPUs cost in the time of a session."""
+def _usd_each(summary: Summary, sessions: SessionSummary) -> str:
+    """Return as words what one session costs: the GPUs' price per second over sessions per second."""
     cost = summary.cost
-    if cost is None or not cost.usd_per_gpu_hour or not of.sessions_per_s:
+    if cost is None or not cost.usd_per_gpu_hour or not sessions.sessions_per_s:
         return MISSING
-    return number(cost.usd_per_gpu_hour * (cost.gpus or 1) / 3600 / of.sessions_per_s)
+    return number(cost.usd_per_gpu_hour * (cost.gpus or 1) / 3600 / sessions.sessions_per_s)
 
 
 def _lengths(summary: Summary) -> doc.Section:
@@ -176,7 +176,7 @@ def _side_by_side(lengths: Lengths, figure: Callable[[LengthSpread], float | Non
 
 
 def canaries(summary: Summary) -> doc.Section:
-    """Return a row for the unloaded server and one for each level; an empty section without canaries."""
+    """Return the table of the canaries' answers: a row for the unloaded server and one a level; empty without any."""
     unloaded = summary.unloaded_quality
     of_levels = [(label(level), level.quality) for level in summary.levels if level.quality]
     heads: dict[str, Callable[[tuple[str, AnswerQuality]], str]] = {
@@ -252,7 +252,7 @@ def drift(summary: Summary) -> doc.Section:
 
 
 def _figures(level: LevelSummary, per_s: str) -> list[tuple[str, float, Trend]]:
-    """Return (name with its unit, scale, how it moves) of each figure that was read."""
+    """Return (name with its unit, scale to that unit, trend) for each figure whose drift is known at a level."""
     moved = level.drift
     if not moved:
         return []
@@ -294,7 +294,7 @@ def _replicas(summary: Summary) -> doc.Section:
 
 
 def _pools(summary: Summary) -> doc.Section:
-    """Return a row for each server behind the endpoint at each level."""
+    """Return the table of the pools' servers: a row for each server at each level, by its own metrics."""
     rows = [_At(level, each, plain(name)) for level in summary.levels for name, each in (level.pools or {}).items()]
 
     def of(figure: Callable[[ServerView], float | None], show: Callable[[float | None], str] = number) -> _Cell:
@@ -317,7 +317,7 @@ def _pools(summary: Summary) -> doc.Section:
 
 
 def _losses(summary: Summary) -> doc.Section:
-    """Return a row for each loss; times in seconds but for TTFT."""
+    """Return the table of lost replicas: a row for each loss with errors, recovery time and headroom."""
     per_s = unit_of(summary).per_s.replace(" ", "\n")
     heads: dict[str, Callable[[NodeLoss], str]] = {
         "replica": lambda x: plain(x.url),

@@ -19,7 +19,7 @@ _WIDE = 100  # columns of a terminal from where on a table with spare columns ge
 
 
 def show(document: doc.Document, console: Console) -> None:
-    """Print the document; charts and what is folded away have no place on a terminal."""
+    """Print the document on the terminal, without charts and folded sections."""
     if document.simulated:
         console.print(Text.assemble(("SIMULATED", "bold black on yellow"), ": ", document.simulated))
         console.print()
@@ -47,7 +47,7 @@ def show_paths(paths: Sequence[tuple[str, str | Path]], console: Console) -> Non
 
 
 def _section(section: doc.Section, console: Console) -> list[RenderableType]:
-    """Return the parts of a section, with its title if there are any; the first line of one without a title is bold."""
+    """Return the parts of a section for the terminal: title, facts, table, lines, remarks and note, if any."""
     parts: list[RenderableType] = []
     if section.facts and section.answer:
         parts.append(_folding([(Text(fact.label, "bold"), Text(fact.text)) for fact in section.facts]))
@@ -73,7 +73,7 @@ def _figures(facts: Sequence[doc.Fact]) -> Table:
 
 
 def _figure_lines(facts: Sequence[doc.Fact]) -> Text:
-    """Return the same for a file, which has no width: nothing is folded, and no line ends in blanks."""
+    """Return a line for each fact as text for a file: aligned by blanks, nothing folded, no blanks at line ends."""
     labels = max(cell_len(fact.label) for fact in facts)
     values = max((cell_len(fact.value) for fact in facts if fact.detail), default=0)
     lines = [f"{set_cell_size(fact.label, labels)}  {_padded(fact, values)}".rstrip() for fact in facts]
@@ -86,10 +86,10 @@ def _padded(fact: doc.Fact, width: int) -> str:
 
 
 def _table(section: doc.Section, console: Console) -> list[RenderableType]:
-    """Return a table; where it is too wide for the terminal, without as many spare columns as needed.
+    """Return a section's table; where it is too wide for the terminal, spare columns are left out.
 
-    One of numbers without spare columns goes on below. One without spare columns is never cut in a file, which has no
-    width.
+    A table of numbers without spare columns goes on below. One without spare columns is never cut in a file, which has
+    no width.
     """
     columns = section.columns
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
@@ -134,7 +134,7 @@ def _widths(columns: Sequence[doc.Column]) -> list[int]:
 
 
 def _heads(columns: Sequence[doc.Column]) -> list[str]:
-    """Return the headings; the first line of one is not repeated by the columns after it."""
+    """Return the headings of two lines, without the first line where the column before has the same one."""
     found, above = [], ""
     for column in columns:
         first, _, second = column.head.partition("\n")
@@ -144,7 +144,7 @@ def _heads(columns: Sequence[doc.Column]) -> list[str]:
 
 
 def _aligned(columns: Sequence[doc.Column], widths: Sequence[int], void: frozenset[int], gap: str) -> Text:
-    """Return a table that fits as one text: a grid measures and folds every cell, most of the time of a command."""
+    """Return a table that fits the width as one text, padded by hand: rich's grid takes most of a command's time."""
     heads = [head.split("\n") for head in _heads(columns)]
     tall = max(map(len, heads), default=1)
     above = list(zip(*([""] * (tall - len(lines)) + lines for lines in heads), strict=True))
@@ -173,7 +173,7 @@ def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Tabl
 
 
 def _folding(rows: Sequence[tuple[Text, Text]]) -> Table:
-    """Return labels with their texts, which are folded where they are long."""
+    """Return a grid of (label, text) rows in which long texts are folded."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -183,7 +183,7 @@ def _folding(rows: Sequence[tuple[Text, Text]]) -> Table:
 
 
 def _remark(remark: doc.Remark, console: Console) -> Text:
-    """Return a remark in full; one without a code is a line, which a terminal cuts."""
+    """Return a remark with code, place, message and advice; one without a code as one line, cut on a terminal."""
     if not remark.code:
         cut = console.is_terminal
         return Text(remark.message, no_wrap=cut, overflow="ellipsis" if cut else None)

@@ -33,7 +33,7 @@ def report(
     seconds: float,
     simulated: bool = False,
 ) -> Document:
-    """Return the result of a comparison of settings, in the unit `per` and at the load or limits `at`."""
+    """Return the report of `knee tune`: the best setting, a chart and a table; figures in `per`, at a load `at`."""
     words = SIMULATED if simulated else ""
     sections = [
         Section(facts=_answer(ranks, per, at, command, seconds), answer=True),
@@ -93,7 +93,7 @@ def _table(ranks: Sequence[Rank], per: str) -> list[Column]:
 
 
 def _chart(ranks: Sequence[Rank], per: str, title: str, simulated: str) -> Chart:
-    """Return each setting's figure with its interval, the best first."""
+    """Return the chart of each setting's figure with its interval, in the order of the table, and predicted ones."""
     shown = [rank for rank in ranks if rank.value is not None]
     places = list(enumerate(shown, 1))
 

@@ -87,7 +87,7 @@ class Conditions(NamedTuple):
 
 
 def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Sequence[CheckedRun] = ()) -> Report:
-    """Decide every threshold, in its order; of all together missed goes before unresolved, and that before met."""
+    """Return the decision on every threshold; the whole is missed if any is, else unresolved if any is, else met."""
     own = fairness.fatal(fairness.rows([[each.run for each in runs]], _MAY_VARY))
     stacks = [[each.run for each in side] for side in (baseline, runs)]
     both = fairness.fatal(fairness.rows(stacks, _MAY_VARY)) if baseline else []
@@ -151,7 +151,7 @@ def _per_s(figure: str, summary: Summary) -> str:
 
 
 def judged(wanted: Threshold, ci95: tuple[float | None, float | None], bound: float) -> Outcome:
-    """Return on which side of a bound an interval lies; an end that is None is unbounded.
+    """Return MET, MISSED or UNRESOLVED: on which side of the threshold's bound an interval lies; None: no end.
 
     >>> from harness.decide.check.expression import parse
     >>> [str(judged(parse("plateau >= 100"), ends, 100)) for ends in ((100, 110), (90, 99), (90, 110), (None, 99))]
@@ -170,11 +170,11 @@ def judged(wanted: Threshold, ci95: tuple[float | None, float | None], bound: fl
     return Outcome.MET if met else Outcome.MISSED if missed else Outcome.UNRESOLVED
 
 
-def _of_run(wanted: Subject, of: CheckedRun, at: float | None, *, open_loop: bool) -> Quantity:
-    """Return a figure of one run, at a load or of the whole run."""
+def _of_run(wanted: Subject, run: CheckedRun, at: float | None, *, open_loop: bool) -> Quantity:
+    """Return the wanted figure of a run: of the whole run, or at load `at` from the valid repeats of that level."""
     if at is None:
-        return figures.OF_RUN[wanted.figure][1](of.summary)
-    levels = sides.levels_at(of, at, open_loop=open_loop)
+        return figures.OF_RUN[wanted.figure][1](run.summary)
+    levels = sides.levels_at(run, at, open_loop=open_loop)
     purpose = Purpose.MISS if wanted.figure in _FAILING else Purpose.ANSWER
     sound = [level for level in levels if usable(level, purpose)]
     if not sound:
@@ -182,12 +182,12 @@ def _of_run(wanted: Subject, of: CheckedRun, at: float | None, *, open_loop: boo
     return sides.within_run([figures.of_level(level, wanted.figure) for level in sound])
 
 
-def quantity(wanted: Subject, of: CheckedRun) -> Quantity:
-    """Return a figure of one run, whether or not it decides anything."""
+def quantity(wanted: Subject, run: CheckedRun) -> Quantity:
+    """Return the wanted figure of one run with its interval, without any threshold to compare it with."""
     if wanted.at is None:
-        return _of_run(wanted, of, None, open_loop=False)
-    found = sides.load_of(wanted, [[of]])
-    return found if isinstance(found, Quantity) else _of_run(wanted, of, found[0], open_loop=found[1])
+        return _of_run(wanted, run, None, open_loop=False)
+    found = sides.load_of(wanted, [[run]])
+    return found if isinstance(found, Quantity) else _of_run(wanted, run, found[0], open_loop=found[1])
 
 
 # ---- outcomes -------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def _missing(made: Decision, found: Quantity) -> Decision:
 
 
 def _by_interval(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
-    """Decide by the figure's own interval, or by that over several runs."""
+    """Decide a threshold with a fixed bound: by where the figure's interval, over one run or several, lies."""
     assert wanted.bound is not None
     if wanted.figure == "error_rate":
         found = _failures(under.runs, made)
@@ -221,7 +221,7 @@ def _by_interval(made: Decision, wanted: Threshold, under: Conditions) -> Decisi
 
 
 def _failures(side: Sequence[CheckedRun], made: Decision) -> Quantity:
-    """Return the error rate of all runs together: of every level, or of those at one load, even where overloaded."""
+    """Return the error rate over all runs, of every level or of those at one load, overloaded ones included."""
     counted: list[LevelSummary] = []
     for each in side:
         if made.at is None:
@@ -236,7 +236,7 @@ def _failures(side: Sequence[CheckedRun], made: Decision) -> Quantity:
 
 
 def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]) -> Decision:
-    """Decide a percentile by the share of the requests that are within its limit; overload can only miss it."""
+    """Decide a threshold on a percentile by the share of requests within its bound; invalid levels only miss."""
     assert made.at is not None
     assert wanted.bound is not None
     (limit,) = slo.limits({wanted.figure: wanted.bound})
@@ -287,36 +287,36 @@ class _Repeat(NamedTuple):
         return self.attained is not None and self.attained.outcome == Outcome.MISSED
 
 
-def _repeats(of: CheckedRun, levels: Sequence[LevelSummary], limit: slo.SloLimit) -> list[_Repeat]:
-    """Return the levels of a run at one load that say something of a limit: an invalid one only that it is missed."""
+def _repeats(run: CheckedRun, levels: Sequence[LevelSummary], limit: slo.SloLimit) -> list[_Repeat]:
+    """Return the repeats of a load with their attainment of a limit; of invalid ones, only those that show a miss."""
     alone = not any(usable(level, Purpose.ANSWER) for level in levels)
     found = [
-        _Repeat(level, _attained(of, level, limit), usable(level, Purpose.ANSWER), alone)
+        _Repeat(level, _attained(run, level, limit), usable(level, Purpose.ANSWER), alone)
         for level in levels
         if usable(level, Purpose.MISS)
     ]
     return [each for each in found if each.valid or alone or each.missed or slo.overloaded(each.level)]
 
 
-def _attained(of: CheckedRun, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
-    """Return how much of a level met a limit: as the run was asked, else from its requests; None without these."""
+def _attained(run: CheckedRun, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
+    """Return a level's attainment of a limit: from its summary if stored there, else from its requests, else None."""
     of_all = not any(each.class_ for each in level.slo)  # else it is of the classes that have no limits of their own
     for each in level.slo:
         if of_all and each.limit == str(limit) and figures.plausible(each):
             return each
-    if of.result is None:
+    if run.result is None:
         return None
-    facts = Facts.of(of.result.manifest)
+    facts = Facts.of(run.result.manifest)
     known = (level.concurrency, level.rate, level.repeat)
-    for own in of.result.levels:
+    for own in run.result.levels:
         within = own.window_end_s is not None and own.begin_s <= level.window[0] <= own.window_end_s
         if within and own.finished and (own.concurrency, own.rate, own.repeat) == known:
-            return attainments(facts.table(of.result.records), own, facts, [limit])[0]
+            return attainments(facts.table(run.result.records), own, facts, [limit])[0]
     return None
 
 
 def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
-    """Decide by the ratio of the runs to the baseline's."""
+    """Decide a threshold relative to a baseline: by the interval of the runs' ratio to the baseline's."""
     assert wanted.factor is not None
     loads: Sequence[float | None] = [made.at]
     both = (under.kept_baseline, under.kept)
@@ -370,7 +370,7 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
 
 
 def _of_least(made: Decision, wanted: Threshold, under: Conditions, lacking: Quantity, whose: str) -> Decision:
-    """Decide a figure of the run that is known at least, or at most, by the ends of both sides and how runs differ."""
+    """Decide a throughput threshold relative to a baseline where only bounds of a side's figure are known."""
     assert wanted.factor is not None
     value = None if whose else lacking.value
     undecided = _unresolved(

@@ -57,7 +57,7 @@ class Threshold(Subject, frozen=True, kw_only=True):
 
 
 def parse(text: str, place: str = "--threshold") -> Threshold:
-    """Return a threshold; HarnessError with `place` where the text is none.
+    """Return the threshold (figure, level, comparison, bound) that a text states; HarnessError if it states none.
 
     >>> found = parse("ttft_p99@32 < 2s")
     >>> found.figure, found.at, found.comparison, found.bound, found.unit
@@ -71,13 +71,13 @@ def parse(text: str, place: str = "--threshold") -> Threshold:
     if at is None or comparison is None or len(text) > MOST:
         fact = f"{cut(text, 80)!r} is no threshold" + (f" of at most {MOST} characters" if len(text) > MOST else "")
         raise HarnessError(fact, place=place, way_out=f"write it like {_EXAMPLE}")
-    of = subject(text[:at], place)
-    made = Threshold(text=text, figure=of.figure, at=of.at, open_loop=of.open_loop, comparison=comparison)
+    named = subject(text[:at], place)
+    made = Threshold(text=text, figure=named.figure, at=named.at, open_loop=named.open_loop, comparison=comparison)
     return _bounded(made, text[at + len(comparison) :].replace(" ", ""), place)
 
 
 def subject(text: str, place: str) -> Subject:
-    """Return the figure and the level before the comparison.
+    """Return the figure and the level that a text like "ttft_p99@5/s" names.
 
     >>> subject("ttft_p99@5/s", "")
     Subject(figure='ttft_p99', at=5.0, open_loop=True)
@@ -113,7 +113,7 @@ def _level(text: str, place: str) -> tuple[float | Literal["knee", "all"], bool]
 
 
 def _bounded(made: Threshold, bound: str, place: str) -> Threshold:
-    """Return the threshold with the bound behind its comparison, which has no spaces."""
+    """Return the threshold with its bound, parsed from text without spaces: a value with unit, or a baseline factor."""
     if bound.endswith(_BASELINE):
         return msgspec.structs.replace(made, factor=_factor(bound.removesuffix(_BASELINE), made, place))
     if made.at == ALL:
@@ -133,7 +133,7 @@ def _factor(text: str, made: Threshold, place: str) -> float:
 
 
 def quantity(text: str, place: str) -> tuple[float, str]:
-    """Return a number of 0 or more, and what it counts.
+    """Return the number (0 or more) in a text and its unit; times in seconds, percent as a share.
 
     >>> quantity("50ms", ""), quantity("1.5%", ""), quantity("1.5k tok/s", ""), quantity("0.9", "")
     ((0.05, 's'), (0.015, '%'), (1500.0, '/s'), (0.9, ''))

@@ -78,7 +78,7 @@ def _walk(kind: type[msgspec.Struct], prefix: str, above: tuple[str, ...]) -> It
 
 
 def _unit(field: str) -> str:
-    """Return what a field counts, by its name.
+    """Return the unit of a summary's field, by the end of its name: per second, seconds, a share or a number.
 
     >>> [_unit(name) for name in ("requests_per_s", "tokens_per_s_per_user", "ttft_s", "kv_usage", "tokens_per_step")]
     ['/s', '/s', 's', '%', '']
@@ -89,7 +89,7 @@ def _unit(field: str) -> str:
 
 
 def _named(name: str) -> tuple[str, LevelFigure | None]:
-    """Return the class that a figure is of, "" for all requests of a level, and the figure; None without one."""
+    """Return (class, "" for all requests; figure, None if unknown) for a name like "classes.chat.ttft_p50"."""
     if name.startswith("classes.") and name.count(".") >= 2:
         _, class_, name = name.split(".", 2)
         return class_, of_kind(ClassSummary).get(name)
@@ -97,7 +97,7 @@ def _named(name: str) -> tuple[str, LevelFigure | None]:
 
 
 def of_level(level: LevelSummary, name: str) -> Quantity:
-    """Return a figure of a level by its name, which must be one."""
+    """Return the figure of a level that has this name, with its interval, or the reason why it is missing."""
     class_, figure = _named(name)
     if figure is None:  # a percentile that only an SLO may limit
         return Quantity(None, None, "the summary has no such percentile")
@@ -112,7 +112,7 @@ def of_level(level: LevelSummary, name: str) -> Quantity:
 
 
 def _missing(above: Any, name: str) -> Quantity:
-    """Return why there is no figure of that name."""
+    """Return the reason why a figure is missing: not measured, left out, or too few samples for a percentile."""
     if not isinstance(above, Spread):
         return Quantity(None, None, "it was not measured")
     q = name.removeprefix("p")
@@ -136,7 +136,7 @@ def error_rate(levels: Sequence[LevelSummary]) -> Quantity:
 
 
 def knee(summary: Summary) -> Quantity:
-    """Return the knee unqualified: by the limits where the run has some, else the seats, else the hinge."""
+    """Return the knee: the load that meets the limits if the run has some, else the seats, else the curve's hinge."""
     if summary.limited:
         return _by_limits(summary, rates=summary.open_loop)
     if summary.open_loop:
@@ -148,7 +148,7 @@ def knee(summary: Summary) -> Quantity:
 
 
 def _by_limits(summary: Summary, *, rates: bool) -> Quantity:
-    """Return the highest load that meets the limits: at least that where none misses them, open where none decides."""
+    """Return the highest load (or rate) that meets the limits; its upper end is the lowest load that misses them."""
     load, limited = "rate" if rates else "load", any(level.slo for level in summary.levels)
     levels = [level for level in summary.levels if limited and all(_may_be(each) for each in level.slo)]
     knee = answer.slo_knee(summary.knees, levels, rates=rates)
@@ -179,7 +179,7 @@ def _may_be(stored: Attainment) -> bool:
 
 
 def _seats(summary: Summary) -> Quantity:
-    """Return how many requests the server serves at once."""
+    """Return how many requests the server serves at once (seats), or why the records do not show it."""
     found = summary.knees.seats
     if found is None:
         way_out = "measure two levels at which requests wait"
@@ -192,7 +192,7 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 
 def plateau(summary: Summary) -> Quantity:
-    """Return throughput past the hinge; where an end of it is open, at least what the valid levels and the fit show."""
+    """Return the plateau's throughput; where it is not found, at least what the valid levels and the fit show."""
     levels = [each for each in answer.of_ramp(summary.levels) if usable(each, Purpose.ANSWER)]
     sound = [(mean, each.throughput.ci95, each) for each in levels if (mean := each.throughput.mean)]
     low_ends = [(mean, ends[0]) for mean, ends, _ in sound if ends]
@@ -220,9 +220,9 @@ def _short_error(level: LevelSummary) -> float:
 
 
 def highest(low_ends: Sequence[tuple[float, float]]) -> float | None:
-    """Return the highest low end of values, each with its own 95 % one, so that 97.5 % of such highest ones hold.
+    """Return a lower bound, with 97.5 % confidence, of the highest of values that come as (value, its 95 % low end).
 
-    The highest of k is above its truth up to k times as often as one of them, so each is lowered to where it is k
+    The highest of k low ends is too high up to k times as often as one of them, so each is lowered to where that is k
     times as rare (Bonferroni): t of 1 - 0.025/k over t of 0.975. Batch means have 9 degrees of freedom or more; the
     ratio of 9 is the largest.
 
@@ -235,12 +235,12 @@ def highest(low_ends: Sequence[tuple[float, float]]) -> float | None:
     return max(value - wider * (value - low) for value, low in low_ends)
 
 
-def _fitted(summary: Summary, of: Callable[[Curve, Knees], Value | None], least: float | None = None) -> Quantity:
-    """Return a figure of the curve where it is found; else what the curve lacks, and what the figure is at least."""
+def _fitted(summary: Summary, pick: Callable[[Curve, Knees], Value | None], least: float | None = None) -> Quantity:
+    """Return a figure of the curve if the curve is found; else what the curve lacks, and `least`, a lower bound."""
     curve = summary.curve
     if curve is None:
         return Quantity(None, None, "the run has no curve", "measure several levels of concurrency")
-    found = of(curve, summary.knees) or Value(None)
+    found = pick(curve, summary.knees) or Value(None)
     if curve.state == FOUND:
         return Quantity(found.value, found.ci95, "" if found.value is not None else "the curve does not have it")
     way_out = f"measure {', '.join(map(str, curve.settle.levels[:20]))} in flight" if curve.settle else ""
@@ -291,7 +291,7 @@ OF_RUN: Mapping[str, tuple[str, Callable[[Summary], Quantity]]] = {
 
 
 def must_be_decidable(wanted: Sequence[tuple[Threshold, str]], *, baseline: bool) -> None:
-    """Raise HarnessError where a threshold, by its place, is of no figure, or of a baseline that is not given."""
+    """Raise HarnessError if a threshold names no figure, or needs a baseline and none is given."""
     for each, place in wanted:
         must_fit(each, place)
         if each.factor is not None and not baseline:
@@ -299,7 +299,7 @@ def must_be_decidable(wanted: Sequence[tuple[Threshold, str]], *, baseline: bool
 
 
 def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
-    """Return what the figure of a threshold counts; HarnessError where there is none, or the bound does not fit it."""
+    """Return the unit of a threshold's figure; HarnessError if there is none or its bound has another unit."""
     name = wanted.figure
     found = unit(wanted, place)
     if wanted.bound is not None and not _fits(wanted, found):
@@ -319,13 +319,13 @@ def _fits(wanted: Threshold, unit: str) -> bool:
     return wanted.unit == unit or bare
 
 
-def unit(of: Subject, place: str) -> str:
-    """Return what a figure of a level or of a run counts; HarnessError with the nearest name where there is none."""
-    name = of.figure
+def unit(wanted: Subject, place: str) -> str:
+    """Return the unit of a figure of a level or a run; HarnessError with the nearest name if there is none."""
+    name = wanted.figure
     of_run, of_level = OF_RUN.get(name), _unit_of_level(name)
-    if of.at is None and of_run:
+    if wanted.at is None and of_run:
         return of_run[0]
-    if of.at is not None and of_level is not None:
+    if wanted.at is not None and of_level is not None:
         return of_level
     if of_level is not None:
         raise HarnessError(f"{name!r} is a figure of a level", place=place, way_out=f"write {name}@{KNEE} or {name}@32")

@@ -57,7 +57,7 @@ def read(place: str) -> list[CheckedRun]:
 
 
 def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:
-    """Return one repeat of a run, with its own curve, knees and cost; phases are known of the whole run alone."""
+    """Return the summary of one repeat of a run, with its own curve, knees and cost (and no phases)."""
     levels = [level for level in summary.levels if level.repeat == repeat]
     of_ramp = answer.of_ramp(levels)
     points = [point for point in curve.points_of(of_ramp) if reading.within_reason(point)]
@@ -78,18 +78,18 @@ def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:
     )
 
 
-def levels_at(of: CheckedRun, load: float, *, open_loop: bool) -> list[LevelSummary]:
+def levels_at(run: CheckedRun, load: float, *, open_loop: bool) -> list[LevelSummary]:
     """Return the levels of a run at one load."""
-    return [each for each in _of_ramp(of, open_loop=open_loop) if each.load == load]
+    return [each for each in _of_ramp(run, open_loop=open_loop) if each.load == load]
 
 
-def _of_ramp(of: CheckedRun, *, open_loop: bool) -> list[LevelSummary]:
-    levels = answer.of_ramp(of.summary.levels)
+def _of_ramp(run: CheckedRun, *, open_loop: bool) -> list[LevelSummary]:
+    levels = answer.of_ramp(run.summary.levels)
     return [level for level in levels if (level.rate is not None) == open_loop and level.load is not None]
 
 
 def load_of(wanted: Subject, sides: Sequence[Sequence[CheckedRun]]) -> tuple[float, bool] | Quantity:
-    """Return the load of a figure's level, and whether it is a rate; what is missing where a run does not have it.
+    """Return (load, whether it is a rate) at which a figure is read, or what is missing if a run has no such level.
 
     The knee's level is the one that the screen reads the answer at (`answer.knee_load`), of those that are valid in
     every run. Several runs are all read at one load, by the median of their knees; of two sides, by that of the last.
@@ -123,7 +123,7 @@ def common(every: Sequence[CheckedRun]) -> tuple[list[float], bool]:
 
 
 def lost(baseline: Sequence[CheckedRun], runs: Sequence[CheckedRun], *, open_loop: bool) -> Quantity | None:
-    """Return what is missing at the lowest load that a run lost against the baseline; None where none lost one.
+    """Return the lowest load that the baseline has and a run lost, as a missing figure; None if no load was lost.
 
     A load counts that the whole baseline measured, with a valid level at least once. A run lost it where its own level
     is invalid. It also did where it lacks one that the whole baseline has as a valid level, unless a ramp chose that:
@@ -142,9 +142,9 @@ def lost(baseline: Sequence[CheckedRun], runs: Sequence[CheckedRun], *, open_loo
     return None
 
 
-def _valid(of: CheckedRun, *, open_loop: bool, fixed: bool = False) -> set[float]:
+def _valid(run: CheckedRun, *, open_loop: bool, fixed: bool = False) -> set[float]:
     """Return the loads of a run's valid levels; `fixed`: of those that no ramp chose."""
-    levels = [level for level in _of_ramp(of, open_loop=open_loop) if usable(level, Purpose.ANSWER)]
+    levels = [level for level in _of_ramp(run, open_loop=open_loop) if usable(level, Purpose.ANSWER)]
     return _loads([level for level in levels if not fixed or level.role in (None, Role.FIXED)])
 
 
@@ -160,7 +160,7 @@ def void(levels: Sequence[LevelSummary], fact: str = "the level is invalid") -> 
 
 
 def _no_level(lacking: CheckedRun, at: float, *, open_loop: bool) -> Quantity:
-    """Return what is missing where a run has no level at this load; the way out names the loads that it has."""
+    """Return a missing figure: the run has no level at load `at`; the way out names the loads that it has."""
     loads = sorted(_loads(_of_ramp(lacking, open_loop=open_loop)))
     way_out = f"its levels are {', '.join(f'{load:g}' for load in loads[:40]) or 'none'}"
     if not loads and _of_ramp(lacking, open_loop=not open_loop):
@@ -172,7 +172,7 @@ def _no_level(lacking: CheckedRun, at: float, *, open_loop: bool) -> Quantity:
 
 
 def within_run(found: Sequence[Quantity]) -> Quantity:
-    """Return a figure at one load of a run from its repeats there, weighted by the errors of their own intervals.
+    """Return the mean of a figure over repeats of one load in a run, weighted by their errors, with its interval.
 
     No error is below the 0.5 % that nothing is known better than. What lies between repeats beyond them counts
     (Paule and Mandel), with Student's t for as few degrees of freedom as that is known by (Satterthwaite 1946). Without
@@ -228,10 +228,10 @@ def over_runs(found: Sequence[Quantity]) -> Quantity:
 
 
 def is_bracket(found: Quantity) -> bool:
-    """Return whether an interval says where a figure lies and not how it scatters: repeats make it no narrower.
+    """Return whether an interval brackets the figure between measured loads, so that repeats make it no narrower.
 
-    It is open, or the figure is its lower end: a knee by limits is the highest load that met them, and lies between it
-    and the lowest that missed them. A share of 0 is a lower end too, and scatters.
+    It does if it is open, or the figure is its lower end: a knee by limits is the highest load that met them, and lies
+    between it and the lowest that missed them. A share of 0 is a lower end too, but scatters.
 
     >>> is_bracket(Quantity(16.0, (16.0, 32.0))), is_bracket(Quantity(16.2, (15.4, 17.1)))
     (True, False)
@@ -243,7 +243,7 @@ def is_bracket(found: Quantity) -> bool:
 
 
 def hull(found: Sequence[Quantity]) -> tuple[float | None, float | None] | None:
-    """Return the lowest and the highest end of all intervals, None where one is open; None where both are, or none is.
+    """Return the interval around all intervals; an end is None if any is open there; None if both ends are.
 
     >>> hull([Quantity(16.0, (16.0, 32.0)), Quantity(24.0, (24.0, None))]), hull([Quantity(16.0)])
     ((16.0, None), None)
@@ -278,10 +278,7 @@ def error(found: Quantity) -> float:
 
 
 def no_ratio(found: Quantity) -> str:
-    """Return why a figure makes no ratio, "" where it does.
-
-    A figure with a reason is a best estimate, whose interval is open above.
-    """
+    """Return why a figure cannot be part of a ratio: doubted, 0, not measured or with an open interval; "": it can."""
     if found.why:
         return found.why
     if found.value == 0:
@@ -298,7 +295,7 @@ def in_logarithms(found: Quantity) -> tuple[float, float]:
 
 
 def no_nearer(ends: tuple[float, float], baseline: Sequence[Quantity], runs: Sequence[Quantity]) -> tuple[float, float]:
-    """Return the ends of a ratio of runs over a baseline, at least as far apart as brackets leave it.
+    """Return a ratio's interval, widened to what the brackets (`is_bracket`) of runs and baseline leave possible.
 
     >>> met = Quantity(16.0, (16.0, 32.0))
     >>> no_nearer((0.9, 1.1), [met, met], [met, met]), no_nearer((0.9, 1.1), [Quantity(16.0)], [Quantity(16.0)])

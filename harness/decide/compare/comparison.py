@@ -94,7 +94,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(runs: Sequence[Run], *, vary: Collection[str] = (), forced: bool = False) -> Comparison:
-    """Compare runs of two stacks or more, which their labels name, in the order of the labels' first runs."""
+    """Compare runs of two stacks or more: fairness, ranking of every pair, and equal loads. A label names a stack."""
     groups = {label: [run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)}
     if len(groups) < 2:
         way_out = "give another, or label the folders: A=DIR B=DIR"
@@ -129,7 +129,7 @@ def named(odd: Odd, stacks: Sequence[Sequence[Run]]) -> OddRun:
 
 
 def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddRun]) -> Stack:
-    """Return the stack of these runs, of which all levels share what runs differ by."""
+    """Return the figures of one stack from its runs; the curve's intervals are widened by how much runs differ."""
     pooled = pool([point for run in runs for point in run.points])
     shared = t_quantile(0.975, between.freedom) * math.sqrt(between.value / len(runs))
     fitted = msgspec.structs.replace(
@@ -158,7 +158,7 @@ def _stack(runs: Sequence[Run], fitted: Curve, between: Variance, odd: list[OddR
 
 
 def _widened(value: Value, shared: float) -> Value:
-    """Return the value with its interval widened by what the fit, which takes levels as independent, does not know."""
+    """Return the value with each end of its interval moved out, in logarithms, by the added error `shared`."""
     if not value.value or value.ci95 is None or not shared:
         return value
     low, high = value.ci95
@@ -199,7 +199,7 @@ class AtLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at_throughput(stacks: Sequence[Sequence[Load]]) -> list[AtThroughput]:
-    """Return the latencies at shares of the throughput that all stacks reach; none where one has no levels."""
+    """Return each stack's latencies at a few shares of the highest throughput that all stacks reach."""
     points = {name: [_points(loads, name) for loads in stacks] for name in FIGURES}
     tops = [max((X for name in FIGURES for X, _ in points[name][i]), default=0.0) for i in range(len(stacks))]
     reached = min(tops, default=0.0)
@@ -215,7 +215,7 @@ def at_throughput(stacks: Sequence[Sequence[Load]]) -> list[AtThroughput]:
 
 
 def at_limits(stacks: Sequence[Sequence[Load]]) -> list[AtLimit]:
-    """Return the throughput within a few limits that tell the stacks apart: each is kept and missed by levels."""
+    """Return each stack's throughput within a few round latency limits, which lie among the measured latencies."""
     out = []
     for name in FIGURES:
         points = [_points(loads, name) for loads in stacks]
@@ -247,7 +247,7 @@ def _between(low: float, high: float) -> list[float]:
 
 
 def _points(loads: Sequence[Load], name: str) -> Points:
-    """Return each load's throughput and latency, geometric means of its runs."""
+    """Return (throughput, latency `name`) of each closed-loop load, rising; geometric means over the runs."""
     found: dict[float, list[tuple[float, float]]] = {}
     for each in loads:
         latency = getattr(each, name)
@@ -261,7 +261,7 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def latency_at(points: Points, X: float) -> float | None:
-    """Return the latency at the lowest load that delivers a throughput; None where no two levels hold it.
+    """Return the latency at the lowest load that reaches throughput X, interpolated; None where no two levels do.
 
     >>> latency_at([(100.0, 0.01), (200.0, 0.02), (200.0, 0.5)], 150.0)
     0.015
@@ -274,7 +274,7 @@ def latency_at(points: Points, X: float) -> float | None:
 
 
 def throughput_within(points: Points, limit: float) -> tuple[float | None, bool]:
-    """Return the throughput up to which a latency keeps a limit, and whether no level misses it.
+    """Return (highest throughput with a latency within `limit`, interpolated; whether no level misses the limit).
 
     >>> throughput_within([(100.0, 0.01), (400.0, 0.04)], 0.02), throughput_within([(100.0, 0.01)], 0.02)
     ((200.0, False), (100.0, True))

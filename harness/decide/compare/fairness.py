@@ -61,7 +61,7 @@ def varied(text: str | None) -> frozenset[str]:
 
 
 def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Row]:
-    """Return the table of stacks, each with its runs; `vary` names what may differ, without it each of VARIED."""
+    """Return a row for each fact that should be alike between stacks; `vary`: what may differ (default: VARIED)."""
     found = [_row(name, fact, stacks) for name, fact in _SAME.items()]
     found[1:1] = [_lengths(stacks), _model(stacks)]
     found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
@@ -84,20 +84,20 @@ def fatal(table: Sequence[Row]) -> list[str]:
 
 
 def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool = False) -> Row:
-    each: list[list[str | None]] = [[getattr(run.facts, fact) for run in runs] for runs in stacks]
-    values = [_joined(found) for found in each]
-    known = {value for found in each for value in found if value is not None}
-    if any(len({value for value in found if value is not None}) > 1 for found in each):
+    facts: list[list[str | None]] = [[getattr(run.facts, fact) for run in runs] for runs in stacks]
+    values = [_joined(found) for found in facts]
+    known = {value for found in facts for value in found if value is not None}
+    if any(len({value for value in found if value is not None}) > 1 for found in facts):
         return Row(name=name, values=values, state=FATAL, why="repeats of one stack differ")
     if len(known) > 1:
         way = f"--vary {name} allows it too" if name in VARIED else ""
         return Row(name=name, values=values, state=ALLOWED if allowed else FATAL, why="" if allowed else way)
-    state: State = UNKNOWN if any(value is None for found in each for value in found) else EQUAL
+    state: State = UNKNOWN if any(value is None for found in facts for value in found) else EQUAL
     return Row(name=name, values=values, state=state)
 
 
 def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
-    """Return the row with measured seats where the setting is unknown; two stacks' measured ones are compared."""
+    """Return the row of max-num-seqs; where a stack's setting is unknown, its measured seats stand and are compared."""
     if row.state != UNKNOWN:
         return row
     measured = [_joined([run.facts.seats for run in runs]) for runs in stacks]
@@ -109,7 +109,7 @@ def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
 
 
 def _method(name: str, fact: str, why: str, stacks: Sequence[Sequence[Run]]) -> Row:
-    """Compare how the stacks were measured; only a simulation is refused beside a measurement."""
+    """Return the row of a fact on how stacks were measured, which may differ; FATAL if only some are simulated."""
     row = _row(name, fact, stacks, allowed=True)
     if name == "measured by" and len({run.simulated for runs in stacks for run in runs}) > 1:
         return msgspec.structs.replace(row, state=FATAL, why="a simulation is no measurement")
@@ -149,15 +149,15 @@ _MEANS = (
 )  # fmt: skip
 
 
-def _on_average(of: _Mean, stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Compare the means of what some run has; None where none has it."""
-    each = [known_mean(of.of(run) for run in runs) for runs in stacks]
+def _on_average(figure: _Mean, stacks: Sequence[Sequence[Run]]) -> Row | None:
+    """Return the row of a mean that stacks may differ in (each stack's runs averaged); None where no run has it."""
+    each = [known_mean(figure.of(run) for run in runs) for runs in stacks]
     known = [mean for mean in each if mean is not None]
     if not any(known):
         return None
-    apart = of.apart(known)
-    values = [None if mean is None else of.text.format(mean) for mean in each]
-    return Row(name=of.name, values=values, state=ALLOWED if apart else EQUAL, why=of.why if apart else "")
+    apart = figure.apart(known)
+    values = [None if mean is None else figure.text.format(mean) for mean in each]
+    return Row(name=figure.name, values=values, state=ALLOWED if apart else EQUAL, why=figure.why if apart else "")
 
 
 def _errors(stacks: Sequence[Sequence[Run]]) -> Row | None:
@@ -201,7 +201,7 @@ def _without_template(runs: Sequence[Run]) -> list[float | None]:
 
 
 def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Compare the loads that a stack failed at, without which it would look good; None where nothing failed."""
+    """Return the row of loads at which a stack failed, and whether another stack held such a load; None: no failure."""
     if not any(run.lost for runs in stacks for run in runs):
         return None
     each = [{load: how for run in runs for load, how in run.lost.items()} for runs in stacks]
@@ -213,7 +213,7 @@ def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
 
 
 def _words(runs: Sequence[Run]) -> str | None:
-    """Return the tokens in and out of a stack, the mean of its runs.
+    """Return as words the tokens in and out of a stack's requests, the mean over its runs; None where unknown.
 
     >>> _words([])
     """
@@ -235,7 +235,7 @@ def _apart(values: Sequence[float | None]) -> float:
 
 
 def _model(stacks: Sequence[Sequence[Run]]) -> Row:
-    """Compare the models by their parameters; by their names where these are not known, which then weakens."""
+    """Return the row of the model: compared by parameter counts, else by names, which is weaker (unknown)."""
     counts = [{run.facts.parameters for run in runs} for runs in stacks]
     names = [_joined([run.facts.model for run in runs]) for runs in stacks]
     values = [_model_words(found, name) for found, name in zip(counts, names, strict=True)]

@@ -54,7 +54,7 @@ def crossing(
     apart: Difference,
     by_load: Mapping[float, Difference],
 ) -> Crossover | None:
-    """Return where the second of two stacks overtakes the first, or falls behind; None where that is not shown.
+    """Return the load at which two stacks change their order, by curves and levels; None where that is not shown.
 
     `apart`: their overall difference, whose error is what all levels share. `by_load`: the difference at each load.
     """
@@ -88,7 +88,7 @@ class _Crossing(NamedTuple):
 
 
 def _lead(name: str, known: Mapping[float, float], side: float, own: Callable[[float], bool]) -> Lead | None:
-    """Return how far a stack is ahead at its loads; None where it is at none of them."""
+    """Return by which mean ratio a stack leads at those of `known` loads that `own` selects; None: it leads at none."""
     ahead = {load: value * side for load, value in known.items() if own(load) and value * side > 0}
     if not ahead:
         return None
@@ -96,7 +96,7 @@ def _lead(name: str, known: Mapping[float, float], side: float, own: Callable[[f
 
 
 def _between(shown: Mapping[float, float]) -> _Crossing | None:
-    """Return the measured loads between which the order changes for the last time, of those where it is shown.
+    """Return the two neighbouring loads between which the difference (> 0: b is ahead) last changes its sign.
 
     >>> _between({1.0: -0.5, 4.0: -0.2, 16.0: 0.3, 32.0: 0.4})
     _Crossing(at=8.0, ends=(4.0, 16.0), rises=True)
@@ -113,7 +113,7 @@ def _between(shown: Mapping[float, float]) -> _Crossing | None:
 def _of_curves(
     fits: tuple[Fit, Fit], points: tuple[Sequence[Point], Sequence[Point]], apart: Difference
 ) -> _Crossing | None:
-    """Return where the curves cross; None where nearly all of their draws do not agree on the order at both ends."""
+    """Return where two fitted curves cross; None unless nearly all of their draws have opposite orders at both ends."""
     a, b = fits
     if a.draws is None or b.draws is None:
         return None
@@ -140,7 +140,7 @@ def _of_curves(
 
 
 def _last_change(ahead: Floats, N: Floats) -> Floats:
-    """Return where each row changes its sign for the last time, between two places by straight lines; shape [rows].
+    """Return the load at which each row changes its sign for the last time, interpolated in ln N; shape [rows].
 
     >>> float(_last_change(np.array([[-1.0, 1.0, 3.0]]), np.array([1.0, 4.0, 5.0]))[0])     # half way, in ln N
     2.0
@@ -207,8 +207,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judged(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *, refused: bool) -> list[Pair]:
-    """Return every two stacks, judged together."""
-    groups = {label: in_time(group) for label, group in groups.items()}  # where they alternate, the n-th are a pair
+    """Return for every pair of stacks which is faster, or why none is shown to be; errors corrected for all pairs."""
+    groups = {label: in_time(group) for label, group in groups.items()}  # if they alternate, the n-th runs are a pair
     rates = {label: [run.throughput() for run in group] for label, group in groups.items()}
     of_all = spread.pooled(list(rates.values()))
     found = {
@@ -241,6 +241,7 @@ class _Two(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, names: tuple[str, str], rates: tuple[Rates, Rates], of_all: Spread, *, rounds: bool) -> _Two:
+        """Return how two stacks' throughputs differ, at each common load (or interpolated ones) and over all loads."""
         loads = spread.common(*rates)
         interpolated = not loads
         if interpolated:

@@ -108,9 +108,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
-        """Return ln of throughput and its own relative error by concurrency; levels measured again are pooled.
+        """Return {concurrency: (ln throughput, its relative error)} of the run; repeats of a level are pooled.
 
-        An assumed error says nothing of it. What lies between repeats of a level does, at every level of the run.
+        Where a level's error is only assumed, the difference between repeats of levels takes its place.
         """
         if not self.points:
             return {}
@@ -125,7 +125,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def labelled(stacks: Sequence[str], format: str = "") -> list[Run]:
-    """Read every folder and file, and label its runs; several files of one label are one stack's.
+    """Return the runs of all folders and files, each labelled with its stack; places with one label are one stack.
 
     `format` is that of the files; without it their content says which.
     """
@@ -176,7 +176,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _labels(named: Sequence[tuple[str, str]], *found: Mapping[str, str]) -> list[str]:
-    """Return the stacks' names: those in front of them, else the first names that tell them apart, else their own.
+    """Return a label for each (name, place): the name, else from the first of `found` that differs, else the place.
 
     >>> _labels([("", "runs/a"), ("", "runs/b"), ("x", "c")], {}, {"runs/a": "vllm", "runs/b": "llamacpp"})
     ['vllm', 'llamacpp', 'x']
@@ -328,7 +328,7 @@ def _power(cards: Sequence[Card] | None) -> str | None:
 
 
 def _precision(dtype: str | None, assumed: Assumptions | None) -> str | None:
-    """Return the weights' dtype as it is stated, and the bits of one as they are read.
+    """Return as words the stated dtype of the weights and the bits that a weight takes; None where neither is known.
 
     >>> _precision("fp8", Assumptions(weight_bytes=9.08e9, parameters=8.03e9)), _precision(None, None)
     ('fp8, 9 bits a weight', None)
@@ -416,7 +416,7 @@ def _of_file(label: str, places: Sequence[str], found: ForeignResult) -> Run:
 
 
 def _failed(levels: Sequence[ForeignLevel]) -> tuple[int, int] | None:
-    """Return how many requests failed, of all; None where a level does not say."""
+    """Return (failed requests, all requests) over the levels; None where a level does not say."""
     failed = [level.failed for level in levels]
     if None in failed:
         return None

@@ -46,7 +46,7 @@ class Variance(msgspec.Struct, frozen=True):
     freedom: float
 
     def filled(self, usual: float) -> Variance:
-        """Return it with the usual standard deviation for the degrees of freedom that it lacks.
+        """Return the variance pooled with a usual standard deviation, for the degrees of freedom that it lacks.
 
         >>> Variance(0.0, 0.0).filled(0.5), Variance(4e-4, 4.0).filled(0.5)
         (Variance(value=0.25, freedom=3.0), Variance(value=0.0004, freedom=4.0))
@@ -80,10 +80,10 @@ def common(*stacks: Rates) -> list[float]:
 
 
 def aligned(*stacks: Rates) -> list[Rates]:
-    """Return the runs at the loads of all of them, each between its own levels by straight lines in logarithms.
+    """Return each run's throughput at the loads of all runs, interpolated in logarithms between its own levels.
 
-    Only loads count that every run's levels reach over. What a line misses of a curve is no less than BEND. Of a run
-    with a single level nothing is known elsewhere.
+    Only loads count that lie within the levels of every run. An interpolated value has an error of BEND or more. Of a
+    run with a single level nothing is known elsewhere.
 
     >>> one, other = {1.0: (0.0, 0.0), 4.0: (1.0, 0.0)}, {2.0: (0.4, 0.0), 8.0: (2.0, 0.0)}
     >>> [[{C: round(x, 2) for C, (x, _) in run.items()} for run in runs] for runs in aligned([one], [other])]
@@ -98,7 +98,7 @@ def aligned(*stacks: Rates) -> list[Rates]:
 
 
 def _between(run: RunRates, load: float) -> tuple[float, float]:
-    """Return ln X and its error at a load within a run's levels."""
+    """Return (ln throughput, its error) at a load within a run's levels, interpolated where it is no level."""
     if load in run:
         return run[load]
     before, after = max(C for C in run if load > C), min(C for C in run if load < C)
@@ -108,7 +108,7 @@ def _between(run: RunRates, load: float) -> tuple[float, float]:
 
 
 def pooled(stacks: Sequence[Rates], *, usual: bool = True) -> Spread:
-    """Return the spread between the runs of a stack, the same for all stacks; `usual`: filled by that of throughput.
+    """Return by how much runs of one stack differ, pooled over all stacks; `usual`: completed by the usual spread.
 
     >>> runs = [{1.0: (0.01, 0.0), 2.0: (0.01, 0.0)}, {1.0: (-0.01, 0.0), 2.0: (-0.01, 0.0)}]
     >>> found = pooled([runs, runs, runs])
@@ -153,7 +153,7 @@ def pooled(stacks: Sequence[Rates], *, usual: bool = True) -> Spread:
 
 
 def _shrunk(levels: Mapping[float, Variance], of_all: Variance) -> dict[float, Variance]:
-    """Return each load's variance drawn to that of all, as far as they do not show that they differ (Smyth 2004, §6).
+    """Return each load's variance shrunk towards that of all loads, unless the loads surely differ (Smyth 2004, §6).
 
     ln s² of n degrees of freedom scatters by trigamma(n/2) where all have one variance. What lies between the loads
     beyond that is trigamma(m/2) of the m degrees of freedom with which the variance of all counts at each.
@@ -226,10 +226,10 @@ def kept(stacks: Sequence[Sequence[T]], odd: Sequence[Odd]) -> list[list[T]]:
 
 
 def odd_runs(stacks: Sequence[Rates]) -> list[Odd]:
-    """Return the runs that are off; of three or more they are left out, a minority of each stack.
+    """Return the runs whose throughput surely differs from the others of their stack; of 3 or more they are left out.
 
-    Of two runs that disagree the slower one is named, since what goes wrong with a machine slows a server down. None
-    is left out there: it could be the other.
+    Of two runs that disagree the slower one is named, since what goes wrong with a machine slows a server down, but
+    none is left out: it could be the other.
 
     >>> fine = {1.0: (0.0, 0.0), 2.0: (0.7, 0.0), 4.0: (1.4, 0.0), 8.0: (2.1, 0.0)}
     >>> (odd,) = odd_runs([[fine, {**fine, 4.0: (0.9, 0.0), 8.0: (1.6, 0.0)}]])
@@ -243,7 +243,7 @@ def odd_runs(stacks: Sequence[Rates]) -> list[Odd]:
 
 
 def _worst(stacks: Sequence[Rates], known: Sequence[Odd]) -> Odd | None:
-    """Return the run that is off most surely, other than those that are known already."""
+    """Return the run that differs most surely from the others of its stack, besides the `known` ones; else None."""
     out = {(odd.stack, odd.run) for odd in known}
     kept = [[i for i in range(len(runs)) if (s, i) not in out] for s, runs in enumerate(stacks)]
     tests = sum(len(runs) for runs in stacks)
@@ -266,7 +266,7 @@ def _worst(stacks: Sequence[Rates], known: Sequence[Odd]) -> Odd | None:
 
 
 def _step(off: Sequence[float]) -> tuple[int, float]:
-    """Return from which load on a run is off and by how much: the step from 0 that fits best, of two loads or more.
+    """Return (index of the load from which on a run is off, mean of `off` from there), by the best fitting step.
 
     >>> _step([0.0, 0.0, -0.5, -0.5])
     (2, -0.5)
@@ -277,7 +277,7 @@ def _step(off: Sequence[float]) -> tuple[int, float]:
 
 
 def _scale(stacks: Sequence[Rates], kept: Sequence[Sequence[int]], without: tuple[int, int], since: float) -> Variance:
-    """Return the variance between the other runs' means from a load on."""
+    """Return the variance between runs of their mean ln throughput from load `since` on, without the run `without`."""
     total, freedom = 0.0, 0
     for s, runs in enumerate(stacks):
         own = [runs[i] for i in kept[s] if (s, i) != without]
@@ -353,7 +353,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def difference(a: Sample, b: Sample, between: Variance, *, known: bool = True, rounds: bool = False) -> Difference:
-    """Return ln of b over a, where runs of one stack differ by the variance `between`.
+    """Return ln(b / a) of two stacks' mean throughputs with its error; `between`: variance between runs of a stack.
 
     `rounds`: the runs alternate in time, the first of each with the first of the other.
 
@@ -390,10 +390,10 @@ def _unlike(a: Variance, b: Variance) -> bool:
 
 
 def of_figure(figure: Variance, shared: Variance, own: float) -> Variance:
-    """Return how much a figure of the curve differs between runs, whose levels together show what they share.
+    """Return the variance between runs of a figure of the curve: what all levels of a run share, plus `own`.
 
-    It is what the levels of a run share and the variance `own` of the figure's intervals, which is known better than
-    by the repeats (Satterthwaite 1946). Where the repeats show that they differ more, it is theirs.
+    `own` is the variance by the figure's intervals. The sum is known better than the variance `figure` of the repeats
+    (Satterthwaite 1946), which is returned where it is surely larger.
 
     >>> [of_figure(Variance(own, 4.0), Variance(1e-4, 4.0), 1e-4).freedom for own in (4e-4, 1e-2)]
     [16.0, 4.0]
@@ -410,7 +410,7 @@ def at_load(runs: Rates, load: float) -> Sample:
 
 
 def over_loads(runs: Rates, loads: Sequence[float]) -> Sample:
-    """Return each run's mean over the loads; its windows' errors average, what they share is at least FLOOR."""
+    """Return each run's mean ln throughput over the loads, with its error, which is at least FLOOR."""
     values, errors = [], []
     for run in runs:
         values.append(math.fsum(run[load][0] for load in loads) / len(loads))
@@ -432,7 +432,7 @@ def runs_needed(sigma: float, size: float) -> int | None:
 
 
 def holm(p: Sequence[float]) -> list[tuple[float, bool]]:
-    """Return for each test the level at which Holm (1979) judges it, and whether it is rejected.
+    """Return for each p value its significance level by Holm's correction (1979), and whether it is significant.
 
     >>> holm([0.01, 0.04, 0.03])
     [(0.016666666666666666, True), (0.05, False), (0.025, False)]

@@ -30,7 +30,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def thresholds(at: MeasuredLoad, utilization: float, engine: str, limits: Mapping[str, float]) -> Thresholds:
-    """Return the thresholds of a replica at its operating point; `limits` are seconds by their names, like ttft_p99."""
+    """Return throughput and in-flight thresholds for alerts on a replica, with a rule file if its engine is known."""
     X = at.throughput
     found = Thresholds(
         scale_out_above=utilization * X,
@@ -43,8 +43,8 @@ def thresholds(at: MeasuredLoad, utilization: float, engine: str, limits: Mappin
     return msgspec.structs.replace(found, rules=_rules(found, known, limits) if known else "")
 
 
-def _rules(of: Thresholds, engine: Engine, limits: Mapping[str, float]) -> str:
-    """Return the rule file for an engine that counts its tokens and its queue; "" for another."""
+def _rules(bounds: Thresholds, engine: Engine, limits: Mapping[str, float]) -> str:
+    """Return a file of Prometheus alert rules for an engine; "" if it does not publish tokens and waiting requests."""
     tokens, waiting = _series(engine, *_GENERATED), _series(engine, Figure.WAITING)
     if not tokens or not waiting:
         return ""
@@ -54,19 +54,19 @@ def _rules(of: Thresholds, engine: Engine, limits: Mapping[str, float]) -> str:
     queue = f"sum({waiting}) > 0"
     less = f"sum(rate({tokens}[15m])) / ({replicas} - 1)"
     rules = [
-        _rule("KneeScaleOut", f"{each} > {of.scale_out_above:.6g}", "1m", "info",
+        _rule("KneeScaleOut", f"{each} > {bounds.scale_out_above:.6g}", "1m", "info",
               "Output tokens/s of a replica are above the planned utilisation: start one more."),
-        _rule("KneeScaleIn", f"{less} < {of.scale_out_above:.6g} and {replicas} > 1", "15m", "info",
+        _rule("KneeScaleIn", f"{less} < {bounds.scale_out_above:.6g} and {replicas} > 1", "15m", "info",
               "One replica fewer would stay within the planned utilisation."),
-        _rule("KneeThroughputLow", f"{each} < {of.low_below:.6g} and {queue}", LOW_FOR, "warning",
+        _rule("KneeThroughputLow", f"{each} < {bounds.low_below:.6g} and {queue}", LOW_FOR, "warning",
               "Requests wait, and a replica makes less than 70 % of what was measured."),
-        _rule("KneeThroughputCritical", f"{each} < {of.critical_below:.6g} and {queue}", "1m", "critical",
+        _rule("KneeThroughputCritical", f"{each} < {bounds.critical_below:.6g} and {queue}", "1m", "critical",
               "Requests wait, and a replica makes less than 50 % of what was measured."),
     ]  # fmt: skip
-    if running and of.in_flight_above is not None:
+    if running and bounds.in_flight_above is not None:
         in_flight = f"(sum({running}) + sum({waiting})) / {replicas}"
         rules.append(
-            _rule("KneeInFlightHigh", f"{in_flight} > {of.in_flight_above:.6g}", "1m", "warning",
+            _rule("KneeInFlightHigh", f"{in_flight} > {bounds.in_flight_above:.6g}", "1m", "warning",
                   "More requests are in flight on a replica than at its operating point.")
         )  # fmt: skip
     rules += _of_limits(engine, limits)
@@ -80,7 +80,7 @@ def _rules(of: Thresholds, engine: Engine, limits: Mapping[str, float]) -> str:
 
 
 def _of_limits(engine: Engine, limits: Mapping[str, float]) -> list[str]:
-    """Return the alerts on the limits that the engine itself has a histogram of: those on the TTFT."""
+    """Return an alert rule for each limit on TTFT, if the engine publishes a histogram of it."""
     known = next(_metrics(engine, [Figure.TTFT], histogram=True), None)
     found = []
     for name, seconds in limits.items():

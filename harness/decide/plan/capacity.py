@@ -105,7 +105,7 @@ class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(capacity: Capacity, by: By | None = None, *, offline: bool = False) -> OperatingPoint:
-    """Return the operating point; without `by` that of the SLO where there is one, else the knee."""
+    """Return the load to run a replica at, by SLO, knee or cost; default: the SLO if there is one, else the knee."""
     limited = bool(capacity.slo) and not offline
     by = by or ("cost" if offline else "slo" if limited else "knee")
     if by == "slo" and not limited:
@@ -133,7 +133,7 @@ def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
 
 
 def of_summary(place: str, manifest: Manifest, summary: Summary, limits: Mapping[str, float] | None) -> Capacity:
-    """Return what a summary says of a replica, whose levels are judged by `limits`, by default by those of its run."""
+    """Return the capacity of one replica from a run's summary: loads, which meet the limits (default: the run's)."""
     levels = planned(summary)
     if not levels:
         raise HarnessError("no level of it is valid", place=place, way_out="measure it anew")
@@ -193,7 +193,7 @@ def planned(summary: Summary) -> list[LevelSummary]:
 def _load(
     levels: Sequence[LevelSummary], work_per_s: Value, work: float, replicas: int, met: str | None
 ) -> MeasuredLoad:
-    """Return the repeats of one load as one; latencies are those of the repeat with the most requests."""
+    """Return one load per replica from its repeats; latencies are those of the repeat with the most requests."""
     level, X = max(levels, key=lambda each: each.requests), (work_per_s.value or 0.0) / replicas
     return MeasuredLoad(
         load=float(level.load or 0) / replicas,
@@ -209,7 +209,7 @@ def _load(
 
 
 def _limits(manifest: Manifest, limits: Mapping[str, float] | None) -> list[ClassLimit]:
-    """Return every limit that a load has to meet; where all classes have limits of their own, nobody has the run's."""
+    """Return (class, limit) for every limit of the run and its classes; the run's only if a class lacks own limits."""
     if limits is not None:
         return [(UNSET, limit) for limit in slo.limits(limits)]
     spec = manifest.scenario
@@ -220,7 +220,7 @@ def _limits(manifest: Manifest, limits: Mapping[str, float] | None) -> list[Clas
 
 
 def _must_say(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], place: str) -> None:
-    """Refuse stored levels that do not say of each limit whether it is met."""
+    """Raise HarnessError if a stored level does not say for each wanted limit whether it is met."""
     for level in levels:
         known = {(each.class_, each.limit) for each in level.slo if each.outcome in list(Outcome)}
         for of_class, limit in wanted:

@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -> Plan:
-    """Return the plan for one replica's capacity; `shape` is that of a day's traffic, where there is one."""
+    """Return how many replicas a demand needs and what they cost; `shape`: a day's traffic, if it varies."""
     prices = _filled(question.prices, capacity)
     question = msgspec.structs.replace(question, prices=prices)
     point = choose(capacity, question.by, offline=question.demand.offline)
@@ -60,7 +60,7 @@ def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -
 
 
 def _amount(begun: Plan) -> float:
-    """Return the size of a batch in the run's unit of work."""
+    """Return the work of an offline batch, from its tokens or documents, in the run's unit of work."""
     capacity, demand = begun.capacity, begun.question.demand
     tokens = capacity.unit.endswith("tokens")
     if demand.offline_tokens is not None and tokens:
@@ -73,7 +73,7 @@ def _amount(begun: Plan) -> float:
 
 
 def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
-    """Return the plan with a fleet for requests that come all the time, and all that is asked about it."""
+    """Return the plan for online traffic: the fleet, users, a day's replicas, costs and alert thresholds."""
     capacity, question = begun.capacity, begun.question
     demand, prices, reserve = question.demand, question.prices, question.reserve
     work, engine = work_of(capacity, demand), capacity.engine if capacity.counts.decodes else ""
@@ -100,7 +100,7 @@ def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
 def _traffic(
     begun: Plan, at: MeasuredLoad, shape: Traffic | None, count: Callable[[float], int]
 ) -> tuple[replicas.TrafficFleet | None, float]:
-    """Return the fleet over a day's traffic where there is one, and the peak in requests per second."""
+    """Return (the fleet that follows a day's traffic, None at a constant rate; the peak, requests per second)."""
     question, asked = begun.question, _asked(begun, at)
     if shape is None:
         assert asked is not None
@@ -110,7 +110,7 @@ def _traffic(
 
 
 def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
-    """Return the requests per second at the peak; None where a day's traffic alone says it."""
+    """Return the demanded requests per second at the peak, also from users or documents; None if not given."""
     demand, capacity = begun.question.demand, begun.capacity
     if demand.users is not None and demand.think_s is not None:
         R = request_s(capacity, at, work_of(capacity, demand))
@@ -125,7 +125,7 @@ def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
 
 
 def _filled(prices: Prices, capacity: Capacity) -> Prices:
-    """Return the prices, with what the run recorded where nothing else is given."""
+    """Return the prices; GPU price, GPUs and cold start that are not given are taken from the run."""
     return msgspec.structs.replace(
         prices,
         gpu_hour=capacity.usd_per_gpu_hour if prices.gpu_hour is None else prices.gpu_hour,
@@ -135,7 +135,7 @@ def _filled(prices: Prices, capacity: Capacity) -> Prices:
 
 
 def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
-    """Return what the figures rest on but the measured curve, and what would make them better."""
+    """Return notes on what a plan assumes beyond what was measured, and what would make it better."""
     capacity, prices, demand, point = plan.capacity, plan.question.prices, plan.question.demand, plan.operating_point
     last, found = capacity.loads[-1].load == at.load, []
     if last and capacity.rises and not capacity.open_loop and point.missed_at is None:

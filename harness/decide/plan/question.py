@@ -84,7 +84,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_spares(exact: float, utilization: float, spare: int) -> int:
-    """Return whole replicas for what keeps `exact` of them busy: with headroom, or while `spare` of them are down.
+    """Return the whole replicas for work of `exact` busy ones: at most `utilization` each, or with `spare` more.
 
     >>> with_spares(100 * 200 / 6000, 0.7, spare=1)
     5

@@ -55,7 +55,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_s(capacity: Capacity, at: MeasuredLoad, work: float) -> float | None:
-    """Return how long a request of so much work takes at a measured load, in seconds; None where that is not known.
+    """Return the seconds that a request of `work` takes at a measured load; None where that is not known.
 
     The throughput X is taken to stay, so by Little's law R = N·w/X is in proportion to the work w.
     """
@@ -65,7 +65,7 @@ def request_s(capacity: Capacity, at: MeasuredLoad, work: float) -> float | None
 def fleet(
     capacity: Capacity, at: MeasuredLoad, requests_per_s: float, work: float, reserve: Reserve, prices: Prices
 ) -> Fleet:
-    """Return the replicas for a peak of so many requests per second."""
+    """Return the replicas for a peak rate of requests, with interval, and use and cost with one more or fewer."""
     low, high = at.throughput_ends
     n, fewer, more = (count(requests_per_s * work / rate, reserve) for rate in (at.throughput, high, low))
     alone = requests_per_s * work / at.throughput
@@ -93,7 +93,7 @@ def fleet(
 
 
 def count(busy: float, reserve: Reserve) -> int:
-    """Return the replicas for what keeps so many of them fully busy; 1 at least.
+    """Return the whole replicas, at least 1, for work of `busy` fully busy ones, with the reserve's headroom or spares.
 
     >>> count(100 * 200 / 6000, Reserve(utilization=0.7))
     5
@@ -147,7 +147,7 @@ def read_traffic(text: str) -> traffic.Traffic:
 
 
 def rates(shape: traffic.Traffic, peak: float | None) -> tuple[list[float], float]:
-    """Return the mean requests per second of each cell of a period, and their peak; both scaled to `peak` if given."""
+    """Return the mean requests/s in each of _CELLS parts of the traffic's period, and its peak; scaled to `peak`."""
     profile = shape.profile
     assert profile is not None
     times = 1.0 if peak is None else peak / profile.peak
@@ -164,7 +164,7 @@ def follow(
     count: Callable[[float], int],
     cold_start_s: float | None,
 ) -> TrafficFleet:
-    """Return the fleet that follows the rates of equal cells; `count` gives the replicas for a rate."""
+    """Return the replica-hours of a fleet that follows the rates of equal time cells, starting replicas in time."""
     wanted = [count(rate) for rate in cells]
     cell_h = period_s / len(cells) / 3600
     following = None
@@ -185,7 +185,7 @@ def follow(
 
 
 def _soon(values: Sequence[float], ahead: int) -> list[float]:
-    """Return the largest of each value and the `ahead` after it, around the period.
+    """Return for each value the largest of it and the next `ahead` values, where the first follow the last again.
 
     >>> _soon([1, 2, 3, 1], 1)
     [2, 3, 3, 1]
@@ -210,7 +210,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def batch(at: MeasuredLoad, work: float, deadline_s: float, prices: Prices) -> Batch:
-    """Return ceil(work / (X·(deadline - cold start))) replicas and their cost; `prices.gpus` are of one replica."""
+    """Return the replicas that an offline batch needs, ceil(work / (X·(deadline - cold start))), and their cost."""
     start_s = prices.cold_start_s or 0.0
     left = deadline_s - start_s
     if left <= 0:
@@ -255,7 +255,7 @@ def costs(
     mean_rate: float,
     traffic: TrafficFleet | None,
 ) -> Costs | None:
-    """Return what so many replicas cost at a mean rate of requests; None where price or GPUs are not known."""
+    """Return the cost of `replicas` per hour, month, request and million tokens; None without a price or GPUs."""
     at_peak = usd_per_month(replicas, prices)
     if at_peak is None or prices.gpu_hour is None or not prices.gpus:
         return None
@@ -280,7 +280,7 @@ def costs(
 
 
 def _per_million(usd_per_hour: float, per_s: Value) -> Value:
-    """Return what a million of the run's unit costs at a throughput, USD, with the interval that the throughput has."""
+    """Return USD per million of the run's unit at a throughput `per_s`, with the interval of the throughput."""
     low, high = per_s.ci95 or (None, None)
     ends = [rate and usd_per_million(usd_per_hour, rate) for rate in (high, low)]
     middle = usd_per_million(usd_per_hour, per_s.value or 0.0)
