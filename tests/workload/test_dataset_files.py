@@ -144,7 +144,7 @@ def test_a_number_that_cannot_be_is_refused_by_its_field(change: tuple[str, str]
         '{"prompt": "a", "output_tokens": true}',
         '{"prompt": "a", "output_tokens": 1.5}',
         '{"prompt": "a", "output_tokens": ' + "9" * 10_000 + "}",
-        '{"prompt": ["a"]}',
+        '{"prompt": [["a"]]}',
         '["prompt"]',
         "null",
         '{"prompt": "a"} {"prompt": "b"}',

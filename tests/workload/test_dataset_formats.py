@@ -131,6 +131,70 @@ def test_messages_are_one_request_and_end_with_its_answer_or_not(tmp_path: Path)
     assert [(row.prompt, row.answer) for row in rows] == [(PROMPT, None), (PROMPT, "Ja.")]
 
 
+def test_a_prompt_in_a_list_is_messages_or_the_turns_of_a_session(tmp_path: Path) -> None:
+    """As MT-bench at the hub has its turns, and data of preferences their messages."""
+    (row,) = rows_of(tmp_path, "x.jsonl", json_lines([{"prompt": ANSWERED, "chosen": "Ja."}]))
+    assert (row.prompt, row.answer, row.session) == (PROMPT, "Ja.", "")
+    rows = rows_of(tmp_path, "y.jsonl", json_lines([{"prompt_id": 1, "prompt": ["One?", "Two?"], "reference": []}]))
+    assert [row.prompt for row in rows] == ["One?", "Two?"]
+    assert len({row.session for row in rows}) == 1
+    rows, error = sound_and_broken(tmp_path, "z.jsonl", json_lines([{"prompt": [1, 2]}, {"prompt": "Hi"}]))
+    assert (len(rows), "it has neither 'prompt'" in error) == (1, True)
+
+
+def test_items_of_responses_are_messages_with_their_calls(tmp_path: Path) -> None:
+    items = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Ja?"}]},
+        {"type": "reasoning", "id": "r", "summary": []},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "ok"},
+    ]
+    (row,) = rows_of(tmp_path, "x.jsonl", json_lines([{"body": {"instructions": "Be kind.", "input": items}}]))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert row.prompt == (
+        *PROMPT,
+        Message("assistant", "", {"tool_calls": [call]}),
+        Message("tool", "ok", {"tool_call_id": "c"}),
+    )
+
+
+NULLS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+    ({"id": None, "conversations": [{"from": "human", "value": "Hi"}], "model": None}, [{}]),
+    (
+        {
+            "id": None, "block_size": 64, "hash_id_scope": None,
+            "requests": [{"t": 0, "type": None, "model": None, "in": 70, "out": 5, "hash_ids": [1, 2]}],
+        },
+        [{"input_tokens": 70, "output_tokens": 5, "hashes": (1, 2)}],
+    ),
+    (
+        {
+            "session_id": "a", "input_tokens_total": 9, "output_tokens": 5, "prefix_tokens": None,
+            "timing_events": [{"event_type": "text", "timestamp": "2026-01-01T00:00:00Z"}],
+        },
+        [{"input_tokens": 9, "output_tokens": 5}],
+    ),
+    (
+        {"chat_id": 1, "parent_chat_id": None, "timestamp": 0, "input_length": 9, "output_length": 5},
+        [{"input_tokens": 9, "after": ()}],
+    ),
+    (
+        {"session_id": "a", "pre_session_spawns": None,
+         "turns": [{"messages": [{"role": "user", "content": "Hi"}], "forks": None, "spawns": []}]},
+        [{"session": "a"}],
+    ),
+    ({"prompt": "Hi", "output_tokens": None, "session": None}, [{"prompt": "Hi", "session": ""}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "expected"), NULLS)
+def test_a_null_is_a_value_that_is_missing(
+    tmp_path: Path, record: dict[str, Any], expected: list[dict[str, Any]]
+) -> None:
+    rows = rows_of(tmp_path, "x.json", json.dumps([record]))
+    assert [{name: getattr(row, name) for name in each} for row, each in zip(rows, expected, strict=True)] == expected
+
+
 def test_messages_stand_in_a_cell_as_json(tmp_path: Path) -> None:
     cell = json.dumps(ANSWERED).replace('"', '""')
     (row,) = rows_of(tmp_path, "x.csv", f'id,messages\n1,"{cell}"\n')
@@ -164,7 +228,7 @@ def test_parquet_holds_prompts_messages_and_traces(tmp_path: Path) -> None:
         ({"messages": [{"role": "user", "content": None}]}, "its prompt is empty"),
         ({"input_tokens": 512, "output_tokens": 1, "hash_ids": [1, 2]}, "another block_size"),
         ({"messages": "x"}, "JSON is malformed"),
-        ({"prompt": 3}, "Expected 'str | null', got 'int' - at '$.prompt'"),
+        ({"prompt": 3}, "Expected 'str | array | null', got 'int' - at '$.prompt'"),
         ({"prompt": "a", "output_tokens": -1}, "Expected 'int' >= 0 - at '$.output_tokens'"),
     ],
 )  # fmt: skip
@@ -235,13 +299,13 @@ def test_a_result_file_is_one_though_it_has_lengths_too(tmp_path: Path) -> None:
         (" \n\n", "the file is empty"),
         (
             '{"query": "a", "reply": "b"}',
-            "lengths of prompts and of answers: query, reply; rename the one that holds pr",
+            "lengths of prompts and of answers: query, reply; say which do with --fields, like",
         ),
         (
             '{"prompt_len": 3, "decoded": 4}',
-            ": prompt_len, decoded; rename the one that holds the lengths of answers to o",
+            ": prompt_len, decoded; say which do with --fields, like prompt=query, or input_to",
         ),
-        ("arrival,output_len\n1,2\n", ": output_len; rename the one that holds prompts to prompt, messages or conv"),
+        ("arrival,output_len\n1,2\n", ": output_len; say which do with --fields, like prompt=query, or input_tokens="),
         ('{"prompt": "a", "conversations": []}', "it could be sharegpt or plain; name its format"),
         ("[]", "holds no objects"),
         ("{", "line 1, byte 1: not an object: the file ends in the object from line 1, byte 0 on"),

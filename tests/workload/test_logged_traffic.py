@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from harness.spec.reading import build
 from harness.workload import hit_rate, tasks
-from harness.workload.dataset import table
+from harness.workload.dataset import Row, branches, table
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.rows import Rows
 from tests.builders.datasets import file, json_lines, rows_of, sound_and_broken
@@ -133,6 +135,29 @@ def test_branches_that_lead_nowhere_are_refused(tmp_path: Path, records: list[An
     assert words in error
 
 
+def test_a_file_that_branches_is_read_as_a_stream(tmp_path: Path) -> None:
+    """A thousand lines around a conversation are kept, and those of 3,000 others are read before the last line."""
+    records: list[dict[str, Any]] = [{"session_id": "first", "turns": [{"messages": [user(1)], "forks": ["next"]}]}]
+    records += [{"session_id": name, "turns": [{"messages": [user(2)]}]} for name in ("next", *map(str, range(3000)))]
+    records += [{"session_id": "last", "turns": [{"messages": [user(3)], "spawns": ["0"]}]}]
+    taken = []
+
+    def lines() -> Iterator[tuple[str, branches.Conversation]]:
+        for number, record in enumerate(records):
+            taken.append(number)
+            yield f"line {number}", msgspec.convert(record, branches.Conversation)
+
+    found = branches.gather(lines())
+    first, second = (next(found)[1] for _ in range(2))
+    assert isinstance(first, Row)
+    assert isinstance(second, Row)
+    assert [(each.session, each.after) for each in (first, second)] == [("first", ()), ("first", (0,))]
+    assert len(taken) < 2_100
+    *others, (place, error) = found
+    assert (len(others), place) == (3000, "line 3002")
+    assert "'0' is not in the file, within 1,000 lines" in str(error)
+
+
 # ---- TraceLab, github.com/uw-syfi/TraceLab: README.md, docs/prompt_cache_accounting.md ------------------------------
 # A line is a round. Its input is complete with the last user_message or tool_result before the model's events. A prompt
 # holds all of the prompt before it, and of the answer what is no reasoning; a compacted one what the cache still had.
@@ -217,6 +242,14 @@ def test_sagemaker_s_captured_requests_are_sent_as_they_were_at_their_times(tmp_
     broken = capture(18, "no object", None)
     _, error = sound_and_broken(tmp_path, "b.jsonl", json_lines([SAGEMAKER[0], broken]))
     assert "line 2" in error
+    _, error = sound_and_broken(tmp_path, "c.jsonl", json_lines([SAGEMAKER[0], capture(18, "1,2", None, "CSV")]))
+    assert "its body is in 'CSV', neither JSON nor BASE64" in error
+
+
+def test_sagemaker_s_containers_of_their_own_have_inputs_and_parameters(tmp_path: Path) -> None:
+    body = {"inputs": text(10), "parameters": {"max_new_tokens": 12, "details": True}}
+    (row,) = rows_of(tmp_path, "s.jsonl", json_lines([capture(18, body, None)]))
+    assert (row.prompt, row.output_tokens) == (text(10), 12)
 
 
 # ---- Baseten's completions in Parquet, docs/tutorials/baseten-trace.md of AIPerf -------------------------------------

@@ -1,9 +1,9 @@
 """Conversations whose turns begin others, as AIPerf's dag files have them (its docs/benchmark-modes/dag.md).
 
 A fork goes on with all that was said before it, an agent that is spawned begins with nothing, and a later turn waits
-for it. So a conversation that no other one names is a task of its own, with all that it begins. A name may be on any
-line, so all of a file is kept until its end. Left out: `extra`, which is other fields of a body, and rounds of an
-orchestrator, which has no turns.
+for it. So a conversation that no other one names is a task of its own, with all that it begins. What belongs together
+stands together, before or behind what begins it, so that no more than so many lines of a file are kept. Left out:
+`extra`, which is other fields of a body, and rounds of an orchestrator, which has no turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.workload.dataset.plain import turns_of
 from harness.workload.task import MOST_NODES
 
 BRANCHES = ("forks", "spawns")  # fields of a turn
-_MOST = 100_000  # conversations of a file
+_AROUND = 1_000  # lines around a conversation that those which it begins are among
 _WHOLE = "message_array_with_responses"  # mode in which each turn's messages are all that is sent
 _READ = ("messages", "model", "max_tokens", "tools", "delay")
 
@@ -34,15 +34,15 @@ class _Spawn(msgspec.Struct, frozen=True):
 
 
 class _Turn(msgspec.Struct, frozen=True):
-    forks: list[str | _Fork] = []
-    spawns: list[str | _Spawn] = []
+    forks: list[str | _Fork] | None = None
+    spawns: list[str | _Spawn] | None = None
 
     def begins(self, number: int) -> Iterator[tuple[str, int | None]]:
         """Yield each conversation that it begins, with the turn that waits for it; None: it is a fork."""
-        for spawn in self.spawns:
+        for spawn in self.spawns or ():
             for child in [spawn] if isinstance(spawn, str) else spawn.children:
                 yield child, number + 1 if isinstance(spawn, str) else spawn.join_at
-        for fork in self.forks:
+        for fork in self.forks or ():
             yield fork if isinstance(fork, str) else fork.child, None
 
 
@@ -60,15 +60,17 @@ class _Tree:
 
     def __init__(self, known: dict[str, tuple[str, Conversation]]) -> None:
         self.rows: list[Row] = []
+        self.names: list[str] = []
         self._known = known
         self._path: list[str] = []
 
     def add(self, name: str, after: tuple[int, ...], *, fresh: bool) -> tuple[int, ...]:
         """Append a conversation that begins after these requests, and return the one that ends it."""
         if name not in self._known or name in self._path:
-            how = "begins itself" if name in self._path else "is not in the file"
+            how = "begins itself" if name in self._path else f"is not in the file, within {_AROUND:,} lines"
             raise ValueError(f"the conversation {name[:40]!r} {how}")
         self._path.append(name)
+        self.names.append(name)
         place, found = self._known[name]
         for child in found.pre_session_spawns:
             self.add(child, after, fresh=True)
@@ -91,31 +93,45 @@ class _Tree:
 
 
 def gather(records: Iterable[tuple[str, Conversation | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
-    """Yield the requests of each conversation that no other begins, behind what is broken."""
+    """Yield the requests of each conversation that no other begins, once what it begins must have come."""
     known: dict[str, tuple[str, Conversation]] = {}
-    begun: set[str] = set()
+    seen, begun = set[str](), set[str]()
     for place, record in records:
         try:
             if isinstance(record, Exception):
                 raise record
-            if record.session_id in known or len(known) == _MOST:
-                how = "comes twice" if record.session_id in known else f"is one of more than {_MOST:,}"
-                raise ValueError(f"the conversation {record.session_id[:40]!r} {how}")
+            if record.session_id in seen:
+                raise ValueError(f"the conversation {record.session_id[:40]!r} comes twice")
+            seen.add(record.session_id)
             begun.update(record.pre_session_spawns)
             begun.update(name for turn in record.turns for name, _ in msgspec.convert(turn, _Turn).begins(0))
             known[record.session_id] = place, record
         except decoding.WRONG as error:
             yield place, error
-    if known and known.keys() <= begun:
+        if len(known) > 2 * _AROUND:
+            yield from _task(known, begun)
+    if seen and seen <= begun:
         yield "its end", ValueError("each of its conversations is begun by another one")
-    for name, (place, _) in known.items():
-        if name not in begun:
-            tree = _Tree(known)
-            try:
-                tree.add(name, (), fresh=False)
-                yield from ((row.place, row) for row in tree.rows)
-            except decoding.WRONG as error:
-                yield place, error
+    while known.keys() - begun:
+        yield from _task(known, begun)
+
+
+def _task(known: dict[str, tuple[str, Conversation]], begun: set[str]) -> Iterator[tuple[str, Row | Exception]]:
+    """Yield the requests of the first conversation that no other begins, and forget it with all that it begins.
+
+    Where each is begun by another one, the first has no beginning.
+    """
+    name = next((each for each in known if each not in begun), next(iter(known)))
+    tree, (place, _) = _Tree(known), known[name]
+    try:
+        if name in begun:
+            raise ValueError(f"what begins the conversation {name[:40]!r} is not within {_AROUND:,} lines")
+        tree.add(name, (), fresh=False)
+        yield from ((row.place, row) for row in tree.rows)
+    except decoding.WRONG as error:
+        yield place, error
+    for each in (name, *tree.names):
+        known.pop(each, None)
 
 
 _KEYS = tuple(frozenset({"turns", name}) for name in BRANCHES)

@@ -196,8 +196,7 @@ def recognise(path: Path, found: Sequence[str]) -> str:
     >>> recognise(Path("x.csv"), ["Timestamp", "Model", "Request tokens", "Response tokens"])
     'burstgpt'
     """
-    present = set(found)
-    fit = {name: keys for name, each in readers().items() for keys in each.keys if keys <= present}
+    fit = {name: keys for name, each in readers().items() for keys in each.keys if keys.issubset(found)}
     # A format whose fields are some of another's is meant only where the other does not fit.
     possible = [name for name, keys in fit.items() if not any(keys < others for others in fit.values())]
     possible.sort(key=lambda name: name == "plain")  # the general one is the last that an error names
@@ -208,17 +207,8 @@ def recognise(path: Path, found: Sequence[str]) -> str:
     # A header may be any text, also a secret: what of it is no name that files have is not shown.
     listed = [name for name in found if plain.is_one(name) or files.container(path) is not files.DELIMITED]
     fact = "none of its fields is known to hold prompts, or lengths of prompts and of answers"
-    raise HarnessError(fact + (f": {few(listed, 12)}" if listed else ""), place=str(path), way_out=_rename(present))
-
-
-def _rename(present: set[str]) -> str:
-    """Return which field to give another name."""
-    if present.intersection(plain.NAMES["input_tokens"]):
-        return "rename the one that holds the lengths of answers to output_tokens"
-    lengths = "the lengths of prompts to input_tokens"
-    if not present.intersection(plain.NAMES["output_tokens"]):
-        lengths += " and those of answers to output_tokens"
-    return f"rename the one that holds prompts to prompt, messages or conversations, or {lengths}"
+    way_out = "say which do with --fields, like prompt=query, or input_tokens=query_len,output_tokens=reply_len"
+    raise HarnessError(fact + (f": {few(listed, 12)}" if listed else ""), place=str(path), way_out=way_out)
 
 
 def _broken(path: Path, place: str, what: str, error: Exception) -> HarnessError:

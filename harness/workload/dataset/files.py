@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,9 +90,25 @@ def decoded(decode: Callable[[bytes], T], data: bytes, line: int, byte: int) -> 
         return place(line + data.count(b"\n", 0, at), byte + at), ValueError(why[: offset.start()])
 
 
+def _decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Return what decodes JSON; a number may be written as text, and a null is a value that is missing."""
+    strict = msgspec.json.Decoder(kind, strict=False).decode
+
+    def decode(data: bytes) -> T:
+        try:
+            return strict(data)
+        except msgspec.ValidationError:
+            if b"null" not in data:
+                raise
+            found = json.loads(data, object_hook=lambda each: {k: v for k, v in each.items() if v is not None})
+            return msgspec.convert(found, kind, strict=False)
+
+    return decode
+
+
 def json_lines(path: Path, kind: type[T]) -> Found[T]:
-    """Read JSON lines, one object a line; a number may be written as text."""
-    decode = msgspec.json.Decoder(kind, strict=False).decode
+    """Read JSON lines, one object a line."""
+    decode = _decoder(kind)
     with files.opened(path) as file:
         lines = Lines(file)
         for line in lines:
@@ -102,12 +119,12 @@ def json_lines(path: Path, kind: type[T]) -> Found[T]:
 
 
 def json_array(path: Path, kind: type[T]) -> Found[T]:
-    """Read one JSON array of objects, however long, or one object; a number may be written as text.
+    """Read one JSON array of objects, however long, or one object.
 
     The objects are found by their brackets alone, so that a broken one does not hide the next; each is then decoded by
     itself. A file that ends too early gives its whole objects and the place where it breaks off.
     """
-    decode = msgspec.json.Decoder(kind, strict=False).decode
+    decode = _decoder(kind)
     with files.opened(path) as file:
         for line, byte, found in _objects(_Window(file)):
             if isinstance(found, bytes):

@@ -14,7 +14,7 @@ import base64
 import contextlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -87,6 +87,8 @@ class _Payload(msgspec.Struct, frozen=True):
     encoding: str = "JSON"
 
     def decoded(self) -> bytes:
+        if self.encoding not in ("JSON", "BASE64"):
+            raise ValueError(f"its body is in {self.encoding[:40]!r}, neither JSON nor BASE64")
         return base64.b64decode(self.data, validate=True) if self.encoding == "BASE64" else self.data.encode()
 
 
@@ -115,7 +117,10 @@ def _captured(found: Capture, place: str) -> Iterator[Row]:
     with contextlib.suppress(KeyError, *decoding.WRONG):  # it is not captured, or a stream
         answer = msgspec.json.decode(found.payloads["endpointOutput"].decoded(), type=dict[str, msgspec.Raw])
         usage = msgspec.json.decode(answer["usage"], type=_Usage)
-    for row in rows_of(msgspec.json.decode(body, type=record_type(), strict=False), place):
+    asked = msgspec.json.decode(body, type=dict[str, Any])
+    if isinstance(inner := asked.get("parameters"), dict):  # as text-generation-inference has them
+        asked |= inner
+    for row in rows_of(msgspec.convert(asked, record_type(), strict=False), place):
         yield msgspec.structs.replace(
             row,
             at_s=seconds(found.event.inference_time),

@@ -38,6 +38,10 @@ class Entry(msgspec.Struct, frozen=True):
     function_call: Any = None
     tool_call_id: Any = None
     name: Any = None
+    type: Any = None  # of an item of Responses
+    call_id: Any = None
+    arguments: Any = None
+    output: Any = None
 
 
 def messages(found: list[Entry] | str) -> list[Message]:
@@ -75,6 +79,14 @@ def _tool(found: dict[str, Any]) -> dict[str, Any]:
 
 def _messages(entry: Entry, number: int) -> list[Message]:
     """Return a message, and before it the results of tools in its blocks."""
+    if entry.type == "function_call":
+        call = {"name": entry.name, "arguments": entry.arguments}
+        calls = [{"id": entry.call_id, "type": "function", "function": call}]
+        return [Message(_ASSISTANT, "", {"tool_calls": calls})]
+    if entry.type == "function_call_output":
+        return [Message(_TOOL, text(entry.output), {"tool_call_id": entry.call_id})]
+    if entry.type == "reasoning":
+        return []
     role = _ROLES.get((entry.role or entry.speaker or "").strip().lower())
     if role is None:
         raise ValueError(f"message {number} has no role that is known: system, user, assistant or tool")

@@ -2,13 +2,14 @@
 
 Messages that end with the assistant's end with the answer. All messages of a row are one request; with an answer among
 them they hold all that is sent, and nothing is put before them. Each of the `turns` of a row is a row of its own, one
-of a session. The body of an API's request is such a row, and so is what a batch file has under `body`.
+of a session; a prompt that is a list has messages, or the texts of turns. The body of an API's request is such a row,
+and so is what a batch file has under `body`.
 
 `NAMES` is the one table of names. Of the names of a meaning that a record has, the first one counts. A name that its
-format requires, and those of this program, are read strictly. A value of another name is left out where it is of
-another kind, and a note says so: the name may mean something else there. Names are those of OpenAI's and Anthropic's
-request bodies, AIPerf, GuideLLM, `vllm bench`, SGLang, BurstGPT, OpenOrca, Alpaca, and the traces of Azure, Mooncake,
-Vidur, Splitwise and Baseten.
+format requires, and those of this program and of Mooncake, are read strictly. A value of another name is left out where
+it is of another kind, and a note says so: the name may mean something else there. Names are those of OpenAI's and
+Anthropic's request bodies, AIPerf, GuideLLM, `vllm bench`, SGLang, BurstGPT, OpenOrca, Alpaca, and the traces of Azure,
+Mooncake, Vidur, Splitwise and Baseten.
 
 Conversations as ShareGPT has them: a list of messages, each from a human or from a model.
 
@@ -69,7 +70,7 @@ class Values(msgspec.Struct, frozen=True):
 
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "text", "text_input", "question", "instruction"),
+    "prompt": ("prompt", "text", "text_input", "inputs", "question", "instruction"),
     "input": ("input",),
     "messages": ("messages",),
     "turns": ("turns",),
@@ -104,8 +105,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tool_choice": ("tool_choice",),
 }  # fmt: skip
 _EACH = [(meaning, name) for meaning, names in NAMES.items() for name in names]
-_TYPES = {field.name: field.type for field in msgspec.structs.fields(Values)}
-_STRICT = ("prompt", "messages", "completion", "input_tokens", "output_tokens", "at_s", "session")
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(Values)} | {"prompt": str | list[Any] | None}
+_STRICT = (
+    "prompt", "messages", "completion", "input_tokens", "output_tokens", "at_s", "session", "input_length",
+    "output_length",
+)  # fmt: skip
 
 # Names of numbers of tokens, of texts, tools and images: what a request may lose where nobody reads them.
 _WORK = (
@@ -114,8 +118,8 @@ _WORK = (
     "documents", "context", "contexts", "history",
 )  # fmt: skip
 _NO_WORK = {  # which follow from what is read, or say nothing of the prompt and the length of its answer
-    "total_tokens", "Total tokens", "min_tokens", "cached_tokens", "reasoning_tokens", "num_tokens", "rejected_tokens",
-    "accepted_tokens", "model_max_length",
+    "total_tokens", "Total tokens", "num_total_tokens", "min_tokens", "cached_tokens", "reasoning_tokens", "num_tokens",
+    "rejected_tokens", "accepted_tokens", "model_max_length",
 }  # fmt: skip
 
 
@@ -149,6 +153,10 @@ def values(record: msgspec.Struct) -> tuple[Values, list[str]]:
     every = msgspec.structs.astuple(record)
     there = list(compress(zip(_EACH, every, strict=True), map(is_not, every, repeat(None))))  # most are None: in C
     found = {meaning: value for (meaning, _), value in reversed(there)}  # the first name's, at last
+    if isinstance(listed := found.get("prompt"), list):
+        meant = "turns" if all(isinstance(each, str) for each in listed) else "messages"
+        there = [((meant if value is listed else meaning, name), value) for (meaning, name), value in there]
+        found[meant] = found.pop("prompt")
     try:
         return msgspec.convert(found, Values, strict=False), []
     except decoding.WRONG:
@@ -343,6 +351,7 @@ class Conversation(msgspec.Struct, frozen=True):
     id: str | int = ""
     system: Any = None
     tools: Any = None
+    model: str = ""
 
 
 def conversation_rows(record: Conversation, place: str) -> Iterator[Row]:
@@ -364,7 +373,8 @@ def conversation_rows(record: Conversation, place: str) -> Iterator[Row]:
     defined = tools(record.tools, notes)
     sent = [_sent(each) for each in messages(entries)]
     for prompt, answer in _exchanges([*system, *(each for each in sent if each.content.strip() or each.parts)]):
-        yield Row(place=place, prompt=prompt, answer=answer, session=session, tools=defined, notes=tuple(notes))
+        yield Row(place=place, prompt=prompt, answer=answer, session=session, tools=defined, notes=tuple(notes),
+                  model=record.model)  # fmt: skip
 
 
 def _sent(message: Message) -> Message:
@@ -416,8 +426,9 @@ def _trace(name: str, what: str, *required: str, other: tuple[str, ...] = (), wh
 
 READERS = (
     Reader(name="plain", what="a row of prompts", keys=_KEYS, record=record_type(), rows=rows),
-    # github.com/kvcache-ai/Mooncake, "Open Source Trace". AIPerf's have sessions too, and pauses in place of times.
-    _trace("mooncake", "a Mooncake trace", "input_length", "output_length", other=("timestamp",)),
+    # github.com/kvcache-ai/Mooncake, "Open Source Trace". AIPerf's have sessions too, and pauses in place of times and
+    # texts in place of lengths.
+    _trace("mooncake", "a Mooncake trace", other=("input_length", "output_length", "timestamp")),
     # github.com/Azure/AzurePublicDataset: of 2023 without a zone, of 2024, and with images.
     _trace("azure", "an Azure trace", "TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     # github.com/HPMLL/BurstGPT. A request that failed there has 0 response tokens: how many it wanted is not known.
