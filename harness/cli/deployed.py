@@ -149,12 +149,11 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
 
     from harness.predict import catalog
     from harness.spec import classes, reading, ready, scenario
-    from harness.workload import shape
 
     if path and not Path(path).exists() and catalog.is_model(path):
         raise HarnessError("it is a model, not a scenario", place=path, way_out=f"give --model {path}")
     found = reading.load(str(ready.path(path))) if path else scenario.Scenario()
-    if not shape.predictable(found):
+    if found.has_tasks:
         fact = "the prompts of sessions and graphs grow with every answer"
         raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")
     given = flags["input_tokens"] is not None and flags["output_tokens"] is not None

@@ -122,7 +122,7 @@ async def _predicted(
     """Return the prediction of the run, or None with a note on why there is none."""
     if deployed is None:
         return None, ["no prediction: it needs --gpu and --model-config"]
-    if not shape.predictable(scenario):
+    if scenario.has_tasks:
         return None, ["no prediction: the prompts of sessions and graphs grow with every answer"]
     if endpoint.unit is Unit.DOCUMENTS:
         return None, ["no prediction: it is of tokens, which nobody counts here"]

@@ -66,17 +66,19 @@ class Prompts:
     def __init__(self, source: tasks.Tasks, task: Task, *, block: int, template: int = 0) -> None:
         self._source, self._task, self._block, self._template = source, task, block, template
         self._known: dict[int, Prompt] = {}
+        self._after: dict[int, Prompt] = {}  # what is sent again: with the server's answer, or the one of the script
 
     def of(self, place: int) -> Prompt:
         """Return the prompt of a node of the task, whose first parent's was asked for before."""
         if (found := self._known.get(place)) is not None:
             return found
-        node, number = self._task.nodes[place], self._task.number
-        row = None if self._source.recorded is None else self._source.recorded.of_turn(number, place)
+        node, number, recorded = self._task.nodes[place], self._task.number, self._source.recorded
+        row = None if recorded is None else recorded.of_turn(number, place)
+        again = 0 if recorded is None else number // recorded.table.sessions  # that its rows began anew
         prompt = Prompt(0, [])
         if node.parents and not node.fresh:
-            prompt = self.of(node.parents[0])
-            prompt = msgspec.structs.replace(prompt, tokens=len(prompt.hashes) * self._block + prompt.filled)
+            self.of(node.parents[0])
+            prompt = self._after[node.parents[0]]
             others = sum(self._task.nodes[parent].output_tokens for parent in node.answers[1:])
             prompt = self._with(prompt, (number, place, "results"), others)
         else:
@@ -86,10 +88,13 @@ class Prompts:
         left = _own_tokens(node, row, self._template)
         for each in (row.hashes or ()) if row is not None else ():
             taken = min(row.block, left) if row is not None else 0
-            prompt, left = self._with(prompt, (row and row.scope, each), taken), left - taken
-        again = row is not None and row.prompt is not None  # a dataset's texts come again, words do not
-        prompt = self._with(prompt, (row.place if again and row is not None else number, place), left)
+            prompt, left = self._with(prompt, (again, row and row.scope, each), taken), left - taken
+        text = number if row is None or row.prompt is None else row.place  # a dataset's come again, words do not
+        prompt = self._with(prompt, (text, place), left)
         whole = self._with(prompt, (number, place, "answer"), node.output_tokens)
+        self._after[place] = (
+            whole if self._source.live else self._with(prompt, (number, place, "script"), node.output_tokens)
+        )
         self._known[place] = found = msgspec.structs.replace(whole, tokens=prompt.tokens)
         return found
 
@@ -112,22 +117,26 @@ def _own_tokens(node: Node, row: Row | None, template: int) -> int:
 
 
 class _Known:
-    """The blocks of a trace that were sent so far, by scope and hash."""
+    """The tokens of a trace's blocks that were sent so far, by scope and hash: of the last in a prompt not all are."""
 
-    def __init__(self) -> None:
-        self._blocks: set[tuple[str, int]] = set()
+    def __init__(self, template: int = 0) -> None:
+        self._template = template
+        self._sent: dict[tuple[str, int], int] = {}
 
     def shared(self, row: Row) -> int:
         """Return the tokens that a row's prompt begins with and that were sent before it, and keep its own."""
-        keys = [(row.scope, each) for each in row.hashes or ()]
-        found = next((i for i, each in enumerate(keys) if each not in self._blocks), len(keys))
-        self._blocks.update(keys[: prompt_tokens(row) // row.block])  # no cache keeps a block that is not whole
-        return found * row.block
+        shared, all_sent, left = self._template, True, prompt_tokens(row) - self._template
+        for each in row.hashes or ():
+            tokens, sent = max(0, min(row.block, left)), self._sent.get((row.scope, each), 0)
+            shared += min(tokens, sent) if all_sent else 0
+            all_sent, left = all_sent and sent >= tokens, left - tokens
+            self._sent[row.scope, each] = max(tokens, sent)
+        return shared
 
 
-def of_rows(rows: Iterable[Row], block: int | None = None) -> Iterator[Hit]:
+def of_rows(rows: Iterable[Row], block: int | None = None, template: int = 0) -> Iterator[Hit]:
     """Yield the hits of a trace's requests in their order, by tokens of a server's block; None: the trace's own."""
-    known = _Known()
+    known = _Known(template)
     for row in rows:
         yield _hit(prompt_tokens(row), known.shared(row), block or row.block)
 
@@ -154,14 +163,14 @@ def hits(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str 
     """Yield the hit of each of a run's requests, without end but for a trace's; nothing where no reuse is asked."""
     source = tasks.of(scenario, rows=rows)
     if source is not None:
-        known = _Known()
+        known = _Known(template_tokens)
         limit = range(source.kinds.rows.table.sessions) if isinstance(source.kinds, Recorded) else count()
         yield from chain.from_iterable(_of_task(source, n, block, template_tokens, known) for n in limit)
     elif rows:
         table = Rows(path=rows, words=(), seed=0, output_tokens=1).table
         found = (table.row(number) for number in range(len(table)))
         if table.row(0).hashes is not None:
-            yield from of_rows(found, block)
+            yield from of_rows(found, block, template_tokens)
     else:
         system = prefixes(scenario, Vocabulary(words=("a",), seed=scenario.workload.seed or 0))
         mix = shape.of(scenario)
@@ -185,9 +194,10 @@ def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known:
             shared = wholes[parents[0]] + sum(task.nodes[parent].output_tokens for parent in node.answers)
         row = None if source.recorded is None else source.recorded.of_turn(number, place)
         wholes.append(shared + _own_tokens(node, row, template))
-        # Only the first parent's prompt and answer were sent as they are: other parents' answers are new behind them.
+        # Only the first parent's prompt was sent as it is, and its answer where it is the server's own: other parents'
+        # answers are new behind them.
         if parents and not node.fresh:
-            shared = wholes[parents[0]] + task.nodes[parents[0]].output_tokens
+            shared = wholes[parents[0]] + (task.nodes[parents[0]].output_tokens if source.live else 0)
         if row is not None and row.hashes is not None:
-            shared = template + known.shared(row)
+            shared = known.shared(row)
         yield _hit(wholes[-1], shared, block)

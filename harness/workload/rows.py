@@ -1,8 +1,8 @@
 """Requests of a dataset, in its order and again from the first row; the table's file is mapped by every worker.
 
 A row's own text is sent where it has one, a later one of a session behind the turns before it, with the answers that
-were recorded. Where a row has lengths only, its prompt is made of words: blocks of equal hashes are equal texts, and
-all else is drawn by the request's number, so that it is never sent twice.
+were recorded. Where a row has lengths only, its prompt is made of words: blocks of equal hashes are equal texts until
+the rows begin anew, and all else is drawn by the request's number, so that it is never sent twice.
 
 Rows that belong together may also be one task (`Recorded`). They wait for each other as the file says, else each for
 the one before. A row adds its own messages to the conversation; a row with a length alone adds as many words as bring
@@ -53,7 +53,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         at = number % len(self.table)
         row = self.table.row(at)
         if row.prompt is None:
-            prompt: str | tuple[Message, ...] = self._words(row.input_tokens or 1, f"row:{number}", row)
+            again = number // len(self.table)
+            prompt: str | tuple[Message, ...] = self._words(row.input_tokens or 1, f"row:{number}", row, again)
         else:
             prompt = self._texts(at, row)
         tokens = answer_tokens(row) or self.output_tokens
@@ -87,7 +88,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         """Return what a turn of a session adds to its conversation; words for so many tokens where it has no text."""
         row = self.of_turn(session, turn)
         if row.prompt is None:
-            return (Message("user", self._words(tokens, f"session:{session}:{turn}", row)),)
+            again = session // self.table.sessions
+            return (Message("user", self._words(tokens, f"session:{session}:{turn}", row, again)),)
         return _added(row, self.of_turn(session, 0) if turn else None)
 
     def answer(self, session: int, turn: int) -> str | None:
@@ -118,14 +120,17 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
             messages.append(Message("assistant", answered))
         return tuple(messages)
 
-    def _words(self, tokens: int, key: str, row: Row = Row()) -> str:
-        """Return the words for a prompt's tokens: a text for each whole block that has a hash, and one for the rest."""
+    def _words(self, tokens: int, key: str, row: Row = Row(), again: int = 0) -> str:
+        """Return the words for a prompt's tokens: a text for each whole block that has a hash, and one for the rest.
+
+        Each time `again` that the rows begin anew they have words of their own, so that no more is cached than before.
+        """
         left = max(1, tokens - self.added_tokens)
         texts = []
         for block in row.hashes or ():
             tokens = min(row.block, left)
             if tokens:
-                texts.append(self._vocabulary.text(tokens, f"block:{row.scope}:{block}"))
+                texts.append(self._vocabulary.text(tokens, f"block:{again}:{row.scope}:{block}"))
             left -= tokens
         if left or not texts:
             texts.append(self._passages.text(max(1, round(left / self.tokens_per_word)), key))

@@ -174,16 +174,11 @@ def joint(pairs: Sequence[tuple[int, int]], *, name: str = "", share: float = 1.
     return Class(name=name, share=share, input=prompts, output=answers, pairs=tuple(pairs))
 
 
-def predictable(scenario: Scenario) -> bool:
-    """Say whether requests are single ones, whose prompts do not depend on answers."""
-    return not scenario.has_tasks
-
-
 def representative(scenario: Scenario) -> MeanLengths | Mixture:
     """Return the lengths that a prediction is made of, in tokens: one pair for all requests, or those of a mixture.
 
     What prompts share is taken to be in the server's cache. Left out: sessions and graphs, whose prompts grow with
-    every answer, and datasets (`predictable`).
+    every answer, and datasets.
 
     >>> representative(Scenario())
     MeanLengths(input_tokens=512, output_tokens=128, weighted=None, inputs=1)

@@ -5,7 +5,7 @@ each, where there is one; else short common English words, which most vocabulari
 usage says what they come to. Left out: texts that somebody wrote.
 
 Prompts may begin alike because it is asked for: with a system prompt that all share, or with one of a pool of
-documents. What a server can keep of them is the working set against its cache (`Prefixes.working_set`).
+documents.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A pool of prefixes of one length, and how often each is used; a pool of one is a system prompt that all share.
 
     >>> pool = Prefixes(vocabulary=Vocabulary(words=("a",), seed=0), tokens=2)
-    >>> pool.index(7), pool.text(7), pool.working_set
-    (0, ' a a', 2)
+    >>> pool.index(7), pool.text(7)
+    (0, ' a a')
     """
 
     vocabulary: Vocabulary
@@ -232,11 +232,6 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pool: int = 1  # different prefixes
     share: float = 1.0  # of the requests that have one
     zipf: float = 0.0  # s: the k-th of the pool is drawn in proportion to 1/k^s; 0 draws all alike often
-
-    @property
-    def working_set(self) -> int:
-        """Return the tokens of the whole pool."""
-        return self.pool * self.tokens
 
     def index(self, number: int) -> int | None:
         """Return which prefix of the pool a request begins with, from 0; None where it has none."""

@@ -170,6 +170,7 @@ def test_one_request_in_a_hundred_may_be_beyond_the_context(tmp_path: Path) -> N
 SUB_AGENTS = {"share": 0.5, "count": 2, "turns": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "sessions": {"session": {"turns": 4, "user_tokens": "5..40", "system_tokens": 50, "sub_agents": SUB_AGENTS}},
+    "scripted": {"session": {"turns": 4, "user_tokens": "5..40", "history": "scripted"}},
     "graph": {
         "prefix": {"tokens": 30, "pool": 2},
         "node": [
@@ -183,7 +184,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", [*KINDS, "trace"])
 def test_prompts_share_as_many_blocks_as_their_words_do(tmp_path: Path, kind: str) -> None:
-    """Every two requests of three tasks, by blocks of 16 tokens, which are words here."""
+    """Every two requests of four tasks, by blocks of 16 tokens, which are words here; a trace of three begins anew."""
     tree: dict[str, Any] = KINDS.get(kind) or {"dataset": {"path": "x", "sessions": True}}
     if kind == "trace":
         table.write(open_dataset(file(tmp_path, "x.jsonl", json_lines(trace(3)))).rows(), tmp_path / "rows")
@@ -192,7 +193,7 @@ def test_prompts_share_as_many_blocks_as_their_words_do(tmp_path: Path, kind: st
     source = tasks.of(asked, words, str(tmp_path / "rows") if kind == "trace" else "")
     assert source is not None
     found = []
-    for number in range(3):
+    for number in range(4):
         task = source.task(number)
         prompts = hit_rate.Prompts(source, task, block=16, template=TEMPLATE)
         answers = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from harness.spec.reading import build
 from harness.workload import hit_rate, tasks
+from harness.workload import source as sources
 from harness.workload.dataset import table
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.rows import answer_tokens, prompt_tokens
@@ -164,9 +167,32 @@ def test_a_run_expects_the_trace_s_own_hits(tmp_path: Path, records: list[Any], 
 
 
 def test_a_block_that_is_not_whole_is_not_served(tmp_path: Path) -> None:
-    """Of 100 tokens in two blocks of 64 a cache keeps the first; what follows with both is served that one."""
+    """Of 100 tokens in two blocks of 64 a cache keeps the first; what follows with both is served that one.
+
+    A server with blocks of 16 keeps 36 tokens of the second, two blocks. A template of 8 tokens, which all prompts
+    begin with, takes the place of the last 8 words: 8 + 64 + 28 tokens.
+    """
     rows = rows_of(tmp_path, "x.jsonl", json_lines([weka(call(0, 100, 7, [1, 2]), call(2, 129, 7, [1, 2, 3]))]))
     assert [each.cached for each in hit_rate.of_rows(rows)] == [0, 64]
+    assert [each.cached for each in hit_rate.of_rows(rows, 16)] == [0, 96]
+    assert [each.cached for each in hit_rate.of_rows(rows, 1, template=8)] == [8, 100]
+
+
+def test_a_trace_that_begins_anew_has_other_words_that_share_as_much(tmp_path: Path) -> None:
+    table.write(open_dataset(file(tmp_path, "x.jsonl", json_lines(WEKA))).rows(), tmp_path / "rows")
+    asked = build({"workload": {"seed": 1, "dataset": {"path": "x"}}}, place="test")
+    source = sources.singles(asked, PromptWords(), str(tmp_path / "rows"))
+    prompts = [str(source.request(number).prompt).split() for number in range(12)]
+
+    def shared(pairs: Iterable[tuple[list[str], list[str]]]) -> list[int]:
+        """How many words the two of each pair begin with alike."""
+        return [next(i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) for pair in pairs]
+
+    first, again = prompts[:6], prompts[6:]
+    found = shared(itertools.combinations(first, 2))
+    assert found == shared(itertools.combinations(again, 2))
+    assert sorted(set(found)) == [0, 128, 192, 256]
+    assert set(shared(itertools.product(first, again))) == {0}
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -94,6 +94,8 @@ def test_requests_of_a_task_side_by_side() -> None:
     [
         # Prompts of 16, 37 and 58 tokens with answers of 5: of 111, 16 + 5 and 37 + 5 are there, whole blocks of 4.
         ({"session": {"turns": 3, "user_tokens": 16}}, 4, 0, (20 + 40) / 111),
+        # With a script's answers, which the server did not give, the prompts before are there: 16 and 36 of 37.
+        ({"session": {"turns": 3, "user_tokens": 16, "history": "scripted"}}, 4, 0, (16 + 36) / 111),
         # 8 tokens of a template in front of all, of which every prompt finds 2 blocks: 24, 45, 66 of 135.
         ({"session": {"turns": 3, "user_tokens": 16}}, 4, 8, (8 + 28 + 48) / 135),
         # A system prompt of 32 tokens that all sessions share.
