@@ -30,6 +30,8 @@ SHORT = ("--input-tokens", "64", "--output-tokens", "16")
 USUAL = ("--input-tokens", "128", "--output-tokens", "64")
 PLAIN = ("--scheduling-policy", "priority")  # which serves by arrival where all have the same priority
 BLOCKS = "192"  # of 128 tokens: 12 for each of 16 requests, and 0.4 GB
+CACHING = ("--enable-prefix-caching", "--enable-prompt-tokens-details")
+CACHE_END = ("--num-gpu-blocks-override", "224")  # of 32 tokens: eight conversations of scripts/live/case-agents.toml
 N_GRAM = '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":2}'
 LLAMAS = ("two llama-servers",)  # in the place of vLLM's flags
 HEAD = ["run", "what it shows", "measured tok/s", "predicted"]
@@ -102,6 +104,16 @@ def checked(summary: Summary) -> str:
     return ", ".join(f"{each.name} {each.outcome}" for each in summary.checks or ())
 
 
+def held(summary: Summary) -> str:
+    """Return how many agents the cache holds, and the hits that say so."""
+    agents, found = summary.agents, [f"{share(x.cached_input_fraction)} with {x.load:g}" for x in summary.levels]
+    text = f"prompts cached: {', '.join(found)}"
+    if not agents:
+        return text
+    measured = "more than asked" if agents.measured_holds is None else f"about {agents.measured_holds:.1f}"
+    return f"the cache holds {measured} agents, {agents.holds or '–'} predicted; {text}"
+
+
 def levels(text: str, seconds: float) -> tuple[str, ...]:
     return ("--levels", text, "--level-seconds", f"{seconds:g}")
 
@@ -112,7 +124,7 @@ CASES = {
     "slo": Case(PLAIN, (*SHORT, "--slo", "ttft_p99=685ms", "--max-seconds", "240"), limit),
     "rate": Case(PLAIN, (*SHORT, "--rate", "auto", "--slo", "e2e_p90=1200ms", "--max-seconds", "110"), limit),
     "classes": Case(PLAIN, (str(SCRIPTS / "case-classes.toml"),), classes),
-    "prefix-on": Case(("--enable-prefix-caching", "--enable-prompt-tokens-details"), PREFIXES, waits),
+    "prefix-on": Case(CACHING, PREFIXES, waits),
     "prefix-off": Case(PLAIN, PREFIXES, waits),
     "chunked-on": Case(("--max-num-batched-tokens", "256"), LONG_PROMPTS, waits),
     "chunked-off": Case(("--no-enable-chunked-prefill",), LONG_PROMPTS, waits),
@@ -124,6 +136,7 @@ CASES = {
         ("--input-tokens", "128", "--output-tokens", "256", *levels("16", 25)),
         preempted,
     ),
+    "agents-end": Case((*CACHING, "--block-size", "32", *CACHE_END), (str(SCRIPTS / "case-agents.toml"),), held),
 }
 
 

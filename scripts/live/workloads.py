@@ -1,6 +1,6 @@
 """What a real prefix cache serves of prompts, beside what Knee expects of it: vLLM on core 0, knee on core 1.
 
-    python scripts/live/workloads.py measure --out results/live
+    python scripts/live/workloads.py measure prefix agents --out results/live
     python scripts/live/workloads.py table results/live-workload-*
 
 The expected share is worked out before any load, from the scenario and the size of the server's blocks. What is served
@@ -23,7 +23,7 @@ from harness.data.manifest import Manifest
 from harness.data.summary import Summary
 from harness.results.result import read_manifest
 
-SCENARIOS = ("prefix", "conversation")
+SCENARIOS = ("prefix", "conversation", "agents")
 WITHIN = 0.03  # of all prompt tokens, that what is served may be off what is expected
 HEAD = ["run", "sessions", "requests", "prompt tokens", "expected", "served, by usage", "by its counters", "within .03"]
 SHORT = ["--levels", "2,4", "--level-seconds", "5"]
@@ -41,7 +41,7 @@ def agrees(expected: float | None, served: float | None) -> bool:
 def row(name: str, level: LevelSummary, expected: float | None) -> list[str]:
     counted = level.server.prefix_hit_fraction if level.server else None
     return [
-        f"{name}, C = {level.concurrency}",
+        name if level.concurrency is None else f"{name}, C = {level.concurrency}",
         str(level.sessions.sessions) if level.sessions else "–",
         str(level.requests),
         share(level.input_tokens_mean, 0),
@@ -69,12 +69,13 @@ def report(folders: Sequence[Path]) -> tuple[str, bool]:
     return table(HEAD, rows), good and bool(rows)
 
 
-def measure(target: Target, folders: Sequence[Path], options: list[str]) -> int:
+def measure(target: Target, folders: dict[str, Path], options: list[str]) -> int:
     """Measure a run for each scenario until one is interrupted or refused, and return the last exit status."""
     status = 0
-    for name, out in zip(SCENARIOS, folders, strict=True):
+    for name, out in folders.items():
         print(f"\n{name}: into {out}", file=sys.stderr)
-        status, _, _ = knee_run(target, out, [f"scripts/live/workload-{name}.toml", "--seed", "1", *options])
+        words = [] if name == "agents" else options  # which are levels, and a trace has its times
+        status, _, _ = knee_run(target, out, [f"scripts/live/workload-{name}.toml", "--seed", "1", *words])
         if status not in (0, 3):
             break
     return status
@@ -82,6 +83,7 @@ def measure(target: Target, folders: Sequence[Path], options: list[str]) -> int:
 
 def main() -> None:
     parser, measuring = measure_and_table("What a real prefix cache serves, beside what Knee expects.")
+    measuring.add_argument("names", nargs="*", help=f"of {', '.join(SCENARIOS)}; default: all")
     measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
     measuring.add_argument("--short", action="store_true", help="the levels 2 and 4, 5 s each")
     arguments = parser.parse_args()
@@ -92,8 +94,8 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     prefix = f"{arguments.out}-short" if arguments.short else arguments.out
-    folders = [Path(f"{prefix}-workload-{name}") for name in SCENARIOS]
-    free_folders(folders)
+    folders = {name: Path(f"{prefix}-workload-{name}") for name in arguments.names or SCENARIOS}
+    free_folders(list(folders.values()))
     try:
         with serving("vllm", serve_vllm(16, "--prefix-caching")) as target:
             status = measure(target, folders, SHORT if arguments.short else [])
@@ -101,7 +103,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     if status not in (0, 3):
         sys.exit(status)
-    text, good = report(folders)
+    text, good = report(list(folders.values()))
     print(f"\n{text}")
     sys.exit(not good)
 

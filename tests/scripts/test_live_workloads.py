@@ -9,9 +9,13 @@ import msgspec
 import pytest
 
 from harness.data.manifest import Manifest, Workload
+from harness.data.summary import Summary
 from harness.data.views import ServerView
+from harness.results.result import read_manifest
 from harness.spec import reading
 from harness.workload import hit_rate
+from harness.workload.dataset import table
+from harness.workload.dataset.dataset import open_dataset
 from tests.builders.summaries import full, level
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +50,12 @@ def test_nothing_expected_is_no_agreement(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_its_scenarios_ask_for_reuse(name: str) -> None:
-    asked = reading.load(str(ROOT / f"scripts/live/workload-{name}.toml"))
-    expected = hit_rate.expected(asked, block=128, template_tokens=8)
+def test_its_scenarios_ask_for_reuse(name: str, tmp_path: Path) -> None:
+    asked, rows = reading.load(str(ROOT / f"scripts/live/workload-{name}.toml")), ""
+    if asked.workload.dataset:
+        table.write(open_dataset(ROOT / asked.workload.dataset.path).rows(), tmp_path / "rows")
+        rows = str(tmp_path / "rows")
+    expected = hit_rate.expected(asked, block=128, template_tokens=8, rows=rows)
     assert expected is not None
     assert 0.5 < expected < 0.9
 
@@ -60,3 +67,10 @@ def test_the_committed_runs_served_what_was_expected() -> None:
     for line in text.splitlines()[2:]:
         figures = line.split(" | ")[2:7]
         assert " | ".join(figures) in documented
+
+
+def test_a_trace_of_agents_was_served_its_own_hits_within_two_percent_by_the_server_s_counters() -> None:
+    folder = ROOT / "results/live-workload-agents"
+    (level,) = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary).levels
+    assert level.server
+    assert level.server.prefix_hit_fraction == pytest.approx(read_manifest(folder).workload.expected_hit_rate, rel=0.02)
