@@ -97,9 +97,9 @@ def telemetry(path: Path) -> list[Sample]:
 
 @contextlib.contextmanager
 def _opened(path: Path, texts: Collection[str], what: str, way_out: str, least: int) -> Iterator[pq.ParquetFile]:
-    """Open a parquet file whose metadata is within reason for its size, each row being at least so many bytes of it.
+    """Open a parquet file; refuse one that says it has more rows than its size allows at `least` bytes a row.
 
-    Its `texts` are read with each text once: a million rows of a long one are small in the file.
+    Its columns `texts` are read with each text once: a million rows of a long one are small in the file.
     Whatever Arrow finds wrong with it while the block reads becomes one line.
     """
     import pyarrow as pa
@@ -119,7 +119,7 @@ def _opened(path: Path, texts: Collection[str], what: str, way_out: str, least: 
 
 
 def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
-    """Refuse a file with more in it than its size allows."""
+    """Raise ValueError for a parquet file that says it holds more rows or arrivals than its size allows."""
     _sized(file.metadata, size, least)
     for name in set(_LISTS).intersection(file.schema_arrow.names):
         # Reading the metadata of a damaged column ends the process; scanned first, piece by piece, it is an error.
@@ -140,7 +140,7 @@ def _sized(metadata: pq.FileMetaData, size: int, least: int) -> None:
 
 
 def _counted(metadata: pq.FileMetaData, size: int) -> None:
-    """Refuse a file with more arrivals in it than its size allows."""
+    """Raise ValueError for a parquet file that says it holds more arrivals than its size allows."""
     schema = metadata.schema
     leaves = [i for i in range(len(schema)) if schema.column(i).path.partition(".")[0] in _LISTS]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
@@ -150,7 +150,7 @@ def _counted(metadata: pq.FileMetaData, size: int) -> None:
 
 
 def _must_have(file: pq.ParquetFile, wanted: Mapping[str, str], missing: list[str]) -> None:
-    """Refuse a file without a column, or with one of another type."""
+    """Raise ValueError for a parquet file that lacks a wanted column or has one of another type."""
     schema = file.schema_arrow
     missing = missing + [name for name in wanted if name not in schema.names]
     if missing:
@@ -206,7 +206,7 @@ def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iter
 
 
 def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
-    """Return a column as Python values; equal texts are one. ValueError where one is missing that may not be."""
+    """Return a column's values as Python objects, one object for equal texts; ValueError for a gap unless `null`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -226,7 +226,7 @@ def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
 
 
 def array(values: Sequence[Any] | np.ndarray, kind: str) -> pa.Array:
-    """Return the values, shape [n], as an Arrow array of `string` or a kind of number; None is a gap.
+    """Return the values, shape [n], as an Arrow array of type `kind` (string or a number type); None is null.
 
     It is made of its buffers, since `pyarrow.array` would import pandas, which takes a while. The layouts are those of
     the Arrow columnar format, "Fixed-size Primitive" and "Variable-size Binary".
@@ -278,7 +278,7 @@ def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) ->
 
 
 def _groups(rows: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Yield the rows of each row group, at least one group."""
+    """Yield the records in groups, at most _ROW_GROUP records and about _GROUP_BYTES of arrivals each; at least one."""
     first = size = 0
     for i, row in enumerate(rows):
         size += len(row.arrivals)
@@ -309,7 +309,7 @@ def write_requests(path: Path, header: Header, levels: Sequence[Level], records:
 def _write(
     part: BinaryIO, header: Header, levels: Sequence[Level], records: Sequence[Record], compression: str
 ) -> pq.FileMetaData:
-    """Write the rows; return what the file says of itself."""
+    """Write the records as a parquet file; return its metadata."""
     import pyarrow.parquet as pq
 
     times = [n for n, k in PLAIN if k == "float64"] + ["arrivals_s.list.element"]

@@ -35,7 +35,7 @@ def create(path: str | Path) -> Path:
 
 
 def default(name: str) -> Path:
-    """Make a new folder for a run without `--out`: by that name, with a number where another run has it."""
+    """Make and return a new folder results/NAME, with a number behind the name where that one is taken."""
     results = Path("results")
     files.make_folder(results, way_out="give --out")
     for number in itertools.count(1):
@@ -49,9 +49,9 @@ def default(name: str) -> Path:
 def new(
     out: str | Path | None, name: str, begun: datetime, holds: Callable[[Path], bool], written: Sequence[str]
 ) -> Iterator[Path]:
-    """Make a new result folder that no other process writes, `out` or a default by name and time.
+    """Make a new result folder and lock it for this process: `out`, or a default by name and time.
 
-    An error removes it with what was `written`, unless by then it holds what was measured.
+    An error in the block removes it with the files `written`, unless holds(folder): it has what was measured.
     """
     folder = create(out or default(f"{name}-{begun:%Y%m%d-%H%M%S}"))
     try:
@@ -71,7 +71,7 @@ def has_requests(folder: Path) -> bool:
 
 
 def segment(number: int, name: str = SPOOL) -> str:
-    """Return the file of a spool's segment: the first has the spool's name, later ones have their number too.
+    """Return the file name of a spool's segment: the spool's own name for segment 0, else with the number behind it.
 
     >>> segment(0), segment(12)
     ('requests.spool', 'requests.spool.0012')
@@ -87,7 +87,7 @@ def segments(folder: Path, name: str = SPOOL) -> dict[int, str]:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Return whether a run writes into the folder."""
+    """Return whether a running process has locked the result folder, to write into it."""
     fd = files.real_folder(folder, way_out="give the --out of a run")
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

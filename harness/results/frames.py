@@ -75,7 +75,7 @@ def is_batch(payload: bytes) -> bool:
 
 
 def payloads(data: bytes) -> Iterator[bytes]:
-    """Yield every whole, undamaged payload from the start of the data; stops at the first that is not."""
+    """Yield the payload of each frame from the start of the data, up to the first that is cut off or damaged."""
     at = 0
     while at + HEAD.size <= len(data):
         length, crc = HEAD.unpack_from(data, at)
@@ -121,7 +121,7 @@ class Spooled(msgspec.Struct, kw_only=True):
 
 
 def read(path: Path) -> Spooled:
-    """Read a spool as far as its frames are whole and ours; OSError where there is no such file."""
+    """Read all segments of a spool, each up to its first frame that is damaged or of another program."""
     found, expected = Spooled(), 0
     for number, name in folders.segments(path.parent, path.name).items():
         if number > expected:
@@ -132,7 +132,7 @@ def read(path: Path) -> Spooled:
 
 
 def read_between(path: Path, since: Position, until: Position, levels: Mapping[int, Level]) -> Spooled:
-    """Read the part of a spool between two positions, with the levels that are known from before it."""
+    """Read the frames of a spool between two positions; `levels` are those from before, which its records may name."""
     found = Spooled(levels=dict(levels))
     for number, name in folders.segments(path.parent, path.name).items():
         if since.segment <= number <= until.segment:
@@ -142,7 +142,7 @@ def read_between(path: Path, since: Position, until: Position, levels: Mapping[i
 
 
 def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = None) -> int:
-    """Add the frames of one segment to what was found; return the bytes before what cannot be read."""
+    """Add the frames of one segment, from `begin` to `end`, to `found`; return the byte up to which it can be read."""
     with files.opened(path) as file:
         size = file.seek(0, 2)
         size = size if end is None else min(size, end)
@@ -166,7 +166,7 @@ def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = N
 
 
 def read_since(path: Path, since: Position, levels: dict[int, Level]) -> Position:
-    """Take the levels behind a position into those that are known; return where the first frame is not whole yet.
+    """Add the levels of a spool from position `since` on to `levels`; return where its last whole frame ends.
 
     A segment after the first repeats the levels before it.
     """
@@ -179,7 +179,7 @@ def read_since(path: Path, since: Position, levels: dict[int, Level]) -> Positio
 
 
 def _zeros(file: BinaryIO, at: int) -> bool:
-    """Return whether what follows is zeros, as a power cut leaves them; more than it can leave are not read."""
+    """Return whether the file has only zeros from `at` on, as a power cut leaves them; False if these are very many."""
     file.seek(at)
     for _ in range(_MOST_ZEROS // _PIECE):
         piece = file.read(_PIECE)
@@ -191,7 +191,7 @@ def _zeros(file: BinaryIO, at: int) -> bool:
 
 
 def _payload(file: BinaryIO, length: int, crc: int) -> bytes | None:
-    """Return the payload, if its checksum is right; a long one is not taken into memory before it does."""
+    """Return the payload of a frame, None if its checksum is wrong; a long one is checked before it fills memory."""
     if length > _PIECE:
         at, checked = file.tell(), 0
         for i in range(0, length, _PIECE):
@@ -204,7 +204,7 @@ def _payload(file: BinaryIO, length: int, crc: int) -> bytes | None:
 
 
 def _take(found: Spooled, payload: bytes) -> str:
-    """Add a frame to the others; return why it cannot be, empty where it can."""
+    """Decode a frame's payload and add it to `found`; return what is wrong with it, "" if nothing is."""
     try:
         if is_batch(payload):
             records = _decode_batch(payload)
@@ -233,7 +233,7 @@ def _take(found: Spooled, payload: bytes) -> str:
 
 
 def unsound_level(level: Level, others: Mapping[int, Level]) -> str:
-    """Return what no level of a run has; empty where nothing is wrong with it."""
+    """Return what is impossible about a level that was read (times, window, load, number); "" if nothing is."""
     moments = [level.begin_s, level.window_start_s, level.window_end_s, level.end_s]
     times = [each for each in moments if each is not None]
     if not all(abs(each) < LATEST_S for each in times) or times != sorted(times):
@@ -252,7 +252,7 @@ def unsound_level(level: Level, others: Mapping[int, Level]) -> str:
 
 
 def all_sound(records: Sequence[Record], levels: Collection[int]) -> bool:
-    """Return whether each record can be one of a run with these levels: its times, its counts, its chunks."""
+    """Return whether the times, counts and chunks of every record are possible in a run with these levels."""
     import numpy as np
 
     if not all(_sound(record, levels) for record in records):
@@ -265,7 +265,7 @@ def all_sound(records: Sequence[Record], levels: Collection[int]) -> bool:
 
 
 def _sound(record: Record, levels: Collection[int]) -> bool:
-    """Return whether a record can be one of a run, but for its chunks."""
+    """Return whether a record's times, counts and level are possible; its chunks' values are not looked at."""
     r = record
     times = (
         r.scheduled_s, r.sent_s, r.connect_s, r.tls_s, r.first_token_s, r.first_content_s, r.last_token_s, r.done_s,

@@ -94,7 +94,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _must_have_axes(found: Map) -> None:
-    """Refuse a map whose axes are none."""
+    """Raise ValueError for a map with no axes, unknown or repeated ones, or one without or with too many values."""
     axes = {axis.name for axis in found.axes}
     sizes = [len(axis.values) for axis in found.axes]
     known = {INPUT, OUTPUT, INPUTS, SEQS, SERVER, REPEAT, BALANCE}.issuperset(axes)
@@ -108,7 +108,7 @@ def is_map(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Map:
-    """Read the map in a folder."""
+    """Return the level map in a folder's map.json; refuse one of another format or with wrong axes."""
     file = Path(path) / MAP
     with decoding.reading(str(file), "a map.json of this project", "give the --out of a sweep, or restore it"):
         found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Map)

@@ -38,7 +38,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def open(cls, path: str | Path) -> Result:
-        """Read any run's folder; HarnessError where it is none, or is damaged beyond reading."""
+        """Return the run in a result folder, from its spool if there is one, else from its parquet files."""
         folder, about = Path(path), run_manifest(path)
         if (folder / SPOOL).exists():
             return cls.of_spool(folder, about)
@@ -57,7 +57,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_spool(cls, folder: Path, about: Manifest = Manifest()) -> Result:
-        """Read the content of the folder's spool, as far as it can be read."""
+        """Return the run in a folder's spool, up to any damage; HarnessError if not even its header can be read."""
         place = str(folder / SPOOL)
         with decoding.reading(place, "a spool", "restore it"):
             found = frames.read(folder / SPOOL)
@@ -87,7 +87,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(path: str | Path) -> Manifest | MapManifest:
-    """Read a folder's manifest; an empty one where there is none."""
+    """Return the manifest in a result folder (or level map's folder); an empty one if the file is missing."""
     folder = Path(path)
     if not folder.is_dir():
         raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
@@ -125,10 +125,7 @@ def run_manifest(path: str | Path) -> Manifest:
 
 
 def without_requests(path: str | Path) -> Result | None:
-    """Read the manifest and the telemetry of a folder whose requests were taken out and whose summary was kept.
-
-    None for any other folder.
-    """
+    """Return a run without records, from a folder whose requests were removed and whose summary was kept; else None."""
     folder = Path(path)
     if has_requests(folder) or not (folder / SUMMARY).exists():
         return None
@@ -141,7 +138,7 @@ def without_requests(path: str | Path) -> Result | None:
 
 
 def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
-    """Refuse what is complete, and a manifest that lacks a field which resuming a run or a level map needs."""
+    """Raise HarnessError if a run or map cannot be resumed: complete, nothing measured, a shard, a field missing."""
     if about.complete:
         raise HarnessError("this run is complete", place=str(folder), way_out=f"see it by `knee report {folder}`")
     if isinstance(about, Manifest) and not about.loaded:

@@ -35,7 +35,7 @@ _ALIKE: dict[str, Callable[[Result], object]] = {
 
 
 def merge(paths: Iterable[str | Path]) -> Result:
-    """Return the shards in these folders as one result, in memory; HarnessError where they are not of one run."""
+    """Return the shards in these folders merged into one result, in memory; HarnessError if of several runs."""
     runs = sorted(map(_opened, paths), key=lambda run: _shards(run)[0].number)
     for run in runs[1:]:
         _must_be_alike(runs[0], run)
@@ -72,7 +72,7 @@ def _opened(path: str | Path) -> Result:
 
 
 def _shards(run: Result) -> list[Shard]:
-    """Return the shards in a folder, one or those of an earlier merge, each with its own host and client."""
+    """Return the shards that a folder's run consists of (several after a merge), each with its host and client."""
     manifest = run.manifest
     return [
         msgspec.structs.replace(each, host=each.host or manifest.host, client=each.client or manifest.client)
@@ -89,7 +89,7 @@ def _must_be_alike(first: Result, other: Result) -> None:
 
 
 def _must_not_repeat(runs: Sequence[Result]) -> None:
-    """Refuse a shard that is given twice; one that is missing is only doubted, by the rule shard_missing."""
+    """Raise HarnessError if a shard is given twice; a missing one is only doubted, by the rule shard_missing."""
     places: dict[int, Path] = {}
     for run in runs:
         for shard in _shards(run):
@@ -112,7 +112,7 @@ def _levels(runs: Sequence[Result]) -> list[Level]:
 
 
 def _joined(parts: Sequence[Level | None]) -> Level:
-    """Return a level as all shards measured it: its window is what lies in the windows of all of them."""
+    """Return a level merged from its shards' parts: the window is what all windows share; none if a part lacks one."""
     there = [part for part in parts if part is not None]
     whole = msgspec.structs.replace(
         there[0],
@@ -130,7 +130,7 @@ def _joined(parts: Sequence[Level | None]) -> Level:
 
 
 def _manifest(runs: Sequence[Result], shards: list[Shard]) -> Manifest:
-    """Return the first machine's manifest, with what is of all of them."""
+    """Return the first machine's manifest with clients, sessions, notes and shards of all machines."""
     all_of = [run.manifest for run in runs]
     notes = [note for run in runs for note in (*run.manifest.notes, *filter(None, [run.damage]))]
     return msgspec.structs.replace(
@@ -145,7 +145,7 @@ def _manifest(runs: Sequence[Result], shards: list[Shard]) -> Manifest:
 
 
 def _client(clients: Sequence[Client]) -> Client:
-    """Return all machines' load generators as one; their calibrations stay each machine's own."""
+    """Return the load generators of all machines as one: workers, processors and resent requests added up."""
     sources = {client.timestamp_source for client in clients}
     return Client(
         workers=sum(map(operator.attrgetter("workers"), clients)),

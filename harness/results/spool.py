@@ -57,7 +57,7 @@ class Spool:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Open the last segment, to write behind its last whole frame."""
+        """Open a spool that exists, cut each segment behind its last whole frame, and continue the last segment."""
         names, found = segments(self._folder), Spooled()
         descriptors = [files.appending(self._folder / name, new=False) for name in names.values()]
         files.remove(self._folder, (REQUESTS, TELEMETRY))
@@ -71,7 +71,7 @@ class Spool:
         self._header, self._levels = found.header, found.levels
 
     def write(self, payload: bytes) -> None:
-        """Append one payload, verbatim; what does not fit is taken back, so that what follows reads."""
+        """Append a payload as one frame; where the disk is full, remove what was written of it and raise."""
         if self._at >= SEGMENT_BYTES:
             self._rotate()
         data = frames.frame(payload)
@@ -122,7 +122,7 @@ class Spool:
         return Position(self._number, self._at)
 
     def between(self, since: Position, until: Position) -> Spooled:
-        """Return what was written between two positions, read back; from any thread, while more is written."""
+        """Read back the frames written between two positions; from any thread, while more is written."""
         try:
             found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
         except OSError as error:
@@ -171,7 +171,7 @@ def finish(folder: Path) -> Result:
 
 
 def _unpack(folder: Path) -> None:
-    """Turn the parquet files of a run that was interrupted back into the spool that they were."""
+    """Write the spool of an interrupted run anew from its parquet files."""
     run = Result.open(folder)
     with files.replacing(folder / SPOOL) as file:
         file.write(frames.frame(frames.encode(run.header)))
@@ -183,7 +183,7 @@ def _unpack(folder: Path) -> None:
 
 
 def _set_aside(path: Path, found: Spooled) -> int:
-    """Return the bytes of a segment's whole frames, added to what was found; the rest is kept apart, but no zeros."""
+    """Read a segment into `found`, copy what is damaged behind its whole frames to a file; return the frames' end."""
     before = len(found.damages)
     end = frames.read_segment(path, found)
     if len(found.damages) == before or found.damages[-1].why == frames.ZEROS:

@@ -31,7 +31,7 @@ def reader_of(kind: Any) -> Read | None:
 
 
 def typed(tree: Any, kind: type[T], place: str) -> T:
-    """Return plain data as that type, its texts as values; HarnessError for a field that the type does not have.
+    """Return plain data (of TOML or JSON) as `kind`, texts like "2s" as values; HarnessError for an unknown field.
 
     Also for a value out of bounds. A type itself is not strict: a manifest has what a later version added.
     """
@@ -43,7 +43,7 @@ def typed(tree: Any, kind: type[T], place: str) -> T:
 
 
 def _values(value: Any, kind: Any, path: str, place: str) -> Any:
-    """Return plain data with the values of its texts, as far as its type says how they are read."""
+    """Return plain data with each text read as a value, where its type says how; HarnessError for an unknown field."""
     origin, members = get_origin(kind), get_args(kind)
     if origin is Annotated:
         read = reader_of(kind)
@@ -103,7 +103,7 @@ def located(message: str, whole: type[msgspec.Struct], place: str) -> HarnessErr
 
 
 def _type_at(path: str, whole: type[msgspec.Struct]) -> Any:
-    """Return the type that a path leads to, as it is annotated; of several kinds the first, without None."""
+    """Return the annotated type of the field at a path like "$.ramp.levels[0]"; of a union the first type."""
     kind: Any = whole
     for step in path.split(".")[1:]:
         name, element, _ = step.partition("[")

@@ -16,7 +16,7 @@ _LONGEST_NAME = 100  # characters
 
 
 def length(text: str, place: str) -> int | str:
-    """Return a length that does not vary as a number; the text of a distribution as it is, once it is known to be one.
+    """Return a fixed length as a number of tokens, or the text of a distribution unchanged if it is a valid one.
 
     >>> length("2k", ""), length("100..900", "")
     (2000, '100..900')
@@ -65,7 +65,7 @@ class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check(classes: Sequence[ClassSpec], must: Must, place: str) -> None:
-    """Refuse classes whose names, limits, ways to give up or shares cannot be."""
+    """Call `must` on the classes' number, names, limits, ways to give up and shares; it refuses what cannot be."""
     must(len(classes) <= MOST, "class", f"{len(classes):,} classes are too many", f"give {MOST:,} or less")
     names: dict[str, int] = {}
     for i, each in enumerate(classes):

@@ -198,7 +198,7 @@ Distribution = Fixed | Normal | Range | Lognormal | Empirical
 
 
 def parse(text: str | int, place: str = "") -> Distribution:
-    """Return the distribution that a text or a number names; `str` of it is read back to the same.
+    """Return the distribution of lengths that a text or a number describes; parse(str(it)) gives the same again.
 
     >>> parse("512+-64"), str(parse("lognormal(1k,300) in 1..4096"))
     (Normal(nominal=512.0, sd=64.0, low=1, high=10000000), 'lognormal(1000,300) in 1..4096')
@@ -208,7 +208,7 @@ def parse(text: str | int, place: str = "") -> Distribution:
 
 
 def observed(lengths: Iterable[int], place: str = "") -> Empirical:
-    """Return the distribution of lengths that were seen, of a trace or of a past result.
+    """Return the empirical distribution of observed lengths, such as those of a trace; lengths are at least 1.
 
     >>> str(observed([7, 7, 40]))
     '7:2,40:1'

@@ -35,7 +35,7 @@ class Option(NamedTuple):
     with_resume: bool = False  # allowed together with --resume, which takes everything else from the folder
 
     def fields(self, value: Any) -> dict[str, Any]:
-        """Return what a value that was typed sets: values by the paths of fields."""
+        """Return {path of a scenario's field: value} for a value that was typed for this option; {} if none was."""
         if not self.sets or value in (None, ()) or (value is False and self.read):
             return {}
         found = self.read(value) if self.read else value
@@ -86,7 +86,7 @@ def port(text: str, flag: str = "--live") -> int:
 
 
 def _pools(texts: Sequence[str]) -> dict[str, str]:
-    """Return the pages of pools by their names.
+    """Return {name of a pool: URL of its metrics page} from texts like name=URL.
 
     >>> _pools(["prefill=http://a:8100", "decode=http://b:8200"])
     {'prefill': 'http://a:8100', 'decode': 'http://b:8200'}
@@ -100,7 +100,7 @@ def _pools(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _facts(texts: Sequence[str]) -> dict[str, str]:
-    """Return facts about a server: each text is a K=V pair or the path of a JSON file that holds an object."""
+    """Return facts about a server, by name, from texts that are K=V pairs or paths of JSON files with an object."""
     from pathlib import Path
 
     from harness.base import decoding

@@ -43,7 +43,7 @@ def load(path: str, size: str | None = None) -> Scenario:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables with others laid over them, at any depth."""
+    """Return nested tables merged: a value of `above` replaces that of `below`, tables are merged in turn."""
     found = dict(below)
     for key, value in above.items():
         old = found.get(key)
@@ -58,7 +58,7 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
 
 
 def laid_over(base: Scenario | None, fields: Mapping[str, Any], *, place: str) -> Scenario:
-    """Return a scenario, or an empty one, with fields laid over it, by table; each of them has an effect.
+    """Return a scenario (None: an empty one) with fields, by table, set over it; refuse a field without an effect.
 
     >>> laid_over(None, {"ramp": {"levels": [1, 2], "level_seconds": "2s"}}, place="").ramp.levels
     [1, 2]
@@ -150,7 +150,7 @@ def schema() -> dict[str, Any]:
 
 
 def _kinds(kind: Any) -> Iterator[type[msgspec.Struct]]:
-    """Yield the type of every table in a type."""
+    """Yield every struct type in an annotated type: itself, those of its fields, and theirs in turn."""
     inner = get_args(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield kind
@@ -166,7 +166,7 @@ def _may_be_text(kind: Any) -> bool:
 
 
 def _allow_text(field: dict[str, Any]) -> None:
-    """Let a number, or the numbers of a list or a table, be texts as well, in place."""
+    """Change a field's JSON schema in place, so that its number, or those of its list or table, may be texts too."""
     if field.get("type") in ("array", "object"):
         _allow_text(field["items" if field["type"] == "array" else "additionalProperties"])
         return

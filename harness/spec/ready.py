@@ -43,7 +43,7 @@ def _question(path: Path) -> str:
 
 
 def path(scenario: str, *, or_campaign: bool = False) -> Path:
-    """Return the path of the operator's own file, or by its name of a ready one; HarnessError where it is neither."""
+    """Return the path of the operator's own scenario, or of the one of that name that comes with Knee."""
     if os.path.isfile(scenario) or os.sep in scenario or scenario.endswith(".toml"):
         return Path(scenario)
     if or_campaign and scenario in [each.name for each in campaigns()]:

@@ -91,7 +91,7 @@ def load(path: Path) -> Recipe:
 
 
 def split(tree: Mapping[str, Any], place: str) -> tuple[dict[str, Any], list[StackSpec]]:
-    """Return the scenario of a campaign file, and its stacks; either may be empty."""
+    """Return (tables of the scenario, stacks) of a campaign file, whose [[stack]] tables are split off and checked."""
     rest = {name: each for name, each in tree.items() if name != "stack"}
     with decoding.reading(place, "a campaign", "write what can be measured"):
         decoding.check(dict(tree))

@@ -31,7 +31,7 @@ _PAUSE = bound("a pause is not negative", "write it like '2s'", ge=0)
 
 
 def _or_law(read: Callable[[str], float]) -> Read:
-    """Return what reads a text as a number, and leaves that of a distribution as it is."""
+    """Return a reader that turns a text into a number by `read`, and returns a text that `read` refuses unchanged."""
 
     def number(text: str, place: str) -> float | str:
         try:
@@ -113,7 +113,7 @@ def pauses(pause: float | str, place: str = "") -> dict[str, Any] | None:
 def check(
     prefix: PrefixSpec | None, session: SessionSpec | None, nodes: Sequence[NodeSpec], must: Must, place: str
 ) -> None:
-    """Refuse what excludes each other, what no server takes, and a graph that cannot be sent in any order."""
+    """Refuse a session with a graph of nodes, wrong lengths or pauses in either, and a graph with a circle."""
     one = "leave one of them out"
     must(session is None or not nodes, "workload.node", "a session and a graph exclude each other", one)
     if session is not None:
@@ -140,7 +140,7 @@ def check(
 
 
 def order(names: Sequence[str], after: Mapping[str, Sequence[str]], *, path: str, place: str = "") -> list[str]:
-    """Return the names, each behind those of `after` that it waits for; HarnessError at the path where that cannot be.
+    """Return the names in an order in which each comes behind those it waits for, after[name]; else HarnessError.
 
     >>> order(["join", "left", "right", "root"],
     ...     {"join": ["left", "right"], "left": ["root"], "right": ["root"]}, path="$.node")
@@ -209,7 +209,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def check_dataset(spec: DatasetSpec, must: Must, place: str) -> None:
-    """Refuse what sessions have where none are asked for, and a pause that is none."""
+    """Refuse session fields of a dataset that is not sent as sessions, fields with a format, and pauses without law."""
     usual = DatasetSpec(path="")
     for key in ("history", "think", "pauses"):
         asked = spec.sessions or getattr(spec, key) == getattr(usual, key)

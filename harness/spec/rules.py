@@ -89,7 +89,7 @@ def _of_an_answer(path: str) -> Test:
 
 
 def _lengths_of_rows(s: Scenario) -> tuple[int, str] | None:
-    """Return the first length that a class has where a dataset's rows have theirs: its class's number, and its name."""
+    """Return (number of the class, field) of the first class that sets a length though dataset rows have lengths."""
     usual, fields = ClassSpec(name=""), ("input", "output", "fit")
     found = ((i, field) for i, each in enumerate(s.class_ or ()) for field in fields
              if s.workload.dataset and getattr(each, field) != getattr(usual, field))  # fmt: skip
@@ -368,7 +368,7 @@ def must_agree(scenario: Scenario, place: str) -> None:
 
 
 def with_effect(scenario: Scenario, base: Scenario, typed: Collection[str], place: str) -> Scenario:
-    """Return a scenario in which every field that is set has an effect; HarnessError where one cannot have it.
+    """Return the scenario without fields that lost their effect; HarnessError for a typed field without an effect.
 
     `typed` are the paths of what was laid over `base`. A field of the base that had an effect there, and has none
     with what was typed, falls back to its default.

@@ -249,7 +249,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> str:
-        """Return what a level of a closed loop counts, in words."""
+        """Return the word for what a closed-loop level counts: "agents", "sessions", or requests "in flight"."""
         session, dataset = self.workload.session, self.workload.dataset
         if (session and session.sub_agents) or (dataset and dataset.sessions and dataset.agents):
             return "agents"
@@ -290,7 +290,7 @@ PRECISION = 0.02  # half-width of a level's 95 % interval at which its window ma
 
 
 def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
-    """Return the scenario for the wire: the API key a header, and every `env:NAME` its value."""
+    """Return the scenario with its secrets: the API key as a header, and the variable's value for every `env:NAME`."""
     target = scenario.target
     headers = {
         name: secrecy.resolved(value, environ, f"$.target.headers.{name}") for name, value in target.headers.items()
@@ -308,7 +308,7 @@ def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
 
 
 def _key(variable: str, environ: Mapping[str, str]) -> str:
-    """Return the API key. A variable that is not set is named only if it looks like a name: it may be the key."""
+    """Return the API key in an environment variable; the error without one names it unless it may be a key."""
     key = environ.get(variable)
     if not key:
         what = "is not set" if key is None else "is empty"
@@ -331,7 +331,7 @@ def variables(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def carried(scenario: Scenario) -> list[str]:
-    """Return what the requests carry that may be secret, by its name, each once: never the value."""
+    """Return the names (never the values) of what the requests carry that may be secret: headers, fields, prompts."""
     target = scenario.target
     found = [name for name, _ in variables(scenario)]
     for name, value in target.headers.items():
@@ -347,7 +347,7 @@ def carried(scenario: Scenario) -> list[str]:
 
 
 def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what must not be shown of a scenario and its surroundings: the values themselves."""
+    """Return the secret values of a scenario: of headers, body fields, environment variables and proxies."""
     target, wire = scenario.target, resolved(scenario, environ).target
     found = set(secrecy.of_proxies(environ))
     for name, value in wire.headers.items():
@@ -364,7 +364,7 @@ def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
-    """Return the scenario for people and the disk: what may be secret is hidden, and known secrets in any text too."""
+    """Return the scenario as people may see it: secret headers and fields hidden, known `secrets` in facts too."""
     target = scenario.target
     headers = {
         name: secrecy.HIDDEN if secrecy.secret_header(name) and not secrecy.names_a_variable(value) else value
@@ -403,7 +403,7 @@ def digest(scenario: Scenario) -> str:
 
 
 def workload_digest(scenario: Scenario) -> str:
-    """Return sixteen hex digits of the work alone: what is asked and how it arrives, whoever serves it.
+    """Return a digest, 16 hex digits, of the workload alone: requests and how they arrive, whoever serves them.
 
     Left out: address, name, price, seed, levels, their start, bounds, hardware, limits, and where tokenizer and data
     lie; data count by their requests and mean lengths.

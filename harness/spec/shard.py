@@ -45,7 +45,7 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> tuple[int, int]:
-    """Return (number, of) of a shard.
+    """Return (number, how many in all) of a shard that is written like 2/8; HarnessError otherwise.
 
     >>> parse("2/8")
     (2, 8)
@@ -89,7 +89,7 @@ def shown(unix_s: float) -> str:
 
 
 def of_run(scenario: Scenario, text: str, start_at: str | None, run_id: str | None) -> Shard:
-    """Return the shard that the options name, of this scenario's run; HarnessError where it is none."""
+    """Return the shard that --shard, --start-at and --run-id describe; HarnessError where it cannot be one."""
     number, of = parse(text)
     if start_at is None:
         fact = "shards begin at one moment, and none is given"
@@ -106,7 +106,7 @@ def of_run(scenario: Scenario, text: str, start_at: str | None, run_id: str | No
 
 
 def check(scenario: Scenario) -> None:
-    """Refuse what one machine would decide by what it alone sees."""
+    """Raise HarnessError for a scenario that cannot run as shards, as each machine would decide by itself."""
     ramp, target = scenario.ramp, scenario.target
     bounds = {
         "--max-seconds": ramp.max_seconds, "--max-requests": ramp.max_requests, "--max-dollars": ramp.max_dollars,
@@ -129,7 +129,7 @@ def check(scenario: Scenario) -> None:
 
 
 def must_lie_ahead(start_s: float, now_s: float) -> None:
-    """Raise HarnessError where the start is past, or too far ahead to be meant."""
+    """Raise HarnessError where the start time is past, or more than a week ahead."""
     if start_s <= now_s:
         fact = f"{shown(start_s)} is past by {now_s - start_s:.3g} s"
         raise HarnessError(fact, place=_START, way_out="start all shards anew, a minute ahead")

@@ -83,7 +83,7 @@ class Series(msgspec.Struct, frozen=True, dict=True):
         return periods * self._counts[-1] + self._counts[i] + (rest - self.starts[i]) * self.rates[i]
 
     def due(self, s: float) -> float:
-        """Return when s requests are expected: Λ⁻¹(s), seconds; behind the pause where a rate is 0."""
+        """Return the time, in seconds, by which s requests are expected, Λ⁻¹(s); after any pause with rate 0."""
         counts = self._counts
         periods, rest = divmod(s, counts[-1])
         i = bisect_right(counts, rest) - 1
@@ -125,7 +125,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         return rate / self.profile.mean * (self.profile.until(end_s) - self.profile.until(start_s))
 
     def clock(self, rate: float) -> Callable[[float], float]:
-        """Return when the s-th request of a process of rate 1 is due, seconds, by s, at a mean rate.
+        """Return a function that maps s, in a process with one request a second, to seconds at this mean rate.
 
         >>> parse("series(0s:10,60s:40)").clock(50.0)(1200.0)
         60.0
@@ -160,7 +160,7 @@ def parse(text: str, place: str = "--arrivals") -> Traffic:
 
 
 def _named(text: str, known: Collection[str], what: str, place: str) -> tuple[str, list[str]]:
-    """Return the name, and what is in the brackets behind it, without spaces: 'gamma(0.25)' is 'gamma', ['0.25']."""
+    """Return (name, list of the arguments in the brackets behind it) of a text: 'gamma(0.25)' is 'gamma', ['0.25']."""
     name, bracket, rest = "".join(text.split()).partition("(")
     if name not in known:
         raise HarnessError(f"unknown {what} {text[:80]!r}", place=place, way_out=nearest(name, known))
@@ -185,7 +185,7 @@ def _shape(name: str, parts: Sequence[str], place: str) -> float:
 
 
 def _values(name: str, parts: Sequence[str], read: _Keys, place: str) -> dict[str, float]:
-    """Return the values by their keys, each once, and none left out that has no default."""
+    """Return {key: value} from parts like key=value; HarnessError for an unknown, repeated or missing key."""
     found: dict[str, float] = {}
     for part in parts:
         key, _, value = part.partition("=")
@@ -216,7 +216,7 @@ def _series(parts: Sequence[str], place: str) -> Series:
 
 
 def _wave(parts: Sequence[str], place: str) -> Series:
-    """Return a sine that begins at its low, in equal steps; each has the rate at its middle, so the mean is exact."""
+    """Return a sine between low and high, from its low on, as steps; each has the sine's rate at the step's middle."""
     wave = _values("wave", parts, _WAVE, place)
     period, low, high = (wave[key] for key in ("period", "low", "high"))
     _must(period > 0, "a period is above 0", "wave", place)
@@ -227,7 +227,7 @@ def _wave(parts: Sequence[str], place: str) -> Series:
 
 
 def _spike(parts: Sequence[str], place: str) -> Series:
-    """Return a spike as a series of three rates, or of two where it begins the period or ends it."""
+    """Return a spike as a series of rates: low, high, low; without the part that has no length at either end."""
     spike = _values("spike", parts, _SPIKE, place)
     period, lasts, low, high = (spike[key] for key in ("period", "for", "low", "high"))
     _must(0 < lasts < period, "a spike is shorter than its period, and longer than 0", "spike", place)

@@ -53,7 +53,7 @@ class Exporter(msgspec.Struct, frozen=True, kw_only=True):
     send: Callable[[Run, str], str] | None = None  # to an address, or a folder where there are no files; in a line
 
     def on_stdout(self, run: Run) -> str:
-        """Return the text of a run for stdout; HarnessError where there is none."""
+        """Return the exported run as text for stdout: the exporter's text, or its documents as JSON."""
         if self.text is not None:
             return self.text(run)
         found = self.files(run) if self.files is not None else {}
@@ -66,7 +66,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Exporter:
-    """Return the exporter of that name, of this package or of another; HarnessError where there is none."""
+    """Return the exporter called `name`, built in or of another package; HarnessError for an unknown name."""
     if name in names():
         found: Exporter = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").EXPORTER
         return found
@@ -83,7 +83,7 @@ def verdicts(level: LevelSummary) -> list[str]:
 
 
 def of_point(level: LevelSummary) -> dict[str, Any]:
-    """Return what the curve and the seats need of a level beside its throughput; `readers.level.own_point` reads it."""
+    """Return the figures that a curve and seats need of a level, for an export (read by `readers.level.own_point`)."""
     service, server = level.service, level.server
     return {
         "in_flight": level.in_flight,
@@ -101,7 +101,7 @@ def of_point(level: LevelSummary) -> dict[str, Any]:
 def by_level(
     run: Run, to: str, of_level: Callable[[LevelSummary, Manifest, int, bool], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return a document for each level that has a throughput, by file name; `of_level` gets the level's place too."""
+    """Return {file name: document} for each level with a throughput; of_level(level, manifest, index, …) makes one."""
     summary = run.summary
     if summary.unit != Unit.OUTPUT_TOKENS:
         fact = f"{to} counts output tokens, and this run {summary.unit}"

@@ -57,7 +57,7 @@ def rows(summary: Summary) -> list[dict[str, Cell]]:
 
 
 def row(level: LevelSummary) -> dict[str, Cell]:
-    """Return the figures of one level: of an estimate the mean and its 95 % interval, of a spread each statistic."""
+    """Return a CSV row of one level by column: of an estimate mean and interval, of a distribution each statistic."""
     found: dict[str, Cell] = {name: getattr(level, name) for name in _ABOUT}
     for name, figure in FIGURES.items():
         found |= {column: _cell(getattr(level, name), part) for column, part in columns(figure).items()}
@@ -83,7 +83,7 @@ def levels(summary: Summary) -> str:
 
 
 def text(names: Sequence[str], found: Iterable[Mapping[str, Cell]]) -> str:
-    r"""Return the columns of these names, with a heading.
+    r"""Return rows as CSV text with the columns `names`, headings first; cells that a spreadsheet would run are quoted.
 
     >>> text(["a", "b"], [{"a": 0.5, "b": None}, {"a": 1, "b": "=2+2"}])
     "a,b\r\n0.5,\r\n1,'=2+2\r\n"

@@ -86,10 +86,10 @@ def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
 
 
 def joined(found: Sequence[tuple[str, ForeignResult]], place: str) -> ForeignResult:
-    """Return several files as one result; HarnessError for two tools, models, engines, cards or numbers of these.
+    """Return the results of several files as one; HarnessError if their tools, models, engines or cards differ.
 
-    A file without a load has no level of its own where others have some. A level with the figures of another file's is
-    the same measurement.
+    A level without a load is left out where others have one, and so is a level that another file has with the same
+    load and throughput.
     """
     whole = _joined([each for _, each in found], place)
     loads = any(level.concurrency or level.rate for level in whole.levels)
@@ -113,7 +113,7 @@ def _is_same(one: ForeignLevel, other: ForeignLevel) -> bool:
 
 
 def of_bytes(data: bytes, place: str, named: str = "") -> ForeignResult:
-    """Return the levels of a file's content."""
+    """Return the levels in a file's content, JSON, YAML or CSV of a known tool; HarnessError for anything else."""
     readers = _readers(named)
     with decoding.reading(place, _WHAT, _way_out()):
         text = data.decode().removeprefix("\ufeff")
@@ -179,9 +179,9 @@ def _of_documents(found: Sequence[Any], place: str, readers: Sequence[Reader]) -
 
 
 def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
-    """Return several results as one; HarnessError for two tools, models, engines, cards or numbers of these.
+    """Return one result with the levels of several; HarnessError if their tools, models, engines or cards differ.
 
-    A simulation and what was measured are two as well.
+    A simulation and a measurement differ too.
     """
     facts: dict[str, Any] = {}
     for name in SHARED:
@@ -196,7 +196,7 @@ def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
 
 
 def _of_csv(text: str, place: str, readers: Sequence[Reader], *, plain: bool) -> ForeignResult | None:
-    """Return the levels of a CSV; None where no reader recognises it, and `plain` is not set."""
+    """Return the levels of a CSV by the reader that recognises it, or as a `plain` table if allowed; else None."""
     rows = table.rows(text, place)
     cells = [row.cells for row in rows]
     found = next((each for each in readers if each.rows and each.matches(cells)), None)
@@ -210,7 +210,7 @@ def _of_csv(text: str, place: str, readers: Sequence[Reader], *, plain: bool) ->
 
 
 def _judged(found: ForeignResult) -> ForeignResult:
-    """Return the result without levels at which requests failed as points; `lacks` says what is wrong with which.
+    """Return the result with levels at which too many requests failed marked invalid, and what it lacks in words.
 
     A reader itself says which levels had fewer requests in flight.
     """
@@ -231,7 +231,7 @@ def _fails(level: ForeignLevel) -> bool:
 
 
 def _loads(levels: Sequence[ForeignLevel]) -> str:
-    """Return the first of them by their loads.
+    """Return as words the loads of the first few levels, and how many more there are.
 
     >>> _loads([ForeignLevel(concurrency=8.0), ForeignLevel(rate=2.5), ForeignLevel()])
     '8 in flight, 2.5 requests per second, an unknown load'
@@ -252,7 +252,7 @@ def _load(level: ForeignLevel) -> str:
 
 
 def _of_json(text: str, most: int) -> list[Any]:
-    """Return the documents of JSON as plain data, `most` and one at most; one of decoding.WRONG.
+    """Return the JSON documents in a text as plain data, lists flattened; it stops after more than `most`.
 
     >>> _of_json('{"a": 1}{"a": NaN}\\n[{"a": 3}, {"a": 4}]', 9)
     [{'a': 1}, {'a': None}, {'a': 3}, {'a': 4}]

@@ -21,7 +21,7 @@ def _matches(found: Any) -> bool:
 
 
 def _load(found: Any) -> dict[str, Any]:
-    """Return requests in flight, or requests per second, from where the versions keep them."""
+    """Return {"rate": …} or {"concurrency": …} of an AIPerf file, from the places where its versions keep them."""
     config, values = at(found, "input_config"), at(found, "run_info", "variation_values")
     phases = at(config, "phases")
     phases = [each for each in phases if text(each, "name") != "warmup"] if isinstance(phases, list) else []
@@ -47,7 +47,7 @@ def _matches_rows(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[dict[str, dict[str, str]]]:
-    """Return the CSV as the JSON would have it: its blocks begin with a line of headings."""
+    """Return AIPerf's CSV in the form of its JSON, {metric: {statistic: text}}; its blocks begin with headings."""
     found: dict[str, dict[str, str]] = {}
     heads: Sequence[str] = ()
     for row in rows:

@@ -17,7 +17,7 @@ def _matches(row: Any) -> bool:
     return isinstance(row, dict) and {"repeat", "window_s", "simulated"} <= row.keys()
 
 
-def _more(row: Any) -> dict[str, Any]:
+def _extra(row: Any) -> dict[str, Any]:
     began, *others = (number(row, name) or 0.0 for name in ("requests", "errors", "cancelled", "abandoned"))
     valid, in_flight_ok = validity(row.get("verdicts", "").split())
     assumed = positive(row, "assumed_error")
@@ -49,7 +49,7 @@ READERS = (
             "e2e_s": "e2e",
         },
         latencies=Latencies(at="{name}_{statistic}_s"),
-        more=_more,
+        more=_extra,
         facts=lambda row: {"simulated": row.get("simulated") not in _NO},
         lacks=(NO_SERVER,),
     ),

@@ -32,7 +32,7 @@ def _strategy(benchmark: Any) -> Any:
     return at(benchmark, "config", "strategy") or at(benchmark, "args", "strategy")
 
 
-def _more(benchmark: Any) -> dict[str, Any]:
+def _extra(benchmark: Any) -> dict[str, Any]:
     strategy = _strategy(benchmark)
     alone = text(strategy, "type_") == "synchronous"
     streams, rate = positive(strategy, "streams"), positive(strategy, "rate")
@@ -74,7 +74,7 @@ READERS = (
             at="metrics.{name}.successful.{statistic}",
             names={each: (f"percentiles.{each}",) for each in ("p50", "p90", "p95", "p99")},
         ),
-        more=_more,
+        more=_extra,
         facts=_facts,
     ),
 )

@@ -22,7 +22,7 @@ def _gpus(found: Any) -> int | None:
     return sum(pools) if pools else count(found, "num_gpus") or count(found, "tp")
 
 
-def _more(found: Any) -> dict[str, Any]:
+def _extra(found: Any) -> dict[str, Any]:
     per_gpu, gpus = number(found, "output_tput_per_gpu"), count(found, "num_decode_gpu") or _gpus(found)
     return {
         "concurrency": positive(found, "conc"),
@@ -52,7 +52,7 @@ READERS = (
             "e2e_s": "e2el",
         },
         latencies=Latencies(at="{statistic}_{name}", names={"p50": ("median", "p50")}),
-        more=_more,
+        more=_extra,
         facts=_facts,
         lacks=(WHOLE_RUN, NO_ERROR),
     ),

@@ -100,7 +100,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     unit_at: str = ""  # where a word says the unit; "": the latency's name ends in `_ms`, or it is seconds
 
     def read(self, tree: Any, name: str) -> Latency:
-        """Return the latency that has this name in the file."""
+        """Return the latency called `name` in a file: mean and percentiles, in seconds; empty without a known unit."""
         unit: float | None = _UNITS["ms"] if name.endswith("_ms") else 1.0
         if self.unit_at:
             unit = _seconds(text(tree, *self.unit_at.format(name=name).split(".")) or "")
@@ -125,7 +125,7 @@ def _seconds(unit: str) -> float | None:
 
 
 def level(tree: Any, names: Mapping[str, str], latencies: Latencies, **known: Any) -> ForeignLevel:
-    """Return a level by a map of our figures to dotted paths in the tree; `known` are those found in other ways.
+    """Return a level whose figures are read from a tree; names[figure] is the dotted path; `known`: further figures.
 
     >>> found = level({"done": {"rate": 20.0}}, {"requests_per_s": "done.rate"}, Latencies(at="{name}"), rate=25.0)
     >>> found.requests_per_s, found.rate
@@ -157,13 +157,13 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     rows: bool = False
 
     def read(self, found: Any) -> ForeignResult:
-        """Return the levels of a piece that matches."""
+        """Return the result in a document that this reader matches: its levels and the facts about the run."""
         levels = [level(tree, self.figures, self.latencies, **self.more(tree)) for tree in self.levels(found)]
         return ForeignResult(levels=levels, **({"source": self.name, "lacks": self.lacks} | self.facts(found)))
 
 
 def at(tree: Any, *path: str) -> Any:
-    """Return what is at a path of names; None where there is nothing.
+    """Return the value at a path of names in nested mappings; None where there is none.
 
     >>> at({"a": {"b": 1}}, "a", "b"), at({"a": 1}, "a", "b")
     (1, None)
@@ -176,7 +176,7 @@ def at(tree: Any, *path: str) -> Any:
 
 
 def number(tree: Any, *path: str, unit: float = 1.0) -> float | None:
-    """Return a finite number from 0 on, in units of ours; of text too, as a CSV has it, with commas for thousands.
+    """Return the number at a path, times `unit`, also from text with thousands commas; None unless finite and ≥ 0.
 
     >>> number({"a": 20}, "a", unit=1e-3), number({"a": "n/a"}, "a"), number({"a": -1}, "a"), number({"a": True}, "a")
     (0.02, None, None, None)
@@ -238,7 +238,7 @@ def validity(verdicts: Any) -> tuple[bool, bool]:
 
 
 def own_point(tree: Any, *path: str) -> dict[str, Any]:
-    """Return what Knee's own exports say of a level for the curve and the seats; nothing of those that say none."""
+    """Return the figures that a curve and seats need of a level, as Knee's own exports have them (`of_point`)."""
     own = at(tree, *path)
     mean_, most, fraction = (number(own, f"in_service{name}") for name in ("", "_most", "_most_fraction"))
     return {
@@ -253,7 +253,7 @@ def own_point(tree: Any, *path: str) -> dict[str, Any]:
 
 
 def in_words(fact: str | int) -> str:
-    """Return one of the facts in SHARED for people.
+    """Return a fact that files of one result share as words: simulated or real, a number of GPUs, or a name.
 
     >>> in_words(True), in_words(1), in_words("vllm")
     ('a simulated server', '1 GPU', 'vllm')

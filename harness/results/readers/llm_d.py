@@ -34,7 +34,7 @@ def _levels(found: Any) -> list[Any]:
     return [{"done": at(found, *_NEW) or at(found, *_OLD), "report": found}]
 
 
-def _more(found: Any) -> dict[str, Any]:
+def _extra(found: Any) -> dict[str, Any]:
     done, report = found["done"], found["report"]
     concurrency, rate = _load(at(report, "scenario", "load"))
     return {
@@ -58,7 +58,7 @@ def _facts(found: Any) -> dict[str, Any]:
 
 
 def _load(load: Any) -> tuple[float | None, float | None]:
-    """Return requests in flight, or a second. Of vLLM's tool a finite rate is an open loop, and the other its bound."""
+    """Return (concurrency, None) or (None, rate) of a load; with vLLM's tool a rate wins over a concurrency bound."""
     standard, own = at(load, "standardized"), at(load, "args")
     concurrency = positive(standard, "concurrency") or positive(own, "max_concurrency")
     rate = positive(standard, "rate_qps") or positive(own, "qps_values") or positive(own, "request_rate")
@@ -73,7 +73,7 @@ def _answered(requests: Any) -> int | None:
 
 
 def _stack(scenario: Any) -> tuple[list[Any], str | None, str | None]:
-    """Return the accelerators of each replica, the engine and the model, of both versions."""
+    """Return (accelerators, one entry a replica; engine; model) of a report in either version of the format."""
     stack = at(scenario, "stack")
     if isinstance(stack, list):
         engines = [at(each, "standardized") for each in stack]
@@ -109,7 +109,7 @@ READERS = (
             at="done.latency.{name}.{statistic}",
             unit_at="done.latency.{name}.units",
         ),
-        more=_more,
+        more=_extra,
         facts=_facts,
         lacks=(WHOLE_RUN, NO_ERROR),
     ),

@@ -17,7 +17,7 @@ def _matches(found: Any) -> bool:
     return isinstance(found, dict) and {"output_throughput", "mean_e2e_latency_ms"} <= found.keys()
 
 
-def _more(found: Any) -> dict[str, Any]:
+def _extra(found: Any) -> dict[str, Any]:
     rate, in_flight = positive(found, "request_rate"), positive(found, "concurrency")
     load = None if rate else positive(found, "max_concurrency")
     enough = load is None or in_flight is None or in_flight >= _IN_FLIGHT * load
@@ -30,7 +30,7 @@ READERS = (
         matches=_matches,
         figures={**FIGURES, "e2e_s": "e2e_latency_ms"},
         latencies=LATENCIES,
-        more=_more,
+        more=_extra,
         facts=lambda found: {"model": text(found, "server_info", "model_path")},
     ),
 )

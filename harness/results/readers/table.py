@@ -84,7 +84,7 @@ def _separator(header: str) -> str:
 
 
 def by_name(found: Sequence[Row]) -> list[dict[str, str]]:
-    """Return each row of a table by the names in its first row, without what is empty.
+    """Return each row below the first as {name in the first row: cell}, without empty cells.
 
     >>> by_name([Row("", ["a", "b"]), Row("", ["1", ""]), Row("", ["2", "x"])])
     [{'a': '1'}, {'a': '2', 'b': 'x'}]
@@ -94,7 +94,7 @@ def by_name(found: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def points(text: str, place: str) -> ForeignResult:
-    """Return the levels of a plain table."""
+    """Return the levels of a plain CSV table with concurrency, output_tokens_per_s and perhaps an error."""
     levels = [
         ForeignLevel(concurrency=row.concurrency, output_tokens_per_s=row.output_tokens_per_s, se=row.error)
         for row in read(text, place)
@@ -103,7 +103,7 @@ def points(text: str, place: str) -> ForeignResult:
 
 
 def read(text: str, place: str) -> list[CsvPoint]:
-    r"""Return the points of a plain table; an empty error is none.
+    r"""Return the points of a CSV table by its headings; HarnessError where a needed column or number is missing.
 
     >>> read("concurrency,output_tokens_per_s\n1,100\n2,190\n", "x.csv")[1]
     CsvPoint(concurrency=2.0, output_tokens_per_s=190.0, error=None, itl_s=None, ttft_s=None)

@@ -40,7 +40,7 @@ LATENCIES = Latencies(at="{statistic}_{name}", names={"p50": ("p50", "median")})
 
 
 def _matches(found: Any) -> bool:
-    """Return whether it is a result, or a table with its names; before version 0.6 it has no rate of all tokens."""
+    """Return whether data has the field names of a result of vLLM's benchmark, whichever version wrote it."""
     return (
         isinstance(found, dict)
         and "output_throughput" in found
@@ -52,7 +52,7 @@ def _is_own(found: Any) -> bool:
     return text(found, "tool") == KNEE
 
 
-def _more(found: Any) -> dict[str, Any]:
+def _extra(found: Any) -> dict[str, Any]:
     rate, prompts = positive(found, "request_rate"), positive(found, "num_prompts")
     if rate and positive(found, "max_concurrency") and (number(found, "request_throughput") or rate) < _BOUND * rate:
         rate = None  # the bound on requests in flight sets the pace
@@ -86,5 +86,5 @@ def _failed(found: Any) -> int | None:
 
 
 READERS = (
-    Reader(name="vllm bench serve", matches=_matches, figures=FIGURES, latencies=LATENCIES, more=_more, facts=_facts),
+    Reader(name="vllm bench serve", matches=_matches, figures=FIGURES, latencies=LATENCIES, more=_extra, facts=_facts),
 )
