@@ -61,7 +61,7 @@ class _Slots:
         self._running: dict[int, tuple[Task, Progress, Prompts]] = {}
 
     def begin(self, slot: int, at_s: float, early: random.Random | None = None) -> None:
-        """Begin the next task in a slot; with `early` anywhere within it."""
+        """Begin the next task in a slot at `at_s`; with `early`, at a random request of it, those before as ended."""
         task = self._source.task(next(self._numbers))
         progress = Progress(task, at_s)
         self._running[slot] = task, progress, Prompts(self._source, task, block=self._block, template=self._template)
@@ -86,7 +86,7 @@ class _Slots:
         return SimulatedRequest(number, prompt.tokens, task.nodes[node].output_tokens, hashes=prompt.hashes)
 
     def ended(self, slot: int, node: int, at_s: float) -> int:
-        """Account for an answer: what waited for it may be sent, or the next task begins. Return its task."""
+        """Note that a request is answered, queue those that waited for it or begin the next task; return its task."""
         task, progress, _ = self._running[slot]
         progress.ended(node, at_s, "")
         if progress.over:
@@ -99,9 +99,10 @@ class _Slots:
 def served(
     machine: StepMachine, source: Tasks, agents: int, *, template: int = 0, early: random.Random | None = None
 ) -> Iterator[Served]:
-    """Yield the requests of so many agents as they are answered, without end; HarnessError where one does not fit.
+    """Simulate `agents` agents on a step machine; yield each request as it is answered, without end.
 
-    Their tasks come in order. `early` lets each agent's first one begin anywhere within it, as it is later on.
+    Tasks come in order. With `early` each agent begins anywhere within its first task, as it is later on.
+    HarnessError where a request does not fit into the KV cache.
     """
     slots, now, api = _Slots(source, machine.block_size, template), 0.0, machine.cost.api
     for slot in range(agents):
@@ -142,7 +143,7 @@ def predict(
     *,
     template: int = 0,
 ) -> Agents:
-    """Return what so many agents at once are served, and how many of them the cache holds.
+    """Predict throughput, TTFT and cache hits for each number of agents in `levels`, and how many the cache holds.
 
     `kept` is the share of the prompt tokens that a cache which keeps all serves; None: no reuse is asked, and the
     cache holds any number.
@@ -177,9 +178,9 @@ def predict(
 
 
 def _held(found: dict[int, AgentLevel], level: Callable[[int], AgentLevel], needed: float) -> int | None:
-    """Return the most agents whose hits are as needed, between the levels found; None where all of them are, or none.
+    """Return the most agents with a share of cached input of at least `needed`, by bisection between levels in `found`.
 
-    What is measured between is added to them.
+    Levels tried in between are added to `found`. None where all its levels have the share, or none does.
     """
     high = min((n for n, each in found.items() if each.cached_input_fraction < needed), default=None)
     low = max((n for n in found if high is None or n < high), default=None)
@@ -193,7 +194,7 @@ def _held(found: dict[int, AgentLevel], level: Callable[[int], AgentLevel], need
 
 
 def _level(agents: int, found: Sequence[Served], replicas: int) -> AgentLevel:
-    """Return what requests in a row come to, of one of the replicas."""
+    """Return throughput, cached share and TTFT of simulated requests of one replica, for `replicas` of them."""
     seconds = found[-1].done_s - found[0].done_s
     turns: list[list[Served]] = [[] for _ in range(TURNS)]
     for each in found:
@@ -209,7 +210,7 @@ def _level(agents: int, found: Sequence[Served], replicas: int) -> AgentLevel:
 
 
 def sentence(found: Agents, counted: str) -> str:
-    """Say what is predicted, before the load: `counted` are agents or sessions."""
+    """Return a sentence on how many agents (`counted`: the word) the KV cache should hold, and on throughput."""
     cache, (*_, last) = f"prediction: the KV cache of {found.kv_tokens:,} tokens", found.levels
     best = max(found.levels, key=lambda each: each.output_tokens_per_s)
     most = f"at most {best.output_tokens_per_s:,.0f} output tok/s, at {best.concurrency:,} {counted}"

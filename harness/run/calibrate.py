@@ -71,7 +71,7 @@ def save(calibration: ClientCalibration) -> Path:
 
 
 def load() -> ClientCalibration | None:
-    """This host's calibration by this version, else its latest by another; None if there is none to read."""
+    """Return this host's stored calibration: by this version, else the latest by another; None: none is readable."""
     others = sorted(folder().glob(f"calibration-{_host()}-*.json"), key=lambda each: -each.lstat().st_mtime)
     for each in [path(), *others]:
         with contextlib.suppress(OSError, HarnessError, msgspec.DecodeError):
@@ -122,7 +122,7 @@ def here() -> dict[str, str | int]:
 
 
 def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
-    """Return (what, figure, remark) for a table."""
+    """Return the rows (what, figure, remark) of the table that shows a calibration."""
     c = calibration
 
     def most(name: str, unit: str, found: Ceiling) -> tuple[str, str, str]:
@@ -158,7 +158,7 @@ def limit(client_cpu: float, server_cpu: float) -> str:
 
 
 def ceiling(seen: Trial, count: float) -> Ceiling:
-    """Return how many a second `count` events of a trial are, and who was the limit."""
+    """Return the rate of `count` events in a trial, and whether client, server or neither used a whole processor."""
     client = seen.client_cpu_s / seen.seconds
     return Ceiling(
         per_s=count / seen.seconds,
@@ -235,7 +235,7 @@ def _timing(streams: int, groups: int, seen: Trial, every: np.ndarray) -> Timing
 
 
 async def _flood(pace: StreamPace, output_tokens: int, streams: int, seconds: float) -> Trial:
-    """Measure a load that brings the client to its limit; by two server processes if one is not enough."""
+    """Run a trial of a load that brings the client to its limit, with two server processes if one is too slow."""
     load = Load(pace=pace, output_tokens=output_tokens, streams=streams, seconds=seconds, spread_s=0.0)
     seen = await measure(load)
     if ceiling(seen, 0).limited_by == "server" and len(kernel.cpus()) > 2:

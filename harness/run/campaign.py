@@ -88,7 +88,7 @@ def plan(scenario: Scenario) -> Plan:
 
 
 def _balanced(scenario: Scenario, ways: Sequence[Balance]) -> Plan:
-    """Return runs that balance in these ways in turn, each with prompts that the servers do not know.
+    """Return the plan of runs that compare ways to balance load, the ways in turn, each run with prompts of its own.
 
     HarnessError where a dataset's own texts would come again.
     """
@@ -121,7 +121,7 @@ def axes(scenario: Scenario) -> list[Axis]:
 
 
 def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
-    """Return a cell for each combination of what is swept, in the order of the axes; the last axis changes fastest.
+    """Return a cell for each combination of the swept values, in the order of the axes; the last changes fastest.
 
     Where the scenario has a seed, as `run` gives it one, each cell has a seed of its own, and so its own prompts: a
     server that is still warm must not know them from the cell before.
@@ -148,7 +148,7 @@ def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
 
 
 def _placed(scenario: Scenario, at: dict[str, Any], index: int) -> Scenario:
-    """Return the scenario of one cell."""
+    """Return the scenario of one cell: with its lengths, server and setting in `at`, and prompts of its own."""
     workload, target, sim = scenario.workload, scenario.target, scenario.sim
     lengths = {INPUT: at[INPUT], **({OUTPUT: at[OUTPUT]} if OUTPUT in at else {INPUTS: at[INPUTS]})}
     workload = msgspec.structs.replace(_with_own_prompts(workload, index), **lengths)
@@ -221,7 +221,7 @@ def run(
 
 
 def _going_on(folder: Path, planned: Plan, session: Session) -> MapManifest:
-    """Return the manifest of a map with one more session; HarnessError where its files cannot be written again."""
+    """Return the manifest of a map to resume, with one more session; HarnessError if it cannot be resumed."""
     files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # before the load
     for cell in planned.cells:
         if os.path.lexists(folder / cell.name):
@@ -233,7 +233,7 @@ def _going_on(folder: Path, planned: Plan, session: Session) -> MapManifest:
 
 
 def _whole(campaign: _MapCampaign, view: View, command: str, agreed: Agreed) -> Swept:
-    """Measure what a map lacks, and write what was found."""
+    """Measure the cells that a map lacks, write the map and its manifest, and return them with the exit status."""
     folder = campaign.folder
     files.write_json(folder / folders.MANIFEST, campaign.manifest)
     campaign.write()
@@ -255,7 +255,7 @@ class _MapCampaign:
         self.known: dict[str, MeasuredCell] = {}  # by name; those that need no further run
 
     def due(self) -> Planned | None:
-        """Return the first cell that is not known, with its part of what is left of the map's bounds."""
+        """Return the next cell to measure, with its part of the time, requests and money left; None: none is left."""
         while waiting := [cell for cell in self.plan.cells if cell.name not in self.known]:
             cell, ramp = waiting[0], waiting[0].scenario.ramp
             if not self.plan.each_alone:
@@ -271,7 +271,7 @@ class _MapCampaign:
         return None
 
     def ended(self, run: Planned, result: Outcome | HarnessError, seconds: float) -> None:
-        """Put a cell into the map; the first one's failure ends the map, for it would end every cell."""
+        """Enter a cell's result or failure into the map; raise the failure if nothing was measured before it."""
         cell = next(each for each in self.plan.cells if each.name == run.name)
         if isinstance(result, HarnessError):
             if not (self.plan.each_alone or self.has_measured()):
@@ -297,7 +297,7 @@ class _MapCampaign:
         files.write_json(self.folder / levelmap.MAP, self.map(ended=False))
 
     def map(self, *, ended: bool) -> Map:
-        """Return the map; `ended`: no cell is to come."""
+        """Return the map of the cells measured so far; `ended`: no other is to be measured."""
         found = [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
         return Map(
             name=self.manifest.name or "",
@@ -331,7 +331,7 @@ def spent(cells: Iterable[MeasuredCell]) -> Spent:
 
 
 def left_to(ramp: Ramp, so_far: Spent, cells: int) -> Ramp:
-    """Return the ramp of the next of so many cells, bounded by an equal part of what is left of the map's bounds.
+    """Return the ramp of the next of `cells` cells, with an equal part of the time, requests and money left.
 
     >>> left_to(Ramp(max_seconds=60.0, max_requests=250), Spent(40.0, 100), cells=2).max_requests
     75
@@ -366,15 +366,15 @@ def _codes(summary: Summary) -> list[str]:
     return list(dict.fromkeys(verdict.code for verdict in sorted(found, key=rank)))
 
 
-def costed(cell: MeasuredCell, folder: Path, of: Cell) -> MeasuredCell:
-    """Return the cell with its cost, read from its folder; a run that loaded nothing cost nothing."""
+def costed(cell: MeasuredCell, folder: Path, planned: Cell) -> MeasuredCell:
+    """Return the cell with its seconds, requests and dollars, from its folder; unchanged if it loaded nothing."""
     if not has_begun(folder):
         return cell
     run = Result.open(folder)
     usage = sum(map(Usage.of, run.records), Usage())
     loaded = run.manifest.loaded
     seconds = sum((run.last_s if each.ended_s is UNSET else each.ended_s) - (each.began_s or 0.0) for each in loaded)
-    cost = dollars(of.scenario.hardware, seconds, usage)
+    cost = dollars(planned.scenario.hardware, seconds, usage)
     return msgspec.structs.replace(cell, seconds=seconds, requests=len(run.records), dollars=cost)
 
 

@@ -106,7 +106,7 @@ class Signals:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """After the load: a signal ends the process within a second, though the calls left are long.
+        """While the block runs, after the load: let a signal end the process within a second, whatever still runs.
 
         Most runs finish in that time, and what was measured is on disk already. The signal that ended the load does not
         count, nor does another one of the same key press.
@@ -141,7 +141,7 @@ class Signals:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """Before the event loop: a signal ends the process with its status, and what is open is closed."""
+        """While the block runs, before the event loop: let SIGTERM end the process in order, with status 143."""
         before = {number: signal.signal(number, _leave) for number in self._numbers[1:]}
         try:
             yield
@@ -150,7 +150,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def inside(self) -> None:
-        """On the event loop: a signal cancels the current task, unless the load is over."""
+        """Install signal handlers on the running event loop that cancel the current task."""
         loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         assert self._task is not None
         for number in self._numbers:

@@ -34,7 +34,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows: str = "") -> Estimate:
-    """Return the size of a run if a request takes `e2e_s` at every level; between requests users think and tools run.
+    """Return a run's expected levels, requests, tokens, seconds and dollars if a request takes `e2e_s` at every level.
 
     A closed-loop level: one or two requests a slot to warm up, of tasks at least a whole one; C in flight during the
     window, C that end after it. An open-loop level: its rate over two request times, the window and one more. `probes`
@@ -84,7 +84,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
 
 
 def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float) -> list[Decision]:
-    """Return the levels of a ramp in which throughput rises at each, and the SLO is met up to the highest."""
+    """Return the levels that the search would choose if throughput rose at each and the highest still met the SLO."""
     free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
     spec = msgspec.structs.replace(scenario, ramp=free)
     search = Search.of(spec, Budget(free), e2e_s=e2e_s, rest_s=rest_s)
@@ -136,7 +136,7 @@ def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[s
 
 
 def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") -> str:
-    """Return the estimate in one line, for a run that needs no consent."""
+    """Return one line on the planned levels, their time and cost, for a run that needs no consent."""
     spec = scenario.ramp
     repeats = f", and that {spec.repeat} times" if spec.repeat > 1 else ""
     first, end = (span(seconds) for seconds in search_s(scenario, e2e_s, rows))
@@ -153,7 +153,7 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
 
 
 def search_s(scenario: Scenario, e2e_s: float, rows: str = "") -> tuple[float, float]:
-    """Return the seconds after which a search has its first answer, and its last; each repeat takes as long."""
+    """Return the seconds that a search takes (to its first answer, to its end), for one repeat."""
     spec = scenario.ramp
     most = (spec.max_seconds or math.inf) / spec.repeat  # a ramp's, which its repeats share
     if spec.load.is_open:

@@ -99,7 +99,7 @@ def run(
     signals: Signals | None = None,
     share: Shard | None = None,
 ) -> Outcome:
-    """Measure; HarnessError if nothing could be measured, else the outcome, however the run ended.
+    """Measure a scenario's endpoint; return the outcome, however the run ended; HarnessError: nothing was measured.
 
     A public host is loaded if its plan is confirmed on a terminal or `agreed` to beforehand. In another thread than the
     main one `signals` are not the process's. `share` is this machine's of a run on several.
@@ -157,7 +157,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
 
 
 def _measured(session: _Session) -> Outcome:
-    """Read the dataset, start the simulated endpoint, if that is the target, and the event loop."""
+    """Read the session's dataset, start the simulated endpoint if it is the target, and run the session (`_run`)."""
     signals, view = session.signals, session.view
     server_cpu, placed = limits.placement(session.scenario, session.shard.of if session.shard else None)
     urls = session.scenario.target.every_url
@@ -185,7 +185,7 @@ def _measured(session: _Session) -> Outcome:
 
 
 async def _run(session: _Session) -> Outcome:
-    """Get consent, check the endpoint, show the plan and load, on the event loop."""
+    """Run a session: get consent, check the endpoint, show the plan, load it; return the outcome."""
     session.signals.inside()
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
     servers = [address(url) for url in session.urls]
@@ -212,7 +212,7 @@ async def _run(session: _Session) -> Outcome:
 
 
 async def _consented(session: _Session, servers: Sequence[Address]) -> list[list[str]]:
-    """Get consent to what is sent to each server before the first byte; the IP addresses of each."""
+    """Get consent, before the first byte, to what is sent to each server; return the IP addresses of each."""
     ips, view = list[list[str]](), session.view
     for where in servers:
         with reach.noted(view.note, f"the addresses of {where.host}"):
@@ -226,7 +226,7 @@ async def _consented(session: _Session, servers: Sequence[Address]) -> list[list
 
 
 async def _checked(session: _Session, servers: Sequence[Address], ips: Mapping[str, Sequence[str]]) -> Endpoint:
-    """Ask the endpoint all that the load needs to know, while the modules that measuring needs are imported."""
+    """Check the endpoint and return what the load needs to know of it; import modules for measuring meanwhile."""
     scenario, view = session.scenario, session.view
     # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
     over = threading.Event()
@@ -252,7 +252,7 @@ async def _checked(session: _Session, servers: Sequence[Address], ips: Mapping[s
 
 
 def _import_the_rest(over: threading.Event) -> None:
-    """Import what measuring needs, until `over` is set: the checks wait for its end unless they end the run."""
+    """Import the modules that measuring needs; stop when `over` is set, as the run then ends with its checks."""
     for name in _LATER:
         if over.is_set():
             return
@@ -260,7 +260,7 @@ def _import_the_rest(over: threading.Event) -> None:
 
 
 async def _planned(session: _Session, endpoint: Endpoint, foreign: Sequence[Address]) -> None:
-    """Show the estimate of the load; on hosts that are `foreign` it has to be confirmed."""
+    """Show the estimate of the load; if there are `foreign` hosts (public ones), ask the operator to confirm it."""
     from harness.run import estimate
 
     scenario = probe.scenario_for(session.scenario, endpoint.model.max_context, endpoint.prompts.tokens)
@@ -279,7 +279,7 @@ async def _planned(session: _Session, endpoint: Endpoint, foreign: Sequence[Addr
 
 
 async def _unloaded(session: _Session, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint with what it gives without load, where that is asked for; the first session asks."""
+    """Return the endpoint with its cache audit and the canaries' answers without load, as far as asked for."""
     scenario, earlier, note = session.scenario, session.manifest, session.view.note
     spec, quality = scenario.hooks or Hooks(), scenario.quality
     if not (scenario.hooks or quality):
@@ -310,7 +310,7 @@ class _Start(msgspec.Struct, frozen=True):
 
 
 async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None) -> _Start:
-    """Begin the first session, with a manifest, a spool and a clock of its own."""
+    """Return what a first session starts with: a new manifest, a new spool and the clock's origin."""
     from harness.run import manifest as describing
     from harness.run.resume import Earlier
 
@@ -331,7 +331,7 @@ async def _first_start(session: _Session, endpoint: Endpoint, gpus: Gpus | None)
 
 
 async def _resumed_start(session: _Session, endpoint: Endpoint, manifest: Manifest) -> _Start:
-    """Begin a later session, in which the folder's manifest, spool and clock go on."""
+    """Return what a resumed session starts with: the folder's manifest, earlier levels, spool and clock's origin."""
     from harness.run.resume import Earlier, as_before, origin
 
     endpoint, manifest = as_before(endpoint, manifest)
@@ -392,7 +392,7 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
 
 
 def _summarised(session: _Session, manifest: Manifest, ended: Ended) -> Outcome:
-    """Write the folder's files; the outcome, or the failure that ended the load."""
+    """Write the folder's files and return the outcome; raise the failure that ended the load, if one did."""
     from harness.analysis.summarise import exit_status, lost, summarise
 
     folder, signals = session.folder, session.signals

@@ -20,7 +20,7 @@ _RESET_S = 10.0
 
 
 async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
-    """Do what a scenario has before each level; HarnessError where that fails."""
+    """Empty the prefix cache and run the --before-level command, whichever the scenario asks for before a level."""
     if hooks.reset_cache:
         await reset_cache(endpoint)
     if hooks.before_level:
@@ -28,7 +28,7 @@ async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
 
 
 async def reset_cache(endpoint: Endpoint) -> None:
-    """Empty the prefix cache of every server; HarnessError where one has no way to do that, or does not."""
+    """Ask every server to empty its prefix cache; HarnessError if one has no such page or does not answer 200."""
     for each in endpoint.replicas or (endpoint,):
         place, fact = f"--reset-cache, {each.address.place}", ""
         async with client(each.wire.target, connect_s=CONNECT_S) as api:
@@ -66,7 +66,7 @@ def load_at_loss(steps: Sequence[RampStep]) -> int:
 
 
 async def stopping_replica(level: Awaitable[object], stop: str, after_s: float) -> None:
-    """Measure a level, and run the command `stop` after so many seconds of it; HarnessError where the command fails."""
+    """Await `level` while it is measured, and run the command `stop` after `after_s` seconds; raise if that fails."""
     began = asyncio.Event()
 
     async def run() -> None:

@@ -174,7 +174,7 @@ class Levels:
         return step
 
     async def _quiet(self, workers: Workers) -> None:
-        """Send nothing until nothing is in flight, for some time at most, or until a bound of the run is reached."""
+        """Send nothing and wait until no request is in flight, a time limit has passed or a budget is used up."""
         workers.rest()
         until_s = self.live.now() + max(_QUEUE_S, _QUEUE_REQUESTS * self.live.e2e_s)
         while self._budget().over() is None:
@@ -183,7 +183,7 @@ class Levels:
                 return
 
     async def _before_level(self, workers: Workers) -> None:
-        """Do what the scenario has before each level, once nothing is in flight."""
+        """Run the scenario's hooks before a level (cache reset, command), if any, once nothing is in flight."""
         spec = self._scenario.hooks
         if spec and (spec.reset_cache or spec.before_level):
             if self._took:
@@ -224,7 +224,7 @@ class Levels:
         self.steps.append(end_step(end, repeat))
 
     async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
-        """Return the next level, or the end: the ramp's, or the budget's."""
+        """Return the search's next level or its end, or the run's end where a budget is used up."""
         budget = self._budget()
         search = Search.of(
             self._scenario, budget,
@@ -241,7 +241,7 @@ class Levels:
         )  # fmt: skip
 
     async def _run_level(self, workers: Workers, level: Level) -> Level | None:
-        """Run one level, and show it; None: a budget ended it before its window."""
+        """Run one level, after showing that it starts; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
         reason = "" if spec.load.is_given else level.reason
@@ -251,7 +251,7 @@ class Levels:
         return await self._drive(workers, level)
 
     async def _measure(self, workers: Workers, level: Level) -> MeasuredLevel | None:
-        """Measure one level, as the search sees it; None: a budget ended it before its window."""
+        """Run and show one level; return its figures for the search, None if a budget ended it before its window."""
         finished = await self._run_level(workers, level)
         if finished is None:
             return None
@@ -325,7 +325,7 @@ class Levels:
             raise
 
     async def _until_over(self, workers: Workers, timing: LevelTiming) -> Level | None:
-        """Take reports until the level is over; the level, or None where a budget ended it before its window."""
+        """Advance the level by the workers' reports until it is over; None: a budget ended it before its window."""
         live, level = self.live, timing.level
         resting = False  # whether no more requests are sent, for a bound allows no more
         while True:
@@ -352,9 +352,9 @@ class Levels:
         return None
 
     def _spread_s(self, spread_s: float, e2e_s: float) -> float:
-        """Return the seconds over which new slots begin: of tasks a whole one, so that not all are in the same turn.
+        """Return the seconds over which new slots begin; with tasks a whole task's time, so that turns are mixed.
 
-        A bounded run spends a tenth of what is left of it on that at most.
+        A bounded run spends at most a tenth of the time left on it.
         """
         if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
             return spread_s
@@ -362,7 +362,7 @@ class Levels:
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _requests(self, level: Level) -> int | None:
-        """Return all requests of a level, if a warm-up would use them up; None: it has a window."""
+        """Return how many requests a level sends, if so few are left that a warm-up would use them up; else None."""
         ramp, left, total = self._scenario.ramp, self._budget().requests_left, self._total()
         alone = not (ramp.level_seconds or ramp.duration or ramp.think or self._scenario.has_tasks or self._shard)
         if left is None or total is None or level.concurrency is None or not alone or ramp.start == "batch":
@@ -398,7 +398,7 @@ class Levels:
             self.live.add_samples(self.live.read_delays.between(start, end, self._tick_ns * 1e-9))
 
     def _budget(self) -> Budget:
-        """Return what the run has used so far; requests in flight count whole, since they will be billed."""
+        """Return the run's budget with what it has used so far; requests in flight count whole: they will be billed."""
         mean, earlier, live = self._mean, self._earlier, self.live
         seconds = earlier.seconds + live.now() - self._began_s
         inputs = self._scenario.workload.inputs or 1
@@ -415,10 +415,9 @@ class Levels:
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
 
     def _left_s(self, level_s: float) -> float | None:
-        """Return the seconds left of the run, `level_s` into a level: by its bound, by what its last level took, or by
-        what a search takes.
+        """Return the seconds left of the run, `level_s` into a level; None: not known, or it already takes longer.
 
-        None where none is known, or where it takes longer than that.
+        By its bound, and by what its last level took or what a search takes.
         """
         left, total, expected = self._budget().whole().seconds_left, self._total(), None
         if total is None:
@@ -431,7 +430,7 @@ class Levels:
 
 
 def _seconds_left(levels: int, took: Sequence[float], level_s: float) -> float:
-    """Return how long a run of so many levels still lasts: some are over and `took` so long, one runs for `level_s`.
+    """Return the seconds left of a run of `levels` levels: some are over and `took` so long, one runs for `level_s`.
 
     Later levels have more in flight and last longer, so each is as long as the latest, or as the current one by now.
 

@@ -80,7 +80,7 @@ class LiveState:
         self.moment(level)
 
     def moment(self, level: Level) -> None:
-        """Write the level's frame: its window or its end has come."""
+        """Write the level to the spool when it or its window begins or ends; count its successes anew until then."""
         self.level = level
         self._spool.level(level)
         if level.window_end_s is None:
@@ -91,14 +91,14 @@ class LiveState:
 
     @property
     def part(self) -> tuple[Position, Position]:
-        """From where to where the spool has what came since the level before this one began.
+        """The positions in the spool between which all records lie since the level before this one began.
 
-        No request that touches a window of this level, whichever it was sent in, has its record before that.
+        Every request that touches this level's window has its record there.
         """
         return self._before_at, self._spool.position
 
     def batch(self, payload: bytes) -> None:
-        """Take a worker's records; they are written as they came."""
+        """Write a worker's records to the spool and update answers, usage, latencies and outcomes from them."""
         self._spool.write(payload)
         running = self.level.index if self.level is not None else None
         for record in self._decode(payload):
@@ -119,6 +119,7 @@ class LiveState:
                 self._icl.append((stamps[-1] - stamps[0]) * 1e-9 / (len(stamps) - 1))
 
     def progress(self, progress: Progress) -> None:
+        """Record a worker's report: read delays and pauses, and once a second samples of client and host."""
         if self.level is not None and progress.level == self.level.index:
             self.read_delays.add(progress)
         self._latest[progress.worker] = progress
@@ -175,7 +176,7 @@ class LiveState:
         return self._took_s / self._ended if self._ended >= _FEW else self.recent_s(slots)
 
     def at(self, report: Progress, budget: Budget) -> Now:
-        """Return what `search.timing` decides by, at the time of a report of all workers."""
+        """Return what `search.timing` decides by (in flight, tokens, latencies, budget), at a report's time."""
         slots = self.level.concurrency if self.level is not None else None
         return Now(
             time_s=report.time_s,
@@ -198,7 +199,7 @@ class LiveState:
         )
 
     def _record_pauses(self, progress: Progress) -> None:
-        """Record a pause: of this worker, of this process, or by the boot clock of the whole machine."""
+        """Record as telemetry that this worker or this process stood still for long, or that the machine slept."""
         now, asleep = self.now(), _asleep()
         found = []
         if progress.paused_s > PAUSED_S:
@@ -239,7 +240,7 @@ class Shown:
             view.unit = unit.per_s
 
     def report(self, progress: Progress) -> None:
-        """Take one worker's report; note once a level that the client is short of processor time."""
+        """Record one worker's report; show a note, once a level, if the worker uses nearly all of its processor."""
         self._live.progress(progress)
         busy = self._live.cpu.get(progress.worker, 0.0)
         if busy > CPU and progress.level not in self._warned:
@@ -247,7 +248,7 @@ class Shown:
             self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client is the limit")
 
     def level(self, progress: Progress, timing: LevelTiming, left_s: float | None) -> None:
-        """Show the level as it was when the report came."""
+        """Show the running level's phase, time, throughput and errors at a report's time."""
         now = LevelProgress(
             phase=timing.phase,
             elapsed_s=progress.time_s - timing.since_s,

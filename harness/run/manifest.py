@@ -53,7 +53,7 @@ async def first(
     command: str,
     note: Callable[[str], None],
 ) -> Manifest:
-    """Return the manifest before any load, with the prediction; `note` shows a person what is missing."""
+    """Return a run's manifest as it is before any load, with predictions; `note` shows the operator what is missing."""
     created, here, notes = now_iso(), host.facts(), list(endpoint.notes)
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
@@ -110,7 +110,7 @@ async def first(
 def _deployed(
     scenario: Scenario, found: question.ServingCard, endpoint: Endpoint, profile: Profile | None
 ) -> tuple[Model, Deployment] | None:
-    """Return the model and how it is deployed: of the simulated endpoint, else as the scenario says; None: unknown."""
+    """Return (model, deployment) to predict for: the simulated endpoint's, else the scenario's; None: unknown."""
     if profile is not None:
         return profile.model, profile.deployment
     return question.deployed(scenario.hardware, found.card, endpoint.published.cache_config)
@@ -119,7 +119,7 @@ def _deployed(
 async def _predicted(
     scenario: Scenario, endpoint: Endpoint, deployed: tuple[Model, Deployment] | None, *, simulated: bool
 ) -> tuple[Prediction | None, list[str]]:
-    """Return the prediction of the run, or None with a note on why there is none."""
+    """Return (prediction of the run, no notes), or (None, a note on why it cannot be predicted)."""
     if deployed is None:
         return None, ["no prediction: it needs --gpu and --model-config"]
     if scenario.has_tasks:
@@ -136,7 +136,7 @@ async def _agents(
     deployed: tuple[Model, Deployment] | None,
     kept: float | None,
 ) -> Agents | None:
-    """Return what a prefix cache is to serve sessions and tasks; None where that cannot be known."""
+    """Predict how many sessions or agents the prefix cache holds and serves; None where that cannot be known."""
     caching = endpoint.published.cache_config.get("enable_prefix_caching") != "False"
     if profile is not None:
         caching = profile.deployment.prefix_caching
@@ -179,7 +179,7 @@ def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:
 
 
 def sampling(codec: Codec) -> Sampling:
-    """Return what the requests' bodies ask for; some APIs have no word for it."""
+    """Return temperature and ignore_eos as the request bodies have them; None or False where an API lacks them."""
     request = Request(number=0, prompt="", output_tokens=1)
     body = msgspec.json.decode(Codec(api=codec.api, model=codec.model, drop=codec.drop).encoder.encode(request))
     fields = body | body.get("options", {}) | body.get("parameters", {})
@@ -187,7 +187,7 @@ def sampling(codec: Codec) -> Sampling:
 
 
 def _simulated(scenario: Scenario, endpoint: Endpoint, profile: Profile | None) -> Simulated | None:
-    """Return what makes a result SIMULATED: the simulated endpoint, or a server with its name."""
+    """Return which simulated endpoint is measured, Knee's own or a server that names itself so; None: a real one."""
     if profile is not None:
         return Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
     return (
@@ -196,7 +196,7 @@ def _simulated(scenario: Scenario, endpoint: Endpoint, profile: Profile | None) 
 
 
 def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:
-    """Return the calibration of this host's load generator, or why there is none."""
+    """Return (calibration of this host's load generator, None), or (None, why there is none that holds)."""
     if scenario.target.transport != "socket":
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
     found = calibrate.load()
@@ -223,7 +223,7 @@ def ended(
     *,
     transport: str,
 ) -> Manifest:
-    """Return the manifest after the load."""
+    """Return the manifest completed after the load: how it ended, its decisions, its client, resent requests."""
     resent = sum(each.resent for each in workers.done) + (manifest.client.resent or 0)
     notes = list(manifest.notes)
     if resent:

@@ -41,23 +41,23 @@ def calibration(path: str) -> Calibration:
 
 
 def predict(
-    scenario: Scenario, endpoint: Endpoint, of: model.Model, where: deployment.Deployment, *, simulated: bool
+    scenario: Scenario, endpoint: Endpoint, served: model.Model, where: deployment.Deployment, *, simulated: bool
 ) -> Prediction:
-    """Predict the levels that the run may reach, from the data sheet; a second time from --calibration."""
+    """Return the data-sheet prediction for the levels that the run may reach, with --calibration's beside it."""
     asked = levels(scenario)
     lengths, cached = _as_counted(scenario, endpoint.prompts), where.prefix_hit or shape.cached_share(scenario)
     where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
-    notes = claims.notes(of, where, means(lengths), asked)
-    made = roofline.predict(of, where, lengths, asked, simulated=simulated, slo=slo, price=price, notes=notes)
+    notes = claims.notes(served, where, means(lengths), asked)
+    made = roofline.predict(served, where, lengths, asked, simulated=simulated, slo=slo, price=price, notes=notes)
     if path is None:
         return made
-    both = calibrated(of, where, lengths, asked, calibration(path), slo=slo, price=price)
+    both = calibrated(served, where, lengths, asked, calibration(path), slo=slo, price=price)
     return msgspec.structs.replace(made, calibrated=both)
 
 
 def _as_counted(scenario: Scenario, prompts: Prompts) -> MeanLengths | Mixture:
-    """Return the requests' lengths as the checks say that the server counts them."""
+    """Return the requests' lengths for a prediction, prompts as long as the server counted them in the checks."""
     lengths = shape.representative(scenario)
     if isinstance(lengths, MeanLengths):
         wanted = shape.of(scenario).mean().input_tokens

@@ -46,9 +46,9 @@ _MOST_MODELS = 100  # of a dataset, whose column of this name may hold anything
 
 @contextlib.contextmanager
 def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scenario, str]]:
-    """(the scenario with what its dataset holds, path of the table of its rows); ("" where there is no dataset).
+    """Read the dataset; yield (the scenario with its lengths and rate, path of the table of its rows or "").
 
-    A trace that is replayed without a rate of the operator's comes at its own rate, by its speed. The table goes away
+    A trace that is replayed without a rate of the operator's comes at its own rate, by its speed. The table is deleted
     at the end.
     """
     spec = scenario.workload.dataset
@@ -74,7 +74,7 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
 
 
 def _of_models(scenario: Scenario, place: str, models: Mapping[str, int]) -> Sequence[ClassSpec] | UnsetType:
-    """Return the classes with their share of the rows; HarnessError where a model has a class and no row."""
+    """Return the classes, named after models, with the rows of each model as share; HarnessError if one has no row."""
     for each in scenario.class_ or ():
         if each.name not in models:
             fact = f"no row was sent to a model {each.name!r}, which has a class"
@@ -87,7 +87,7 @@ def _of_models(scenario: Scenario, place: str, models: Mapping[str, int]) -> Seq
 def _read(
     spec: DatasetSpec, path: Path, scenario: Scenario, note: Callable[[str], None], models: Counter[str]
 ) -> tuple[DatasetSpec, Table]:
-    """Return the dataset with what it holds, and its table; count the rows of each model."""
+    """Write a dataset's rows to a table at `path`; return the spec with counts and means, and it; count `models`."""
     skipped, prompts, answers = Skipped() if spec.skip_broken else None, 0.0, 0.0
     usual, cut, left_out = parse(scenario.workload.output_tokens).mean(), set[str](), 0  # sessions; rows
     notes: Counter[str] = Counter()  # what is left out, by how many rows
@@ -158,7 +158,7 @@ def _opened(spec: DatasetSpec) -> tuple[Dataset, Named | None]:
 
 
 def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:
-    """Return a note on the requests of a dataset that are longer than a server's context; "" where none is known to be.
+    """Return a note on how many requests of a dataset are longer than the server's context; "" where none is.
 
     HarnessError where they are more than one in a hundred, or of sessions, which they would end.
     """
@@ -178,7 +178,7 @@ def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:
 
 
 def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str) -> DatasetSpec:
-    """Return the dataset with the means of its sessions' requests, whose prompts hold their history."""
+    """Return the dataset spec with mean lengths of its sessions' requests, whose prompts contain their history."""
     if table.sessions == len(table):
         fact = "no two of its rows belong to one session"
         raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")
@@ -189,7 +189,7 @@ def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str
 
 
 def _with_rate(scenario: Scenario, table: Table) -> Ramp:
-    """Return the ramp at the trace's own rate, where nobody says another."""
+    """Return the ramp, for a replayed trace with the trace's own rate unless another is given; refuse untimed rows."""
     ramp = scenario.ramp
     speed = traffic.parse(ramp.arrivals).speed
     if speed is None:
@@ -242,7 +242,7 @@ def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> I
 
 
 def _from(first: int, scenario: Scenario, rows: str) -> Iterator[Planned]:
-    """Yield the requests of a level, or its tasks, from the number `first` on."""
+    """Yield the planned requests of a level (or of its tasks) without end, from number `first` on."""
     scenario = probe.scenario_for(scenario)
     if scenario.has_tasks:
         yield from _of_tasks(first, scenario, rows)
@@ -291,7 +291,7 @@ def _planned(request: Request, input_tokens: float | None, due_s: float | None) 
 
 
 def _due(scenario: Scenario, source: Source) -> Iterator[float | None]:
-    """When each request, or task, is due, the workers taking turns."""
+    """Yield when each request or task is due, in seconds, as the workers deal them out; None in a closed loop."""
     ramp = scenario.ramp
     workers = ramp.workers or 1
     if not isinstance(ramp.load, Rates):

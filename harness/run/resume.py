@@ -32,7 +32,7 @@ from harness.workload.dataset.dataset import readers
 
 
 def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
-    """Return the scenario that a folder was begun with; `headers` supply the values that are not stored."""
+    """Return the scenario with which a run's folder was begun; `headers` supply the secrets, which are not stored."""
     manifest = result.read_manifest(place)
     if not manifest.sessions:
         raise HarnessError("nothing was measured in it", place=place, way_out="start a new run")
@@ -41,9 +41,9 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
 
 
 def rebuilt(written: Scenario, digest: str | None, headers: Mapping[str, str], *, place: str, file: str) -> Scenario:
-    """Return the scenario that a file of the folder `place` has without its secrets; `headers` supply those.
+    """Return a stored scenario with the `headers` whose secret values are hidden in it.
 
-    HarnessError where one is missing, or the scenario is not the one that has this digest.
+    HarnessError where a header is missing, or the scenario was changed since: it has another digest.
     """
     stored = written.target.headers
     hidden = [name for name, value in stored.items() if value == HIDDEN]
@@ -65,7 +65,7 @@ def rebuilt(written: Scenario, digest: str | None, headers: Mapping[str, str], *
 
 
 def must_be_named(scenario: Scenario, *, api: str | None, dataset: str | None, place: str) -> None:
-    """Raise HarnessError where only the folder names a plug-in, or the operator another one than it was begun with.
+    """Raise HarnessError if the operator names another API or dataset format than the run, or not a plug-in of it.
 
     A folder may come from others: no code of another package is loaded because it says so.
     """
@@ -99,7 +99,7 @@ def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
 
 
 def ended_at(manifest: Manifest, last_s: float) -> Manifest:
-    """Return the manifest with an end of the last session that loaded; of one that died, the last time in its files."""
+    """Return the manifest with an end time of the last session: if it was killed, the last time in its files."""
     last = manifest.loaded[-1]
     if last.ended_s is not UNSET:
         return manifest
@@ -109,7 +109,7 @@ def ended_at(manifest: Manifest, last_s: float) -> Manifest:
 
 
 def as_before(endpoint: Endpoint, manifest: Manifest) -> tuple[Endpoint, Manifest]:
-    """Return the endpoint with the prompt length of the first session; HarnessError if another model is served now."""
+    """Return the endpoint with the first session's prompt length, and its manifest; refuse another served model."""
     model, place = endpoint.model, endpoint.address.base
     if model.name != manifest.model:
         fact = f"it serves '{model.name}' now, the run began with '{manifest.model}'"
@@ -156,7 +156,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, run: Result, seconds: float) -> Earlier:
-        """A level counts if it is finished; the search's figures are made again from the records."""
+        """Return what earlier sessions measured: levels, finished ones with figures from their records, and usage."""
         facts = Facts.of(run.manifest)
         table = facts.table(run.records)
 
@@ -182,9 +182,9 @@ class Earlier(msgspec.Struct, frozen=True):
         return [m.seconds for _, m in self.levels if m is not None]
 
     def measured(self, repeat: int) -> list[MeasuredLevel]:
-        """Return the ramp's levels that count in a repeat, in their order.
+        """Return the finished levels of a repeat's ramp, in order, but for the last ones that stalled or failed.
 
-        Those at its end are left out that nobody answered, and given ones that failed: they are measured again.
+        Those are measured again.
         """
         found = [(level, m) for level, m in self._counting(repeat) if level.input_tokens is None]
         while found and (found[-1][1].stalled or (found[-1][1].fails and found[-1][0].role is Role.FIXED)):

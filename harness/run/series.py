@@ -66,7 +66,7 @@ class Series(Protocol):
 
 
 def measure(series: Series, view: View, command: str, agreed: Agreed) -> int:
-    """Measure run after run, but for those whose folders are complete; return the signal's exit status, else 0."""
+    """Measure each due run of a series and report its result to it; return a signal's exit status, else 0."""
     with Signals().outside():
         while run := series.due():
             view.note(run.note)
@@ -89,7 +89,7 @@ def measure(series: Series, view: View, command: str, agreed: Agreed) -> int:
 
 
 def _measured(series: Series, run: Planned, view: View, command: str, agreed: Agreed) -> Outcome:
-    """Measure a run, or go on with it by the bounds that it had; one that is complete is read."""
+    """Return a run's outcome: read it if its folder is complete, resume it if it was begun, else measure it."""
     place = series.folder / run.name
     about = results.read_manifest(place) if place.is_dir() else Manifest()
     if about.complete:

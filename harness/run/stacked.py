@@ -33,7 +33,7 @@ _BROWSING = "config.json"  # of a model's folder; a GGUF file or a hub's name is
 
 
 def plan(scenario: Scenario, stacks: Sequence[Stack]) -> Plan:
-    """Return the plan of the comparison; HarnessError where a stack cannot be started as it is described."""
+    """Return the plan that measures each stack in turn, repeat by repeat; HarnessError if one cannot be started."""
     _check(scenario, stacks)
     whole = [set_alike(stack, scenario) for stack in stacks]
     for stack in whole:  # now, not after the runs before it
@@ -44,9 +44,9 @@ def plan(scenario: Scenario, stacks: Sequence[Stack]) -> Plan:
     @contextlib.contextmanager
     def serving(cell: Cell, wanted: Scenario, view: View) -> Iterator[tuple[Scenario, StackStart | None]]:
         stack = by_name[str(cell.at[SERVER])]
-        of, cpus = model(stack, scenario), scenario.hardware.host_cpus or ()
+        served_model, cpus = model(stack, scenario), scenario.hardware.host_cpus or ()
         api = scenario.target.api
-        with endpoint.running(stack, of, api, view.note, cpus=cpus) as served:
+        with endpoint.running(stack, served_model, api, view.note, cpus=cpus) as served:
             pools = {each.name: each.url for each in served.start.pools or ()}
             target = msgspec.structs.replace(
                 wanted.target, url=served.url, model=served.model, pool_metrics=pools or UNSET
@@ -63,7 +63,7 @@ def plan(scenario: Scenario, stacks: Sequence[Stack]) -> Plan:
 
 
 def printed(scenario: Scenario, stacks: Sequence[Stack]) -> list[tuple[str, Command]]:
-    """Return each stack's name with each of its commands, whose ports are 8000 and up."""
+    """Return (stack's name, command) for every process of every stack, with ports from 8000 on, for printing."""
     whole = [set_alike(stack, scenario) for stack in stacks]
     return [
         (each.spec.name, made)
@@ -101,7 +101,7 @@ def _cell(scenario: Scenario, stack: Stack, repeat: int) -> Cell:
 
 
 def of_stack(scenario: Scenario, stack: Stack, ramp: Ramp, name: str, nth: int) -> Scenario:
-    """Return the scenario of a run of that stack, with prompts that no run of another `nth` has; it has no URL yet."""
+    """Return the scenario of a run of one stack, with its hardware, `ramp` and a seed of its own (`nth`), no URL."""
     spec, workload, hardware = stack.spec, scenario.workload, scenario.hardware
     own = {name: value for name in _HARDWARE if (value := getattr(spec, name)) is not None}
     if spec.gpus is None and stack.recipe.pools:

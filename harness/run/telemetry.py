@@ -47,7 +47,7 @@ def scrape_every_s(level_seconds: float | None) -> float:
 def scrapes(
     endpoint: Endpoint, scenario: Scenario, now: Callable[[], float], take: Take, note: Callable[[str], None]
 ) -> Iterator[Coroutine[None, None, None]]:
-    """Read the pages of the server, or of each replica, and those of the exporters, each over and over."""
+    """Yield for each metrics page (of servers, pools, exporters) a coroutine that scrapes it again and again."""
     ramp = scenario.ramp
     lasts = ramp.duration if ramp.load.is_given else None  # of a soak's one level
     every_s = scrape_every_s(ramp.level_seconds or lasts or None)
@@ -102,7 +102,7 @@ async def watch_gpus(gpus: Gpus, now: Callable[[], float], take: Take) -> None:
 
 
 def samples(before: Progress, now: Progress) -> list[Sample]:
-    """Return the figures of one worker between two of its reports."""
+    """Return samples of a worker's processor share, reads and tokens between two of its reports, and its in flight."""
     span = now.time_s - before.time_s
     out = {
         "cpu_fraction": (now.cpu_s - before.cpu_s) / span if span > 0 else 0.0,
@@ -125,7 +125,7 @@ class ReadDelays:
         self._late: dict[int, Ints] = {}  # each one's histogram of the level so far
 
     def add(self, report: Progress) -> None:
-        """Take a worker's next report."""
+        """Add a worker's report to its running counts: read delays by bin, reads, unstamped reads, waiting time."""
         if not report.late and report.waited_s is None:
             return
         late = self._late.setdefault(report.worker, np.zeros(LATE_BINS, dtype=np.int64))
@@ -136,7 +136,7 @@ class ReadDelays:
         kept.add(report.time_s, np.append(late, (report.reads, report.unstamped, waited_ns)))
 
     def between(self, start_s: float, end_s: float, tick_s: float) -> list[Sample]:
-        """Return the figures from a time until the last report, as samples of the time `end_s`.
+        """Return each worker's read delays and waiting from `start_s` to its last report, as samples at `end_s`.
 
         A delay is what exceeds `tick_s`, the planned wait. Its mean is given where arrivals have no kernel stamps:
         there it is an error of their times.
@@ -149,7 +149,7 @@ class ReadDelays:
 
 
 def _since(kept: Thinned, start_s: float, tick_s: float) -> dict[str, float]:
-    """Return a worker's figures by name: from the last point before a time, or else from the first, to the latest."""
+    """Return a worker's read delays, share of unstamped reads and of waiting, from `start_s` to its latest report."""
     times, counts = kept.times, kept.counts
     first = int(np.searchsorted(times, start_s)) - 1
     before, last = counts[max(first, 0)], counts[-1]

@@ -117,7 +117,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def errors(records: Iterable[Record], log: Iterable[Entry], origin_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arrival − write of every token, and of every first one; seconds, shapes [tokens] and [requests].
+    """Return the client's arrival − the server's write of every token, and of first tokens; s, [tokens], [requests].
 
     The k-th arrival of a request is compared with its k-th write. A request that was cut has writes that never
     arrived; one that is not in the log is left out.

@@ -82,7 +82,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begun(scenario: Scenario, stack: Stack, tries: Sequence[str], goal: Goal, command: str) -> Tuning:
-    """Return a comparison with its settings and their predictions; HarnessError where it cannot be measured."""
+    """Return a new comparison of settings, each with its prediction; HarnessError where it cannot be measured."""
     scenario = experiment.seeded(scenario)
     if not stacked.model(stack, scenario):
         raise HarnessError("no model to serve", place=stack.spec.name, way_out="give --model DIR")
@@ -122,10 +122,10 @@ def begun(scenario: Scenario, stack: Stack, tries: Sequence[str], goal: Goal, co
 def run(
     found: Tuning, scenario: Scenario, out: str | None, view: View, *, resumed: bool = False, agreed: Agreed = Agreed()
 ) -> tuple[Path, Tuning]:
-    """Measure what the comparison asks for; return its folder and what was found.
+    """Measure the settings of a comparison in rounds; return its folder and the comparison with all trials.
 
-    The scenario is the one that it was begun with: what `found` has of it lacks the secrets. `resumed`: the comparison
-    in the folder `out` goes on.
+    `scenario` is the one that it was begun with: the one in `found` lacks the secrets. `resumed`: the comparison in the
+    folder `out` goes on.
     """
     if resumed:
         folder = Path(out or "")
@@ -168,7 +168,7 @@ def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Comm
 
 
 def _whole(settings: _Settings, view: View, agreed: Agreed) -> Tuning:
-    """Measure trial by trial until the answer is there, the time is over, or a signal comes."""
+    """Measure trial after trial until one setting is left, the time is over or a signal comes; return all trials."""
     settings.write()
     if not settings.found.trials:
         view.note(_plan(settings.found))
@@ -203,7 +203,7 @@ class _Settings:
         self._spent_s = sum(trial.seconds for trial in found.trials)
 
     def due(self) -> Planned | None:
-        """Return the next trial, as long as the time allows one more."""
+        """Return the next trial to measure; None if the rounds are over or the time left is too short for one."""
         waiting = tuning.due(self.found.settings, self.found.trials)
         if not waiting:
             return None
@@ -249,11 +249,11 @@ class _Settings:
 
     @contextlib.contextmanager
     def _serving(self, setting: Setting, number: int, view: View) -> Iterator[tuple[Scenario, StackStart]]:
-        """Start the server with a setting; the scenario of the trial."""
+        """Start the server with a setting while the block runs; yield the trial's scenario and the server's start."""
         scenario, began = self.scenario, time.monotonic()
         stack = with_setting(self.found.stack, setting, scenario)
-        cpus, of = scenario.hardware.host_cpus or (), stacked.model(stack, scenario)
-        with endpoint.running(stack, of, scenario.target.api, view.note, cpus=cpus) as up:
+        cpus, model = scenario.hardware.host_cpus or (), stacked.model(stack, scenario)
+        with endpoint.running(stack, model, scenario.target.api, view.note, cpus=cpus) as up:
             if self.found.unit_s is None:
                 tried, start_s = len(tuning.ordered(self.found.settings)), time.monotonic() - began
                 unit_s = tuning.unit_s(tried, start_s, self.found.max_seconds, searched=self.found.in_flight is None)
@@ -269,7 +269,7 @@ class _Settings:
             yield msgspec.structs.replace(wanted, target=target), start
 
     def _ramp(self, seconds: float) -> Ramp:
-        """Return the ramp of a trial: one window at the load of all, or a search for the limits."""
+        """Return the ramp of a trial of `seconds`: one level at all trials' load, or a search for the SLO knee."""
         ramp = self.scenario.ramp
         if self.found.in_flight is None:
             return msgspec.structs.replace(ramp, max_seconds=seconds, repeat=1)
@@ -286,7 +286,7 @@ def with_setting(stack: Stack, setting: Setting, scenario: Scenario) -> Stack:
 
 
 def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int:
-    """Return how many requests are in flight where plateaus are compared: more than any setting runs at once."""
+    """Return the concurrency at which all settings' plateaus are compared: --levels, or beyond every max-num-seqs."""
     if scenario.ramp.levels is not None:
         if len(scenario.ramp.levels) != 1:
             fact, way_out = "settings are compared at one load", "give one level, more than any of them serves at once"
@@ -304,7 +304,7 @@ def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int
 
 
 def _predicted(setting: Setting, scenario: Scenario, stack: Stack, goal: Goal, in_flight: int | None) -> Setting:
-    """Return the setting with its prediction, where the scenario names model and card; what cannot fit is left out."""
+    """Return the setting with its predicted figure, if model and card are known; marked left out if it cannot fit."""
     tried = with_setting(stack, setting, scenario)
     hardware = stacked.of_stack(scenario, tried, scenario.ramp, "prediction", 0).hardware
     if hardware.gpu is None or hardware.gpu.lower() == question.HOST:
@@ -334,7 +334,7 @@ def _predicted(setting: Setting, scenario: Scenario, stack: Stack, goal: Goal, i
 
 
 def figure(summary: Summary, found: Tuning, gpus: int) -> tuple[float, float]:
-    """Return what a run gave in the goal's unit, and its relative standard error; HarnessError where it gave none."""
+    """Return a trial's figure (tokens per second, or per dollar, by the goal) and its relative standard error."""
     levels = [level for level in of_ramp(summary.levels) if usable(level, Purpose.ANSWER)]
     if not levels:
         raise HarnessError("no level is valid", place="the run", way_out="see its report")
@@ -351,9 +351,9 @@ def figure(summary: Summary, found: Tuning, gpus: int) -> tuple[float, float]:
 
 
 def _within_limits(summary: Summary, levels: Sequence[LevelSummary]) -> tuple[Value, float]:
-    """Return the throughput at the highest load that meets the limits, and how far the next load's is away.
+    """Return (throughput at the highest load that meets the limits, its relative error by the gap to the next load).
 
-    The answer lies between the two: a search that was short has them far apart, or found none that misses them.
+    The true knee lies between the two: a short search has them far apart, or found no load that misses the limits.
     """
     knee = summary.knees.slo
     if knee is None or knee.value is None:

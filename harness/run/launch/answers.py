@@ -66,7 +66,7 @@ async def ask(
     request_id: str = "knee-check",
     keep_text: bool = False,
 ) -> Reply:
-    """Send one request for so many tokens, within the endpoint's quota, and return its answer as the load will read it.
+    """Send one request for `asked` tokens, within the endpoint's quota, and return its reply, decoded as in the load.
 
     HarnessError where a 200 is no answer of this API, or does not end; else what `control` and decoders raise.
     """
@@ -96,7 +96,7 @@ async def ask(
 
 
 async def _fed(decoding: Decoder, answer: control.Reply, target: scenario.Target, place: str) -> list[str]:
-    """Decode an answer to its end; return notes on it."""
+    """Read an answer to its end and feed it to the decoder; return notes on what is odd about it, raise on errors."""
     media, notes = decoding.media, list[str]()
     quiet_s = min(_QUIET_S, target.request_timeout / 2)
     came, readable = bytearray(), None
@@ -176,9 +176,9 @@ def server_words(status: int, body: str) -> str:
 
 
 def redirected(status: int, headers: Mapping[str, str], place: str) -> HarnessError | None:
-    """Return the error of an address whose server is elsewhere; None for other answers.
+    """Return an error that names the new address if an answer is a redirect, which is not followed; else None.
 
-    A redirect is not followed: each request would take it again, and its headers would go to a host nobody named.
+    Each request would take it again, and its headers would go to a host nobody named.
     """
     location = plain(headers.get("location", "").partition("?")[0][:_LONGEST_REASON])
     if not 300 <= status < 400 or not location:
@@ -187,7 +187,7 @@ def redirected(status: int, headers: Mapping[str, str], place: str) -> HarnessEr
 
 
 def not_served(status: int, body: str, place: str) -> HarnessError | None:
-    """Return the error of a proxy without a server, or of a server without a loaded model; None for other answers."""
+    """Return an error if a proxy answers for a missing server (502, 504) or a model is not loaded (503); else None."""
     if status in (502, 504) or (status >= 500 and _NO_UPSTREAM.search(body)):
         return HarnessError(
             f"{status} from a proxy: its upstream does not answer",
@@ -200,7 +200,7 @@ def not_served(status: int, body: str, place: str) -> HarnessError | None:
 
 
 def way_out_of(status: int, target: scenario.Target) -> str:
-    """Return what there is to do about an error of this status, by what the requests to the target carry."""
+    """Return the advice for an HTTP error status: on the key, the address, the quota, or the server's log."""
     if status in (401, 403):
         return _way_out_of_key(status, target)
     if status == 404:
@@ -221,10 +221,10 @@ def _way_out_of_key(status: int, target: scenario.Target) -> str:
 
 
 async def instead(error: NotSpokenError, api: control.Client, endpoint: Endpoint, within_s: float) -> HarnessError:
-    """Return the error with the API that the server does speak, where one can be seen; else as it is.
+    """Return an error that names the address or the API that the server does speak, if one is found; else `error`.
 
     An empty object is sent to the route of each API, so nothing is generated. Where the API's own route takes
-    requests, its error stays.
+    requests, `error` stays.
     """
     where, own, model = endpoint.address, endpoint.api, endpoint.wire.codec.model
     if not await _there(api, where, own, model, within_s):
@@ -244,7 +244,7 @@ async def without_root(client: control.Client, where: Address, api: str, model: 
 
 
 async def _there(client: control.Client, where: Address, name: str, model: str, within_s: float) -> bool:
-    """Return whether an API's route takes requests, by an empty one."""
+    """Return whether the server has the API's route: it answers an empty object with a status that shows it."""
     path, headers = where.api_path(name, model), {"Content-Type": "application/json", **DIALECTS[name].headers}
     try:
         async with control.response(client, "POST", path, min(within_s, _WITHIN_S), b"{}", headers) as reply:

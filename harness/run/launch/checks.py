@@ -48,11 +48,10 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> Endpoint:
-    """Run all checks against the endpoint; HarnessError with the way out if one fails.
+    """Check every server at `urls` and return the endpoint to load; HarnessError with the way out if a check fails.
 
-    Of several replicas what the first one's found, with all of them as `replicas`. HarnessError where one serves
-    another model, or differs in version or limits, unless the scenario allows it. A field that one of them refuses is
-    sent to none.
+    Of several servers it is the first, with all as `replicas`. HarnessError where one serves another model, or differs
+    in version or limits, unless the scenario allows it. A field that one of them refuses is sent to none.
     """
     first = await _of_one(scenario, urls[0], how)
     if len(urls) == 1:
@@ -80,9 +79,9 @@ async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> En
 
 
 def differ(first: Endpoint, other: Endpoint) -> list[str]:
-    """Return what two servers publish differently of themselves; what only one of them publishes is not compared.
+    """Return in words the facts (version, limits, API) that two servers publish with different values.
 
-    Where no list has the model the lists are compared: what takes any name serves anything under it.
+    Facts of only one are not compared. Where no list has the model the lists of models are compared.
     """
     ours, theirs = first.published.facts, other.published.facts
     facts: list[tuple[str, object, object]] = [(key, ours[key], theirs[key]) for key in sorted(ours.keys() & theirs)]
@@ -94,7 +93,7 @@ def differ(first: Endpoint, other: Endpoint) -> list[str]:
 
 
 async def _of_one(scenario: Scenario, url: str, how: How) -> Endpoint:
-    """Check one server. Servers repeat what they were sent, so secrets are removed from their words here."""
+    """Check one server; return it as endpoint, secrets hidden in its words: servers repeat what they are sent."""
     hide = tuple(sorted({*scenarios.secrets(scenario, os.environ), *how.secrets}))
     try:
         found = await _checked(scenarios.resolved(scenario, os.environ), url, how)
@@ -116,7 +115,7 @@ async def _of_one(scenario: Scenario, url: str, how: How) -> Endpoint:
 
 
 async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
-    """Send one server one request after the other, by a resolved scenario; the texts are still the server's own."""
+    """Check one server: exporters, model list, metrics page, first requests; return the endpoint with the results."""
     where = address(url)
     scenario = with_api(scenario, where)
     endpoint = Endpoint(address=where, wire=_wire(scenario, where), prompts=Prompts(used=how.first_prompt))
@@ -140,7 +139,7 @@ async def _checked(scenario: Scenario, url: str, how: How) -> Endpoint:
 
 
 async def _asked(api: control.Client, scenario: Scenario, endpoint: Endpoint, how: How) -> Endpoint:
-    """Find the words of the prompts, and send the first requests."""
+    """Load the tokenizer if one is named, and send the first requests; return the endpoint with what they show."""
     place, patience = endpoint.address.place, scenario.target.request_timeout
     _must_fit(scenario, endpoint.model.max_context, place)
     tokenizer, prompts = scenario.workload.tokenizer, endpoint.prompts
@@ -157,7 +156,7 @@ async def _asked(api: control.Client, scenario: Scenario, endpoint: Endpoint, ho
 
 
 def _wire(scenario: Scenario, where: Address) -> Wire:
-    """Return how the endpoint is reached, by a resolved scenario, before it is asked anything."""
+    """Return the addresses, headers and request codec for an endpoint, its metrics pages, exporters and pools."""
     spec, wire = scenario.target, _target(scenario, where)
     figures = msgspec.structs.replace(wire, path=where.path("/metrics"))
     if spec.metrics_url is not None:
@@ -200,7 +199,7 @@ def with_api(scenario: Scenario, where: Address) -> Scenario:
 
 
 def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
-    """Return a page that the operator named; headers are sent to no other host than the endpoint's."""
+    """Return the target of a page at a URL; it gets the endpoint's headers only if it is on the same server."""
     there = address(url, place)
     same = (there.base, there.uds) == (where.base, where.uds)
     return msgspec.structs.replace(
@@ -215,7 +214,7 @@ def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
 
 
 def _target(scenario: Scenario, where: Address) -> Target:
-    """Return how a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
+    """Return the target that workers send requests to: address, path, headers (with secrets), TLS and transport."""
     spec, dialect = scenario.target, DIALECTS[scenario.target.api]
     headers = replaced(dialect.headers, spec.headers)
     if spec.api_key_env and dialect.key != _KEY:

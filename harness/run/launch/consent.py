@@ -37,10 +37,10 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping[str, str], place: str) -> None:
-    """Raise HarnessError where a file names a variable that the command line does not.
+    """Raise HarnessError if a scenario file names an environment variable or a command that was not `typed` too.
 
-    So is a command that it would run. `typed` are the names and commands on the command line, `place` is the file. A
-    variable that is not set is not sent; its name may be a key in the wrong place, so no error quotes it.
+    `typed` are the names and commands on the command line, `place` is the file. A variable that is not set is not
+    sent; its name may be a key in the wrong place, so no error quotes it.
     """
     hooks = scenario.hooks or scenarios.Hooks()
     for name, command in (("before_level", hooks.before_level), ("stop_replica", hooks.stop_replica)):
@@ -68,7 +68,7 @@ def is_public(address: str) -> bool:
 
 
 async def addresses(where: Address) -> list[str]:
-    """Return the IP addresses of the endpoint's name; none for a Unix socket or an unknown name."""
+    """Return the IP addresses that the endpoint's host name resolves to; [] for a Unix socket or an unknown name."""
     if where.uds:
         return []
     loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ async def addresses(where: Address) -> list[str]:
 async def before_the_first_byte(
     scenario: Scenario, where: Address, found: Sequence[str], *, ours: bool, agreed: Agreed
 ) -> list[str]:
-    """Get consent to what is sent to which address, or raise HarnessError; the notes to show if none was needed.
+    """Ask for consent to the secrets that an address is sent, if it is needed; return notes, or raise HarnessError.
 
     Consent is needed before a secret goes to a public host or to an address that only a file names, and before a
     resumed run goes to another machine that only its folder names. `found` are the endpoint's IP addresses; `ours`: it

@@ -49,7 +49,7 @@ class Address(msgspec.Struct, frozen=True):
         return self.prefix + of + self.query
 
     def api_path(self, api: str, model: str | None) -> str:
-        """Return the whole path of an API; HarnessError where it names a model and there is none."""
+        """Return the URL path of an API at this address; HarnessError if it contains a model and none is given."""
         dialect = DIALECTS[api]
         if model is None and _MODEL in dialect.path:
             raise HarnessError("its path names the model", place=f"--api {api}", way_out="give --model")
@@ -99,7 +99,7 @@ def address(url: str, place: str = "--url") -> Address:
 
 
 def _named(path: str) -> tuple[str, str, str]:
-    """Return a path without the API's own; the API and the model that it names, "" where it names none.
+    """Return (path without the API's own part, API, model) of a URL's path that may end in an API's path; else "".
 
     >>> _named("/a/v2/models/m/generate_stream"), _named("/generate_stream"), _named("/v1")
     (('/a', 'triton', 'm'), ('', 'tgi', ''), ('/v1', '', ''))
@@ -153,7 +153,7 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.tokens is None else self.tokens - round((self.count or 0) * self.tokens_per_word)
 
     def words_for(self, tokens: int) -> int:
-        """Return the words of a prompt of so many tokens; at least 1.
+        """Return how many words make a prompt of `tokens` tokens, by the checks' counts; at least 1.
 
         words = (tokens - tokens that the server adds) / tokens per word; both are from the checks, and the same for
         every length.
@@ -207,7 +207,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source(scenario: Scenario, prompts: Prompts) -> Source:
-    """Return the requests or tasks of a run; prompts have the words that make their tokens by the checks."""
+    """Return the source of a run's requests or tasks, whose prompts have as many words as the checks found right."""
     words = PromptWords(
         words=prompts.words,
         count=prompts.count,

@@ -43,10 +43,10 @@ _SHORTER = 0.01  # of the load's answers may be shorter than the first one
 async def first_requests(
     api: control.Client, scenario: Scenario, endpoint: Endpoint, busy: Awaitable[object] | None
 ) -> Endpoint:
-    """Return the endpoint with its prompts' length, the fields that it takes, and the time of one request alone.
+    """Send the first requests; return the endpoint with words a prompt, refused fields, and the time of one request.
 
-    The first request finds the prompt's length, the second is timed; more follow if that was not exact. `busy` is other
-    work of this process: it is awaited before a request is timed.
+    The first request shows the prompt's tokens, the second is timed; more follow if these were not as wanted. `busy`
+    is other work of this process: it is awaited before a request is timed.
     """
     mean = shape.of(scenario).mean()
     wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
@@ -111,7 +111,7 @@ async def _timed(
 
 
 def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessError:
-    """Return the error of the first request by its status; where the server may not have the model, that error."""
+    """Return the first request's error, or, if the model may be missing (404, unlisted), one that says so."""
     of_name = status == 400 and "model" in error.fact.lower() and not _TOO_LONG.search(error.fact)
     if endpoint.model.listed or not (status == 404 or of_name):
         return error
@@ -120,7 +120,7 @@ def _of_model(error: HarnessError, status: int, endpoint: Endpoint) -> HarnessEr
 
 
 def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
-    """Return (seconds that a whole answer would take longer at the pace of this one, seconds between its chunks)."""
+    """Return (seconds that `output_tokens` would take beyond this shorter response, seconds between its chunks)."""
     arrivals, came = response.arrivals, response.output_tokens or 0
     if len(arrivals) < 2:
         return 0.0, None
@@ -137,7 +137,7 @@ def _unit(scenario: Scenario, counted: int | None) -> Unit:
 
 
 def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bool) -> list[str]:
-    """Return notes on the length of the prompts."""
+    """Return notes on prompts whose tokens the server does not count, or counts other than `wanted`."""
     counted = found.prompts.tokens
     notes = []
     if counted is None and not scenario.decodes:
@@ -167,7 +167,7 @@ class _RefusedError(HarnessError):
 
 
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
-    """Return the fields that each class's bodies add, in the words of OpenAI's API and vLLM's, by the class's name."""
+    """Return {class: fields that its request bodies have besides (model, priority, response_format)}."""
     found: dict[str, dict[str, Any]] = {}
     for each in scenario.class_ or ():
         fields: dict[str, Any] = {}
@@ -230,7 +230,7 @@ class _Requests:
         return [*found, *self._seen]
 
     async def send(self, prompt_words: int, output_tokens: int) -> decoder.DecodedResponse:
-        """Send one request with a new prompt."""
+        """Send one request with a new prompt, without fields that the server refuses; return the decoded response."""
         request = await self._request(prompt_words, output_tokens)
         try:
             response = await self._answer(request)
@@ -243,9 +243,9 @@ class _Requests:
         return response
 
     async def _with_fewer_fields(self, request: Request, refusal: _RefusedError) -> decoder.DecodedResponse:
-        """Return the answer to a request that was refused without a field's name, without the fields that it was for.
+        """Send a refused request again without optional fields, one more at a time, until it is answered.
 
-        The refusal is raised where no optional field was the reason.
+        Then put back every field that was not the reason. The refusal is raised where no optional field was it.
         """
         status, before = self.status, self.drop
         response = None
@@ -265,7 +265,7 @@ class _Requests:
         return response
 
     async def _tried(self, request: Request, drop: frozenset[str]) -> decoder.DecodedResponse | None:
-        """Return the answer without these fields, which stay left out; None where the server refuses it."""
+        """Send the request without the fields `drop`, now left out always; return the answer, None if refused."""
         self.drop = drop
         try:
             return await self._answer(request)
@@ -297,7 +297,7 @@ class _Requests:
             self.used += 1
 
     async def _request(self, prompt_words: int, output_tokens: int) -> Request:
-        """Make a request with a new prompt, in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
+        """Return a request with a new prompt, made in a thread: a long prompt takes seconds, and Ctrl-C has to work."""
         scenario = self._scenario
         source = Uniform(
             words=self._words,
@@ -316,7 +316,7 @@ class _Requests:
         return msgspec.structs.replace(self._codec, drop=drop).encoder.encode(request)
 
     async def _answer(self, request: Request) -> decoder.DecodedResponse:
-        """Return the decoded answer; a field that the server refuses by name is dropped, and it is asked again."""
+        """Send a request and return the decoded answer; drop any field that the server refuses, and send it again."""
         target, place = self._scenario.target, self.place
         while True:
             content = self._body(request, self.drop)
@@ -337,7 +337,7 @@ class _Requests:
                 return response
 
     def _drop_refused(self, request: Request, reply: Reply) -> None:
-        """Drop the optional field that an error names; HarnessError where it names none."""
+        """Drop the optional field that an error reply names; raise the error that fits the reply if it names none."""
         place, scenario, status, message = self.place, self._scenario, reply.status, reply.message
         if status >= 400 and (field := refusals.refused_field(message, self._optional(request))) is not None:
             self.drop |= {field}

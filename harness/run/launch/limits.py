@@ -51,10 +51,10 @@ def most_streams(scenario: Scenario) -> int:
 
 
 def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | None, list[tuple[int, ...]]]:
-    """Return (the simulated endpoint's processor, each worker's): one for each process, if there are enough.
+    """Return (processor of the simulated endpoint, processors of each worker); one tuple a worker, so their number too.
 
-    Empty: not bound. The parent, which has little to do, is never bound. Of several `machines` each has as many
-    workers, whatever its processors.
+    Each process has a processor of its own if there are enough; empty: not bound. The parent, which has little to do,
+    is never bound. Of several `machines` each has as many workers, whatever its processors.
     """
     allowed = kernel.cpus()
     server = scenario.target.url == "sim:" and len(allowed) >= 2
@@ -76,7 +76,7 @@ def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | No
 def links(
     scenario: Scenario, here: int, servers: Sequence[Address], addresses: Sequence[str], *, rows: str = ""
 ) -> Iterator[Sequence[Link]]:
-    """A link to each worker: to `here` of them on this machine, or to those of the scenario's cluster.
+    """Yield a link to each worker to be started: `here` of them on this machine, or those on the scenario's cluster.
 
     `addresses` are the servers' IP addresses: no worker runs on a node that has one of them. `rows` is the path of
     the table of the run's dataset. HarnessError where the run cannot be measured from other machines.
@@ -104,7 +104,7 @@ def links(
 
 
 def described_clocks(clocks: Sequence[WorkerClock]) -> list[str]:
-    """Return what to say of workers with clocks of their own, a sentence; nothing of workers without."""
+    """Return a sentence on how well the clocks of workers on other nodes are known; [] without such workers."""
     if not clocks:
         return []
     nodes = len({each.node for each in clocks})

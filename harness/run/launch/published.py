@@ -48,9 +48,10 @@ _ELSEWHERE = ("/metrics", "/prometheus/metrics")  # trtllm-serve has statistics 
 
 
 async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, any_model: bool = False) -> Endpoint:
-    """Return the endpoint with the model to measure, by a resolved scenario; HarnessError where it cannot be known.
+    """Return the endpoint with the model to measure: the scenario's, else the only one in the server's list.
 
-    A class's own model must be on the list, since no request tries it before the load. `any_model`: nothing need be.
+    HarnessError where the list names none or several. A class's own model must be on the list, since no request tries
+    it before the load, unless `any_model`.
     """
     where, wanted, within_s = endpoint.address, scenario.target.model, min(LIST_S, scenario.target.request_timeout)
     listed = where.root + "/models"
@@ -86,9 +87,9 @@ async def served_model(api: Client, scenario: Scenario, endpoint: Endpoint, *, a
 
 
 async def listed_after(endpoint: Endpoint) -> list[str]:
-    """Return what a server lists now in place of the model that its list had before the load; empty: it has it still.
+    """Return the models that a server lists after the load if the measured one is no longer among them; else [].
 
-    A server that does not answer, or has no list, says nothing.
+    Servers that do not answer, or have no list, are passed over.
     """
     for each in endpoint.replicas or (endpoint,):
         async with client(each.wire.target, connect_s=_AFTER_S) as api:
@@ -107,7 +108,7 @@ def lacks(model: Model, where: Address) -> HarnessError:
 
 
 def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
-    """Raise HarnessError where the server wants a key for its list, unless a request may be allowed all the same."""
+    """Raise HarnessError if the server refuses its model list for lack of a key, and requests would fail as well."""
     status, target = answer.status, scenario.target
     has_key = bool(target.api_key_env or target.headers)
     if status not in (401, 403) or (target.model is not None and (has_key or status == 403)):
@@ -120,7 +121,7 @@ def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
 
 
 async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, within_s: float) -> None:
-    """Raise HarnessError with the address that works where the list of models, and so the API, lacks `/v1`."""
+    """Raise HarnessError with the right address if the model list is at /models instead of below `/v1`."""
     served = names(await control.page(api, where.path("/models"), within_s))
     if not served:
         return
@@ -131,7 +132,7 @@ async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, w
 
 
 def _only(served: Sequence[str], answer: Page, where: Address) -> str:
-    """Return the one model of a list; HarnessError where it has several, or none whose name can be sent."""
+    """Return the only model that a server lists; HarnessError where it lists several, or none."""
     status, listed = answer.status, where.root + "/models"
     place = where.place + listed
     if len(served) == 1:
@@ -170,7 +171,7 @@ def is_name(name: object) -> bool:
 
 
 async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float) -> dict[str, Any]:
-    """Return the limits in llama-server's entry and on its page: `slots`, and the tokens of one as `n_ctx`."""
+    """Return llama-server's slots and tokens a slot (n_ctx), from its model-list entry and its page /props."""
     meta = entry.get("meta")
     trained = _count(meta.get("n_ctx_train")) if isinstance(meta, dict) else None
     facts = {"name": _LLAMA} | _some(n_ctx=_count(entry.get("max_model_len")), n_ctx_train=trained)
@@ -193,7 +194,7 @@ class Pages(NamedTuple):
 
 
 async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Endpoint:
-    """Return the endpoint with what its own pages have, and those of the pools; `named` is the value of --metrics-url.
+    """Return the endpoint with facts and metrics pages of its server and its pools; `named`: --metrics-url's value.
 
     HarnessError where a page that was named is not there, or a pool's has no figures that are known.
     """
@@ -245,7 +246,7 @@ async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: f
 
 
 async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: float) -> Pages:
-    """Read the pages of a server behind the endpoint; HarnessError where it publishes no figures that are known."""
+    """Return the pages of a pool's server behind the endpoint; HarnessError if it publishes no figure Knee knows."""
     there = msgspec.structs.replace(endpoint, wire=msgspec.structs.replace(endpoint.wire, figures=target))
     async with client(target, connect_s=CONNECT_S) as http:
         found = await _pages(http, there, None, within_s)
@@ -256,7 +257,7 @@ async def _of_pool(endpoint: Endpoint, name: str, target: Target, within_s: floa
 
 
 async def must_export(url: str, target: Target, within_s: float) -> None:
-    """Raise HarnessError unless an exporter's page is there and has figures that are known."""
+    """Raise HarnessError unless a GPU exporter's page answers 200 and has figures that Knee knows."""
     async with client(target, connect_s=CONNECT_S) as http:
         found = await page(http, target.path, within_s)
     fact = "nothing answers there" if found is None else "" if found.status == 200 else f"it answers {found.status}"
@@ -268,7 +269,7 @@ async def must_export(url: str, target: Target, within_s: float) -> None:
 
 
 async def page(client: Client, path: str, within_s: float) -> Page | None:
-    """Get a page that need not be there, in at most ten seconds."""
+    """Return a page of the server, None if it cannot be reached within ten seconds."""
     try:
         return await control.page(client, path, min(within_s, _FACTS_S))
     except control.TransportError:  # what is not published stays unknown

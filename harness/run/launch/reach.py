@@ -40,7 +40,7 @@ def nowhere(_: str) -> None:
 
 @contextlib.contextmanager
 def noted(note: Note, what: str) -> Iterator[None]:
-    """Note what is waited for, unless the block is over within a few seconds; on the event loop."""
+    """Show the note "waiting for `what`" if the block takes longer than a few seconds."""
     timer = asyncio.get_running_loop().call_later(AFTER_S, note, f"waiting for {what}")
     try:
         yield
@@ -51,7 +51,7 @@ def noted(note: Note, what: str) -> Iterator[None]:
 async def until_ready(
     servers: Sequence[Address], target: TargetSpec, wait_s: float, note: Callable[[str], None]
 ) -> None:
-    """Wait until every server answers, though not longer than `wait_s`: the check after this says why one does not."""
+    """Wait until every server answers, at most `wait_s`; it raises nothing: the check that follows says why."""
     until_s = time.monotonic() + wait_s
     for where in servers:
         noted = False
@@ -63,7 +63,7 @@ async def until_ready(
 
 
 async def _is_ready(where: Address, target: TargetSpec) -> bool:
-    """Return whether a server answers, with anything but that it loads."""
+    """Return whether a server answers its model list with any status but one that says it is still loading."""
     wire = Target(
         scheme=where.scheme, host=where.host, port=where.port, path="", headers={}, uds=where.uds,
         ca_file=target.ca_file or "", insecure=target.insecure, transport=target.transport,
@@ -77,7 +77,7 @@ async def _is_ready(where: Address, target: TargetSpec) -> bool:
 
 
 async def answers_again(servers: Sequence[Replica], wait_s: float) -> bool:
-    """Return whether any of the servers answers within so many seconds; what it answers does not matter."""
+    """Return whether any of the servers answers, with whatever status, within `wait_s` seconds."""
     until_s = time.monotonic() + wait_s
     while not any(await asyncio.gather(*map(answers, servers))):
         if time.monotonic() + _EVERY_S > until_s:
@@ -88,7 +88,7 @@ async def answers_again(servers: Sequence[Replica], wait_s: float) -> bool:
 
 @contextlib.asynccontextmanager
 async def explained(endpoint: Endpoint, connect_s: float) -> AsyncIterator[None]:
-    """Raise HarnessError in place of any failure to reach the endpoint inside."""
+    """Turn any failure in the block to reach the endpoint into a HarnessError with cause and way out."""
     where, place = endpoint.address, endpoint.address.place
     try:
         yield
@@ -110,7 +110,7 @@ async def explained(endpoint: Endpoint, connect_s: float) -> AsyncIterator[None]
 
 
 async def by_tls(endpoint: Endpoint, first: Coroutine[Any, Any, T]) -> T:
-    """Return what the first request finds; HarnessError where it is late because an https endpoint is http in fact."""
+    """Await the first request and return its result; if it is late and the https endpoint speaks http, HarnessError."""
     asking = asyncio.create_task(first)
     try:
         if not (await asyncio.wait((asking,), timeout=_LATE_S))[0] and await _speaks_http(endpoint):
@@ -122,7 +122,7 @@ async def by_tls(endpoint: Endpoint, first: Coroutine[Any, Any, T]) -> T:
 
 
 async def _unreachable(error: control.TransportError, endpoint: Endpoint) -> HarnessError:
-    """Return the error of no connection, no TLS, or none that lasted."""
+    """Return the HarnessError that explains a transport error: TLS, proxy, unknown host, refused, or broken off."""
     where, place = endpoint.address, endpoint.address.place
     for cause in control.causes(error):
         if isinstance(cause, ssl.SSLError):

@@ -63,7 +63,7 @@ Ask = Callable[[Request], Awaitable[Reply]]
 
 @contextlib.asynccontextmanager
 async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncIterator[Ask]:
-    """Yield what sends one request after the other, within the endpoint's quota."""
+    """Yield a function that sends one request to the endpoint, within its quota, and returns the reply or error."""
     codec, path = endpoint.wire.codec, endpoint.wire.target.path
     async with client(endpoint.wire.target, connect_s=CONNECT_S) as api:
 
@@ -100,7 +100,7 @@ async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncI
 
 
 async def with_canaries(spec: QualitySpec, target: Target, endpoint: Endpoint, note: Callable[[str], None]) -> Endpoint:
-    """Return the endpoint with the canaries and what they are answered."""
+    """Ask every canary prompt without load; return the endpoint with the canaries and their answers."""
     found = await asyncio.to_thread(canaries.read, spec)
     note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
     async with _asking(target, endpoint, "knee-canary") as ask:
@@ -117,7 +117,7 @@ def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) ->
 
 
 async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], endpoint: Endpoint, ask: Ask) -> Endpoint:
-    """Return the endpoint with what these canaries are answered; HarnessError where all of them fail.
+    """Ask the canaries `spec.repeats` times; return the endpoint with their answers; HarnessError if all fail.
 
     Every prompt is asked once before any is asked again.
     """
@@ -170,7 +170,7 @@ def _digest(canaries: Sequence[Canary]) -> str:
 
 
 async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], None]) -> Endpoint:
-    """Return the endpoint with what its cache gives; HarnessError where a request fails."""
+    """Audit the prefix cache by requests without load; return the endpoint with the result."""
     note(f"auditing the prefix cache: {3 * ROUNDS} requests, one in flight")
     async with _asking(scenario.target, endpoint, "knee-audit") as ask:
         found, rounds = await audit(scenario, endpoint, secrets.randbits(32), ask)
@@ -184,7 +184,7 @@ async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], 
 
 
 async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> tuple[CacheAudit, int]:
-    """Return what new, repeated and own prompts show, and rounds; `seed` makes prompts that nobody has sent."""
+    """Send new, repeated and the load's prompts in rounds; return what they show of the cache, and the rounds."""
     prompts = endpoint.prompts
     made = Uniform(words=prompts.words, prompt_words=prompts.count or 1, output_tokens=1, seed=seed)
     own = None if scenario.has_tasks else source(scenario, prompts)
@@ -208,7 +208,7 @@ async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> 
 
 
 def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -> CacheAudit:
-    """Return whether a cache served repeated prompts, and whether it served the load's own.
+    """Return whether a cache is on, by replies to new and repeated prompts, and whether it knows the load's `own`.
 
     >>> slow, soon = [Reply(first_s=0.05, tokens=500)] * 8, [Reply(first_s=0.01, tokens=500)] * 8
     >>> judged(slow, soon, slow).outcome, judged(slow, slow, slow).outcome, judged(slow, soon, soon).warm

@@ -34,7 +34,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
-    """Return what is run for the stack, the endpoint last; HarnessError where the model or a setting does not fit.
+    """Return the commands that start a stack: its pools' servers, then the endpoint; refuse a model or setting.
 
     >>> from harness.spec.recipe import StackSpec
     >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
@@ -64,7 +64,7 @@ def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
 
 
 def loaded(recipe: Recipe, model: str) -> str:
-    """Return the folder, file or name that the server loads."""
+    """Return what the server loads: `model`, or the only file of the recipe's pattern if `model` is a folder."""
     folder = Path(model)
     if not recipe.model_file or not folder.is_dir():
         return model
@@ -87,7 +87,7 @@ def servers(stack: Stack) -> Iterator[tuple[str, Pool, int]]:
 
 
 def flags(stack: Stack) -> list[str]:
-    """Return the words of all settings that the stack has, then its own."""
+    """Return the command-line words of the stack's settings, by its recipe's flags, and then its own arguments."""
     recipe, spec = stack.recipe, stack.spec
     seqs, context = spec.max_num_seqs or _SEQS, spec.max_model_len or _CONTEXT
     words: list[str] = []
@@ -130,7 +130,7 @@ def served(recipe: Recipe, model: str) -> str:
 
 
 def set_values(settings: Settings) -> dict[str, str]:
-    """Return the settings that are given, as texts by their names; the number of GPUs is no setting of a server.
+    """Return {name: text} of the settings that are not None, without `gpus`, which is no setting of a server.
 
     >>> set_values(Settings(tp=2, prefix_caching="off"))
     {'tp': '2', 'prefix_caching': 'off'}
@@ -141,7 +141,7 @@ def set_values(settings: Settings) -> dict[str, str]:
 
 
 def flag(recipe: Recipe, name: str, value: str, stack: str) -> list[str]:
-    """Return the words of one setting: those of that value, else those of any.
+    """Return the recipe's command-line words for one setting: those for this value, else those for any value.
 
     >>> flag(Recipe(title="", command=["x"], flags={"dtype": ["a"], "dtype=fp8": ["b"]}), "dtype", "fp8", "x")
     ['b']
@@ -175,7 +175,7 @@ def shown(words: Sequence[str]) -> list[str]:
 
 
 def secrets(command: Command) -> tuple[str, ...]:
-    """Return what `shown` hides of a command, and the values of variables that name secrets: a log may have them.
+    """Return the secret values in a command's words and environment variables, which a server's log may repeat.
 
     >>> secrets(Command(words=["serve", "--token=abc", "--api-key", "s3cret"], env={"HF_TOKEN": "hf", "X": "1"}))
     ('abc', 's3cret', 'hf')
@@ -197,7 +197,7 @@ def text(command: Command, *, hidden: bool = False) -> str:
 
 
 def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
-    """Return everything that would be run for a stack, as lines that are short enough to be shown whole.
+    """Return a stack's command and version command, cut into lines short enough to be shown whole, for consent.
 
     >>> to_agree("a", Command(words=["serve", "m"], env={"X": "1"}), ["serve", "--version"])
     ['a: X=1 serve m', 'a: serve --version']
@@ -220,7 +220,7 @@ def stored(stack: Stack) -> Stack:
 
 
 def must_be_whole(stack: Stack, place: str) -> None:
-    """Raise HarnessError where a word was hidden before it was stored: such a stack cannot be started again."""
+    """Raise HarnessError if a secret was hidden in a stored stack's command: it cannot be started again."""
     parts: list[Recipe | Pool] = [stack.recipe, *stack.recipe.pools.values()]
     words = [*stack.spec.args, *(word for each in parts for word in (*each.command, *each.env.values()))]
     if any(HIDDEN in word for word in words):
@@ -251,7 +251,7 @@ def shipped(name: str) -> Recipe:
 
 
 def stacks(specs: Sequence[StackSpec], *, foreign: bool = False) -> list[Stack]:
-    """Each stack with its recipe, and with a name that no other stack has; `foreign`: somebody's file has them."""
+    """Return each stack with its recipe and a unique name; `foreign`: they come from a file of somebody else."""
     if not specs:
         way_out = "give --stack NAME for each; `knee stacks list` shows them"
         raise HarnessError("no stack to run", place="--stack", way_out=way_out)

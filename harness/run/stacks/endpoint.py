@@ -65,20 +65,20 @@ def running(
     *,
     cpus: Sequence[int] = (),
 ) -> Iterator[Endpoint]:
-    """Start the stack, wait until it has answered, and take it away again; HarnessError where it is not ready."""
+    """Start a stack's processes, yield its endpoint once it has answered, and end them after the block."""
     recipe, name, began = stack.recipe, stack.spec.name, time.monotonic()
     made = commands.processes(stack, model, iter(_free_port, 0))
     last, version = made[-1], _printed(recipe.version)
     note(f"starting {name}")
-    of, its = last, None
+    starting, server = last, None
     try:
         with contextlib.ExitStack() as started:
             pools = [started.enter_context(owned(each, stop_s=recipe.stop_within, cpus=cpus)) for each in made[:-1]]
-            for of, its in zip(made, pools, strict=False):
-                asyncio.run(healthy(of.port, of.health, _over(its), recipe.ready_within))
-            of, its = last, started.enter_context(owned(last, stop_s=recipe.stop_within, cpus=cpus))
+            for starting, server in zip(made, pools, strict=False):
+                asyncio.run(healthy(starting.port, starting.health, _over(server), recipe.ready_within))
+            starting, server = last, started.enter_context(owned(last, stop_s=recipe.stop_within, cpus=cpus))
             called = commands.served(recipe, commands.loaded(recipe, model))
-            found = asyncio.run(first_answer(last.port, recipe.health, api, called, _over(its), recipe.ready_within))
+            found = asyncio.run(first_answer(last.port, recipe.health, api, called, _over(server), recipe.ready_within))
             ready_s = found.ready_at - began
             start = StackStart(
                 name=name,
@@ -95,9 +95,9 @@ def running(
             note(f"{name} is ready after {ready_s:.1f} s{answered}")
             yield Endpoint(_url(last), found.model, start)
     except NotReadyError as error:
-        assert its is not None
-        whose = f"{name}, {of.pool}" if of.pool else name
-        raise failed(its, whose, clean(error), commands.secrets(of)) from None
+        assert server is not None
+        whose = f"{name}, {starting.pool}" if starting.pool else name
+        raise failed(server, whose, clean(error), commands.secrets(starting)) from None
 
 
 def _over(of: Server) -> Callable[[], bool]:
@@ -121,7 +121,7 @@ def _free_port() -> int:
 
 
 def _printed(words: Sequence[str]) -> str:
-    """Return the first line that a command prints, on one line; "" where there is none."""
+    """Run a command and return the first line that it prints; "" if it prints none or fails."""
     if not words:
         return ""
     try:
@@ -170,9 +170,9 @@ async def healthy(port: int, health: str, over: Callable[[], bool], within_s: fl
 async def first_answer(
     port: int, health: str, api: str, model: str, over: Callable[[], bool], within_s: float
 ) -> Answered:
-    """Wait for health and for one answer of `model`, of the first that it lists where that is "".
+    """Wait until a server is healthy and answers one request for `model` ("": the first it lists); return the times.
 
-    `over`: whether the server has ended. NotReadyError after `within_s`, or where the answer is no answer.
+    `over`: whether the server has ended. NotReadyError after `within_s`, or if the answer is not as it must be.
     """
     until = time.monotonic() + within_s
     ready_at = await healthy(port, health, over, within_s)
@@ -189,7 +189,7 @@ async def first_answer(
 
 
 async def _asked(http: Client, path: str, within_s: float, field: str, body: bytes | None = None) -> list[Any]:
-    """Return a list that a page has in a field; NotReadyError where it has none, or an empty one."""
+    """Return the list in a field of a page's JSON; NotReadyError if it is missing or empty."""
     try:
         page = await control.page(http, path, within_s, body)
     except TransportError as error:
@@ -230,7 +230,7 @@ class Server:
         return self.status is not None or bool(self.error) or self._watchdog.poll() is not None
 
     def listen(self, within_s: float) -> bool:
-        """Take in what the watchdog reports within so long; False at its end."""
+        """Take in what the watchdog reports within `within_s` seconds; return False if the watchdog has ended."""
         assert self._watchdog.stdout is not None
         pipe = self._watchdog.stdout.fileno()
         if not select.select([pipe], [], [], within_s)[0]:
@@ -248,7 +248,7 @@ class Server:
         self.log = message.get("log", self.log)
 
     def end(self, within_s: float) -> None:
-        """End the server and everything of it; its group by ourselves where the watchdog is gone or late."""
+        """End the server by its watchdog; if that is gone or late, kill the server's process group."""
         assert self._watchdog.stdin is not None
         with contextlib.suppress(OSError):
             self._watchdog.stdin.write(b"end\n")
@@ -270,7 +270,7 @@ class Server:
 
 @contextlib.contextmanager
 def owned(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Iterator[Server]:
-    """The server of that command, on those cores; afterwards nothing of it runs, also if knee was killed."""
+    """Start a command as a server on these cores, yield it, and end all its processes, also if knee is killed."""
     task = Task(words=command.words, env=command.env, cpus=list(cpus), stop_s=stop_s)
     words = interpreter.module("harness.run.stacks.watchdog")
     # A session of its own: Ctrl-C is for the run, which still has to end its requests at the server.
@@ -309,7 +309,7 @@ class RefusedError(HarnessError):
 
 
 def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) -> HarnessError:
-    """Return the error of a server that is not ready, with what its log says, in which secrets are hidden."""
+    """Return the error of a server that did not get ready: `fact` or how it ended, and its log without secrets."""
     if server.error:
         return HarnessError(
             f"it cannot be started: {server.error}", place=name, way_out="install it, or mend its recipe"
