@@ -101,7 +101,7 @@ def answer(summary: Summary) -> Answer:
     if of_phase and not own:
         return Answer(of_phase[0], rest=[knee, *limits])
     at_knee = of_phase or at_the_knee(distinct(valid), summary.knee_concurrency, summary.curve)
-    return Answer(knee, limits, [*_seats(summary, distinct(valid)), _plateau(summary), *at_knee])
+    return Answer(knee, limits, [*_seats(summary, distinct(valid)), *_cache(summary), _plateau(summary), *at_knee])
 
 
 def _seats(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
@@ -114,6 +114,17 @@ def _seats(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
     kept = f"their conversations are {number(of.idle_tokens)} tokens" if idle and of and of.idle_tokens else ""
     text = f"{count(seats.value, 'requests in flight')} ({confidence(seats.ci95)}): the server serves so many at once"
     return [Fact("Seats", text, joined(idle, kept))]
+
+
+def _cache(summary: Summary) -> list[Fact]:
+    """Return how many agents the prefix cache holds, measured and predicted; nothing where neither is known."""
+    found, unit = summary.agents, summary.load_unit
+    if not found or (found.holds is None and found.measured_holds is None):
+        return []
+    held = found.measured_holds
+    measured = "not passed by the levels" if held is None else f"about {number(held)} {unit}"
+    guess = "" if found.holds is None else f"about {found.holds:,} {unit} predicted"
+    return [Fact("Cache holds", measured, joined(guess, f"{found.kv_tokens:,} tokens"))]
 
 
 def by_curve(summary: Summary) -> bool:

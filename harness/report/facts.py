@@ -15,7 +15,7 @@ from harness.base.units import span
 from harness.data.judgement import AGREES, Cause
 from harness.data.machines import Amount
 from harness.data.manifest import Manifest
-from harness.data.prediction import Agents, Calibrated, Gap, PredictedLevel
+from harness.data.prediction import Calibrated, Gap, PredictedLevel
 from harness.data.summary import BEYOND, PROVISIONAL, Curve, Knees, Summary
 from harness.data.views import Value
 from harness.decide.levels import weighted
@@ -125,7 +125,9 @@ def _phases(summary: Summary) -> list[Fact]:
 def _prediction(summary: Summary) -> list[Fact]:
     prediction = summary.prediction
     if summary.agents:
-        return _held(summary.agents, summary.load_unit)
+        best = max(summary.agents.levels, key=lambda each: each.output_tokens_per_s)
+        most = f"at most {number(best.output_tokens_per_s)} output tok/s, at {best.concurrency:,} {summary.load_unit}"
+        return [Fact("Prediction", most)]
     if prediction is None:
         return [Fact("Prediction", "not made", "it needs a GPU (--gpu) and a model config (--model-config)")]
     band = prediction.plateau_tokens_per_s
@@ -143,19 +145,6 @@ def _prediction(summary: Summary) -> list[Fact]:
         because = f"{BY_CONSTRUCTION} (simulated)" if summary.simulated else _AGREES
         out.append(Fact("Measured / predicted", agreement, joined(alone, because)))
     return [*out, *_gap(prediction.gap), *_calibrated(curve, prediction.calibrated)]
-
-
-def _held(agents: Agents, counted: str) -> list[Fact]:
-    """Return how many agents the prefix cache holds, measured and predicted, and the throughput that was predicted."""
-    best = max(agents.levels, key=lambda each: each.output_tokens_per_s)
-    most = f"at most {number(best.output_tokens_per_s)} output tok/s, at {best.concurrency:,} {counted}"
-    guess = "" if agents.holds is None else f"about {agents.holds:,} {counted} predicted"
-    held = agents.measured_holds
-    facts = [Fact("Prediction", most)]
-    if held is not None or guess:
-        measured = "not passed by the levels" if held is None else f"about {number(held)} {counted}"
-        facts.append(Fact("Cache holds", measured, joined(guess, f"{agents.kv_tokens:,} tokens")))
-    return facts
 
 
 def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLevel]) -> str:
