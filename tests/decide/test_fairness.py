@@ -10,7 +10,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.decide.compare import fairness
 from harness.decide.compare.comparison import compare
-from harness.decide.compare.runs import Facts, Load, of_files, of_folder
+from harness.decide.compare.runs import Facts, Load, Run, of_files, of_folder
 from harness.results.readers.level import ForeignLevel, ForeignResult
 from tests.builders import summaries
 from tests.builders.compared import FACTS, differing, repeats, run
@@ -153,6 +153,18 @@ def test_a_load_that_one_stack_held_and_another_lost_to_errors_is_a_row() -> Non
 def test_realised_lengths_may_be_two_percent_apart(tokens: float | None, expected: str) -> None:
     rows = fairness.rows([[run("a")], [run("b", output_tokens=tokens)]])
     assert next(row.state for row in rows if row.name == "realised lengths") == expected
+
+
+def test_the_lengths_of_short_runs_are_compared_by_their_stacks_means() -> None:
+    def of(*tokens: float) -> list[Run]:
+        return [run("x", input_tokens=each) for each in tokens]
+
+    def lengths(*stacks: list[Run]) -> tuple[str, str]:
+        return next((row.state, row.why) for row in fairness.rows(stacks) if row.name == "realised lengths")
+
+    assert lengths(of(65.4, 63.9), of(65.2, 63.6)) == ("equal", "")  # 14 requests each: the runs are 2.8 % apart
+    assert lengths(of(64.0, 64.0), of(66.0, 65.0)) == ("fatal", "they differ by 2.3%, more than 2%")
+    assert lengths(of(64.0, 80.0), of(72.0, 72.0)) == ("fatal", "repeats of one stack differ")
 
 
 def test_repeats_of_one_stack_that_differ_are_fatal_whatever_may_vary() -> None:

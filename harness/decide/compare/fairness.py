@@ -8,9 +8,8 @@ errors, lost loads, transport, cache hits, and how it was measured.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 
@@ -23,7 +22,8 @@ EQUAL: Final = "equal"
 ALLOWED: Final = "allowed"
 UNKNOWN: Final = "unknown"
 FATAL: Final = "fatal"
-LENGTHS = 0.02  # relative, by which realised lengths may differ
+LENGTHS = 0.02  # relative, by which realised lengths of two stacks may differ
+_OF_REPEATS = 0.1  # and those of one stack's runs, which may have few requests each
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,25 +179,51 @@ def _joined(values: Sequence[str | None]) -> str | None:
 
 
 def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
-    """Compare the mean tokens of the requests that were answered."""
-    every = [run for runs in stacks for run in runs]
-    inputs, outputs = [run.input_tokens for run in every], [run.output_tokens for run in every]
-    apart = max(_apart(inputs), _apart(outputs))
-    values = [_words(runs) for runs in stacks]
-    if apart > LENGTHS and max(_apart(_without_template(every)), _apart(outputs)) <= LENGTHS:
-        return Row(name="realised lengths", values=values, state=ALLOWED, why="they differ by the chat templates alone")
-    if apart > LENGTHS:
-        why = f"they differ by {apart:.1%}, more than {LENGTHS:.0%}"
-        return Row(name="realised lengths", values=values, state=FATAL, why=why)
-    state: State = UNKNOWN if None in (*inputs, *outputs) else EQUAL
-    return Row(name="realised lengths", values=values, state=state)
+    """Compare the mean tokens of the requests that were answered, of each stack over its runs."""
+    means = [_Lengths.of(runs) for runs in stacks]
+
+    def row(state: State, why: str = "") -> Row:
+        return Row(name="realised lengths", values=[mean.words() for mean in means], state=state, why=why)
+
+    if any(mean.repeats_apart > _OF_REPEATS for mean in means):
+        return row(FATAL, "repeats of one stack differ")
+    outputs_apart = _apart([mean.outputs for mean in means])
+    apart = max(_apart([mean.inputs for mean in means]), outputs_apart)
+    if apart <= LENGTHS:
+        every = [run for runs in stacks for run in runs]
+        return row(UNKNOWN if any(None in (run.input_tokens, run.output_tokens) for run in every) else EQUAL)
+    own = [mean.own_inputs for mean in means]
+    if None not in own and max(_apart(own), outputs_apart) <= LENGTHS:
+        return row(ALLOWED, "they differ by the chat templates alone")
+    return row(FATAL, f"they differ by {apart:.1%}, more than {LENGTHS:.0%}")
 
 
-def _without_template(runs: Sequence[Run]) -> list[float | None]:
-    """Return the prompts' own tokens; inf beside others where a template is not known, which is no excuse."""
-    if any(run.template_tokens is None for run in runs):
-        return [1.0, math.inf]
-    return [None if run.input_tokens is None else run.input_tokens - (run.template_tokens or 0.0) for run in runs]
+class _Lengths(NamedTuple):
+    """Mean tokens of a stack's requests; None where they are not known."""
+
+    inputs: float | None
+    outputs: float | None
+    own_inputs: float | None  # without the chat template
+    repeats_apart: float  # the largest relative difference between two of its runs
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Self:
+        inputs, outputs = [run.input_tokens for run in runs], [run.output_tokens for run in runs]
+        own = [
+            None if run.input_tokens is None or run.template_tokens is None else run.input_tokens - run.template_tokens
+            for run in runs
+        ]
+        return cls(
+            inputs=known_mean(inputs),
+            outputs=known_mean(outputs),
+            own_inputs=None if None in own else known_mean(own),
+            repeats_apart=max(_apart(inputs), _apart(outputs)),
+        )
+
+    def words(self) -> str | None:
+        if self.inputs is None or self.outputs is None:
+            return None
+        return f"{self.inputs:,.1f} in, {self.outputs:,.1f} out".replace(".0 ", " ")
 
 
 def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
@@ -210,22 +236,6 @@ def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
     unlike = any(load in other for lost in each for load in lost for other in held)
     why = "a load that one stack held is lost to another" if unlike else ""
     return Row(name="lost loads", values=list(values), state=ALLOWED if unlike else EQUAL, why=why)
-
-
-def _words(runs: Sequence[Run]) -> str | None:
-    """Return as words the tokens in and out of a stack's requests, the mean over its runs; None where unknown.
-
-    >>> _words([])
-    """
-    known = [
-        (run.input_tokens, run.output_tokens)
-        for run in runs
-        if run.input_tokens is not None and run.output_tokens is not None
-    ]
-    if not known:
-        return None
-    P, G = (math.fsum(values) / len(known) for values in zip(*known, strict=True))
-    return f"{P:,.1f} in, {G:,.1f} out".replace(".0 ", " ")
 
 
 def _apart(values: Sequence[float | None]) -> float:
