@@ -287,14 +287,14 @@ def owned(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Itera
             server.end(stop_s + _BEYOND_S)
 
 
-def told(log: str) -> str:
+def failure_in(log: str) -> str:
     r"""Return on one line what a log says of a server's end: its first exception and its last, else its last lines.
 
     The first is the cause. An engine raises others because of it, in every process that waited for the first.
 
-    >>> print(told("ERROR 11-27 21:50 [core.py:8] ValueError: no weights\n(A pid=2) RuntimeError: a worker failed\n"))
+    >>> print(failure_in("ERROR 11-27 [a.py:8] ValueError: no weights\n(A pid=2) RuntimeError: a worker failed\n"))
     the errors in its log: ValueError: no weights | RuntimeError: a worker failed
-    >>> print(told("first\n\nload \x1b[31merror\n"))
+    >>> print(failure_in("first\n\nload \x1b[31merror\n"))
     the end of its log: first | load \u001b[31merror
     """
     what = "the end of its log"
@@ -316,6 +316,6 @@ def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) ->
         )
     if server.status is not None:
         fact = f"it ended with status {server.status} before it was ready"
-    log = told(redact(server.log, secrets))
+    log = failure_in(redact(server.log, secrets))
     kind = RefusedError if server.status == _USAGE else HarnessError
     return kind(f"{fact}; {log}" if log else fact, place=name, way_out="see why, and resume")
