@@ -1,11 +1,11 @@
-"""Every fault of the matrix, at 1 in flight and in whole runs, and each kind at 256: one test a row, measured together.
+"""Every fault of the matrix, at 1 and at 256 in flight and in whole runs: one test a row, measured together.
 
 The rows are `tests.faults`, how they are measured is `tests.matrix`; `scripts/trust` prints the same as a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ def each(rows: Any, *, slow: Callable[[Any], bool] = lambda row: True) -> pytest
     return pytest.mark.parametrize(
         "row", [pytest.param(row, id=row.fault, marks=pytest.mark.slow if slow(row) else ()) for row in rows]
     )
-
-
-def one_of_each(rows: Sequence[Row]) -> list[Row]:
-    """The first row of each kind of record, and each flood; `scripts/trust` measures all of them at 256 in flight."""
-    kinds = {(row.error, row.status, row.resent, row.which, row.floods and row.fault): row for row in reversed(rows)}
-    return [row for row in rows if row in kinds.values()]
 
 
 def wanted(request: pytest.FixtureRequest, test: str) -> list[Any]:
@@ -66,7 +60,7 @@ def test_a_fault_is_recorded_and_spoils_nothing_else(row: Row, alone: Lines) -> 
     assert alone[row.fault, 1].problems == []
 
 
-@each(one_of_each(EVERYTHING.crowds))
+@each(EVERYTHING.crowds)
 def test_a_fault_at_256_in_flight_is_recorded_and_spoils_nothing_else(row: Row, others: Lines) -> None:
     assert others[row.fault, matrix.CROWD].problems == []
 
