@@ -18,6 +18,7 @@ from harness.analysis.points import Point, pool
 from harness.analysis.stats import Z95
 from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
+from harness.data.record import Role
 from harness.data.summary import FOUND, NONE, PROVISIONAL, Curve, Headline, Knees, Summary, is_decided
 from harness.data.views import Value
 
@@ -44,8 +45,8 @@ def own_knee(summary: Summary) -> Headline:
 
 
 def of_ramp(levels: Iterable[LevelSummary]) -> list[LevelSummary]:
-    """Return the levels without those of a probe, whose prompts have lengths of their own."""
-    return [level for level in levels if level.input_tokens_asked is None]
+    """Return the levels without those of a probe, whose prompts have lengths of their own, and that of a loss."""
+    return [level for level in levels if level.input_tokens_asked is None and level.role is not Role.LOSS]
 
 
 def _of_value(kind: str, value: Value | None) -> Headline:

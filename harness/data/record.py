@@ -92,6 +92,7 @@ class Role(enum.StrEnum):
     SLO_DECISION = "slo decision"  # a load next to that, for as long as it takes to decide it
     PROBE = "probe"  # a prompt length of a phase probe
     SOAK = "soak"  # for long, at a share of the knee
+    LOSS = "loss"  # what a replica less does
 
 
 class LevelNote(enum.StrEnum):

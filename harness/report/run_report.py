@@ -152,7 +152,7 @@ def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section
 def ramp_facts(summary: Summary) -> list[doc.Fact]:
     """Return a line for each decision of the search, its level and the reason; [] where the operator chose them."""
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
-    if all(step.role is Role.FIXED for step in levels):
+    if all(step.role in (Role.FIXED, Role.LOSS) for step in levels):
         return []
     open_loop = summary.open_loop
     repeats = len({step.repeat for step in summary.ramp}) > 1

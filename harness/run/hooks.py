@@ -17,6 +17,7 @@ from harness.spec.scenario import Hooks
 
 _RESET = ("/reset_prefix_cache", "/flush_cache")  # vLLM in its development mode, SGLang
 _RESET_S = 10.0
+LOSS_PART = 0.25  # of a repeat's time, for the level in which a replica is stopped
 
 
 async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
@@ -65,20 +66,18 @@ def load_at_loss(steps: Sequence[RampStep]) -> int:
     return found[len(found) // 2] if found else 1
 
 
-async def stopping_replica(level: Awaitable[object], stop: str, after_s: float) -> None:
-    """Await `level` while it is measured, and run the command `stop` after `after_s` seconds; raise if that fails."""
-    began = asyncio.Event()
+async def stopping_replica(level: Awaitable[object], stop: str, due: asyncio.Event) -> None:
+    """Await `level` while it is measured, and run the command `stop` once that is due; raise if that fails."""
 
     async def run() -> None:
-        await asyncio.sleep(after_s)
-        began.set()
+        await due.wait()
         await command(stop, "--stop-replica")
 
     stopping = asyncio.create_task(run())
     try:
         await level
     finally:
-        if not began.is_set():
+        if not due.is_set():
             stopping.cancel()
         ended = await asyncio.gather(stopping, return_exceptions=True)
     if isinstance(ended[0], Exception):

@@ -89,6 +89,8 @@ class Levels:
         self._begun = sum(m is not None for _, m in earlier.levels)
         self._wanted_s: float | None = None  # of the next level's window, to decide an SLO
         self._last_rate = 0.0  # requests per second of the last level
+        self._stop_replica = scenario.hooks.stop_replica if scenario.hooks else None
+        self._halfway = asyncio.Event()  # whether half of a level's window is over
         self._took = earlier.took  # seconds of each level so far
         self._search_s = (
             scenario.ramp.repeat * estimate.search_s(scenario, endpoint.alone.e2e_s, endpoint.prompts.rows)[1]
@@ -127,10 +129,12 @@ class Levels:
                     await self._on_timetable(workers, repeat)
                 elif self._ends_all(await self._ramp(workers, repeat), repeat):
                     break
-            if (stop := self._scenario.hooks and self._scenario.hooks.stop_replica) and self._took:
-                step = decision.measure(hooks.load_at_loss(self.steps), Reason.REPLICA_STOPPED, Role.FIXED)
+            if self._stop_replica and self._took:
+                self._before, self._sharing = self._budget().spent, 1.0
+                self._halfway.clear()
+                step = decision.measure(hooks.load_at_loss(self.steps), Reason.REPLICA_STOPPED, Role.LOSS)
                 level = self._level(step, self._earlier.last_repeat)
-                await hooks.stopping_replica(self._measure(workers, level), stop, self._took[-1] / 2)
+                await hooks.stopping_replica(self._measure(workers, level), self._stop_replica, self._halfway)
         finally:
             self.over = True
             for task in watching:  # before the workers end: a server may keep a scrape busy
@@ -147,6 +151,7 @@ class Levels:
         """Run one repeat of the ramp, a probe's levels before it, until a decision ends it; return that."""
         self._before = self._budget().spent
         self._sharing = sharing(self._scenario.ramp, repeat, self._earlier.last_repeat)
+        self._sharing += hooks.LOSS_PART if self._stop_replica else 0.0
         self.steps += self._earlier.steps(repeat)
         probed = self._earlier.probed(repeat)
         for tokens in self._inputs.probes:
@@ -336,6 +341,8 @@ class Levels:
             if timing.step(live.at(progress, self._budget())):
                 live.moment(timing.level)
                 self._note_read_delay(timing)
+            if timing.phase is Phase.WINDOW and 2 * (progress.time_s - timing.since_s) >= (timing.expected_s or 0.0):
+                self._halfway.set()
             if timing.phase is Phase.COOLDOWN and not resting and _NO_MORE & {*self._budget().reached()}:
                 workers.rest(drop=True)
                 resting = True
@@ -373,6 +380,7 @@ class Levels:
 
     def _task(self, level: Level) -> Task:
         total, probe = self._total(), level.input_tokens
+        levels_left = 1 if level.role is Role.LOSS else total and total - len(self._took)
         load = level.concurrency or level.rate or 1.0
         lower = {at: seconds for at, seconds in self._silences.items() if at <= load}
         return Task(
@@ -381,7 +389,7 @@ class Levels:
             alone_s=self._endpoint.alone.e2e_s,
             settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
             rest_s=self._rest_s,
-            levels_left=None if total is None else total - len(self._took),
+            levels_left=levels_left,
             moments=pace.moments(self._scenario, level.index) if self._shard else None,
             requests=self._requests(level),
             wanted_s=self._wanted_s,
@@ -412,7 +420,7 @@ class Levels:
         """Return how many levels the run has; None where the ramp chooses them."""
         spec = self._scenario.ramp
         fixed = spec.load.loads
-        return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
+        return (len(self._inputs.probes) + len(fixed)) * spec.repeat + bool(self._stop_replica) if fixed else None
 
     def _left_s(self, level_s: float) -> float | None:
         """Return the seconds left of the run, `level_s` into a level; None: not known, or it already takes longer.

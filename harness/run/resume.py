@@ -186,7 +186,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
         Those are measured again.
         """
-        found = [(level, m) for level, m in self._counting(repeat) if level.input_tokens is None]
+        found = [(x, m) for x, m in self._counting(repeat) if x.input_tokens is None and x.role is not Role.LOSS]
         while found and (found[-1][1].stalled or (found[-1][1].fails and found[-1][0].role is Role.FIXED)):
             found.pop()
         return [m for _, m in found]
