@@ -6,7 +6,7 @@
     long_context_tail  the cache holds although a few requests are much longer than the mean
     node_loss          the replicas that are left carry the load
 
-A check is of the valid level at the knee (`answer.knee_load`), else of the largest valid one. What the run did not
+A check is of the longest valid level at the knee (`answer.knee_load`), else at the largest load. What the run did not
 measure is "not measured", with what would. docs/definitions.md, Checks, has the thresholds.
 """
 
@@ -19,6 +19,7 @@ import msgspec
 from harness.analysis.answer import knee_load
 from harness.analysis.gap import KV_FULL
 from harness.analysis.rules import Purpose, usable
+from harness.analysis.slo import by_load
 from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
 from harness.data.summary import Check, NodeLoss, WorkloadSummary
@@ -52,15 +53,22 @@ def of_run(
     valid = [s for s in levels if usable(s, Purpose.ANSWER)]
     if not valid:
         return []
-    loads = [s.load or 0.0 for s in valid]
-    at = valid[loads.index(knee_load(knee, loads) or max(loads))]
+    # A search's shortest windows have less than one request a slot, and say little of their load.
+    full = [s for s in valid if s.requests >= (s.load or 0.0)] or valid
+    loads = [s.load or 0.0 for s in full]
+    at = _longest(full, knee_load(knee, loads) or max(loads))
     return [
         phases(at, valid),
-        p99_ttft(at, slo),
+        p99_ttft(at, valid, slo),
         kv_cache(at, _server(at, room), expected_hits),
         long_context_tail(at, _server(at, room), workload),
         node_loss(losses),
     ]
+
+
+def _longest(levels: Sequence[LevelSummary], load: float) -> LevelSummary:
+    """Return the level of that load that was measured for longest."""
+    return max((s for s in levels if (s.load or 0.0) == load), key=lambda s: s.window_s)
 
 
 def _unmeasured(name: str, why: str, at: float | None = None, **figures: float) -> Check:
@@ -76,8 +84,8 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     source = "half of the server's busy time"
     if share is None and at.server:
         share, source = at.server.prefill_time_fraction, "half of a request's time"
-    streamed = (s for s in levels if s.itl_s.mean is not None)
-    alone = next((s for s in streamed if s.in_flight is not None and s.in_flight <= _ALONE), None)
+    streamed = (s for s in levels if s.itl_s.mean is not None and s.in_flight is not None and s.in_flight <= _ALONE)
+    alone = max(streamed, key=lambda s: s.window_s, default=None)
     if share is None and alone is not None and alone.ttft_s.mean is not None and alone.e2e_s.mean:
         share, figure, at = alone.ttft_s.mean / alone.e2e_s.mean, "ttft_over_e2e", alone
         source = "half of a request's time"
@@ -96,20 +104,29 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     )
 
 
-def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
-    """Check p99 TTFT against the run's own limit, by the share of requests within it, else against MLPerf's limit."""
+def p99_ttft(at: LevelSummary, levels: Sequence[LevelSummary], slo: Mapping[str, float]) -> Check:
+    """Check p99 TTFT against the run's own limit, by the share of requests within it, else against MLPerf's limit.
+
+    A limit that less load is known to miss is missed at this load too, however few requests it had.
+    """
     if at.unit:
         why = "it does not apply: nothing is decoded, and no token is the first"
         return _unmeasured("p99_ttft", why, at.load)
     limit = slo.get("ttft_p99", slo.get("ttft"))
     threshold = TTFT_P99_S if limit is None else limit
-    share = next(
-        (each for each in at.slo if each.limit.split("=")[0] in ("ttft_p99", "ttft") and not each.class_), None
-    )
-    decided = share if share and share.outcome != Outcome.UNRESOLVED else None
+    load = at.load or 0.0
+    found = {
+        of: each
+        for of, judged in by_load(levels, rates=at.rate is not None).items()
+        for each in judged.pooled
+        if each.limit.split("=")[0] in ("ttft_p99", "ttft") and not each.class_ and each.outcome != Outcome.UNRESOLVED
+    }
+    deciding = [of for of, each in found.items() if of == load or (of < load and each.outcome == Outcome.MISSED)]
+    decided = found[max(deciding)] if deciding else None
     if at.ttft_s.p99 is None and decided is None:
         why = f"{at.ttft_s.n} requests do not carry a p99: hold the level longer"
         return _unmeasured("p99_ttft", why, at.load)
+    at = _longest(levels, max(deciding, default=load))
     late = decided.outcome == Outcome.MISSED if decided else (at.ttft_s.p99 or 0.0) > threshold
     within = decided.fraction if decided else None
     seen = {"ttft_p99_s": at.ttft_s.p99, "ttft_p50_s": at.ttft_s.p50, "within": within}
@@ -192,18 +209,19 @@ def long_context_tail(at: LevelSummary, server: ServerView | None, workload: Wor
 
 
 def _tail(workload: WorkloadSummary | None) -> float | None:
-    """Return p99 of prompt + answer, of the class where it is longest, over the mean of all requests, as measured."""
-    found: list[tuple[int, float, float]] = []
+    """Return p99 of prompt + answer as measured, of the class where it is longest, over the mean that was asked."""
+    weights = total = longest = 0.0
     for each in workload.classes if workload is not None else ():
-        prompt, answer = each.input_tokens.realised, each.output_tokens.realised
+        prompt, answer = each.input_tokens, each.output_tokens
+        came, asked = (prompt.realised, answer.realised), (prompt.asked, answer.asked)
+        if came[0].mean is None or came[1].mean is None:
+            continue
         # A class of few requests has no p99 to speak of; its longest are at least as long as its mean.
-        longest = [(x.p99 if x.p99 is not None else x.mean) for x in (prompt, answer)]
-        means = [prompt.mean, answer.mean]
-        if None not in longest and None not in means:
-            found.append((each.requests, sum(x or 0.0 for x in means), sum(x or 0.0 for x in longest)))
-    requests = sum(n for n, _, _ in found)
-    mean = sum(n * mean for n, mean, _ in found) / requests if requests else 0.0
-    return max(longest for _, _, longest in found) / mean if mean else None
+        longest = max(longest, sum((x.p99 or x.mean or 0.0) for x in came))
+        weight = each.share_asked if all(asked) else each.requests
+        weights += weight
+        total += weight * sum((x.mean or 0.0) for x in (asked if all(asked) else came) if x)
+    return longest * weights / total if total else None
 
 
 def node_loss(losses: Sequence[NodeLoss]) -> Check:

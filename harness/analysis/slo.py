@@ -313,6 +313,7 @@ def pooled(repeats: Sequence[Attainment]) -> Attainment:
     effect = n / sum(independent(each) for each in known)
     first, met = known[0], sum(each.met for each in known)
     made = _attained(first.limit, first.needed, first.confidence, met, n, effect)
+    made = msgspec.structs.replace(made, class_=first.class_)
     shares = [(each.interrupted, each.n) for each in known if each.interrupted is not UNSET]
     if not shares:
         return made

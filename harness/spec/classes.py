@@ -56,7 +56,7 @@ class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: Annotated[float, bound("a share is not negative", "give 0 or more", ge=0)] = 1.0  # relative to the others'
     input: PromptLength = 512  # tokens of a prompt
     output: AnswerLength = 128  # tokens of an answer
-    fit: bool = False  # its prompts are shortened to what the server's context leaves them
+    fit: bool = False  # its prompts are shortened to the server's context, and then come as much more often
     model: str = ""  # or the name of an adapter; "": the run's
     priority: int | None = None  # as the server orders it; None: not sent
     slo: dict[str, Limit] = {}  # limits as [slo] has them; empty: the run's

@@ -53,21 +53,23 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
 
 
 def _fitted(scenario: Scenario, max_context: int) -> Scenario:
-    """Return the scenario with prompts that fit into the context with their prefix and their answers."""
+    """Return the scenario with prompts that fit into the context with their prefix and their answers.
+
+    A class whose prompts are shortened comes as much more often, so that its part of all tokens stays.
+    """
     prefix = scenario.workload.prefix.tokens if scenario.workload.prefix else 0
-    answers = {each.name: each.output.quantile(_NEARLY_ALL) for each in shape.of(scenario).classes}
+    answers = {each.name: each.output for each in shape.of(scenario).classes}
 
     def fitted(each: ClassSpec) -> ClassSpec:
-        most = max(1, int(_ROOM * max_context) - prefix - answers[each.name])
-        if not each.fit:
+        law, answer = distribution.parse(each.input), answers[each.name]
+        most = max(1, int(_ROOM * max_context) - prefix - answer.quantile(_NEARLY_ALL))
+        if not each.fit or isinstance(law, distribution.Empirical) or law.quantile(1.0) <= most:
             return each
-        if isinstance(each.input, int):
-            return msgspec.structs.replace(each, input=min(each.input, most))
-        law = distribution.parse(each.input)
-        if isinstance(law, distribution.Fixed | distribution.Empirical) or law.high <= most:
-            return each
-        bounded = most > law.mean()  # else its bounds would not hold its mean
-        return msgspec.structs.replace(each, input=str(msgspec.structs.replace(law, high=most)) if bounded else most)
+        bounded = not isinstance(law, distribution.Fixed) and most > law.mean()  # else its bounds would not hold it
+        shorter = msgspec.structs.replace(law, high=most) if bounded else distribution.Fixed(most)
+        beside = prefix + answer.mean()
+        share = each.share * (beside + law.mean()) / (beside + shorter.mean())
+        return msgspec.structs.replace(each, input=most if not bounded else str(shorter), share=share)
 
     return msgspec.structs.replace(scenario, class_=[fitted(each) for each in scenario.class_ or ()])
 
@@ -90,8 +92,3 @@ def lengths(asked: int, fewest: int, most: int | None) -> list[int]:
     steps = [round(low * ratio**i) for i in range(_LENGTHS)]
     far = {step for step in steps if max(step, asked) > _TOO_NEAR * min(step, asked)}
     return sorted(far | {asked})
-
-
-def reason(tokens: int) -> str:
-    """Return why a level of these lengths is held."""
-    return f"prefill probe: prompts of {tokens:,} tokens, one request in flight"

@@ -130,7 +130,7 @@ CASES = {
     "chunked-off": Case(("--no-enable-chunked-prefill",), LONG_PROMPTS, waits),
     "ngram-on": Case(("--speculative-config", N_GRAM), (*USUAL, *levels("1,8", 10)), drafts),
     "ngram-off": Case(PLAIN, (*USUAL, *levels("1,8", 10)), drafts),
-    "checks": Case(LLAMAS, ("checks", *levels("1,4,8", 60)), checked),
+    "checks": Case(LLAMAS, ("checks", "--max-seconds", "540"), checked),
     "preempted": Case(
         ("--num-gpu-blocks-override", "24"),
         ("--input-tokens", "128", "--output-tokens", "256", *levels("16", 25)),

@@ -126,6 +126,20 @@ def test_a_bare_run_measures_what_it_can_and_says_what_would_measure_the_rest() 
     assert checks.of_run([], None, {}) == []
 
 
+def test_a_limit_that_less_load_misses_is_missed_by_more_however_few_requests_there_are() -> None:
+    def at(load: int, met: int, n: int) -> LevelSummary:
+        (limit,) = slo.limits({"ttft_p99": 2.0})
+        return msgspec.structs.replace(level(load, p99=None), slo=[slo.attained(limit, met, n, 1.0)])
+
+    def judged(*levels: LevelSummary) -> tuple[str, float | None]:
+        found = checks.of_run(levels, None, {"ttft_p99": 2.0})[1]
+        return found.outcome, found.at
+
+    assert judged(at(1, 13, 16), at(4, 12, 16), at(8, 8, 9)) == ("doubt", 4)
+    assert judged(at(1, 300, 300), at(4, 16, 16), at(8, 9, 9)) == ("not measured", 8)  # more load may miss it
+    assert judged(at(4, 150, 150), at(4, 150, 150)) == ("pass", 4)  # both together are enough
+
+
 @pytest.mark.parametrize("unit", [Unit.INPUT_TOKENS, Unit.DOCUMENTS])
 def test_where_nothing_is_decoded_there_are_no_phases_and_no_first_token(unit: Unit) -> None:
     empty = Spread(None, None, None, None, None, None, 0)
@@ -190,6 +204,13 @@ def test_the_level_is_the_largest_valid_one_up_to_the_knee() -> None:
     void = Verdict("errors_above_1_percent", "invalid", "", "", 32)
     levels = [level(1), level(16), level(24), level(32, verdicts=[void])]
     assert [checks.of_run(levels, knee, {})[1].at for knee in (16, 20, 64, None)] == [16, 16, 24, 24]
+
+
+def test_of_a_load_that_was_measured_twice_the_longer_level_is_judged() -> None:
+    few, many = level(16, p99=None, window_s=5.0), level(16, window_s=60.0)
+    first = level(1, e2e_s=msgspec.structs.replace(few.e2e_s, mean=0.4), window_s=5.0)  # 0.3 s to the first token
+    phases, ttft, *_ = checks.of_run([first, few, level(1, window_s=30.0), many], 16, {})
+    assert (phases.figures, ttft.outcome) == ({"ttft_over_e2e": 0.3 / 1.2}, "pass")
 
 
 def test_the_report_has_a_row_for_each_check() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.run.launch.endpoint import Endpoint, Prompts, probe_lengths
 from harness.spec import reading, ready, scenario
-from harness.workload import probe
+from harness.workload import probe, shape
 from tests.builders.endpoints import checked
 
 PROMPTS = Prompts(count=504, tokens=512, used=2)
@@ -144,3 +144,10 @@ def test_classes_that_fit_are_shortened_to_the_context() -> None:
     assert long.input == int(0.95 * 4096) - 1000 - 300
     assert chat.input == f"lognormal(600,600) in 20..{int(0.95 * 4096) - 1000 - 708}"
     assert probe.scenario_for(tight, 4096) == tight
+    # Each keeps its tokens: 33,300 of a long request in each 101 come as 8.6 requests of 3,891.
+    assert long.share == pytest.approx(33_300 / 3_891)
+    asked, kept = (
+        [each.share * (1000 + each.input.mean() + each.output.mean()) for each in shape.of(x).classes]
+        for x in (roomy, tight)
+    )
+    assert kept == pytest.approx(asked)
