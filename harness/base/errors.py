@@ -21,12 +21,14 @@ class HarnessError(Exception):
 
     >>> print(HarnessError("unknown GPU 'h100'", place="--gpu", way_out="did you mean 'h100-sxm'?"))
     --gpu: unknown GPU 'h100'; did you mean 'h100-sxm'?
+    >>> print(HarnessError("400: the prompt is too long.", way_out="change --input-tokens"))
+    400: the prompt is too long; change --input-tokens
     """
 
     def __init__(self, fact: str, *, place: str = "", way_out: str = "") -> None:
         self.fact, self.place, self.way_out = (clean(part, _MOST) for part in (fact, place, way_out))
         line = f"{self.place}: {self.fact}" if self.place else self.fact
-        super().__init__(f"{line}; {self.way_out}" if self.way_out else line)
+        super().__init__(f"{line.removesuffix('.')}; {self.way_out}" if self.way_out else line)
 
 
 class ProtocolError(Exception):

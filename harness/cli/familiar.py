@@ -296,5 +296,6 @@ def _unknown(name: str, ours: Ours) -> str:
         others = [option for tool in tools() for option in tool.options] if ours.measures else []
         near = difflib.get_close_matches(name, dict.fromkeys([*ours.options, *others]), n=3)
         near.sort(key=lambda each: (-difflib.SequenceMatcher(None, each, name).ratio(), each not in ours.options))
+        near = [each for each in ours.options if each.startswith(name)] or near  # it was cut short
         way_out = f"did you mean {near[0]}?" if near else ""
     return f"{name}: no such option" + (f"; {way_out}" if way_out else "")

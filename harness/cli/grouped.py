@@ -174,5 +174,7 @@ def _nearest_verb(error: click.exceptions.NoSuchCommand) -> str:
     name = error.command_name
     if "://" in name or name.startswith("sim:"):
         return f"did you mean `knee run {name}`?"
+    if name in {word for tool in familiar.tools() for words in tool.words for word in words.split()[:1]} - {*VERBS}:
+        return f"did you mean `knee run {name} …`?"
     near = VERBS.get(name) or next(iter(error.possibilities or ()), "")
     return f"did you mean `{error.ctx.command_path if error.ctx else 'knee'} {near}`?" if near else ""

@@ -34,7 +34,7 @@ _EVERY_S = 0.5
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.option(
-    "--verbose", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
+    "--verbose", "-v", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
 )
 @click.option("--follow", is_flag=True, help="Print the table of a run that goes on whenever a level ends.")
 @click.option("--rules", multiple=True, metavar="NAME", help="Apply the rules of an installed package, too.")

@@ -14,7 +14,7 @@ from harness.data.judgement import Gravity, Outcome
 from harness.data.levels import LevelPhases, LevelSummary
 from harness.data.prediction import PredictedLevel
 from harness.data.summary import Summary
-from harness.data.views import Spread
+from harness.data.views import Estimate, Spread
 from harness.report.answer import unit_of
 from harness.report.document import Column, Section, shown
 from harness.report.format import MISSING, half_width, label, ms, number, percent
@@ -24,6 +24,7 @@ from harness.spec.work import Unit
 
 _C = "C: requests kept in flight"
 _DASH = f"{MISSING}: too few samples"
+_PHASES = "time in prompts: of the server's; prefill, decode: while it does only that"
 _MEANS = "× n: mean of n repeats"
 _VALID = "× n of m: mean of the n valid ones of m repeats"
 
@@ -60,7 +61,9 @@ def _section(
     void = frozenset(i for i, level in enumerate(rows) if worst(level) == Gravity.INVALID)
     heads = [_C] if found[0].head == "C" else []
     dash = [_DASH] if any(MISSING in column.cells for column in found) else []
-    return Section(title, columns=found, void=void, note=", ".join(filter(None, [*heads, *dash, legend(rows), *about])))
+    signs = ", ".join(filter(None, [*heads, *dash, legend(rows), *about]))
+    phases = any(column.head.startswith("time in") for column in found)
+    return Section(title, columns=found, void=void, note="; ".join(filter(None, [signs, _PHASES * phases])))
 
 
 def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
@@ -131,8 +134,8 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
     means = [
         []
         if all(times(x).p50 is not None for x in levels)
-        else [Column(f"{name}\nmean (n)", [_mean(times(x)) for x in levels], spare=1)]
-        for name, times in (("TTFT ms", _ttft), ("E2E ms", _e2e))
+        else [Column(f"{name}\nmean (n)", [_mean(times(x)) for x in levels], spare=spare)]
+        for name, times, spare in (("TTFT ms", _ttft, 9), ("E2E ms", _e2e, 1))
     ]
     return [*means[0], first, *shown(ttft), mean, *shown(itl), *means[1], *shown(e2e), *_phases(levels)]
 
@@ -141,9 +144,15 @@ def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of the server's share of time in prompts and the tokens/s of each phase while it runs."""
     found = [x.phases or LevelPhases() for x in levels]
     share = Column("time in\nprompts", [percent(x.prefill_share.mean) for x in found], spare=15)
-    prefill = Column("prefill\ntok/s", [number(x.prefill_tokens_per_s.mean) for x in found], spare=16)
-    decode = Column("decode\ntok/s", [number(x.decode_tokens_per_s.mean) for x in found], spare=17)
+    prefill = Column("prefill\ntok/s", [number(_known(x.prefill_tokens_per_s)) for x in found], spare=16)
+    decode = Column("decode\ntok/s", [number(_known(x.decode_tokens_per_s)) for x in found], spare=17)
     return shown([share, prefill, decode])
+
+
+def _known(rate: Estimate) -> float | None:
+    """Return a rate; None where its interval is wider than itself, as that of a phase that takes hardly any time."""
+    low, high = rate.ci95 or (rate.mean, rate.mean)
+    return rate.mean if low is not None and high is not None and high - low <= (rate.mean or 0.0) else None
 
 
 def _ttft(level: LevelSummary) -> Spread:

@@ -61,6 +61,8 @@ def one_level(level: LevelSummary, unit: Unit, price: str) -> list[Fact]:
     if not unit.decodes:
         return [first, Fact("Latency", _percentiles("", level.e2e_s) or MISSING)]
     pace = joined(_itl(level), _percentiles("E2E ", level.e2e_s))
+    if not level.e2e_s.n:
+        return [first, Fact("Requests", "none began and ended in the window: measure for longer")]
     return [first, Fact("First token", _percentiles("TTFT ", level.ttft_s) or MISSING), Fact("Pace", pace or MISSING)]
 
 

@@ -127,7 +127,9 @@ class LiveView:
         if self._quiet:
             return
         in_flight, tokens, half = level.in_flight, level.throughput.mean, half_width(level.throughput.ci95)
-        latency = f"TTFT p50 {_ms(level.ttft_s.p50)}  ITL {_ms(level.itl_s.mean)}"
+        ttft = level.ttft_s
+        first = f"p50 {_ms(ttft.p50)}" if ttft.p50 is not None or ttft.mean is None else f"mean {_ms(ttft.mean)}"
+        latency = f"TTFT {first}  ITL {_ms(level.itl_s.mean)}"
         if level.unit:
             latency = f"latency p50 {_ms(level.e2e_s.p50)}"
         if self._last is not None:

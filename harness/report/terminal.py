@@ -33,8 +33,18 @@ def show(document: doc.Document, console: Console) -> None:
         if apart and parts:
             console.print()
         for part in parts:
-            console.print(part, soft_wrap=isinstance(part, Text) and not console.is_terminal)
+            _print(part, console)
         apart = apart or bool(parts)
+
+
+def _print(part: RenderableType, console: Console) -> None:
+    """Print a part; in a file no line ends in blanks."""
+    if console.is_terminal:
+        console.print(part)
+        return
+    with console.capture() as made:
+        console.print(part, soft_wrap=isinstance(part, Text))
+    console.print(Text("\n".join(line.rstrip() for line in made.get().splitlines())), soft_wrap=True)
 
 
 def show_paths(paths: Sequence[tuple[str, str | Path]], console: Console) -> None:

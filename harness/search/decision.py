@@ -163,6 +163,8 @@ def both(knee: Decision, slo: Decision) -> Decision:
 
 def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
     """Return what is left of the bounds, as too little for `need`; "" where neither is bounded."""
+    if seconds is not None and seconds < 0.5:
+        return f"no time is left for {need}"
     left = [f"{seconds:.3g} s"] if seconds is not None else []
     left += [f"{requests} requests"] if requests is not None else []
     return f"the {' and '.join(left)} left are too few for {need}" if left else ""

@@ -20,6 +20,7 @@ USAGE = {
     # verbs
     "runn http://h:8000": "runn: no such command; did you mean `knee run`?",
     "bench http://h:8000": "bench: no such command; did you mean `knee run`?",
+    "guidellm benchmark --target URL": "guidellm: no such command; did you mean `knee run guidellm …`?",
     "serve": "serve: no such command; did you mean `knee sim`?",
     "http://h:8000": "http://h:8000: no such command; did you mean `knee run http://h:8000`?",
     "calibrate clint": "clint: no such command; did you mean `knee calibrate client`?",
@@ -34,6 +35,7 @@ USAGE = {
     "completion": "no SHELL; see `knee completion --help`",
     # options of other tools
     "run URL --concurency 8": "--concurency: no such option; did you mean --concurrency?",
+    "run URL --max-conc 8": "--max-conc: no such option; did you mean --max-concurrency?",
     "run URL --lora-modules a": "--lora-modules: no such option; write [[class]] tables with a model each, as "
     "docs/workloads.md shows",
     "run URL --num-prompts": "--num-prompts: it needs a value; write --num-prompts VALUE",

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from harness.analysis.rules import registered
 from harness.data.judgement import Verdict
+from harness.data.levels import LevelPhases
 from harness.data.manifest import Manifest
 from harness.data.summary import Knees, Summary
 from harness.data.views import Estimate, GpuView, Spread, Value
@@ -105,6 +106,28 @@ def test_every_level_has_its_line_and_bad_ones_their_mark() -> None:
     assert [row[-1] for row in rows] == ["?", "?", *"0000000", "✗"]
     figures = "64 63.5 1,857 ±15 1,972 0.94 9.28 5,135 5,905 6,162 8.77 8.60 9.89 10.3 12.0 6,846 7,873 8,216 3 ✗"
     assert rows[-1] == figures.split()
+
+
+def test_no_line_of_a_file_ends_in_blanks() -> None:
+    assert not [line for line in printed(full(), 100, verbose=True).splitlines() if line != line.rstrip()]
+
+
+def test_the_heads_of_the_phases_are_explained_below_the_table() -> None:
+    phases = LevelPhases(prefill_share=Estimate(0.2), prefill_tokens_per_s=Estimate(9e3))
+    found = level_table.by_load(msgspec.structs.replace(full(), levels=[level(1), level(4, phases=phases)]))
+    assert found.note.endswith("; time in prompts: of the server's; prefill, decode: while it does only that")
+    assert "time in prompts" not in level_table.by_load(full()).note
+
+
+def test_few_requests_have_a_mean_in_the_table_of_a_terminal_and_in_the_progress() -> None:
+    few = msgspec.structs.replace(full().levels[0], ttft_s=Spread(0.05, None, None, None, None, 0.06, 9))
+    summary = msgspec.structs.replace(full(), levels=[few, *full().levels[1:]])
+    assert "50 (9)" in printed(summary, 100)
+    out = io.StringIO()
+    with LiveView(Console(file=out, width=100)) as progress:
+        progress.level_started("C = 1", 0)
+        progress.level_finished(few)
+    assert "TTFT mean 50 ms  ITL" in out.getvalue()
 
 
 def test_a_narrow_terminal_loses_the_predicted_column_but_not_the_ratio() -> None:

@@ -162,11 +162,11 @@ def test_the_model_of_a_class_has_to_be_listed_since_nothing_tries_it() -> None:
 def test_a_key_that_is_refused_is_told_in_the_server_s_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "sk-0123456789abcdef")
     closed, of_header = refusing(401, "the key has expired"), spec(headers={"X-Tenant": "me"})
-    says("401: the key has expired; see the key, or give --model", closed, spec(api_key_env="A_KEY"))
-    says("401: the key has expired; see --header and --api-key-env, or give --model", closed, of_header)
-    says("401: the key has expired; see the key", on_chat(closed), spec(api_key_env="A_KEY"))
+    says("401: the key has expired; check the key; --model skips this list", closed, spec(api_key_env="A_KEY"))
+    says("401: the key has expired; see --header and --api-key-env; --model skips this list", closed, of_header)
+    says("401: the key has expired; check the key", on_chat(closed), spec(api_key_env="A_KEY"))
     says("401: the key has expired; see --header and --api-key-env", on_chat(closed), of_header)
-    bearer = "see the key, or give --header 'Authorization: Bearer env:A_KEY' in its place"
+    bearer = "check the key, or give --header 'Authorization: Bearer env:A_KEY' in its place"
     says(bearer, on_chat(closed), spec(api="anthropic", api_key_env="A_KEY"))
     says("it asks for a key (401); give --api-key-env VARIABLE", closed, spec(model="toy"))
 

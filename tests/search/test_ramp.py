@@ -269,7 +269,7 @@ def test_what_ends_both_searches_is_given_once() -> None:
     levels = judged(c1="met", c2="met", c4="missed", c8="missed", c16="missed")
     assert next_level(levels, search(slo=True, seconds_left=0.0)).reason == (
         "stopped: a knee needs 6 valid levels, there are 5; the SLO is met up to 2 in flight and missed at 4; "
-        "the 0 s left are too few for a level that helps"
+        "no time is left for a level that helps"
     )
 
 

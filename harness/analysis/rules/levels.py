@@ -71,7 +71,7 @@ def plateau_not_reached(fit: Fitted) -> Finding | None:
         return None
     return Finding(
         f"plateau not reached up to {fit.levels.N[-1]:.4g} in flight: {'; '.join(fit.reasons)}",
-        "raise --max-concurrency, or hold the levels above the knee longer",
+        "measure more levels past it, as a run without --quick does; raise --max-concurrency if that ended the search",
     )
 
 

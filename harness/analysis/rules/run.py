@@ -47,7 +47,9 @@ def incomplete(run: Recorded) -> Finding | None:
     begun = sum(LevelNote.VOID not in level.notes for level in run.levels)
     finished = sum(level.finished and LevelNote.INTERRUPTED not in level.notes for level in run.levels)
     why = run.manifest.sessions[-1].ended if run.manifest.sessions else None
-    message = f"the run ended early: {finished} of the {begun} levels begun are finished"
+    message = "the run ended early"
+    if finished < begun:
+        message += f": {finished} of the {begun} levels begun are finished"
     on = "`knee run --resume` goes on with the rest" if not run.manifest.shards else "the rest needs another run"
     return Finding(f"{message} ({why})" if why else message, f"the finished levels stand; {on}")
 

@@ -162,6 +162,16 @@ def _no_answer(dialect: Dialect, media: str, headers: Mapping[str, str], body: b
 
 def server_words(status: int, body: str) -> str:
     """Return the server's own words of an error, on one line."""
+    words = plain(own_words(body)[:_LONGEST_MESSAGE])[:240].strip()
+    return f"{status}: {words}" if words else f"{status} without a word"
+
+
+def own_words(body: str) -> str:
+    """Return the message in the JSON of an error; else all of it.
+
+    >>> own_words('{"error": {"message": "out of memory", "code": 500}}'), own_words("Not Found")
+    ('out of memory', 'Not Found')
+    """
     try:
         data = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -170,9 +180,7 @@ def server_words(status: int, body: str) -> str:
     for key in ("error", "message", "detail"):
         if isinstance(message, dict) and key in message:
             message = message[key]
-    text = message if isinstance(message, str) else body
-    words = plain(text[:_LONGEST_MESSAGE])[:240].strip()
-    return f"{status}: {words}" if words else f"{status} without a word"
+    return message if isinstance(message, str) else body
 
 
 def redirected(status: int, headers: Mapping[str, str], place: str) -> HarnessError | None:
@@ -216,8 +224,8 @@ def _way_out_of_key(status: int, target: scenario.Target) -> str:
     if not target.api_key_env:
         return "see --header and --api-key-env" if target.headers else "give --api-key-env VARIABLE"
     if status == 401 and DIALECTS[target.api].key != "Authorization":  # some servers of this API want it there
-        return f"see the key, or give --header 'Authorization: Bearer env:{target.api_key_env}' in its place"
-    return "see the key"
+        return f"check the key, or give --header 'Authorization: Bearer env:{target.api_key_env}' in its place"
+    return "check the key"
 
 
 async def instead(error: NotSpokenError, api: control.Client, endpoint: Endpoint, within_s: float) -> HarnessError:

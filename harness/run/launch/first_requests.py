@@ -19,7 +19,15 @@ from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS, decoder, refusals
 from harness.load import control
 from harness.run.launch import answers, published
-from harness.run.launch.answers import NotSpokenError, Reply, not_served, redirected, server_words, way_out_of
+from harness.run.launch.answers import (
+    NotSpokenError,
+    Reply,
+    not_served,
+    own_words,
+    redirected,
+    server_words,
+    way_out_of,
+)
 from harness.run.launch.endpoint import Alone, Endpoint
 from harness.spec.scenario import Scenario
 from harness.spec.work import Unit
@@ -331,7 +339,7 @@ class _Requests:
             elif response.error:
                 # One token may show no text: it is part of a character, or a mark.
                 kind = _RefusedError if response.error == "empty_response" else HarnessError
-                fact = f"the first request failed: {response.error} ({response.message[:160]})"
+                fact = f"the first request failed: {response.error} ({own_words(response.message)[:160]})"
                 raise kind(fact, place=place, way_out="see the server's log; nothing was loaded")
             else:
                 return response

@@ -117,7 +117,7 @@ def _must_be_open(answer: Page, scenario: Scenario, place: str) -> None:
     if not has_key:
         raise HarnessError(f"it asks for a key ({status})", place=place, way_out=way_out)
     words = server_words(status, answer.text[:LONGEST_BODY])
-    raise HarnessError(words, place=place, way_out=f"{way_out}, or give --model")
+    raise HarnessError(words, place=place, way_out=f"{way_out}; --model skips this list")
 
 
 async def _must_not_lie_above(api: Client, scenario: Scenario, where: Address, within_s: float) -> None:
