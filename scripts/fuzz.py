@@ -2,8 +2,9 @@
 
 Each input is one hostile answer (tests/trust/fuzzing.py makes it). It is read whole and in random cuts, every fiftieth
 byte by byte too; the readings must give the same record and nothing may be raised. It is also read by the compiled path
-and by the pure one, in the same reads: their records must be equal in all. Every other thousand meets limits so
-small that it reaches them. A finding is printed in the shortest form that still shows it; exit status 1.
+and by the pure one, in the same reads, every fiftieth over TLS too: their records must be equal in all. Every other
+thousand meets limits so small that it reaches them. A finding is printed in the shortest form that still shows it; exit
+status 1.
 
 With --readers each input is a damaged manifest, spool, parquet file, scenario, model config or one of the small files
 (tests/trust/fuzzing_readers.py makes it). Its reader gives a value or one line of error; nothing else may leave it.
@@ -23,7 +24,7 @@ from collections.abc import Callable, Sequence
 from harness.dialects.sse import EventParser
 from harness.dialects.tokens import TokenPlacer
 from tests.dialects.test_placer import byte_level
-from tests.trust.fuzzing import Both, Reader, cut, difference, mutated, small_limits
+from tests.trust.fuzzing import Both, Encrypted, Reader, cut, difference, mutated, small_limits
 from tests.trust.fuzzing_readers import SHARES, Readers
 
 _BLOCK = 1000  # inputs that share their limits
@@ -42,6 +43,7 @@ class Tried:
 def finding(
     reader: Reader,
     both: Both,
+    encrypted: Encrypted,
     data: bytes,
     places: Sequence[float],
     reset: bool,
@@ -59,6 +61,8 @@ def finding(
             single = reader.outcome(cut(data, range(len(data))), reset=reset, placer=placer)
             wrong = difference(single, outcome, parts)
         wrong = wrong or both.difference(data, reset=reset, placer=placer)
+        if exact and not wrong:
+            wrong = encrypted.difference(data)
     except Exception as error:  # noqa: BLE001  # whatever it is: nothing may leave
         return f"{type(error).__name__}: {error}"
     return wrong
@@ -81,7 +85,7 @@ def shortest(data: bytes, wrong: Callable[[bytes], str]) -> bytes:
 
 def fuzz(inputs: int, seconds: float, seed: int) -> int:
     """Try so many inputs, or as many as the time allows; the number of findings, 0 or 1."""
-    choose, reader, both, tried = random.Random(seed), Reader(), Both(), Tried()
+    choose, reader, both, encrypted, tried = random.Random(seed), Reader(), Both(), Encrypted(), Tried()
     placer = byte_level()[1]
     began = time.monotonic()
     while tried.inputs < inputs and time.monotonic() - began < seconds:
@@ -93,11 +97,11 @@ def fuzz(inputs: int, seconds: float, seed: int) -> int:
                 with_placer = placer if tried.inputs % 16 == 0 else None
                 exact = tried.inputs % _EXACT_EVERY == 0
                 tried.inputs += 1
-                if not finding(reader, both, data, places, reset, with_placer, exact, tried):
+                if not finding(reader, both, encrypted, data, places, reset, with_placer, exact, tried):
                     continue
 
                 def wrong(data: bytes) -> str:
-                    return finding(reader, both, data, places, reset, with_placer, True, Tried())  # noqa: B023
+                    return finding(reader, both, encrypted, data, places, reset, with_placer, True, Tried())  # noqa: B023
 
                 few = shortest(data, wrong)
                 print(f"FINDING: seed {seed}, input {tried.inputs}, limits {'small' if small else 'real'}")

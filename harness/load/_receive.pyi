@@ -34,7 +34,7 @@ class Poller:
     def add(self, fd: int, hot: Any) -> None: ...
     def drop(self, fd: int) -> None: ...
     def stream(self, fd: int, exchange: Any) -> Stream:
-        """Return the stream of a response, which takes what that socket receives; -1: only what `feed` gets."""
+        """Return the stream of a response, which takes what that socket receives, in plain text."""
     def wait(
         self, until: int, tick_ns: int, busy: bool, once: bool, polled: int, offset: int
     ) -> tuple[list[tuple[int, int]], int, int, int, int, int, int, int, int]:

@@ -18,6 +18,7 @@ import selectors
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from harness.base import kernel
@@ -32,14 +33,14 @@ PR_SET_TIMERSLACK = 29  # linux/prctl.h
 # server back meanwhile, and memory is bounded whatever it sends.
 FAR_BEHIND, FAR_BEHIND_BYTES = 4096, 4 << 20
 LATE_BINS, LATE_SHIFT = 1024, 17  # read-delay histogram: 1,024 bins of 131 µs
-_PROMPT_TICKS = (
-    4  # half of the ITL, of which a tick is an eighth at most: what comes within it was not sent an ITL apart
-)
+# Half of the ITL, of which a tick is an eighth at most: what comes within it was not sent an ITL apart.
+_PROMPT_TICKS = 4
 _SLEPT = 50_000  # ns in the kernel, from which there was nothing to read before
 CLOCK_SET = 1_000_000  # ns between two reads of its offset: slewing (adjtimex(2): 500 ppm) stays below, a step does not
 _READABLE = kernel.IN
 _NEVER = 1 << 62
 _timespec = struct.Struct("qq").unpack_from
+Decrypt = Callable[[bytes, int], bytes | None]  # of a read and its stamp
 now = time.monotonic_ns
 
 
@@ -52,10 +53,14 @@ class Hot(Protocol):
     """A socket on the measured path."""
 
     fd: int
-    plain: bool  # what is received is not encrypted
     recvmsg_into: Any
 
-    def arrived(self, data: bytes, stamp: int) -> None: ...
+    @property
+    def decrypt(self) -> Decrypt | None: ...  # None: nothing is encrypted
+
+    def received(self, data: bytes, stamp: int) -> None: ...
+
+    def arrived(self, data: bytes, stamp: int) -> None: ...  # what was received, in plain text
 
     def over(self, stamp: int) -> None: ...
 
@@ -163,7 +168,7 @@ class HotSelector(selectors.BaseSelector):
     def stream(self, hot: Hot, exchange: Any) -> Stream:
         """Return the compiled stream of a response that is in chunks."""
         assert self.poller is not None
-        return self.poller.stream(hot.fd if hot.plain else -1, exchange)
+        return self.poller.stream(hot.fd, exchange)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.poller is not None:
@@ -240,7 +245,7 @@ class HotSelector(selectors.BaseSelector):
                 late[bin_ if bin_ < LATE_BINS else LATE_BINS - 1] += 1
             reads += 1
             read_bytes += size
-            stream.arrived(bytes(view[:size]), stamp)
+            stream.received(bytes(view[:size]), stamp)
         self.reads += reads
         self.undecoded_bytes += read_bytes
         return ready

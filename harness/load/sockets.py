@@ -31,7 +31,7 @@ from typing import Any
 
 from harness.base.errors import ProtocolError
 from harness.load import http1
-from harness.load.loop import HotSelector, LateRead, enable_stamps, now
+from harness.load.loop import Decrypt, HotSelector, LateRead, enable_stamps, now
 from harness.load.receive import OVER
 from harness.load.transport import IDLE_S, Deadlines, Exchange, Target, TlsError, session_headers
 
@@ -45,7 +45,7 @@ _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 class Connection:
     """One connection; a hot socket of the loop."""
 
-    plain = True  # what the socket receives is the response, not encrypted
+    decrypt: Decrypt | None = None  # nothing is encrypted
 
     __slots__ = (
         "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
@@ -131,6 +131,8 @@ class Connection:
             self._finish(stamp)
         elif stream is not None and chunks is not None:
             stream.frame_on(*chunks)
+
+    received = arrived  # it is not encrypted
 
     def over(self, stamp: int) -> None:
         """The response was framed by its stream, and is over."""

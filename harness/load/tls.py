@@ -4,8 +4,7 @@
 of TLS. Certificates are verified unless the target is `insecure`.
 
 A connection may end without close_notify: whether the response was complete follows from its framing and its finish
-reason. Left out: client certificates, renegotiation, resumed
-sessions, HTTP/2 (the httpx transport has it).
+reason. Left out: client certificates, renegotiation, resumed sessions, HTTP/2 (the httpx transport has it).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from harness.load.loop import HotSelector, now
 from harness.load.sockets import Connection, SocketTransport
 from harness.load.transport import Exchange, Target, TlsError
 
-_RECORD = 16_384  # bytes of plain text in one TLS record, at most
+_PIECE = 2048  # bytes that are decrypted at once: most records have fewer, and memory for the longest takes time
 _OTHER_NAME = (62, 64)  # openssl/x509_vfy.h: of a host, of an IP address
 _UNKNOWN_AUTHORITY = "its certificate comes from an authority that is not trusted here", "give --ca-file PEM"
 _REFUSED = {  # by the codes of the same file: why a certificate is refused, and the way out
@@ -85,8 +84,6 @@ def reason(error: OSError) -> str:
 class SecureConnection(Connection):
     """One TLS connection; what the loop reads and the socket takes is ciphertext, the rest is as on a plain one."""
 
-    plain = False
-
     __slots__ = ("_incoming", "_outgoing", "_tls")
 
     def __init__(self, sock: socket.socket, pool: SocketTransport, made: ssl.SSLContext, host: str) -> None:
@@ -127,45 +124,41 @@ class SecureConnection(Connection):
             raise TlsError(reason(error)) from error
         super().begin(exchange, self._outgoing.read())
 
-    def arrived(self, data: bytes, stamp: int) -> None:
+    def decrypt(self, data: bytes, stamp: int) -> bytes | None:
+        """Return what a read brings in plain text; None where the connection ends with it: then all of it is taken."""
         tls, incoming = self._tls, self._incoming
         incoming.write(data)
         pieces: list[bytes] = []
         failure: ssl.SSLError | None = None
         try:
-            piece = tls.read(_RECORD)
-            if piece and not (incoming.pending or tls.pending() or self._outgoing.pending):
-                super().arrived(piece, stamp)  # one record, whole: nearly every read of a token stream
-                return
-            while piece:
+            while piece := tls.read(_PIECE):
                 pieces.append(piece)
-                piece = tls.read(_RECORD)
-            ended = True
+                if len(piece) < _PIECE and not incoming.pending:  # whole: nearly every read of a token stream
+                    break
+            ended = not piece
         except ssl.SSLWantReadError:  # the rest of a record is still to come
             ended = False
         except ssl.SSLZeroReturnError:
             ended = True
         except ssl.SSLError as error:
-            ended, failure = False, error
-        self._push()
-        if pieces:
-            super().arrived(b"".join(pieces), stamp)
-        if not self.open:
-            return
-        if failure is not None:
-            if self._exchange is None:
-                self.close()
-            else:
-                self._exchange.fail("tls", reason(failure))
-                self._finish(stamp)
-        elif ended:
-            self.lost(None, stamp)
-
-    def _push(self) -> None:
-        """Send what the TLS layer itself has to send, after what is still unsent."""
-        if self._outgoing.pending:
+            ended, failure = True, error
+        if self._outgoing.pending:  # what the TLS layer itself has to send, after what is still unsent
             self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
             self._pool.selector.want_write(self, True)
+        if not ended:
+            return b"".join(pieces)
+        if pieces:
+            self.arrived(b"".join(pieces), stamp)
+        if failure is None or self._exchange is None:
+            self.lost(None, stamp)
+        else:
+            self._exchange.fail("tls", reason(failure))
+            self._finish(stamp)
+        return None
+
+    def received(self, data: bytes, stamp: int) -> None:
+        if piece := self.decrypt(data, stamp):
+            self.arrived(piece, stamp)
 
     def close(self) -> None:
         if self.open and not self._unsent:

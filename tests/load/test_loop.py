@@ -38,7 +38,7 @@ class Reader:
         buffers[0][:2] = b"hi"
         return 2, self.ancillary, 0, None
 
-    def arrived(self, data: bytes, stamp: int) -> None:
+    def received(self, data: bytes, stamp: int) -> None:
         assert data == b"hi"
         self.stamps.append(stamp)
 

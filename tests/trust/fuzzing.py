@@ -8,23 +8,29 @@ words of a message. Used by tests/trust/test_fuzz.py and scripts/fuzz.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import itertools
 import random
 import re
 import socket
+import ssl
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from harness.dialects import sse
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.tokens import TokenPlacer
 from harness.load import http1
-from harness.load.loop import HotSelector
+from harness.load.loop import HotSelector, now
 from harness.load.sockets import Connection, SocketTransport
+from harness.load.tls import SecureConnection, SecureTransport
 from harness.load.transport import Exchange, Target
+from tests.builders.servers import certified
 from tests.builders.streams import ALL, delta, event, usage
 
 
@@ -100,7 +106,7 @@ class Reader:
         at, cut_off = 0, False
         for number, data in enumerate(reads, 1):
             at += len(data)
-            stream.arrived(data, at)
+            stream.received(data, at)
             if number % every == 0:
                 self._selector.decode_all()
             if over.done() and not exchange.done_ns:  # then `send` closes
@@ -114,10 +120,7 @@ class Reader:
         self._selector.decode_all()
         exchange.take(exchange.done_ns, None)
         decoded = exchange.decoded
-        self.last = (
-            decoded, exchange.bytes_received, exchange.merged_late, exchange.noted, exchange.error, exchange.message,
-            exchange.done_ns, exchange.response.status, exchange.response.keep_alive, kept, cut_off,
-        )  # fmt: skip
+        self.last = (decoded, exchange.done_ns, *_beside_times(exchange), kept, cut_off)
         return ReadOutcome(
             error=exchange.error,
             status=exchange.response.status,
@@ -131,6 +134,14 @@ class Reader:
             done=exchange.done_ns,
             cut_off=cut_off,
         )
+
+
+def _beside_times(exchange: Exchange) -> tuple[Any, ...]:
+    """What a record has of an exchange beside its times and what was decoded."""
+    return (
+        exchange.bytes_received, exchange.merged_late, exchange.noted, exchange.error, exchange.message,
+        exchange.response.status, exchange.response.keep_alive,
+    )  # fmt: skip
 
 
 class Both:
@@ -158,6 +169,83 @@ class Both:
         if compiled.last == pure.last:
             return ""
         return f"reads {reads}, decoded every {every}\ncompiled {compiled.last}\n  is not pure\n{pure.last}"
+
+
+class Encrypted:
+    """The same answer over TLS on a socket, by the compiled path and by the pure one: their records must be equal.
+
+    Times are numbers of reads: the two readings are not at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._server = certified("127.0.0.1")
+        target = Target(scheme="https", host="127.0.0.1", port=1, path="/", headers={}, insecure=True)
+        late, prompt = 1, 1_000_000_000_000  # ticks
+        self._pairs = [
+            [SecureTransport(target, HotSelector(tick, pure=pure)) for pure in (False, True)] for tick in (late, prompt)
+        ]
+
+    def difference(self, data: bytes) -> str:
+        """Return how the two records of an answer differ; empty if they do not. The bytes choose how it is sent."""
+        choose = random.Random(zlib.crc32(data))
+        ends = [match.end() for match in _CHUNK_END.finditer(data)]
+        records = cut(data, choose.choice((ends, [int(choose.random() * len(data)) for _ in range(4)], ())))
+        size, end = len(data) + 100 * len(records), choose.choice(("goodbye", "close", "reset", "damage"))
+        places = [int(choose.random() * size) for _ in range(choose.choice((0, 4, 40)))]
+        compiled, pure = (self._reading(pool, records, places, end) for pool in choose.choice(self._pairs))
+        return "" if compiled == pure else f"{records}, {places}, {end}\n{compiled}\n  is not\n{pure}"
+
+    def _reading(
+        self, pool: SecureTransport, records: list[bytes], places: list[int], end: str
+    ) -> tuple[tuple[int, ...], dict[str, Any], tuple[Any, ...], bool]:
+        """All that a record has of an answer that is sent in these records of TLS, whose bytes are sent in pieces."""
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        connection = SecureConnection(near, pool, pool._context, "127.0.0.1")
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = self._server.wrap_bio(incoming, outgoing, server_side=True)
+        for _ in range(3):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                connection._tls.do_handshake()
+            incoming.write(connection._outgoing.read())
+            with contextlib.suppress(ssl.SSLWantReadError):
+                server.do_handshake()
+            connection._incoming.write(outgoing.read())
+        for record in records:
+            server.write(record)
+        if end == "goodbye":
+            with contextlib.suppress(ssl.SSLWantReadError):
+                server.unwrap()
+        data = outgoing.read() + (b"\x17\x03\x03\x00\x20" + bytes(32) if end == "damage" else b"")
+
+        exchange, over, selector, began = Exchange("", StreamDecoder()), _Over(), pool.selector, [now()]
+        exchange.over = over  # type: ignore[assignment]
+        selector.add(connection)
+        connection.begin(exchange, b"?")
+        for part in cut(data, places):
+            far.send(part)
+            selector.select(0)
+            selector.decode_all()
+            began.append(now())
+            if over.done() and not exchange.done_ns:  # then `send` closes
+                connection.close()
+            if not connection.open:
+                break
+        kept = connection.open and bool(exchange.done_ns)
+        if end != "reset":
+            far.recv(65_536)  # who closes with unread bytes resets
+        far.close()
+        if connection.open:
+            selector.select(0)
+            selector.decode_all()
+        assert not connection.open
+        exchange.take(exchange.done_ns, None)
+        decoded = exchange.decoded
+        times = tuple(
+            bisect.bisect(began, time) for time in (*decoded.arrivals, decoded.first_content, exchange.done_ns)
+        )
+        beside = msgspec.structs.asdict(decoded) | {"arrivals": None, "first_content": None}
+        return times, beside, _beside_times(exchange), kept
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:

@@ -31,6 +31,7 @@ from tests.trust.fuzzing import (
     FRAMINGS,
     OTHERS,
     Both,
+    Encrypted,
     Reader,
     ReadOutcome,
     cut,
@@ -53,6 +54,11 @@ def reader() -> Reader:
 @functools.cache
 def both() -> Both:
     return Both()
+
+
+@functools.cache
+def encrypted() -> Encrypted:
+    return Encrypted()
 
 
 def same_outcome(data: bytes, places: list[int], *, reset: bool = False) -> ReadOutcome:
@@ -103,6 +109,13 @@ def test_the_compiled_path_makes_the_record_that_the_pure_one_makes(seed: int, r
     data = mutated(random.Random(seed))
     with small_limits() if small else contextlib.nullcontext():
         assert both().difference(data, reset=reset) == ""
+
+
+@pytest.mark.skipif(receive.poller is None, reason="the receive path is not compiled here")
+@settings(bounded, max_examples=100)
+@given(st.integers(0, 2**48))
+def test_over_tls_both_paths_make_one_record_too(seed: int) -> None:
+    assert encrypted().difference(mutated(random.Random(seed))) == ""
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ enum { READS_SIZE = 4 * READ };
 enum { SECOND = 1000000000, CLOCK_SET = 1000000 };
 
 struct Entry {
-    PyObject *hot;
-    Stream *stream; /* of the response that its bytes belong to, where they are not encrypted */
+    PyObject *hot, *decrypt; /* decrypt: NULL where nothing is encrypted */
+    Stream *stream;          /* of the response that its bytes belong to */
 };
 
 /* What one socket had. */
@@ -65,14 +65,11 @@ static int64_t believed_offset(Poller *p, int64_t t) {
     return offset && (off > CLOCK_SET || off < -CLOCK_SET) ? -((int64_t)1 << 62) : p->offset;
 }
 
-/* Call a method of a hot socket; what is read late shows in the selector's span. */
+/* Call a method of a hot socket. */
 static int call(Poller *p, PyObject *hot, const char *name, PyObject *arguments) {
-    PyObject *span = PyLong_FromLongLong(p->span), *method = NULL, *done = NULL;
+    PyObject *method = NULL, *done = NULL;
     p->called = 1;
-    if (span && arguments && !PyObject_SetAttrString(p->selector, "span", span) &&
-        (method = PyObject_GetAttrString(hot, name)))
-        done = PyObject_CallObject(method, arguments);
-    Py_XDECREF(span);
+    if (arguments && (method = PyObject_GetAttrString(hot, name))) done = PyObject_CallObject(method, arguments);
     Py_XDECREF(method);
     Py_XDECREF(arguments);
     Py_XDECREF(done);
@@ -127,31 +124,42 @@ static void read_socket(Poller *p, int fd, int64_t since, int64_t offset) {
     p->untaken_count++;
 }
 
-/* Take one read, or hand it on; none of a connection that has been closed meanwhile. */
+/* Take what came in plain text, or hand it on. */
+static int take_plain(Poller *p, struct Entry of, const char *at, size_t size, int64_t stamp) {
+    int found = UNUSUAL, late = p->span > PROMPT_TICKS * p->tick_ns;
+    if (of.stream) found = stream_feed(of.stream, at, size, stamp, late);
+    if (found == OVER) return call(p, of.hot, "over", Py_BuildValue("(L)", (long long)stamp));
+    if (found != UNUSUAL) return found == FAILED;
+    p->queued_bytes += (int64_t)size;
+    return call(p, of.hot, "arrived", Py_BuildValue("(y#L)", at, (Py_ssize_t)size, (long long)stamp));
+}
+
+/* Take what came encrypted. */
+static int take_encrypted(Poller *p, struct Entry of, const struct Read *read) {
+    PyObject *plain = PyObject_CallFunction(of.decrypt, "y#L", read->at, (Py_ssize_t)read->size, (long long)read->stamp);
+    int failed = !plain;
+    if (plain == Py_None) p->called = 1; /* it is taken, and was the last */
+    else if (plain && PyBytes_Size(plain))
+        failed = take_plain(p, of, PyBytes_AsString(plain), (size_t)PyBytes_Size(plain), read->stamp);
+    Py_XDECREF(plain);
+    return failed;
+}
+
+/* Take one read; none of a connection that has been closed meanwhile. */
 static int take_read(Poller *p, const struct Read *read) {
-    struct Entry *entry = entry_of(p, read->fd);
+    struct Entry *entry = entry_of(p, read->fd), of;
+    int failed;
     if (!entry) return 0;
-    PyObject *hot = entry->hot;
-    Stream *stream = entry->stream;
-    int found = UNUSUAL, failed;
-    Py_INCREF(hot);
-    Py_XINCREF((PyObject *)stream);
-    if (read->size <= 0) {
-        failed = lost(p, hot, read->error);
-    } else {
-        int late = p->span > PROMPT_TICKS * p->tick_ns;
-        if (stream) found = stream_feed(stream, read->at, (size_t)read->size, read->stamp, late);
-        failed = found == FAILED;
-        if (found == UNUSUAL) {
-            p->queued_bytes += read->size;
-            failed = call(p, hot, "arrived",
-                          Py_BuildValue("(y#L)", read->at, (Py_ssize_t)read->size, (long long)read->stamp));
-        } else if (found == OVER) {
-            failed = call(p, hot, "over", Py_BuildValue("(L)", (long long)read->stamp));
-        }
-    }
-    Py_DECREF(hot);
-    Py_XDECREF((PyObject *)stream);
+    of = *entry; /* its connection may be closed meanwhile */
+    Py_INCREF(of.hot);
+    Py_XINCREF(of.decrypt);
+    Py_XINCREF((PyObject *)of.stream);
+    if (read->size <= 0) failed = lost(p, of.hot, read->error);
+    else if (of.decrypt) failed = take_encrypted(p, of, read);
+    else failed = take_plain(p, of, read->at, (size_t)read->size, read->stamp);
+    Py_DECREF(of.hot);
+    Py_XDECREF(of.decrypt);
+    Py_XDECREF((PyObject *)of.stream);
     return failed;
 }
 
@@ -206,6 +214,10 @@ static int poll_once(Poller *p, int busy, int64_t until, PyObject *foreign) {
     if (busy && t >= p->next_tick) p->next_tick = t + p->tick_ns;
     p->span = t - since;
     p->polled = t;
+    PyObject *span = PyLong_FromLongLong(p->span); /* what is read late shows in it */
+    int failed = !span || PyObject_SetAttrString(p->selector, "span", span);
+    Py_XDECREF(span);
+    if (failed) return -1;
     return take_ready(p, found < 0 ? 0 : found, since, believed_offset(p, t), foreign);
 }
 
@@ -267,8 +279,9 @@ static int make_room(Poller *p, int fd) {
 
 static void clear(Poller *p, int fd) {
     struct Entry old = p->entries[fd];
-    p->entries[fd] = (struct Entry){NULL, NULL};
+    p->entries[fd] = (struct Entry){NULL, NULL, NULL};
     Py_XDECREF(old.hot);
+    Py_XDECREF(old.decrypt);
     Py_XDECREF((PyObject *)old.stream);
 }
 
@@ -280,8 +293,11 @@ static PyObject *add(PyObject *self, PyObject *arguments) {
     if (fd < 0) return PyErr_Format(PyExc_ValueError, "no descriptor: %d", fd);
     if (make_room(p, fd)) return PyErr_NoMemory();
     clear(p, fd);
+    PyObject *decrypt = PyObject_GetAttrString(hot, "decrypt");
+    if (!decrypt) return NULL;
+    if (decrypt == Py_None) Py_CLEAR(decrypt);
     Py_INCREF(hot);
-    p->entries[fd].hot = hot;
+    p->entries[fd] = (struct Entry){hot, decrypt, NULL};
     Py_RETURN_NONE;
 }
 
