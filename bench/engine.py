@@ -222,6 +222,14 @@ def summary() -> tuple[float, str]:
     return seconds, f"{tokens:,} tokens, {megabytes:,.0f} MB; packed at the run's end in {packed:.1f} s"
 
 
+def tls() -> tuple[float, str]:
+    """CPU of receiving over TLS; the load's other costs are the same without."""
+    script = Path(__file__).with_name("engine_tls.py")
+    done = subprocess.run([sys.executable, str(script), "--streams", str(STREAMS)], check=True, capture_output=True)
+    found = json.loads(done.stdout)
+    return found["tls"], f"without TLS {found['plain']:.1f}"
+
+
 def processors() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
@@ -246,6 +254,7 @@ def rows() -> list[Row]:
         Row("memory", 2048, True, "MB of the worker, 512 answers of 32,000 tokens", long_answers, 1),
         Row("cpu-usage", None, True, "CPU s/M, count in every chunk", lambda: cost(running_usage=True), 1),
         Row("cpu-64", None, True, "CPU s/M, 64 streams", lambda: cost(64), 1),
+        Row("tls", None, True, "CPU s/M, 512 streams received over TLS, without the tasks that send", tls),
         Row("httpx", None, True, "CPU s/M, --transport httpx, 32 streams",
             lambda: cost(32, transport="httpx", seconds=4.0), 1),
     ]  # fmt: skip

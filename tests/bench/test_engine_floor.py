@@ -1,4 +1,4 @@
-"""The bare receive loop to which bench/engine compares CPU figures keeps the load up, and counts what it took."""
+"""The programs beside which bench/engine measures: the bare receive loop, and the streams over TLS."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def test_as_many_tokens_come_as_the_streams_are_paced_to_send() -> None:
     paced = streams * 25 / (0.02 + 24 * 0.02)  # of answers that follow each other at once
     assert 0.5 * paced < found["tokens"] < 1.2 * paced
     assert 0 < found["cpu_s"] < 1
+
+
+@pytest.mark.slow
+def test_a_token_over_tls_has_its_cost() -> None:
+    command = [sys.executable, str(BENCH / "engine_tls.py"), "--streams", "8", "--seconds", "1"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    assert sorted(found) == ["plain", "tls"]
+    assert min(found.values()) > 0
