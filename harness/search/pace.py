@@ -31,12 +31,12 @@ FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
 SHORTEST_S = 1.0  # of a window, whatever a request takes
 LEAST_REQUEST_TIMES = 1.8  # of a whole level: new slots spread over a third, half of one measured, one to end
 RATE_S = 60.0  # of a window at a rate that is searched, at least where time is not short
-CLUMPS = 22.0  # request times of a window that shows whether misses come together (docs/method.md, section 7)
 LONGEST_DECISION_S = 600.0  # of a window that decides whether a load meets the SLO
 SHORT = 4.0  # request times of a window, below which its level warms up once, not twice
 
 _LONG_REQUEST_S = 10.0  # requests this long get windows of fewer request times
 _SPARE = 1.1  # of the requests that decide an SLO which all of them meet
+_CLUMPS = 22.0  # request times of a window that shows whether misses come together (docs/method.md, section 7)
 _TIGHT = 10.0  # request times left, below which new slots begin twice as fast and a level does not warm up
 _WHOLE, _ROOM = 1.05, 4.0  # request times that a window has at least, where so many are left of the run
 _ROUNDING = 1e-9  # of a number of periods
@@ -113,7 +113,7 @@ def decision(
     """
     wanted = _SPARE * _samples(scenario) / requests_per_s if requests_per_s else math.inf
     most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left / 2)
-    least = max(wanted_s, CLUMPS * request_s, RATE_S if scenario.ramp.search_rate else 0.0)
+    least = max(wanted_s, _CLUMPS * request_s, RATE_S if scenario.ramp.search_rate else 0.0)
     return fixed(min(max(wanted, least), most), request_s)
 
 

@@ -21,7 +21,7 @@ from harness.data.judgement import Outcome
 from harness.data.levels import Attainment
 from harness.data.record import Role
 from harness.search.decision import Decision, End, Part, Reason, Stop, end, measure, measure_rate, not_enough
-from harness.search.pace import CLUMPS, LONGEST_DECISION_S
+from harness.search.pace import LONGEST_DECISION_S
 from harness.search.state import MeasuredLevel, Search, State
 
 REPEATS = 3  # of a load that stays undecided; then that is the answer
@@ -189,7 +189,7 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
         if search.first_rate and edge.missed < _ALONE * search.first_rate:
             return end(Stop.FOUND, found=found)
         rate, why = _round(edge.missed / 2), Reason.RATE_MISSED
-    elif edge.missed <= CLOSE * edge.met or _last_chance(edge, measured[-1], search):
+    elif edge.missed <= CLOSE * edge.met:
         if edge.undecided is None or search.quick:
             return end(Stop.FOUND, found=found)
         rate, why, role = edge.undecided, Reason.SLO_UNDECIDED, Role.SLO_DECISION
@@ -199,25 +199,17 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
     assert last.rate is not None
     if len(measured) >= at_most:
         return end(Stop.NOTHING_HELPS, found=found, why=Part.LEVELS.words(levels=len(measured)))
-    seconds, requests = search.seconds_left, search.requests_left
-    seconds = None if seconds is None or last.seconds <= seconds else seconds
-    requests = None if requests is None or last.requests / last.rate * rate <= requests else requests
-    if left := not_enough(seconds, requests, "another level"):
+    if search.seconds_left is not None and last.seconds > search.seconds_left:
+        left = not_enough(search.seconds_left, None, "another level")
+        return end(Stop.NOTHING_HELPS, found=found, why=left)
+    if search.requests_left is not None and last.requests / last.rate * rate > search.requests_left:
+        left = not_enough(None, search.requests_left, "another level")
         return end(Stop.NOTHING_HELPS, found=found, why=left)
     step = measure_rate(rate, why, role, met=edge.met, missed=edge.missed)
     if role is not Role.SLO_DECISION:
         return step
     queue_s = slo.QUEUE_TIMES * slo.queue_s(rate, _capacity(measured))
     return msgspec.structs.replace(step, window_s=max(edge.window_s, min(queue_s, LONGEST_DECISION_S)))
-
-
-def _last_chance(edge: Edge, last: MeasuredLevel, search: Search) -> bool:
-    """Return whether the loads next to the edge can be decided now, and no more after another level like the last."""
-    left_s = search.seconds_left
-    if edge.undecided is None or left_s is None or search.quick:
-        return False
-    each = max(edge.window_s, CLUMPS * (last.request_s or 0.0))
-    return each <= left_s < 2 * each + last.seconds
 
 
 def _capacity(measured: Sequence[MeasuredLevel]) -> float:

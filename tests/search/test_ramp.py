@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.analysis import slo
 from harness.analysis.points import points_of
 from harness.data.levels import Attainment, SessionSummary
 from harness.data.record import Level, Role
@@ -324,24 +323,6 @@ def test_an_unstable_rate_counts_as_missed_whatever_its_requests_met() -> None:
 
 def test_an_unresolved_rate_is_measured_three_times_in_all() -> None:
     assert [s.rate for s in rates(21.0, unresolved=16.0)].count(16.0) == 3
-
-
-@pytest.mark.parametrize(
-    ("left_s", "rate", "role"),
-    [(90.0, 4.69, Role.SLO), (40.0, 4.3, Role.SLO_DECISION), (15.0, 4.69, Role.SLO)],
-)
-def test_the_rates_next_to_the_edge_are_decided_while_the_time_suffices(left_s: float, rate: float, role: Role) -> None:
-    """22 request times of 1 s decide one of them; another level takes 13 s. In 15 s none is decided."""
-    (limit,) = slo.limits({"e2e_p90": 1.2})
-    levels = [
-        msgspec.structs.replace(
-            measured(None, 100.0, rate=of, request_s=1.0, seconds=13.0, window_s=10.0),
-            slo="unresolved", attainments=(slo.attained(limit, met, 70, 3.0),),
-        )
-        for of, met in ((3.04, 70), (6.08, 20), (4.3, 70), (5.11, 58))
-    ]  # fmt: skip
-    step = next_level(levels, search(search_rate=True, slo=True, seconds_left=left_s))
-    assert (step.rate, step.role) == (rate, role)
 
 
 # What holds for every ramp
