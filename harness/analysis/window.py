@@ -187,10 +187,11 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
         return None
     good = there & table.ok & ~np.isnan(amounts)
     took = (table.done - table.sent)[good]
+    lasted = took if good.any() else (table.done - table.sent)[there]  # those that were cut, where there are no others
+    if end - start >= _WHOLE * float(lasted.mean()):
+        return None
     if float(inside[good].sum()) < _KNOWN * float(inside[there].sum()):
         return math.nan
-    if end - start >= _WHOLE * float(took.mean()):
-        return None
     began = there & (table.sent >= start) & (table.sent < end)
     longer = np.zeros(len(amounts))  # what each would have waited more, had it begun in the window
     if np.count_nonzero(began) >= _BEGAN * level.concurrency:

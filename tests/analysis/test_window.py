@@ -180,6 +180,18 @@ def test_an_even_rate_is_not_known_where_most_requests_were_cut() -> None:
     assert math.isnan(even_rate(table, level, table.output_tokens) or 0.0)
 
 
+@pytest.mark.parametrize("given_up", [3, 7, 8])
+def test_a_window_of_many_requests_is_counted_however_many_users_give_up(given_up: int) -> None:
+    """Each second eight requests of a second begin, and so many of them are given up shortly before their end."""
+    records = [
+        request(second, [second + 0.5], done=second + 0.9, error="abandoned" if slot < given_up else "")
+        for second in range(10)
+        for slot in range(8)
+    ]
+    table = Table.of(records)
+    assert even_rate(table, Level(0, 8, 0, 0.0, 2.0, 9.0, 10.0), table.output_tokens) is None
+
+
 def queued(C: int, seats: int, cut_s: float = math.inf) -> Table:
     """C slots that begin together at so many seats, first come first served: 4 s a request, 100 tokens evenly in it.
 
