@@ -259,7 +259,9 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     """Return the levels that the answer rests on: all but those that a search may leave out.
 
     These are invalid levels that the ramp chose itself, and the last level of a repeat if its errors ended the ramp.
+    A level that lost a replica says nothing of the server as it is.
     """
+    levels = [level for level in levels if level.role is not Role.LOSS]
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:

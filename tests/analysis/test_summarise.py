@@ -87,6 +87,15 @@ def test_an_slo_that_the_requests_do_not_decide_is_not_missed() -> None:
     assert status(open_, missed, slo_fail=True, knees=Knees(slo=Value(1.0, (None, 8.0)))) == 3
 
 
+def test_a_level_that_lost_a_replica_decides_no_status() -> None:
+    limit = "ttft_p99=2s"
+    open_ = summaries.level(4, slo=[Attainment(limit, 0.99, 22, 22, 1.0, (0.85, 1.0), "unresolved")])
+    lost = summaries.level(4, role=Role.LOSS, slo=[Attainment(limit, 0.99, 0, 100, 0.0, (0.0, 0.04), "missed")])
+    assert status(open_, lost, slo_fail=True) == 3
+    failing = summaries.level(8, role=Role.FIXED, verdicts=[FAILING])
+    assert status(open_, failing, lost) == 0, "its errors ended the levels, whatever came after them"
+
+
 def folder(
     tmp_path: Path,
     levels: list[Level],

@@ -164,7 +164,7 @@ def test_the_lengths_of_short_runs_are_compared_by_their_stacks_means() -> None:
 
     assert lengths(of(65.4, 63.9), of(65.2, 63.6)) == ("equal", "")  # 14 requests each: the runs are 2.8 % apart
     assert lengths(of(64.0, 64.0), of(66.0, 65.0)) == ("fatal", "they differ by 2.3%, more than 2%")
-    assert lengths(of(64.0, 80.0), of(72.0, 72.0)) == ("fatal", "repeats of one stack differ")
+    assert lengths(of(64.0, 80.0), of(72.0, 72.0)) == ("fatal", "repeats of one stack differ by 25.0%, more than 10%")
 
 
 def test_repeats_of_one_stack_that_differ_are_fatal_whatever_may_vary() -> None:

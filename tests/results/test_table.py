@@ -21,6 +21,7 @@ def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:
         "# by hand\n\nConcurrency, Output_Tokens_Per_S\n1, 100\n# again\n2, 190\r\n",
         "Max_Concurrency,request_throughput,Output_Throughput\n1,3,100\n2,4,190\n",
         "users,tok/s\n1,100\n2,190\n",
+        "users,in_flight,tok/s\n1,1,100\n2,2,190\n",
         "streams,output_throughput,concurrency,output_tokens_per_s\n9,9,1,100\n9,9,2,190\n",
     ],
 )

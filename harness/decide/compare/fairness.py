@@ -185,8 +185,8 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
     def row(state: State, why: str = "") -> Row:
         return Row(name="realised lengths", values=[mean.words() for mean in means], state=state, why=why)
 
-    if any(mean.repeats_apart > _OF_REPEATS for mean in means):
-        return row(FATAL, "repeats of one stack differ")
+    if (repeats_apart := max(mean.repeats_apart for mean in means)) > _OF_REPEATS:
+        return row(FATAL, f"repeats of one stack differ by {repeats_apart:.1%}, more than {_OF_REPEATS:.0%}")
     outputs_apart = _apart([mean.outputs for mean in means])
     apart = max(_apart([mean.inputs for mean in means]), outputs_apart)
     if apart <= LENGTHS:

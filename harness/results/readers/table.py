@@ -22,7 +22,7 @@ from harness.results.readers.level import NO_SERVER, ForeignLevel, ForeignResult
 
 PLAIN = "plain table"  # the tool of a file that names none
 _OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields
-_OTHERS = {  # what people call a column that a table lacks
+_OTHERS = {  # what people call a column that a table lacks; the first of them is taken
     "max_concurrency": LOAD, "in_flight": LOAD, "users": LOAD, "clients": LOAD, "streams": LOAD,
     "output_throughput": RATE, "tokens_per_s": RATE, "tokens/s": RATE, "tok/s": RATE, "output tok/s": RATE,
 }  # fmt: skip
@@ -112,7 +112,9 @@ def read(text: str, place: str) -> list[CsvPoint]:
     """
     found = rows(text, place)
     names = [name.lower() for name in found[0].cells] if found else []
-    names = [name if _OTHERS.get(name) in {None, *names} else _OTHERS[name] for name in names]
+    for other, name in _OTHERS.items():
+        if other in names and name not in names:
+            names[names.index(other)] = name
     for name in (LOAD, RATE, *_OPTIONAL):
         if name in (LOAD, RATE) and name not in names:
             raise HarnessError(f"no column '{name}'", place=place, way_out=_EXAMPLE)

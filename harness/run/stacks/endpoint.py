@@ -207,8 +207,9 @@ async def _asked(http: Client, path: str, within_s: float, field: str, body: byt
 _BEYOND_S = 90.0  # that the watchdog may take besides the server, for what is left of it
 _USAGE = 2  # exit status of a program whose command line is wrong, by argparse and click
 _SHOWN_LINES, _SHOWN = 12, 1_500  # of the end of a log
+_LINE, _AFTER, _LAST = 300, 2, 4  # characters of a line; lines from the first exception on, and at the end
 _RAISED = re.compile(  # how a traceback ends, behind what an engine's logger puts before each line
-    r"^(?:\(.*?\) )?(?:ERROR .*?\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)", re.MULTILINE
+    r"(?:\([^)]*\) )?(?:ERROR [^\]]*\] )?(?:\w+\.)*\w*(?:Error|Exception): "
 )
 
 
@@ -287,21 +288,21 @@ def owned(command: Command, *, stop_s: float, cpus: Sequence[int] = ()) -> Itera
             server.end(stop_s + _BEYOND_S)
 
 
-def failure_in(log: str) -> str:
-    r"""Return on one line what a log says of a server's end: its first exception and its last, else its last lines.
+def end_of(log: str) -> str:
+    r"""Return on one line what a log says of a server's end: its first exception and its last lines.
 
-    The first is the cause. An engine raises others because of it, in every process that waited for the first.
+    The first exception is the cause. An engine raises others because of it, in every process that waited for it.
 
-    >>> print(failure_in("ERROR 11-27 [a.py:8] ValueError: no weights\n(A pid=2) RuntimeError: a worker failed\n"))
-    the errors in its log: ValueError: no weights | RuntimeError: a worker failed
-    >>> print(failure_in("first\n\nload \x1b[31merror\n"))
-    the end of its log: first | load \u001b[31merror
+    >>> print(end_of("ValueError: bad length\nsay 8\n" + "in f\n" * 20 + "(A pid=2) RuntimeError: failed\n"))
+    ValueError: bad length | say 8 | … | in f | in f | in f | (A pid=2) RuntimeError: failed
+    >>> print(end_of("first\n\nload \x1b[31merror\n"))
+    first | load \u001b[31merror
     """
-    what = "the end of its log"
-    lines = [line.strip() for line in log.splitlines() if line.strip()][-_SHOWN_LINES:]
-    if raised := _RAISED.findall(log):
-        what, lines = "the errors in its log", list(dict.fromkeys([raised[0], raised[-1]]))
-    return f"{what}: {clean(' | '.join(lines)[-_SHOWN:], _SHOWN)}" if lines else ""
+    lines = [line.strip()[:_LINE] for line in log.splitlines() if line.strip(" ^~")]
+    first = next((at for at, line in enumerate(lines) if _RAISED.match(line)), len(lines))
+    if first < len(lines) - _SHOWN_LINES:
+        lines = [*lines[first : first + _AFTER], "…", *lines[-_LAST:]]
+    return clean(" | ".join(lines[-_SHOWN_LINES:]), _SHOWN)
 
 
 class RefusedError(HarnessError):
@@ -316,6 +317,6 @@ def failed(server: Server, name: str, fact: str, secrets: Iterable[str] = ()) ->
         )
     if server.status is not None:
         fact = f"it ended with status {server.status} before it was ready"
-    log = failure_in(redact(server.log, secrets))
+    log = end_of(redact(server.log, secrets))
     kind = RefusedError if server.status == _USAGE else HarnessError
-    return kind(f"{fact}; {log}" if log else fact, place=name, way_out="see why, and resume")
+    return kind(f"{fact}; the end of its log: {log}" if log else fact, place=name, way_out="see why, and resume")
