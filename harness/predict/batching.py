@@ -234,14 +234,14 @@ class StepMachine:
         self._finished.clear()
 
     def _make_room(self) -> None:
-        """Give every decoding request the blocks of its next token; others yield until there are enough."""
+        """Take the KV blocks that every decoding request's next token needs; preempt requests until they are free."""
         while (need := self._crossings(self._count)) > self.free_blocks:
             self._preempt()
         self._take(need)
         self._granted = self._count
 
     def _next(self) -> SequenceState | None:
-        """Return the waiting request that begins next; None where there is no slot for it."""
+        """Return the waiting request to start next, the first or by priority; None: none waits, or no slot is free."""
         if not self._waiting or self._preempted or len(self._running) >= self.max_num_seqs:
             return None
         waiting = self._waiting.values()
@@ -252,7 +252,7 @@ class StepMachine:
         return sequence
 
     def _prefill(self) -> tuple[list[tuple[int, int]], list[SequenceState]]:
-        """Return the parts of prompts that this step computes, (start, end), and the requests that can then decode."""
+        """Schedule this step's prefills within token budget and blocks; return prompt parts, and who then decodes."""
         chunks: list[tuple[int, int]] = []
         joined: list[SequenceState] = []
         left = self.budget - self._decoding * self.cost.verified
@@ -288,7 +288,7 @@ class StepMachine:
         return chunks, joined
 
     def _steps_alike(self, until: float, most: int | None, context: int) -> tuple[int, float, float] | None:
-        """Return how many steps can be taken in one go, the seconds of the first, and their growth; None for a few."""
+        """Return (number of decode-only steps to take at once, seconds of the first, their growth); None: too few."""
         n = self._end_counts[0] - self._count
         if most is not None:
             n = min(n, most)
@@ -304,7 +304,7 @@ class StepMachine:
         return n, first, growth
 
     def _steps_with_blocks(self, n: int) -> int:
-        """Return those of n steps for which blocks are free."""
+        """Return for how many of the next n decode steps there are enough free KV blocks, at least 1."""
         if self._reserve or -(-n // self.block_size) * self._decoding <= self.free_blocks:
             return n
         free, steps = self.free_blocks, 1
@@ -313,7 +313,7 @@ class StepMachine:
         return steps
 
     def _finish(self) -> int:
-        """Note who ends at the count that is reached; return the tokens that they did not take any more."""
+        """Move requests with all their tokens to the finished ones; return the tokens counted beyond their ends."""
         lost = 0
         while self._end_counts and self._end_counts[0] <= self._count:
             end = heapq.heappop(self._end_counts)
@@ -325,7 +325,7 @@ class StepMachine:
     # ---- who decodes, and in which blocks ---------------------------------------------------------------
 
     def _join(self, sequence: SequenceState) -> None:
-        """Let a request decode from this step on."""
+        """Add a request to those that decode from this step on, and note at which count it ends."""
         sequence.decoding = True
         sequence.base = self._count - sequence.done
         sequence.end = sequence.base + sequence.request.output_tokens
@@ -338,7 +338,7 @@ class StepMachine:
         self._ends[sequence.end][sequence.request.id] = sequence
 
     def _release(self, sequence: SequenceState) -> None:
-        """Free a request's blocks, and count it no longer."""
+        """Free a request's KV blocks and take it out of the counts of decoding requests."""
         if sequence is self._partial:
             self._partial = None
         blocks, computed = sequence.blocks, sequence.computed
@@ -357,7 +357,7 @@ class StepMachine:
         self.free_blocks += blocks
 
     def _preempt(self) -> SequenceState:
-        """Put the youngest request, or that of the highest priority number, back to the head of the queue."""
+        """Preempt the youngest request, or that of the highest priority number: free it, put it first in the queue."""
         self.preemptions += 1
         youngest = reversed(self._running.values())
         sequence = max(youngest, key=_PRIORITY) if self._by_priority else next(youngest)
@@ -378,7 +378,7 @@ class StepMachine:
             self._cache.shrink(self.free_blocks)
 
     def _crossings(self, count: int) -> int:
-        """Return the blocks that those who decode need up to that count."""
+        """Return how many more KV blocks the decoding requests need until each has decoded up to `count`."""
         if self._reserve:
             return 0
         rounds, rest = divmod(count - self._granted, self.block_size)
@@ -388,7 +388,7 @@ class StepMachine:
         return need
 
     def _cached(self, request: SimulatedRequest) -> int:
-        """Return the prompt tokens that need no prefill; the last one always does, for its logits."""
+        """Return how many of a request's prompt tokens are cached and need no prefill; the last token always does."""
         cached = request.cached_tokens
         if cached is None:
             cached = math.floor(self.cost.cached * request.prompt_tokens + 1e-9)

@@ -91,7 +91,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     source: str = ""  # the measurement's folder
 
     def rms(self, figure: str = FIGURES[0]) -> Rms:
-        """Return how far off the three predictions of a figure are at the levels that none of them has seen."""
+        """Return a figure's RMS error at levels not fitted on: calibrated, by data sheet, and of a line then flat."""
         rows = [row for row in self.errors_unseen if row.figure == figure]
         ways = ([row.calibrated for row in rows], [row.data_sheet for row in rows])
         flat = [row.line_then_flat for row in rows if row.line_then_flat is not None]
@@ -170,7 +170,7 @@ def calibrated(
 
 
 def doubts(calibration: Calibration, levels: Iterable[float]) -> list[str]:
-    """Return where the data sheet is known to be nearer, and which of the levels lie far from those that were fitted.
+    """Return notes if the data sheet is nearer than the calibration, and on levels far from those it was fitted on.
 
     Far is more than twice as many users as at the highest level, or fewer than half of those at the lowest.
     """
@@ -193,7 +193,7 @@ def _place(name: str) -> int:
 
 
 def _banded(level: PredictedLevel, error: float) -> PredictedLevel:
-    """Return the level with the calibration's own error as its band."""
+    """Return the level with a band of ± `error`, the calibration's relative error, around its middle."""
 
     def around(band: Band | None) -> Band | None:
         return band and Band(band.mid * (1 - min(error, 1.0)), band.mid, band.mid * (1 + error))

@@ -47,9 +47,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu(key: str, place: str = "--gpu") -> Gpu:
-    """Return the GPU of that key, in any case, or of its driver's name; behind a colon or MIG a slice of it.
+    """Return the GPU with this key or driver's name, in any case; a MIG slice of it if one follows a colon or "MIG".
 
-    What has figures in place of a name is a card that the table lacks.
+    A text with figures ("bandwidth=…") instead of a name describes a card that the table lacks.
 
     >>> gpu("H100-SXM").key, gpu("NVIDIA H100 80GB HBM3").bandwidth
     ('h100-sxm', 3350000000000.0)
@@ -79,7 +79,7 @@ _QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kmgtp]i?)?(?:b|flops?|op
 
 
 def _described(text: str, place: str) -> Gpu:
-    """Return a card by figures of its data sheet: bandwidth, memory and dense peaks, and the link in one direction.
+    """Return a card made from figures of its data sheet: bandwidth, memory, dense peaks, and link in one direction.
 
     >>> _described("bandwidth=936GB/s,memory=24GiB,fp16=71T", "--gpu").memory_bytes / 2**30
     24.0
@@ -189,7 +189,7 @@ def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
 
 
 def key_of(name: str) -> str | None:
-    """Return the key of the GPU whose driver calls it so (NVML's product name), in any case, with or without the maker.
+    """Return the key of the GPU with this product name (as NVML has it), in any case, with or without the maker.
 
     Whole names only, for near ones are other cards (L4 and L40S, H20 and H20-3e, RTX 4090 and 4090 D). None for a
     card that the table lacks, and for part of one (MIG, vGPU).
@@ -296,7 +296,7 @@ def _squashed(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """Return our name of a model at the hub, if it is one of ours.
+    """Return the catalog's name of a hub's model, without its owner and words like "instruct".
 
     >>> _short("Qwen/Qwen3-30B-A3B-Instruct-2507"), _short("BAAI/bge-large-en-v1.5")
     ('qwen3-30b-a3b-2507', 'bge-large-en-v1.5')
@@ -314,7 +314,7 @@ def _short(name: str) -> str:
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
-    """Return a config.json, with the hf_quant_config.json next to it where quantisation is described only there."""
+    """Return the decoded config.json; if it lacks quantisation, with that of an hf_quant_config.json next to it."""
     config = _decoded(path, place)
     quantised = path.with_name("hf_quant_config.json")
     if not config.get("quantization_config") and quantised.is_file():

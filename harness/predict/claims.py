@@ -48,7 +48,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
-    """Return the facts of a setup, by their keys, that the conditions of claims are compared with (`holds`).
+    """Return facts on a setup (GPUs, card, size, weights …) by name, against which claims' conditions are checked.
 
     `weights` is how they are stored; `users` is there from 1,000 users a GPU on.
     """
@@ -72,7 +72,7 @@ def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Se
 
 
 def holds(claim: Claim, facts: Mapping[str, str]) -> bool:
-    """Return whether every part of the claim's condition is so.
+    """Return whether the facts meet every part, like key=value|other, of the claim's condition.
 
     >>> claim = Claim("a", "", "size=7b weights=int8|int4", 1.5, 2.0)
     >>> holds(claim, {"size": "7b", "weights": "int4"})

@@ -144,7 +144,7 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
 
 
 def _check_shares(deployment: Deployment) -> None:
-    """Refuse what is no share; of a peak more is reached only where it was measured on this machine."""
+    """Raise HarnessError for a share outside 0 to 1 (MBU and MFU of a machine measured here may be above)."""
     shares = [
         ("--prefix-hit", deployment.prefix_hit),
         ("--fused", deployment.fused),
@@ -160,7 +160,7 @@ def _check_shares(deployment: Deployment) -> None:
 
 
 def check(model: Model, deployment: Deployment) -> None:
-    """Refuse what cannot be split or would not be this model's, with what would work instead."""
+    """Raise HarnessError if the model cannot be split by TP, PP, DP and EP like this; the way out says what can."""
     tp, pp, dp, ep = deployment.tp, deployment.pp, deployment.dp, deployment.ep
     if min(tp, pp, dp, ep) < 1:
         raise HarnessError("a split into less than 1 part", place="--tp, --pp, --dp, --ep", way_out="give at least 1")
@@ -216,19 +216,19 @@ def in_a_node(gpu: Gpu) -> int:
 
 
 def weights_per_gpu(model: Model, deployment: Deployment) -> float:
-    """Return weights on one GPU; bytes. Experts lie on all GPUs of their group, all else is split by TP, both by PP."""
+    """Return bytes of weights on one GPU: experts divided by the larger of TP and EP, all else by TP, both by PP."""
     stored = weights(model)
     if deployment.weight_bytes is not None:
         return deployment.weight_bytes / deployment.tp / deployment.pp
     experts, tiles = stored.experts * stored.expert, 1.0
     if model.stored.method == "mxfp4":
         tiles = math.ceil(model.hidden / _TILE) * _TILE / model.hidden
-    rest = (stored.total - experts) / deployment.tp
-    return (rest + experts * tiles / max(deployment.tp, deployment.ep)) / deployment.pp
+    others = (stored.total - experts) / deployment.tp
+    return (others + experts * tiles / max(deployment.tp, deployment.ep)) / deployment.pp
 
 
 def kv_share(kv_heads: int, tp: int) -> float:
-    """Return the share of a layer's KV on each rank: one head at least, and all of what heads share (latent attention).
+    """Return the share of a layer's KV on each of tp ranks: at least one head; 1 with no heads (latent attention).
 
     >>> kv_share(8, 4), kv_share(8, 16), kv_share(0, 8)
     (0.25, 0.125, 1.0)
@@ -246,7 +246,7 @@ def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
 
 
 def room(model: Model, deployment: Deployment) -> float:
-    """Return what weights, activations and libraries leave for KV on one GPU; bytes, negative where nothing fits.
+    """Return the bytes left for KV on one GPU beside weights, activations and libraries; negative: it does not fit.
 
     mem · util - W_total/TP - act/TP - nontorch (docs/method.md, The deployment).
     """
@@ -258,7 +258,7 @@ def room(model: Model, deployment: Deployment) -> float:
 
 
 def activations(model: Model, deployment: Deployment) -> float:
-    """Return what one GPU needs to compute the largest step, besides weights and KV; bytes.
+    """Return the bytes that one GPU needs for activations in the largest step, besides weights and KV.
 
     A step of T tokens holds their hidden states and what one layer makes of them, 2 bytes each: T (4 h + 3 f / TP), and
     with experts T (4 h + k (h + 3 f_e / TP)), whichever is more; or the logits of a full batch, `sampler_bytes` each.
@@ -344,7 +344,7 @@ def blocks(deployment: Deployment, tokens: float) -> int:
 
 
 def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
-    """Return how many times slower and faster than the middle the two ends are.
+    """Return (times slower, times faster): how far the band's slow and fast ends lie from the middle prediction.
 
     Each step is as many times slower or faster as published levels of such models were (docs/predict.md). Constants of
     untested cards are those of others, so their slow end lies lower. Besides, a GPU has MEMORY bytes less or more

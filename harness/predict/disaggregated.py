@@ -138,7 +138,7 @@ class _Pools(msgspec.Struct, frozen=True):
         return most if self.inside(most) <= C else least(lambda rate: self.inside(rate) >= C, 0.0, most, close=_CLOSE)
 
     def latencies(self, rate: float, C: float) -> Latencies:
-        """Return the latencies at a rate with C in flight, by the usual share of a batch that meets."""
+        """Return the latencies of both pools at a rate with C in flight, if prompts meet in batches as usual."""
         P, more = self.workload.input_tokens, self.workload.output_tokens - 1
         B = self.batch(rate)
         itl = self.step_s(max(1.0, B)) * self.steps() / more
@@ -150,7 +150,7 @@ class _Pools(msgspec.Struct, frozen=True):
         return Latencies(ttft, p99, itl, itl, ttft + more * itl, p99 + more * itl)
 
     def within(self, slo: Mapping[str, float]) -> float:
-        """Return the most requests/s that keep the limits, to a millionth; all that it takes where there are none.
+        """Return the most requests/s whose latencies keep the limits; without limits, the most that the pools take.
 
         It is 0 where one request alone misses them.
         """
@@ -239,7 +239,7 @@ def _ends(
     transfer_s: float,
     counts: tuple[int, int],
 ) -> list[_Pools]:
-    """Return both pools at the slow end, in the middle, and at the fast end."""
+    """Return the two pools, prefill and decode, as predicted at the band's slow end, middle and fast end."""
     cap = batch_cap(stops_of(model, decode, workload))
     if cap == math.inf:
         raise HarnessError("nothing limits the batch", place="--max-num-seqs", way_out="give the server's")
@@ -254,7 +254,7 @@ def _ends(
 def _transfer(
     model: Model, prefill: Deployment, decode: Deployment, workload: MeanLengths, gpus: int
 ) -> tuple[float, float, str]:
-    """Return the bytes of a prompt's KV as all ranks of a decode replica keep it, its seconds, and over what it goes.
+    """Return (bytes of a prompt's KV on all ranks of a decode replica, seconds to send it, the link in words).
 
     The GPUs of the smaller replica send or receive at once. Inside a node that is at the share of the link that
     collectives reach.
@@ -286,7 +286,7 @@ def _level(C: int, ends: Sequence[_Pools], slo: Mapping[str, float]) -> Disaggre
 
 
 def _share(asked: _Asked, prefill: int, decode: int) -> Share:
-    """Return what a split into so many replicas serves."""
+    """Return what a split into `prefill` and `decode` replicas serves: the rate within the limits, a level there."""
     ends = asked.of(prefill, decode)
     share = Share(
         prefill_gpus=prefill * asked.prefill.gpus,
@@ -301,7 +301,7 @@ def _share(asked: _Asked, prefill: int, decode: int) -> Share:
 
 
 def _at(share: Share, level: DisaggregatedLevel | PredictedLevel) -> Share:
-    """Return a share of the GPUs with the figures of a level that it serves."""
+    """Return a split of the GPUs with throughput and latencies of a level filled in."""
     last = level.ttft_p99_s
     return msgspec.structs.replace(
         share, concurrency=level.concurrency, output_tokens_per_s=level.output_tokens_per_s.mid,
@@ -317,7 +317,7 @@ def _order(share: Share, rate: float | None, G: float) -> tuple[bool, float]:
 
 
 def _together(asked: _Asked, replicas: int) -> Share:
-    """Return what as many GPUs serve whose replicas prefill and decode, by the prediction in closed form."""
+    """Return what as many GPUs serve without a split, each of `replicas` doing prefill and decode; closed form."""
     where = msgspec.structs.replace(asked.decode, dp=replicas, gpus=replicas * asked.decode.gpus)
     share = Share(prefill_gpus=0, decode_gpus=where.gpus)
 

@@ -175,7 +175,7 @@ def refused(field: str, value: str, name: str, way_out: str = "") -> HarnessErro
 
 
 def whole(value: Any, field: str, name: str) -> int:
-    """Return the value of a field if it is a whole number of at least 1, and no slip of the pen."""
+    """Return a config field's value if it is a whole number from 1 to a plausible most; else raise HarnessError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         missing, wrong = f"the config of {name!r} has no {field}", f"{field} of {name!r} is {value!r}"
         fact = missing if value is None else f"{wrong}, not a whole number above 0"
@@ -196,7 +196,7 @@ def heads(config: Config) -> tuple[int, int, int]:
 
 
 def indices(config: Config, field: str) -> list[int]:
-    """Return a list of whole numbers; empty where there is none."""
+    """Return a config field's list of whole numbers; [] if it is missing, HarnessError if it is something else."""
     found = config.get(field) or []
     if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
         raise config.refused(field, str(found))
@@ -234,7 +234,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def works(config: Config) -> list[str]:
-    """Return how each layer works on a token alone, in order: by experts, by a dense MLP, or "" where it does not."""
+    """Return the feed-forward part of each layer, in order: EXPERTS, DENSE, or "" for a layer without one."""
     if config.kind == "nemotron_h":
         return [{"E": EXPERTS, "-": DENSE}.get(each, "") for each in pattern(config)]
     if not any(config.get(each) for each in _EXPERT_COUNTS):
@@ -266,7 +266,7 @@ def _pooler(config: Config) -> int:
 
 
 def experts(config: Config) -> Experts | None:
-    """Return the layers with experts; None where there are none."""
+    """Return number and sizes of a model's layers with experts; None for a model without experts."""
     field = next((each for each in _EXPERT_COUNTS if config.get(each)), None)
     if field is None:
         return None
@@ -297,7 +297,7 @@ def experts(config: Config) -> Experts | None:
 
 
 def _sparse(config: Config) -> Sequence[bool]:
-    """Return whether each layer of a model with experts has them, in order."""
+    """Return for each layer, in order, whether it has experts, by whichever config field of the family says so."""
     L = config.figure("num_hidden_layers")
     if config.kind == "llama4_text":
         step = config.maybe("interleave_moe_layer_step") or 1

@@ -74,7 +74,7 @@ def fit(
     *,
     source: str = "",
 ) -> Calibration:
-    """Fit what `on` settles of MBU, MFU and overheads, and judge it on the points that are not in `on`.
+    """Fit MBU, MFU and overheads to the points at concurrencies `on`; return them with errors at the other points.
 
     `deployment` is the data sheet's: with the limits that the server has, but no figure of this measurement.
     Levels that are void (the client was the limit, errors) are the caller's to leave out; repeats are averaged.
@@ -116,7 +116,7 @@ def fit(
 
 
 def line_then_flat(named: Sequence[CalibrationPoint], C: float) -> float:
-    """Return the prediction to beat, which knows no hardware: X = min(X1 C, X_max), both of the named levels; tok/s.
+    """Return the simple prediction at C that a calibration should beat, min(X1 C, X_max) of the named levels; tok/s.
 
     >>> pairs = ((1, 100), (16, 620))
     >>> two = [CalibrationPoint(concurrency=C, output_tokens_per_s=X) for C, X in pairs]
@@ -158,7 +158,7 @@ def _named(measured: Mapping[float, CalibrationPoint], C: float) -> CalibrationP
 
 
 def _at(model: Model, deployment: Deployment, workload: MeanLengths, C: float, cap: float) -> CalibrationPoint:
-    """Return what the closed form says of C users, shared evenly by the replicas."""
+    """Return throughput, ITL and TTFT of C users by the closed form, divided evenly among the replicas."""
     dp, cost = deployment.dp, step_cost(model, deployment)
     point = steady_state(cost, workload, max(1.0, C / dp), cap)
     ttft = latencies(point, cost, workload, "evenly").ttft
@@ -203,7 +203,7 @@ def _settled(
     G: float,
     predicted: Callable[[Mapping[str, float], float], CalibrationPoint],
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the figures that the named levels settle, fitted, and why each of the others is kept.
+    """Return ({figure: fitted value}, {figure: why it stays as assumed}); only what the named levels tell is fitted.
 
     All are fitted first, each with a prior around what is assumed, of its own width. Of those that the levels leave
     open, the one they constrain least is set back and the rest fitted again, unless the levels contradict the value it
@@ -244,7 +244,7 @@ def _settled(
 
 
 def _uncertain(measured: CalibrationPoint, G: float) -> dict[str, float]:
-    """Return relative error of each figure, as far as the closed form can explain it.
+    """Return the relative error of each figure of a measured level within which the closed form may miss it.
 
     With others in flight, a request arrives while a step runs and waits for its end, which the closed form leaves out:
     up to an ITL, √⅓ of one in the mean square. That is much of a TTFT and little of the C G / X that a request lasts.
@@ -284,7 +284,7 @@ _SINGULAR = 1e-12
 def least_squares(
     f: Residuals, start: Mapping[str, float], spans: Mapping[str, Span]
 ) -> tuple[dict[str, float], float]:
-    """Return where Σ f² is least, within the spans, and how much it is there.
+    """Return (the point within the spans with the least Σ f², that sum), searched from `start`.
 
     A figure at that end of its span which it would leave is kept for the step.
     """

@@ -147,7 +147,7 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
 
 
 def _named(stored: Mapping[str, Any], name: str) -> list[str]:
-    """Return the modules that are left in 16 bits, by whichever field names them."""
+    """Return the names of the modules that stay in 16 bits, from every config field that lists such modules."""
     found = []
     inner = mapping(stored.get("quantization"))  # of an hf_quant_config.json
     for field in _KEPT:
@@ -162,7 +162,7 @@ Rule = tuple[Quantisation, list[str] | None]  # a precision, and the modules tha
 
 
 def _rules(stored: Mapping[str, Any], name: str) -> list[Rule]:
-    """Return which modules are stored how; the first rule that means a module counts, so the general one is last."""
+    """Return the rules (precision, modules; None: all others) of a quantisation config, the general one last."""
     inner = mapping(stored.get("quantization")) or stored
     unnamed = "modelopt" if inner.get("quant_algo") else ""  # some checkpoints of ModelOpt leave its name out
     method = str(stored.get("quant_method") or unnamed).lower()
@@ -208,7 +208,7 @@ def _in_groups(stored: Mapping[str, Any], name: str) -> list[Rule]:
 
 
 def _whole(stored: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Quantisation:
-    """Return how weights in groups are stored, with what one module has of its own."""
+    """Return the precision of weights quantised in groups, with a module's own settings `other` over the common."""
     fields = {**stored, **other}
     bits, group, kind = (
         _number(fields, "bits", name),
@@ -250,7 +250,7 @@ def _modelopt(stored: Mapping[str, Any], name: str) -> list[Rule]:
 
 
 def _algorithm(stored: Mapping[str, Any], algorithm: str, name: str) -> Quantisation:
-    """Return what ModelOpt calls so; it sets the group itself but for AWQ."""
+    """Return the precision of an algorithm by ModelOpt's name for it; HarnessError for an unknown one."""
     if algorithm in ("W4A16_AWQ", "W4A8_AWQ"):
         group = _number(stored, "group_size", name, most=1024)
         # a 16-bit scale a group
@@ -261,7 +261,7 @@ def _algorithm(stored: Mapping[str, Any], algorithm: str, name: str) -> Quantisa
 
 
 def _group(group: Mapping[str, Any], name: str) -> Rule:
-    """Return the rule of one of compressed-tensors' groups."""
+    """Return the rule (precision, modules) of one config group of compressed-tensors."""
     weights, inputs = (mapping(group.get(field)) for field in ("weights", "input_activations"))
     bits, size, kind = _number(weights, "num_bits", name), weights.get("group_size") or 0, weights.get("type", "int")
     if not isinstance(size, int):
@@ -299,7 +299,7 @@ _EXPERT = re.compile(r"\.experts\.[0-9]+(\..*)?$")  # the experts of a layer are
 
 
 def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, int]], name: str) -> Quantisation:
-    """Return the precisions with the share of each part that they have; `kept` modules have 16 bits."""
+    """Return the main precision, others attached, each with its share of every model part; `kept`: 16-bit modules."""
     taken = _matched(kept, "modules_to_not_convert", modules, name)
     totals = {part: sum(count for each, _, count in modules if each == part) for part in PARTS}
     found: list[tuple[float, Quantisation]] = []
@@ -321,7 +321,7 @@ def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, in
 
 
 def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
-    """Return the places of the modules that entries of a field mean; HarnessError where one means nothing."""
+    """Return the indices of the modules that a config field's entries match; HarnessError if an entry matches none."""
     names = [dotted for _, dotted, _ in modules]
     if len(entries) * len(modules) > _MOST_COMPARED:
         raise refused(f"{_WHERE}: {field}", f"{len(entries):,} of them", name)
@@ -338,7 +338,7 @@ def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]]
 
 
 def _means(entry: str, names: list[str]) -> list[bool]:
-    """Say which of the names an entry means: by a pattern behind `re:`, by a glob, or by whole parts of a name."""
+    """Return for each module name whether an entry matches it: as a regex behind `re:`, a glob, or whole name parts."""
     if entry.startswith("re:"):
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -83,7 +83,7 @@ def predict(question: Question) -> Prediction:
 
 
 def _of_setup(question: Question, made: Model, where: Deployment, mean: MeanLengths) -> Prediction:
-    """Return the prediction for what `setup` returned: of the mixture where there is one, else of the mean request."""
+    """Return the roofline prediction for a model and deployment: of the question's mixture, else its mean request."""
     return roofline.predict(
         made,
         where,
@@ -133,9 +133,9 @@ class ServingCard(msgspec.Struct, frozen=True, kw_only=True):
 def find(
     hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]
 ) -> ServingCard:
-    """Return the card by its key, else by the drivers of this machine's GPUs, where the server runs here.
+    """Return the card to predict for: the one named, else that of this machine's GPUs; with notes on doubts.
 
-    Where the drivers name another card there is a note. `measure` measures cores of this machine.
+    `cards` are this machine's GPUs by their driver, `measure` measures cores of this machine ("host").
     """
     key, notes, known = hardware.gpu, [], cards or ()
     if key is None:
@@ -156,7 +156,7 @@ def find(
 
 
 def host(measured: Machine) -> Gpu:
-    """Return a measured machine in the place of a card."""
+    """Return this machine's measured processor cores as a card, with memory, bandwidth and FLOP/s."""
     return Gpu(
         key=HOST,
         memory_bytes=measured.memory_bytes,
@@ -191,7 +191,7 @@ def deployed(
 
 
 def figures(hardware: Hardware) -> dict[str, Any]:
-    """Return what a scenario says of a Deployment, by the names of its fields."""
+    """Return {field of Deployment: value} for GPUs, TP, DP and max_num_seqs that a scenario gives."""
     found: dict[str, Any] = {"gpus": hardware.gpus}
     if hardware.tp is not None:
         found["tp"] = hardware.tp

@@ -129,7 +129,7 @@ class _BandEnd(msgspec.Struct, frozen=True):
 
 
 def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_BandEnd, _BandEnd, _BandEnd]:
-    """Return the slow end, the middle and the fast end of one replica."""
+    """Return step costs and batch cap of one replica at the band's slow end, in the middle and at the fast end."""
     cap, sampler = batch_cap(stops_of(model, middle, workload)), middle.sampler_bytes
     full = msgspec.structs.replace(middle, sampler_bytes=sampler * middle.tp)
     lean = msgspec.structs.replace(middle, sampler_bytes=min(sampler, LEAN_SAMPLER))
@@ -141,7 +141,7 @@ def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_Ban
 
 
 def _cap(model: Model, deployment: Deployment, workload: MeanLengths, more: float) -> float:
-    """Return the requests that can run at once where a GPU leaves so many bytes more for KV; 1 where none fit."""
+    """Return how many requests run at once if each GPU has `more` bytes more for KV (fewer if negative); at least 1."""
     utilization = deployment.gpu_memory_utilization + more / deployment.gpu.memory_bytes
     try:
         other = msgspec.structs.replace(deployment, gpu_memory_utilization=utilization)
@@ -202,7 +202,7 @@ def _level(
 def _evictions(
     cost: StepCost, deployment: Deployment, workload: MeanLengths, limits: Mapping[str, float | None], most: int
 ) -> list[str]:
-    """Return what a full KV cache costs at `most` users, where blocks are assigned on demand."""
+    """Return a note on the throughput lost to evictions at `most` users, if the KV cache is full there; else []."""
     cap, dp = batch_cap(limits), deployment.dp
     if limits["kv_memory"] != cap or deployment.reserve or cap * dp >= most:
         return []
@@ -217,9 +217,9 @@ def _experts_hit(cost: StepCost, B: float) -> float | None:
 
 
 def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
-    """Return the share of throughput that is left past the `cap` of a KV cache whose blocks are assigned on demand.
+    """Return the share of throughput left past the `cap` of a KV cache, as evicted requests are computed again.
 
-    There the cache is full, and each new token takes the room of one that has to be computed again: G a request. Those
+    Blocks are assigned on demand: each new token takes the room of one that is computed again, G a request. Those
     who are evicted have any length from P to P + G, so that it is r = ∫ da / (P + a) = ln(1 + G/P) times a request,
     of G/r tokens. The step machine of predict.batching evicts the youngest: more often where G is above P, and shorter
     ones, which comes to much the same (docs/predict.md).
@@ -326,7 +326,7 @@ def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) ->
 def _by_steps(
     closed: Prediction, model: Model, deployment: Deployment, mixture: Mixture, slo: Mapping[str, float] | None
 ) -> Prediction:
-    """Return the closed form's prediction with the step machine's throughput, ITL and TTFT."""
+    """Return the closed form's prediction for a mixture, with throughput, ITL, TTFT simulated by the step machine."""
     from harness.predict.stepped import at_levels  # which predictions in closed form start without
 
     cost, cap, mean = step_cost(model, deployment), batch_cap(closed.caps), means(mixture)
@@ -350,7 +350,7 @@ def _by_steps(
 
 
 def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
-    """Return a level of the closed form with what the step machine gives in the place of the middle."""
+    """Return a predicted level whose middle is the step machine's; its band keeps its relative width."""
 
     def around(band: Band | None, middle: float) -> Band | None:
         return band and Band(band.low / band.mid * middle, middle, band.high / band.mid * middle)
@@ -369,7 +369,7 @@ def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
 
 
 def _judged(level: PredictedLevel, seen: SteppedLevel, slo: Mapping[str, float]) -> PredictedLevel:
-    """Return the level with whether its latencies meet the SLO at the slow end."""
+    """Return the level with meets_slo: whether the step machine's latencies, slowed to the slow end, meet the SLO."""
     tokens = level.output_tokens_per_s
     longer = tokens.mid / tokens.low
 

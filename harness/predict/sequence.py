@@ -62,7 +62,7 @@ class PrefixCache:
         self._idle: OrderedDict[int, None] = OrderedDict()  # used by none, from the least to the most recent
 
     def found(self, hashes: Sequence[int]) -> int:
-        """Return how many of a prompt's blocks are here, from its first on."""
+        """Return how many of a prompt's blocks are in the prefix cache, counted from the first up to a missing one."""
         known = 0
         for each in hashes:
             if each not in self._users and each not in self._idle:
@@ -81,7 +81,7 @@ class PrefixCache:
             self._idle.pop(each, None)
 
     def leave(self, hashes: Sequence[int]) -> int:
-        """Let one request less use these blocks; return how many of them nobody uses now."""
+        """Note that a request uses these blocks no longer; keep those that no other uses as idle; return how many."""
         unused = [each for each in hashes if self._users[each] == 1]
         for each in hashes:
             self._users[each] -= 1
@@ -91,7 +91,7 @@ class PrefixCache:
         return len(unused)
 
     def keep(self, hashes: Sequence[int]) -> None:
-        """Have these blocks here as the most recently used, the first of them the last to go."""
+        """Keep unused blocks in the cache as the most recently used; the first of them will be evicted last."""
         for each in reversed(hashes):
             if each not in self._users:
                 self._idle[each] = None

@@ -202,7 +202,7 @@ class _VirtualClock:
         self._answered = self._ran = 0.0  # seconds in flight of all that are answered; integral of the batch
 
     def send(self, at: float) -> None:
-        """Send one more request, unless there are no more."""
+        """Send the next request, with the next lengths, at time `at`; do nothing if there are no more lengths."""
         lengths = next(self._lengths, None)
         if lengths is None:
             return
@@ -217,14 +217,14 @@ class _VirtualClock:
         heapq.heappush(self._due, (at + self._machine.cost.api, request.id))
 
     def next_arrival(self) -> None:
-        """Let the next request of an open loop be on its way."""
+        """Send the next request of an open loop at its time of arrival; in a closed loop do nothing."""
         if self._arrivals is not None and (at := next(self._arrivals, None)) is not None:
             if self.came and at < self.came[-1]:
                 raise ValueError(f"arrivals go back from {self.came[-1]:g} to {at:g} s")
             self.send(at)
 
     def advance(self, edge: float = math.inf) -> bool:
-        """Go on to the end of a step, at the latest the first at or after `edge`; False when nothing is left."""
+        """Advance the clock by some steps of the machine, at most to about `edge`; False if no request is left."""
         due = self._due
         while due and due[0][0] <= self.now:
             self._machine.submit(self._requests[heapq.heappop(due)[1]])
@@ -303,7 +303,7 @@ def _simulation(clock: _VirtualClock, opened: _Totals, closed: _Totals, answers:
 
 
 def _spread(values: Sequence[float]) -> Spread | None:
-    """Return percentiles, each the least value that so many lie at or below; None without any."""
+    """Return the distribution of values, each percentile one of the values; None for no values."""
     if not values:
         return None
     n, ordered = len(values), sorted(values)
@@ -313,7 +313,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
-    """Return percentiles by how many saw each gap; all streams see a step's, so the samples are steps."""
+    """Return the distribution of gaps, each weighted by the streams that saw it; n is the number of steps."""
     if not gaps:
         return Spread(mean=mean, p50=None, p90=None, p95=None, p99=None, max=None, n=0)
     import numpy as np
@@ -328,7 +328,7 @@ def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
 
 
 def _at(series: _Series, rank: float) -> float:
-    """Return the least gap that `rank` of those seen lie at or below.
+    """Return the gap below which `rank` of all gaps lie, each counted once for each stream that saw it.
 
     Searched, not sorted: an answer of 50,000 tokens has tens of millions of gaps.
     """
@@ -337,7 +337,7 @@ def _at(series: _Series, rank: float) -> float:
 
 
 def _up_to(series: _Series, gap: float) -> npt.NDArray[np.int64]:
-    """Return how many gaps of each series are at most `gap` long; a series does not fall."""
+    """Return how many gaps of each arithmetic series (first + i · growth) are at most `gap` long."""
     import numpy as np
 
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -347,9 +347,9 @@ def _up_to(series: _Series, gap: float) -> npt.NDArray[np.int64]:
 
 
 def _grows(came: Sequence[float], done: Sequence[float], start: float, end: float, queued: bool) -> bool:
-    """Return whether the number in flight grows over a window: by a share of what came, and not by chance.
+    """Return whether the number in flight grew over a window by more than a share of the arrivals, surely.
 
-    Not by chance: others wait all through the second half (`queued`), or the changes over equal parts of the window
+    Surely: requests wait all through the second half (`queued`), or the changes over equal parts of the window
     have a mean above 0 with 95 % (t). Were they the independent steps of a walk that would be exact; in a steady
     state a rise is followed by a fall, and the test is on the safe side.
     """

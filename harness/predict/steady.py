@@ -107,7 +107,7 @@ def tokens_a_step(cost: StepCost, workload: MeanLengths) -> float:
 
 
 def _without_decoding(cost: StepCost, workload: MeanLengths, C: float, cap: float) -> SteadyState:
-    """Return the state where nothing is decoded: the texts of a batch are one pass, whose time is the request's.
+    """Return the steady state of C users whose requests decode nothing: a batch is one pass, as long as its requests.
 
     `cap` counts requests. One with more texts than fit into a pass takes several.
     """
@@ -206,7 +206,7 @@ def slo_figure(name: str) -> str:
 
 
 def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
-    """Return whether latencies lie within every limit: `_p50` and `_p75` limit the mean, all others the p99."""
+    """Return whether predicted latencies meet every limit; `_p50` and `_p75` limit the mean, all others the p99."""
     mean = {"ttft": found.ttft, "itl": found.itl, "e2e": found.e2e}
     tail = {"ttft": found.ttft_p99, "itl": found.itl_p99, "e2e": found.e2e_p99}
     same = {"ttfat": "ttft", "icl": "itl"}
@@ -222,7 +222,7 @@ def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
 
 
 def slo_concurrency(cost: StepCost, workload: MeanLengths, cap: float, slo: Mapping[str, float]) -> float:
-    """Return the most users in flight whose latencies keep the SLO, by the usual share that meets; 0 for none."""
+    """Return the most users in flight whose predicted latencies meet the SLO, by bisection; 0 if one misses it."""
 
     def missed(C: float) -> bool:
         return not meets(latencies(steady_state(cost, workload, C, cap), cost, workload, "usual"), slo)
@@ -270,7 +270,7 @@ def caps(
 
 
 def stops_of(model: Model, deployment: Deployment, workload: MeanLengths) -> dict[str, float | None]:
-    """Return the caps that stop the batch."""
+    """Return the caps that stop a replica's batch, in requests: KV memory, max_num_seqs, max_num_batched_tokens."""
     out: dict[str, float | None] = {
         "kv_memory": _kv_batch(model, deployment, workload),
         "max_num_seqs": deployment.max_num_seqs if workload.inputs == 1 else deployment.max_num_seqs / workload.inputs,
@@ -298,7 +298,7 @@ def _kv_batch(model: Model, deployment: Deployment, workload: MeanLengths) -> fl
 
 
 def least(holds: Callable[[float], bool], low: float, high: float, close: float = 1e-9) -> float:
-    """Return the least value from which on something holds, between one where it does not and one where it does.
+    """Return, by bisection, the least value for which holds(value) is true, between `low` (false) and `high` (true).
 
     >>> least(lambda x: x >= 2.5, 0, 10, close=1e-3)
     2.5
@@ -310,7 +310,7 @@ def least(holds: Callable[[float], bool], low: float, high: float, close: float 
 
 
 def _crossing(f: Callable[[float], float]) -> float | None:
-    """Return the batch from which f is no longer negative; None where that lies beyond any batch."""
+    """Return the least batch at which f(batch) ≥ 0; None where that lies beyond any batch."""
     high = 1.0
     while f(high) < 0:
         high *= 2
@@ -320,7 +320,7 @@ def _crossing(f: Callable[[float], float]) -> float | None:
 
 
 def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the caps at which throughput stops growing: those that stop the batch, and compute where it does the same.
+    """Return the limits at which throughput stops growing: caps of the batch, and compute if the curve is flat past it.
 
     From its crossover on a step grows with the batch, and X only as what does not (launching, the weights of prefills)
     is shared by more: compute is a hinge where a measurement would call that a plateau, dlnX/dlnB from there to the
@@ -344,7 +344,7 @@ def binding_cap(stops: Mapping[str, float], limits: Mapping[str, float | None]) 
 
 
 def bound_by(cost: StepCost, workload: MeanLengths, C: float, limits: Mapping[str, float | None]) -> str:
-    """Return what most of a step's time goes to at C users of one replica, or above the cap the name of that cap."""
+    """Return what takes most of a step's time at C users of one replica (weights, compute …), above a cap its name."""
     cap = batch_cap(limits)
     if cap < C:
         return next(name for name, limit in limits.items() if limit == cap)

@@ -71,9 +71,10 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_cost(model: Model, deployment: Deployment) -> StepCost:
-    """Return the coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (docs/method.md, The step).
+    """Return the seconds that parts of a replica's step take (reading weights, KV, a token's FLOP, links, overhead).
 
-    Of one replica; tensor parallelism divides all but what each rank stores itself, latency and overhead.
+    From bytes over BW MBU, FLOP over F MFU and bytes over links (docs/method.md, The step). Tensor parallelism divides
+    all but what each rank stores itself, latency and overhead.
     """
     check(model, deployment)
     card, tp, ep, speed = deployment.gpu, deployment.tp, deployment.ep, deployment.speed
@@ -124,9 +125,9 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
 
 
 def _mixing(model: Model, deployment: Deployment) -> list[WindowCost]:
-    """Return what reading KV and attending cost in layers that are alike, and what choosing tokens costs on every rank.
+    """Return the costs of attention, in seconds a token: for each kind of layer its KV reads and its FLOP.
 
-    0 tokens: no window. Choosing reads the keys of all tokens and compares them in 8 bits.
+    0 tokens: no window. Layers that choose tokens have a second entry: all keys are read and compared in 8 bits.
     """
     card, speed, tp = deployment.gpu, deployment.speed, deployment.tp
     bytes_per_s = card.bandwidth * deployment.mbu * speed
@@ -151,7 +152,7 @@ def layer_overhead(model: Model, deployment: Deployment) -> float:
 
 
 def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> float:
-    """Return the time of one token in the layers' matrices at the peak of one GPU, each part in its precision; seconds.
+    """Return the seconds that one token takes in the layers' matrices at one GPU's peak, each part in its precision.
 
     Storage is not compute: what the card has no units for is expanded to 16 bits and runs under that roof. Experts
     reach `of_experts` of what other matrices do.
@@ -174,7 +175,7 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
 
 
 def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
-    """Return latency of a pass and time of a token on the links; seconds. comm(t) is the first plus t times the second.
+    """Return (a, b): communication of a pass over t tokens between GPUs takes a + b t seconds.
 
     TP: two all-reduces a layer, 2 L (a_ar + 2 (TP-1)/TP · t h b_act / link). EP over several replicas: a layer with
     experts has two all-to-alls in place of the second, each of which carries every token once for each of its k
@@ -194,7 +195,7 @@ def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
 
 
 def taking_in(cost: StepCost, P: float, cached: float, t_dec: float) -> float:
-    """Return what a first token waits for besides its own step, where steps of decoding take `t_dec`; seconds.
+    """Return the seconds that a first token waits besides its own step: tokenising, and some steps of `t_dec`.
 
     Its prompt is tokenised, and it is shown with the next step. A prompt of more than CUDA graphs hold is launched
     kernel by kernel, which takes as long as several steps.
@@ -261,7 +262,7 @@ def work_of(cost: StepCost, B: float, context: float) -> Work:
 
 
 def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1.0, decoding: float = 0.0) -> float:
-    """Return what one prompt of P tokens, `cached` of which have their KV, adds to the step that admits it; seconds.
+    """Return the seconds that a prompt of P tokens (`cached` of them have KV) adds to the step that computes it.
 
     t_pre = max((2 body P' + 2 head + 2 L n_q d (P² - cached²)) / (F MFU), W / (BW MBU)) + comm(P'), P' = P - cached.
     In chunks, W is read once for each. Of W counts only what the `decoding` requests of the same step do not read
@@ -275,7 +276,7 @@ def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1
 
 
 def pass_time(cost: StepCost, texts: Sequence[tuple[float, float]], requests: float) -> float:
-    """Return the time of a pass of an encoder over (texts, tokens of each) of so many requests, without its launch.
+    """Return the seconds of an encoder's pass over `texts`, (number, tokens of each), of `requests`; no launch time.
 
     max(Σ n · computing P tokens, W) + comm: the weights are read once for all. In a pipeline it is cut in m parts.
     """
@@ -299,9 +300,9 @@ def _twice_pairs(P: float, window: float) -> float:
 
 
 def weights_read(cost: StepCost, tokens: float, decoding: float = 0.0) -> float:
-    """Return the reading what a pass of so many tokens needs, beyond what others that decode in it read; seconds.
+    """Return the seconds to read the weights that a pass of `tokens` needs beyond those read for `decoding` others.
 
-    Less than one other is one for that share of the time.
+    A number below 1 of these is one, for that share of the time.
     """
 
     def hit(n: float) -> float:
@@ -315,7 +316,7 @@ def weights_read(cost: StepCost, tokens: float, decoding: float = 0.0) -> float:
 def mixed_time(
     cost: StepCost, B: int, context: int, chunks: Sequence[tuple[int, int]], joined: int, running: int
 ) -> float:
-    """Return the time of a step: B decode, `joined` of them for the first time, with the chunks of prompts; seconds.
+    """Return the seconds of a step in which B requests decode (`joined` for the first time) beside prompt chunks.
 
     t_dec + Σ t_pre, of which the share w that can hide behind the decoding of the B - joined others becomes
     max(mem, comp + Σ comp_pre), where that is less.
@@ -333,7 +334,7 @@ def mixed_time(
 
 
 def _prompts_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: int, decoding: int) -> float:
-    """Return the time of prompts one after the other, Σ t_pre; with a token budget in one pass; seconds."""
+    """Return the seconds of a step's prompt chunks: one after the other, or in one pass with a token budget."""
     if len(chunks) == 1 or cost.chunk == math.inf:
         return sum(prefill_time(cost, end, start, running, decoding) for start, end in chunks)
     tokens = sum(end - start for start, end in chunks)
@@ -343,7 +344,7 @@ def _prompts_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: in
 
 
 def times_alike(cost: StepCost, B: int, context: int, n: int) -> tuple[int, float, float]:
-    """Return those of n steps without prefill whose times are an arithmetic series: how many, the first, the growth.
+    """Return (m, first, growth): m ≤ n decode steps whose times are an arithmetic series, in seconds.
 
     A step time is convex in the context but where a window is full, so three points on a line mean that all are.
     """

@@ -63,7 +63,7 @@ def at_rates(
     arrivals: Callable[[int, float], Iterable[float]],
     period_s: float | None = None,
 ) -> list[SteppedLevel]:
-    """Simulate open loops at `rates` requests/s; `arrivals` has the endless times of the n-th level at a rate; seconds.
+    """Return a level simulated as open loop for each of `rates`, requests/s; arrivals(n, rate) are its request times.
 
     `period_s`: after which a rate that varies begins anew; the window is of whole periods then. Replicas share the
     requests evenly. A rate far beyond what is sustained is refused.
@@ -101,7 +101,7 @@ def _machine(model: Model, where: Deployment, mean: MeanLengths) -> StepMachine:
 def _level(
     parts: Sequence[tuple[int, Simulation]], *, concurrency: int | None = None, rate: float | None = None
 ) -> SteppedLevel:
-    """Return the level of all replicas of a load: how many are like which simulation, the fullest first."""
+    """Return a level of all replicas from (number of replicas, their simulation), the fullest first; rates added."""
 
     def total(field: str) -> float:
         return float(sum(replicas * getattr(seen, field) for replicas, seen in parts))
