@@ -79,7 +79,7 @@ class _Verbs(click.Group):
 
 
 def _misused(error: click.UsageError) -> int:
-    """Print wrong usage as one line, or the help where no more than that was asked for; the exit status."""
+    """Print a usage error as one line (or the help, for a command without arguments); return the exit status."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
     else:

@@ -62,7 +62,7 @@ def check(
 
 
 def _wanted(texts: Sequence[str], file: str | None) -> list[tuple[Threshold, str]]:
-    """Return all thresholds, each with where it is given."""
+    """Return all thresholds of the options and the file, each with the place where it is given; refuse none at all."""
     from harness.base import decoding
     from harness.decide.check import expression
 
@@ -275,7 +275,7 @@ def _positive(value: float, text: str, place: str) -> float:
 
 
 def _utilization(headroom: str, place: str) -> float:
-    """Return the share of the operating point that leaves so much headroom above the peak."""
+    """Return the utilisation that leaves a headroom above the peak, 1 / (1 + headroom); "50%" gives 0.67."""
     share = units.share(headroom, place)
     if share > _MOST_HEADROOM:
         raise HarnessError(f"a headroom of {share:,.0%}", place=place, way_out=f"a share of the peak: write {share:g}%")

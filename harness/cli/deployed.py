@@ -114,7 +114,7 @@ def _flag(name: str) -> str:
 
 
 def model(name: str, *, hub: bool) -> tuple[str, str]:
-    """Return (path or name to read, name to show); `hub` looks the name up at the hub."""
+    """Return (path or name of a config.json to read, name to show); with `hub` the path is that in the hub's cache."""
     if not hub:
         return name, ""
     from harness.predict import catalog
@@ -174,7 +174,7 @@ def scenario_of(path: str | None, flags: Mapping[str, Any]) -> Scenario:
 
 
 def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
-    """Return rates in place of the levels, if there are any, and how requests arrive at them."""
+    """Return (rates to predict instead of levels, None if none are given; how requests arrive), by options and file."""
     from harness.spec import traffic
 
     arrivals = traffic.parse(flags["arrivals"] or resolved.ramp.arrivals)
@@ -190,7 +190,7 @@ def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float
 
 
 def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
-    """Return the question about one card; `several`: there are more to ask about, which are tried in every size."""
+    """Return what to predict for one card, by options and scenario; `several`: cards are ranked, in every TP size."""
     from harness.predict import question
     from harness.spec.work import MeanLengths, means
     from harness.workload import shape
@@ -218,7 +218,7 @@ def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, seve
 
 
 def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
-    """Return fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
+    """Return fields of a Deployment from options, else from the scenario; TP, DP and such only from one of the two."""
     from harness.predict import question
     from harness.workload import shape
 

@@ -108,7 +108,7 @@ def _tool(table: dict[str, Any]) -> Tool:
 
 
 def take(arguments: Sequence[str], ours: Ours) -> Taken:
-    """Return a command line in Knee's words; one without another tool's words is as it was.
+    """Translate a command line in another tool's options into Knee's; one that has none of these is left as it is.
 
     >>> take(["--isl=512", "chat"], Ours(["--input-tokens"])).arguments
     ['chat', '--input-tokens', '512']
@@ -145,7 +145,7 @@ def _without_words(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]
 
 
 def _speaker(arguments: Sequence[str], ours: Ours, speakers: Sequence[str]) -> Tool | None:
-    """Return the tool that knows most of the line; None where all of it is Knee's, or nobody's."""
+    """Return the other tool to which most of the line's options belong; None if none belongs to another tool."""
 
     def known(tool: Tool) -> int:
         own = shared = 0
@@ -161,7 +161,7 @@ def _speaker(arguments: Sequence[str], ours: Ours, speakers: Sequence[str]) -> T
 
 
 def _words(arguments: Sequence[str], rows: Mapping[str, Row], ours: Ours) -> Iterator[_Word]:
-    """Yield the options of a line with their values, and with what each is by the rows."""
+    """Yield each option of a line with its values and its row, None for one that `rows` does not have."""
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
@@ -202,7 +202,7 @@ def _is_nobodys(word: _Word, ours: Ours) -> bool:
 
 
 def _put(word: _Word, parts: Parts, tool: Tool, ours: Ours, rows: Mapping[str, Row]) -> str:
-    """Add what an option says to the line; the error where that cannot be."""
+    """Add one option of the line to the translated parts; return the error, "" if there is none."""
     name, values, row = word
     if not name:
         if values and values[0].endswith(tool.scripts or (" ",)):
@@ -221,7 +221,7 @@ def _put(word: _Word, parts: Parts, tool: Tool, ours: Ours, rows: Mapping[str, R
 
 
 def _put_row(name: str, values: Sequence[str], row: Row, parts: Parts, rows: Mapping[str, Row]) -> str:
-    """Add what an option of another tool says; the error where it has no equal here."""
+    """Add another tool's option, as its row translates it, to the parts; return the error if it has no equal here."""
     if row.instead and not row.values:
         return f"{name}: no such option; {row.instead}"
     if row.left:
@@ -260,7 +260,7 @@ def _put_values(name: str, values: Sequence[str], row: Row, parts: Parts) -> str
 
 
 def _put_fields(name: str, texts: Sequence[str], parts: Parts) -> str:
-    """Take fields of every request, as JSON or as name:value and name=value."""
+    """Add fields of the request body, given as JSON, name:value or name=value, to the parts; return the error or ""."""
     for text in texts:
         found = theirs.value(text)
         match = re.fullmatch(r"([^:=]+)[:=](.*)", text)
@@ -271,7 +271,7 @@ def _put_fields(name: str, texts: Sequence[str], parts: Parts) -> str:
 
 
 def _put_pairs(name: str, text: str, parts: Parts, rows: Mapping[str, Row]) -> str:
-    """Take the settings of an option of GuideLLM: a JSON object, or kind=…,name=value; a word alone is the kind.
+    """Add the settings in an option of GuideLLM, JSON or kind=…,name=value, each as an option; return the error or "".
 
     Each is an option of its own in tools.toml, like --data.prompt_tokens.
     """
@@ -290,7 +290,7 @@ def _put_pairs(name: str, text: str, parts: Parts, rows: Mapping[str, Row]) -> s
 
 
 def _unknown(name: str, ours: Ours) -> str:
-    """Return the line for an option that neither the command nor a tool has, with the nearest that it takes."""
+    """Return the error line for an unknown option, with what to use instead or the nearest option that exists."""
     way_out = next((row.instead for tool in tools() if (row := tool.options.get(name)) and row.instead), "")
     if not way_out:
         others = [option for tool in tools() for option in tool.options] if ours.measures else []

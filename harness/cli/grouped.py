@@ -58,25 +58,25 @@ def option(*names: str, **settings: Any) -> Spec:
     return Spec(names, settings)
 
 
-def of_run(of: OfRun) -> Spec:
-    """Return one of the options of `knee run`."""
-    flag = of.kind is bool and "/" not in of.names
-    settings: dict[str, Any] = {"metavar": of.metavar, "help": of.help, "multiple": of.multiple, "of_run": of}
+def of_run(spec: OfRun) -> Spec:
+    """Return a click option's names and settings for an option of `knee run`, from its declaration."""
+    flag = spec.kind is bool and "/" not in spec.names
+    settings: dict[str, Any] = {"metavar": spec.metavar, "help": spec.help, "multiple": spec.multiple, "of_run": spec}
     if flag:
         settings["is_flag"] = True
-    elif of.bare:
-        settings |= {"is_flag": False, "flag_value": of.bare}
-    elif of.choices:
-        settings["type"] = Choice(of.choices, of.plugins)
-    elif of.kind is not bool:
-        settings["type"] = of.kind if of.least is None else click.FloatRange(of.least)
-    if of.kind is bool and of.sets and not of.read:
+    elif spec.bare:
+        settings |= {"is_flag": False, "flag_value": spec.bare}
+    elif spec.choices:
+        settings["type"] = Choice(spec.choices, spec.plugins)
+    elif spec.kind is not bool:
+        settings["type"] = spec.kind if spec.least is None else click.FloatRange(spec.least)
+    if spec.kind is bool and spec.sets and not spec.read:
         settings["default"] = None  # the scenario's
-    return Spec((of.names, *of.also, *([of.name] if of.name else [])), settings)
+    return Spec((spec.names, *spec.also, *([spec.name] if spec.name else [])), settings)
 
 
 def under(heading: str, *specs: Spec) -> Callable[[F], F]:
-    """Give a command the options, in this order, under a heading."""
+    """Return a decorator that gives a command these options, in this order, under a heading of its help."""
 
     def decorate(command: F) -> F:
         for names, settings in reversed(specs):
@@ -111,9 +111,9 @@ class Grouped(click.Command):
         return rest
 
     def _with_values(self, args: list[str]) -> list[str]:
-        """Return the arguments with the value of each option that may come alone, where no number follows it."""
+        """Return the arguments with its default value added to each option that stands without a number after it."""
         ours = [(param.opts[0], param.of_run) for param in self.params if isinstance(param, Option)]
-        bare = {name: of.bare for name, of in ours if of is not None and of.bare}
+        bare = {name: option.bare for name, option in ours if option is not None and option.bare}
         return [
             f"{each}={bare[each]}" if each in bare and not following.isdigit() else each
             for each, following in zip(args, [*args[1:], ""], strict=True)
@@ -148,7 +148,7 @@ def one_line(error: click.UsageError) -> str:
 
 
 def _parts(error: click.UsageError) -> tuple[str, str, str]:
-    """Return place, fact, and way out or "" of one of click's own."""
+    """Return (place, fact, way out or "") of an error that click itself raised."""
     match error:
         case click.NoSuchOption():
             return error.option_name, "no such option", ""

@@ -64,7 +64,7 @@ class _Board:
         return page.Running(version, head, facts, self.now.note).html.join(around).encode()
 
     def follow(self) -> None:
-        """Take the lines of the run until it sends no more."""
+        """Read the run's progress from stdin, line by line, until it ends; count a version for each new report."""
         decode = msgspec.json.Decoder(RunProgress).decode
         for line in sys.stdin.buffer:
             self.now = decode(line)
@@ -108,7 +108,7 @@ def _document(folder: Path, summary: Summary) -> doc.Document:
 
 
 def _levels(board: _Board) -> None:
-    """Make the page anew after each level of the run, or of each run, until the last one is over."""
+    """Render the page anew after each level of a run, and of each run that follows, until the last one has ended."""
     folder = ""
     while not board.ended.wait(_LOOKS_S):
         if board.now.folder == folder:

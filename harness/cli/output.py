@@ -42,7 +42,7 @@ def write_reports(
     *,
     plots: bool,
 ) -> Document:
-    """Write summary.json and report.md; the report, whose `plots` are still to be drawn."""
+    """Write summary.json and report.md; return the report's document, of which page and plots are drawn later."""
     from harness.base import files
     from harness.report import markdown, run_report
     from harness.results.folder import SUMMARY
@@ -109,7 +109,7 @@ def publish(
     verbose: bool,
     more: More = More(),
 ) -> None:
-    """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
+    """Write a result's summary and report, print its answer, then draw page and plots (also if stdout is closed)."""
     from harness.report import run_report
     from harness.results.folder import SUMMARY
 
@@ -157,7 +157,7 @@ def print_json(data: object) -> None:
 
 
 def show(document: Document, files: list[tuple[str, str | Path]], data: object, *, as_json: bool, quiet: bool) -> None:
-    """Print data as JSON on stdout and the document with its files on stderr, or these on stdout alone."""
+    """Print a document and its files' paths on stdout; with `as_json` print `data` as JSON there, these on stderr."""
     from harness.report import terminal
 
     with closed_stdout_ignored():

@@ -296,7 +296,7 @@ def _leave_out(flags: Mapping[str, Any], names: Iterable[str], fact: str, way_ou
 
 
 def _demand(flags: Mapping[str, Any]) -> Demand | None:
-    """Return what cards are to serve and with what reserve; None where no rate is asked."""
+    """Return the demand that cards are ranked for: --rps, with spares or utilisation; None without --rps."""
     given = {name: flags[name] for name in ("spare", "utilization") if flags[name] is not None}
     if flags["rps"] is None:
         for name in given:

@@ -93,7 +93,7 @@ def report(
 
 
 def _merged(shards: tuple[str, ...], out: str) -> Path:
-    """Return the folder of a run whose shards are merged; none is left where they cannot be."""
+    """Merge the shards of a run into a new result folder `out` and return it; nothing is written if they do not fit."""
     from harness.results import folder as folders
     from harness.results import shards as merging
 
@@ -161,7 +161,7 @@ def print_levels(folder: Path, *, verbose: bool = False) -> None:
 
 
 def summaries(folder: Path, wait: Callable[[], object]) -> Iterator[Summary]:
-    """Yield the summary of a run whenever a level of it has ended, until the run has."""
+    """Yield a running run's summary each time that another of its levels has ended, until the run has ended."""
     from harness.analysis.summarise import summarise
     from harness.results import folder as folders
     from harness.results import frames
@@ -184,7 +184,7 @@ def summaries(folder: Path, wait: Callable[[], object]) -> Iterator[Summary]:
 
 
 def must_be_alone(folders: tuple[str, ...], others: Mapping[str, object]) -> None:
-    """Raise HarnessError where --follow comes with what a run that goes on has not."""
+    """Raise HarnessError if --follow is given with several folders or with options that write files."""
     if len(folders) > 1:
         raise HarnessError("--follow with several folders", way_out="name one folder at a time")
     for name, value in others.items():

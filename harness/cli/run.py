@@ -100,7 +100,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
 
 
 def _compare(found: Swept, flags: dict[str, Any]) -> None:
-    """Publish what the ways to balance come to beside each other, where each was measured."""
+    """Compare the runs of each way to balance load and publish the comparison, if each way was measured."""
     from harness.cli import decide
     from harness.library import answers
     from harness.results.levelmap import BALANCE
@@ -113,7 +113,7 @@ def _compare(found: Swept, flags: dict[str, Any]) -> None:
 
 
 def consent_of(resolved: Scenario, flags: dict[str, Any], place: str, **more: Any) -> Agreed:
-    """Return what the operator agrees to; HarnessError where the scenario would send or run what nobody named."""
+    """Return what the operator agrees to; HarnessError if the scenario sends a variable or runs a command not named."""
     from harness.run.launch import consent
     from harness.spec import scenario as scenarios
 
@@ -349,8 +349,8 @@ def _is_typed(param: click.Parameter) -> bool:
 def must_stand_alone() -> None:
     """Raise HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
     for parameter in click.get_current_context().command.params:
-        of = parameter.of_run if isinstance(parameter, Option) else None
-        allowed = parameter.name == "resume" or (of is not None and of.with_resume)
+        option = parameter.of_run if isinstance(parameter, Option) else None
+        allowed = parameter.name == "resume" or (option is not None and option.with_resume)
         if _is_typed(parameter) and not allowed:
             shown = parameter.opts[0] if parameter.opts[0].startswith("-") else "SCENARIO"
             fact = f"not allowed with {shown}: the run continues with the scenario of its folder"
@@ -397,14 +397,14 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
 
 
 def _by_flag(error: HarnessError, flags: dict[str, Any], params: Sequence[click.Parameter]) -> HarnessError:
-    """Return the same mistake by the option that made it, where that was typed, in place of the scenario's path."""
+    """Return the error with the option that was typed as its place, instead of the path in the scenario."""
     fact, at, path = error.fact.rpartition(" at $.")
     if not at:
         fact, (_, at, path) = error.fact, error.place.rpartition(": $.")
     field = path.rpartition(".")[2]
     for param in params:
-        of = param.of_run if isinstance(param, Option) else None
-        sets = {each.rpartition(".")[2] for each in of.sets} if of else ()
+        option = param.of_run if isinstance(param, Option) else None
+        sets = {each.rpartition(".")[2] for each in option.sets} if option else ()
         if at and field in sets and (flags[param.name or ""] or _is_typed(param)):
             return HarnessError(fact, place=param.opts[0], way_out=error.way_out)
     return error

@@ -98,7 +98,7 @@ def value(text: str) -> Any:
 
 
 def complete(parts: Parts, *, certain: bool) -> None:
-    """Put the parts together; `certain`: the line is the tool's, so that its defaults hold."""
+    """Complete a translated line from its parts; `certain`: it surely is the tool's, so the tool's defaults apply."""
     _address(parts, certain=certain)
     _lengths(parts)
     _load(parts, certain=certain)
@@ -168,7 +168,7 @@ def _lengths(parts: Parts) -> None:
 
 
 def _load(parts: Parts, *, certain: bool) -> None:
-    """Say what is kept in flight or how often requests begin, and when the run ends."""
+    """Add to a translated line the load (concurrency or rate) and the bounds that end the run."""
     levels, cap, requests = list(parts.of.get("levels", ())), parts.one("cap"), parts.of.get("requests", [])
     if amounts := parts.of.get("amount"):
         if parts.one("kind") in ("concurrent", "throughput"):

@@ -57,16 +57,16 @@ class _Connection:
         self._response = _AnyResponse()
         self._writer.write(data)  # read at once: a server may refuse before it has read all of it
         while not self._response.status:
-            self._first_pieces = await self._more("the server closed the connection without an answer")
+            self._first_pieces = await self._next_pieces("the server closed the connection without an answer")
 
     async def body(self) -> AsyncIterator[bytes]:
         for piece in self._first_pieces:
             yield piece
         while not self._response.over:
-            for piece in await self._more("the server closed the connection inside its answer"):
+            for piece in await self._next_pieces("the server closed the connection inside its answer"):
                 yield piece
 
-    async def _more(self, if_closed: str) -> list[bytes]:
+    async def _next_pieces(self, if_closed: str) -> list[bytes]:
         """Return the body's pieces in the next read."""
         try:
             data = await self._reader.read(_READ)

@@ -128,7 +128,7 @@ class Relay:
         return time.monotonic_ns()
 
     async def unreachable(self, host: str, port: int) -> str:
-        """Return why no connection to a server can be made from here; "": it can."""
+        """Try to connect to a server from this node; return why that fails, "" if it works."""
         try:
             _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_S)
         except TimeoutError:
@@ -153,7 +153,7 @@ class Relay:
         self._worker.forward(payload)
 
     async def take(self) -> list[bytes | None]:
-        """Return what has arrived since the last time, one message at least; a None behind the last one of all."""
+        """Return the messages that arrived since the last call, waiting for one at least; None marks the end of all."""
         found = [await self._arrived.get()]
         while not self._arrived.empty():
             found.append(self._arrived.get_nowait())

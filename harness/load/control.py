@@ -94,7 +94,7 @@ class Client(Protocol):
 async def response(
     client: Client, method: str, path: str, within_s: float, content: bytes = b"", headers: Mapping[str, str] = {}
 ) -> AsyncIterator[Reply]:
-    """Send one request and give its reply within so many seconds, the block included."""
+    """Send one request and yield its reply; the block too must be over within `within_s` seconds."""
     try:
         async with asyncio.timeout(within_s), client.request(method, path, content, headers) as reply:
             yield reply
@@ -103,7 +103,7 @@ async def response(
 
 
 async def page(client: Client, path: str, within_s: float, body: bytes | None = None) -> Page:
-    """Get a page within so many seconds, of at most LONGEST bytes before and after it is inflated.
+    """Get a page within `within_s` seconds; refuse more than LONGEST bytes, compressed or inflated.
 
     With a body of JSON it is the answer to that.
     """

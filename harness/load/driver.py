@@ -103,7 +103,7 @@ class Driver:
             self._placer = TokenPlacer(plan.tokenizer_json)
 
     async def run(self, commands: asyncio.Queue[Command]) -> None:
-        """Carry out commands until Stop; then cut what is in flight and send every record."""
+        """Carry out the parent's commands until Stop; then cancel requests in flight and send every record."""
         if self._plan.max_rps:
             from asyncio_throttle.throttler import Throttler
 
@@ -141,6 +141,7 @@ class Driver:
         self._prepared = prepare.number
 
     async def _begin_level(self, level: BeginLevel, group: asyncio.TaskGroup) -> None:
+        """Wait for the level's time, then start its open loop, its static batches, or the slots it needs more."""
         if (early := level.at_ns - self._clock()) > 0:  # all workers at one moment
             await asyncio.sleep(early * 1e-9)
         self._took_s = (self._clock() - level.at_ns) * 1e-9
@@ -167,7 +168,7 @@ class Driver:
             self._slots[i] = group.create_task(self._slot(i, delay))
 
     async def _slot(self, i: int, delay: float) -> None:
-        """Closed loop: one request, or task, after the other, as long as the level has this slot."""
+        """Run slot i of a closed loop after `delay`: send requests, or tasks, one after the other while it lasts."""
         due = self._clock() + round(delay * 1e9)
         try:
             if delay:
@@ -216,7 +217,7 @@ class Driver:
     async def _one_of_task(
         self, request: Request, due: int, *, level_of: Callable[[], BeginLevel | None], keep_text: bool
     ) -> sending.Answer:
-        """Send a request of a task when it is due, if a level still has the task."""
+        """Wait until a task's request is due, send it if the level still has the task, and return the answer."""
         built = self._requests.build(request)
         while (left_s := (due - self._clock()) * 1e-9) > 0 and level_of():
             await asyncio.sleep(min(left_s, _PAUSED_S))
@@ -232,14 +233,14 @@ class Driver:
         return sending.Answer(exchange.done_ns, text, exchange.retry_after_s)
 
     async def _decoded(self, exchange: Exchange) -> None:
-        """Wait until a response that is over is decoded."""
+        """Wait until a response that has ended is completely decoded."""
         if not exchange.complete and self._selector is not None:
             self._selector.decode_all()
         while not exchange.complete:
             await asyncio.sleep(_DECODED_S)
 
     async def _batches(self) -> None:
-        """Static batches: all of a level's requests at once, and again when the last of them is over."""
+        """Send static batches: one request for each slot at once, the next batch when the last of them has ended."""
         failures = 0
         while (level := self._level) is not None and level.slots:
             due = self._clock()
@@ -266,7 +267,7 @@ class Driver:
         await each(early_ns, self._clock, lambda early: come(level, early + ahead, group))
 
     def _begin_task(self, level: BeginLevel, due: int, group: asyncio.TaskGroup) -> bool:
-        """A task of the open loop is due soon: it is made, and goes on by itself as long as the level lasts."""
+        """Start a task of the open loop that is due soon; return False if its level is over (no more tasks to come)."""
         if (source := self._tasks) is None or self._level is not level:
             return False
         send = functools.partial(
@@ -277,7 +278,7 @@ class Driver:
         return True
 
     def _send_due(self, level: BeginLevel, due: int, group: asyncio.TaskGroup) -> bool:
-        """A request of the open loop is due: it is sent in this turn of the loop, where nothing holds it back."""
+        """Send a request of the open loop now, or queue it for quota or a place; return False if the level is over."""
         if self._level is not level:
             return False
         if self._throttler is None and self._room.enter():
@@ -291,14 +292,14 @@ class Driver:
         return True
 
     def _open_more(self, group: asyncio.TaskGroup) -> None:
-        """Begin to open connections where an open loop may soon need more than are open."""
+        """Start a task that opens more connections, if an open loop may soon need more than are open."""
         many = len(self._in_flight) + _SPARE > self._open
         if (many or self._clock() > self._opened_ns + _OPEN_EVERY_NS) and not self._opening:
             self._opening = True
             self._start(group, self._open_ahead())
 
     async def _open_ahead(self) -> None:
-        """A connection of an open loop is open before its request is due."""
+        """Open connections for some more requests than are in flight, so that one is open when a request is due."""
         self._opened_ns = self._clock()
         self._open = min(self._plan.max_in_flight, (len(self._in_flight) + 2 * _SPARE) * 5 // 4)
         await self._transport.prepare(self._open)
@@ -307,7 +308,7 @@ class Driver:
     async def _one(
         self, built: Built | None, level: BeginLevel, due: int, *, keep_text: bool = False
     ) -> Exchange | None:
-        """Send a request of the open loop in its place, the next one if none is built; None: it is dropped."""
+        """Wait for quota and a free place, then send `built`, or the next request; None if requests are dropped now."""
         me = object()
         self._queued[me] = due
         try:
@@ -345,7 +346,7 @@ class Driver:
         return self._over(self._running(built, level, due, keep_text=keep_text), built)
 
     def _running(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Running:
-        """Count a built request as in flight from now on."""
+        """Return a built request as running, counted as in flight from now on, with an exchange for its response."""
         decoding = self._decoder(self._placer, keep_text=keep_text or built.canary is not None, asked=built.asked)
         cancel = built.cancel
         if cancel is not None and cancel.after_tokens is not None:
@@ -360,7 +361,7 @@ class Driver:
         return running
 
     async def _over(self, running: Running, built: Built) -> Exchange:
-        """Send a request that is not sent yet; returns when its response is over."""
+        """Send a running request, wait until its response has ended or is given up, and move it to the ended ones."""
         exchange, cancel, timeout_s = running.exchange, built.cancel, self._plan.request_timeout_s
         if cancel is not None and cancel.after_s is not None:
             timeout_s = min(timeout_s, cancel.after_s)

@@ -35,7 +35,7 @@ _LENGTHS = {b"%x" % length: length for length in range(1, 4096)}  # nearly every
 
 
 def _lone_starts() -> list[bytes]:
-    """By the size of a read: how it begins if it is exactly one chunk; something longer where no chunk fits."""
+    """Return, by the size of a read, the bytes it begins with if it is exactly one chunk; no match where none fits."""
     starts = [b"no chunk" * _LONGEST_LONE] * _LONGEST_LONE
     for length in range(1, _LONGEST_LONE):
         start = b"%x\r\n" % length
@@ -57,7 +57,7 @@ def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> 
 
 
 def replaced(headers: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with those of `by` in place of their own, whatever their case: two of some are refused.
+    """Return the headers with those of `by` in place of any of the same name, whatever its case.
 
     >>> replaced({"Host": "a", "Accept": "*/*"}, {"host": "b"})
     {'Accept': '*/*', 'host': 'b'}
@@ -141,10 +141,7 @@ class ResponseParser:
         return pieces
 
     def chunk_state(self) -> tuple[int, bytes] | None:
-        """Return what is to come of the begun chunk and its begun length line, as `go_on` takes them.
-
-        None: the message is not in the chunks of its body.
-        """
+        """Return (bytes left of the current chunk, the part of a length line so far); None outside a chunked body."""
         return (self._left, bytes(self._tail)) if self._mode == "chunked" else None
 
     def go_on(self, left: int, line: bytes) -> None:
@@ -170,7 +167,7 @@ class ResponseParser:
             raise ProtocolError(f"content-encoding {coding[:40]!r}, though identity was asked for", "encoding")
 
     def _section(self, data: bytes | bytearray) -> tuple[bytes, bytes] | None:
-        """Return the lines up to the next empty one, and what comes after; None, and all is kept, until that comes."""
+        """Return (lines up to the next empty line, the bytes after it); None until it has come, and keep the bytes."""
         searched = 0
         if self._tail:
             searched = max(0, len(self._tail) - 3)
@@ -227,7 +224,7 @@ class ResponseParser:
             self._body(data, pieces)
 
     def _body(self, data: bytes, pieces: list[bytes]) -> None:
-        """What is not in chunks: a body by length or close, the trailers, and bytes after the end."""
+        """Take bytes of a body that is not chunked (by length or until close), of trailers, or after the end."""
         if self._mode == "close":
             if data:
                 pieces.append(data)
@@ -251,6 +248,7 @@ class ResponseParser:
             self.keep_alive = False
 
     def _chunks(self, data: bytes, pieces: list[bytes]) -> None:
+        """Take bytes of a chunked body and append what they have of its chunks to `pieces`, also parts of chunks."""
         if self._tail:
             data = bytes(self._tail) + data
             self._tail = bytearray()

@@ -251,7 +251,7 @@ class HotSelector(selectors.BaseSelector):
         return ready
 
     def _select_compiled(self, poller: Poller, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Do what `select` does, by one call for all that comes until Python has something to do."""
+        """Return ready keys as `select` does, but read sockets in compiled code until Python has something to do."""
         t, busy, polled = now(), True, -1
         if timeout is not None and timeout <= 0.0 and self.busy and t < self._next_tick:
             return []  # what is ready goes on: each response ends in some turns of the loop, a tick has one poll
@@ -292,7 +292,7 @@ class HotSelector(selectors.BaseSelector):
         self.late[min(LATE_BINS - 1, max(0, stamp - self._polled + self.span) >> LATE_SHIFT)] += 1
 
     def take_late(self) -> tuple[int, ...]:
-        """Return the read-delay histogram since this was last called, without the last bins, which are empty.
+        """Return the histogram of read delays since the last call, without empty bins at its end, and reset it.
 
         The list stays the same one: a new one five times a second would scatter the heap of a long run.
         """
@@ -304,7 +304,7 @@ class HotSelector(selectors.BaseSelector):
         return taken
 
     def decode_until(self, wake: int) -> None:
-        """Decode until it is time to wake; far behind, an eighth of the queue whatever the time, or all of it."""
+        """Decode queued pieces until time `wake`; if far behind, at least an eighth of the queue, or all of it."""
         queue = self.decode_queue
         must = len(queue) >> 3 if len(queue) > FAR_BEHIND else 0
         if self.undecoded_bytes > FAR_BEHIND_BYTES:

@@ -29,7 +29,7 @@ def _compiled() -> type[Poller] | None:
 
 
 def shifted(numbers: array[int], by: int) -> bytes:
-    """Return int64 numbers, each plus `by`, as bytes."""
+    """Return an array of int64 with `by` added to each number, as bytes; in compiled code if it is there."""
     if poller is None:
         return array("q", map(by.__add__, numbers)).tobytes()
     from harness.load import _receive

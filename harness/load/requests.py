@@ -61,14 +61,14 @@ class Prepared:
         self._low = asyncio.Event()  # fewer than half of them are left
 
     async def prepare(self, connections: int) -> None:
-        """Build the first requests of a level with so many in flight."""
+        """Build ahead the first requests of a level with `connections` in flight."""
         self._wanted = min(_MOST_AHEAD, 8 + connections)
         while self.source is not None and len(self._ready) < self._wanted:
             self._build_some()
             await asyncio.sleep(0)
 
     def begin(self, level: BeginLevel) -> None:
-        """Requests are the level's from now on; those that were built for another leave their numbers unused."""
+        """Take requests from this level's source and numbers from now on; discard those built ahead for another."""
         source = None if self.source is None else self._source_of(level)
         if source is self.source and level.first_request is None:
             return
@@ -104,7 +104,7 @@ class Prepared:
         )  # fmt: skip
 
     async def fill(self) -> None:
-        """Keep the next requests built, for as long as the worker runs."""
+        """Build requests ahead whenever few are left, without end."""
         while True:
             self._build_some()
             if len(self._ready) < self._wanted:
@@ -114,7 +114,7 @@ class Prepared:
                 await self._low.wait()
 
     def _source_of(self, level: BeginLevel) -> Single:
-        """Return the source of a level's requests: the plan's, or the same with prompts of the level's own length."""
+        """Return the source of a level's requests: the plan's, with prompts of the level's own length if it has one."""
         words = level.prompt_words
         source = self._of_words.get(words)
         if source is None:
@@ -193,7 +193,7 @@ def record(running: Running, plan: Plan) -> Record:
 
 
 def _of_canary(made: Record, canary: int, text: str, plan: Plan) -> Record:
-    """Return the record of a canary, with what is kept of its answer."""
+    """Return a canary's record with where its answer differs from the first one, its flaw and its score."""
     assert isinstance(plan.source, Canaries)
     if made.error:
         return msgspec.structs.replace(made, canary=canary)

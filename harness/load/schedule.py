@@ -22,7 +22,7 @@ def shares(total: int, workers: int) -> list[int]:
 
 
 def pause_after(failures: int, retry_after_s: float = 0.0) -> float:
-    """Return how long a slot rests after so many failures in a row, seconds.
+    """Return the seconds that a slot rests after `failures` failures in a row, at most 1 s.
 
     A server that refuses at once must not be flooded; the rest is lag in the record. A Retry-After is kept up to the
     longest rest, since by then the errors have voided the level.
@@ -85,7 +85,7 @@ class Balancer:
         return at
 
     def end(self, at: int, *, failed: bool, cut: bool = False) -> None:
-        """A request is over; one that was `cut` by us says nothing of its replica."""
+        """Count a request at replica `at` as ended; mark the replica out after several failures, in after a success."""
         self.in_flight[at] -= 1
         if cut:
             return
@@ -116,7 +116,7 @@ class Balancer:
 
 
 def _weight(session: str, replica: int) -> bytes:
-    """Return a session's weight at a replica: the heaviest has it, and without that one the next (rendezvous hashing).
+    """Return the hash of a session and a replica; the replica with the highest one serves it (rendezvous hashing).
 
     Every worker finds the same one, and the sessions of a replica that is lost are spread over all that are left.
     """
@@ -140,7 +140,7 @@ class Offset(msgspec.Struct, frozen=True):
 
 
 def offset(trips: Sequence[tuple[int, int, int]]) -> Offset:
-    """Return the offset that all round trips allow: the middle of what their bounds have in common.
+    """Return the offset of a worker's clock to ours, with its error, from the bounds that round trips give it.
 
     A trip is (sent, answered, theirs), nanoseconds: the first two by our clock, the last by the worker's. It bounds the
     offset to [theirs − answered, theirs − sent]. The bounds of clocks that drift during the trips may miss each other
@@ -155,7 +155,7 @@ def offset(trips: Sequence[tuple[int, int, int]]) -> Offset:
 
 
 async def estimated(theirs: Callable[[], Awaitable[int]], ours: Callable[[], int]) -> Offset:
-    """Return the offset by some round trips, one after the other; `theirs` reads the worker's clock over its link."""
+    """Return the offset of a worker's clock, by several round trips; `theirs` reads that clock over its link."""
     began_ns = ours()
     trips: list[tuple[int, int, int]] = []
     while len(trips) < _TRIPS and (not trips or ours() - began_ns < _LONGEST_NS):

@@ -107,7 +107,7 @@ class TaskEnd(msgspec.Struct, frozen=True):
 
 
 async def run_task(tasks: Tasks, task: Task, start_ns: int, send: Send) -> TaskEnd:
-    """Send all that can be sent of a task."""
+    """Send every request of a task once those it waits for are answered; return when it ended, and if it failed."""
     progress, last_ns, retry_after_s = Progress(task), start_ns, 0.0
 
     async def exchange(node: int, due_s: float) -> None:
@@ -129,7 +129,7 @@ async def run_task(tasks: Tasks, task: Task, start_ns: int, send: Send) -> TaskE
 async def one_after_the_other(
     tasks: Tasks, next_number: Callable[[], int], due_ns: int, send: Send, wanted: Callable[[], object]
 ) -> None:
-    """Run the tasks of a slot, each from the end of the one before, as long as the slot is wanted."""
+    """Run tasks in a slot, one after the other, while wanted() is true; rest after a task that failed."""
     failures = 0
     while wanted():
         ended = await run_task(tasks, tasks.task(next_number()), due_ns, send)

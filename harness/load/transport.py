@@ -95,7 +95,7 @@ class Exchange:
         self._kept = b""  # of a body: its start while that does not tell what it is, or an error's text
 
     def take(self, stamp: int, piece: bytes | None) -> int:
-        """Decode one body piece, None at the end; returns the token-carrying chunks in it."""
+        """Decode one piece of a response's body (None: its end); return how many chunks in it carry tokens."""
         if piece is None:
             return self._end(stamp)
         carried = self._decode(stamp, piece) if self.response.streams else self._take_start(stamp, piece)
@@ -116,7 +116,7 @@ class Exchange:
         return carried
 
     def _end(self, stamp: int) -> int:
-        """Judge the response, of which no more comes; return 1 if its tokens are in one document, read only now."""
+        """Finish a response: decide its error, complete its decoding; return the chunks of a body that is one JSON."""
         if (stream := self.stream) is not None:
             self.stream = None
             received, late, begun = stream.end()
@@ -150,7 +150,7 @@ class Exchange:
             self.response.go_on(*state)
 
     def _take_start(self, stamp: int, piece: bytes) -> int:
-        """Keep a piece of a body of which it is not known that the decoder reads it, until its first bytes tell."""
+        """Keep the first pieces of a body until they show whether the decoder reads such a body; then decode them."""
         response = self.response
         self._kept += piece
         if response.streams is None:
@@ -162,14 +162,14 @@ class Exchange:
         return 0
 
     def _begin(self, stamp: int) -> int:
-        """Decode the start of a body; returns the token-carrying chunks in it."""
+        """Decode the kept start of a body, noting an odd content type; return how many chunks in it carry tokens."""
         start, self._kept, self.response.streams = self._kept, b"", True
         if (kind := media_type(self.response.headers.get("content-type", ""))) != self._decoder.media:
             self.noted.append(f"content_type:{printable(kind) or 'none'}")
         return self._decode(stamp, start)
 
     def _refused(self) -> tuple[str, str]:
-        """Return (error, message) of a body that is no answer: the server's words."""
+        """Return (error, message) of a response that is no answer, by its status and the server's words in its body."""
         response = self.response
         body = decompressed(self._kept, response.headers)[:_KEPT_ERROR_BODY]
         text = body.decode("utf-8", "replace")
@@ -280,7 +280,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, exchange: Exchange) -> int:
-        """Begin its time now; return its deadline, CLOCK_MONOTONIC ns."""
+        """Start an exchange's time limit now; return its deadline, CLOCK_MONOTONIC ns."""
         self._at[exchange] = deadline = now() + round(self._seconds * 1e9)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check)

@@ -105,7 +105,7 @@ class _Worker:
         )
 
     async def read(self, on_batch: Callable[[bytes], None], on_progress: Callable[[Progress], None]) -> None:
-        """Read its messages until the last one."""
+        """Read a worker's messages until its last one, passing on records and progress; note why it ended early."""
         try:
             async for payload in self.link.frames():
                 self.silent_s = 0
@@ -130,7 +130,7 @@ class _Worker:
             self._changed()
 
     async def end(self) -> None:
-        """Stop it, take its last records, and wait until it has ended; one without a plan is killed."""
+        """Stop the worker, wait for its last records and its end; kill it if it has no plan yet."""
         try:
             if self.reading is None:
                 self.link.kill()

@@ -47,7 +47,7 @@ def digests(text: str) -> str:
 
 
 def differs_at(one: str, other: str) -> int | None:
-    """Return the words that two answers begin with alike, by their digests; None where they are alike to the end.
+    """Return how many words two answers have in common from the start, by their digests; None: they are equal.
 
     >>> differs_at(digests("to be or"), digests("to be and")), differs_at(digests("to be"), digests("to be"))
     (2, None)
@@ -66,7 +66,7 @@ def differs_at(one: str, other: str) -> int | None:
 
 
 def flaw(text: str) -> str:
-    """Return what makes a text no answer at all, "" where nothing does.
+    """Return the flaw of an answer's text: "empty", "invalid_utf8" or "repetition"; "" if it has none.
 
     An answer that is cut may end inside a character: that is no flaw.
 
@@ -82,7 +82,7 @@ def flaw(text: str) -> str:
 
 
 def _repeats(words: Sequence[str]) -> bool:
-    """Say whether the last words are one phrase, at least three times and twelve words."""
+    """Return whether a text ends in one phrase repeated, at least three times and over at least twelve words."""
     for period in range(1, min(_PERIOD, len(words) // _TIMES) + 1):
         alike = period
         while alike < len(words) and words[-alike - 1] == words[-alike - 1 + period]:
@@ -199,7 +199,7 @@ def _as_json(text: str, schema: JsonSchema) -> bool:
 
 
 def holds(schema: JsonSchema, value: Any) -> bool:
-    """Say whether a value is as a schema says; a keyword for another type than the value's allows it.
+    """Return whether a JSON value is valid by a schema; keywords for other types than the value's are passed over.
 
     >>> holds(msgspec.convert({"required": ["n"], "properties": {"n": {"minimum": 1}}}, JsonSchema), {"n": 0})
     False

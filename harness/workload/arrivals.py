@@ -72,9 +72,9 @@ def _process(shape: float, seed: str) -> Iterator[float]:
 def replay(
     times: Sequence[float], rate: float, starts: Sequence[float] | None = None, *, worker: int = 0, workers: int = 1
 ) -> Iterator[float]:
-    """Return the times of a trace from its first request on, faster or slower, so that they come at a mean rate.
+    """Yield the due times of a trace's requests, in seconds from its first, scaled to the mean `rate`, without end.
 
-    After the last request it begins anew, behind a gap of the mean length; without end. With `starts` only those.
+    After the last request the trace begins anew, behind a gap of the mean length. With `starts` only those times.
 
     >>> list(itertools.islice(replay([100.0, 100.5, 104.0], 1.0), 5))
     [0.0, 0.25, 2.0, 3.0, 3.25]
@@ -101,7 +101,7 @@ def trace_rate(times: Sequence[float]) -> float:
 
 
 def quota(per_s: float) -> tuple[int, float]:
-    """Return the requests, and the seconds in which there may be no more, of a quota per second, whole or not.
+    """Return a quota per second as (whole requests, seconds in which no more than these are allowed).
 
     >>> quota(40.0), quota(1.5)
     ((40, 1.0), (1, 0.6666666666666666))
@@ -111,7 +111,7 @@ def quota(per_s: float) -> tuple[int, float]:
 
 
 def pauses(pause: float | str, place: str = "") -> Distribution | None:
-    """Return the distribution of a pause in whole milliseconds, by seconds or by a text; None where there is none.
+    """Return the distribution of a pause, in whole ms, from seconds or a text like "1s..3s"; None: no pause.
 
     >>> pauses("2s..4s")
     Range(low=2000, high=4000)
@@ -121,7 +121,7 @@ def pauses(pause: float | str, place: str = "") -> Distribution | None:
 
 
 def think_s(pauses_ms: Distribution, seed: int, number: int) -> float:
-    """Return the seconds from the end of the n-th request until its slot sends again.
+    """Return the think time, in seconds, after the n-th request: until its slot sends the next one.
 
     They follow from (seed, number) alone, whichever worker has sent the request.
     """

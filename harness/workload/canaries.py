@@ -67,7 +67,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def judge(canary: Canary, text: str) -> Judged:
-    """Judge an answer by the first one, by what is no text, and by what is expected of it."""
+    """Return where a canary's answer differs from its first one, its flaw, and its score against what is expected."""
     return Judged(
         answers.differs_at(canary.first, answers.digests(text)) if canary.first else None,
         answers.flaw(text),
@@ -120,7 +120,7 @@ def _canary(line: _Line, output_tokens: int) -> Canary:
 
 
 def _expected(line: _Line) -> Expected | None:
-    """Return what a line expects; ValueError where it is contradictory, or cannot be compared with an answer."""
+    """Return what answer a line of the canaries' file expects (exact, regex, choice or schema); None: nothing."""
     named = [name for name in ("exact", "regex", "choice", "json_schema") if getattr(line, name) is not None]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} exclude each other")

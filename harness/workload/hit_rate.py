@@ -69,7 +69,7 @@ class Prompts:
         self._after: dict[int, Prompt] = {}  # what is sent again: with the server's answer, or the one of the script
 
     def of(self, place: int) -> Prompt:
-        """Return the prompt of a node of the task, whose first parent's was asked for before."""
+        """Return the prompt of a task's node as tokens and block hashes: its parent's prompt and answer, its own."""
         if (found := self._known.get(place)) is not None:
             return found
         node, number, recorded = self._task.nodes[place], self._task.number, self._source.recorded
@@ -99,7 +99,7 @@ class Prompts:
         return found
 
     def _with(self, prompt: Prompt, name: Hashable, tokens: int) -> Prompt:
-        """Return a prompt with so many tokens of a text behind it."""
+        """Return the prompt with `tokens` tokens of the text `name` appended, and the hash of each block this fills."""
         if tokens < 1:
             return prompt
         found, tail, at, filled = prompt.hashes.copy(), prompt.tail, 0, prompt.filled
@@ -124,7 +124,7 @@ class _Known:
         self._sent: dict[tuple[str, int], int] = {}
 
     def shared(self, row: Row) -> int:
-        """Return the tokens that a row's prompt begins with and that were sent before it, and keep its own."""
+        """Return how many leading tokens of a row's prompt were sent before, by block hashes; then note its blocks."""
         shared, all_sent, left = self._template, True, prompt_tokens(row) - self._template
         for each in row.hashes or ():
             tokens, sent = max(0, min(row.block, left)), self._sent.get((row.scope, each), 0)
@@ -142,7 +142,7 @@ def of_rows(rows: Iterable[Row], block: int | None = None, template: int = 0) ->
 
 
 def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> float | None:
-    """Return the hit rate to expect, by tokens of a block and of the template; None where no reuse is asked.
+    """Return the prefix-cache hit rate to expect of a scenario's prompts, 0 to 1; None where they share nothing.
 
     `rows` is the path of the table of its dataset.
 
@@ -160,7 +160,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: 
 
 
 def hits(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> Iterator[Hit]:
-    """Yield the hit of each of a run's requests, without end but for a trace's; nothing where no reuse is asked."""
+    """Yield prompt tokens and tokens that a full prefix cache has, for each request; nothing if none are shared."""
     source = tasks.of(scenario, rows=rows)
     if source is not None:
         known = _Known(template_tokens)
@@ -185,7 +185,7 @@ def _first(system: Prefixes | None, number: int) -> int:
 
 
 def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known: _Known) -> Iterator[Hit]:
-    """Yield the hits of a task's requests: what its first parent sent, and the answers, or the blocks of its row."""
+    """Yield prompt and cached tokens of each request of a task; cached: its parent's prompt and answer, or blocks."""
     task, wholes = source.task(number), list[int]()
     first = template + _first(source.system, number)
     for place, node in enumerate(task.nodes):

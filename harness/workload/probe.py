@@ -26,13 +26,11 @@ _TOO_NEAR = 1.1  # a length within 10 % of the asked one would tell the same aga
 
 
 def scenario_for(scenario: Scenario, max_context: int | None = None, input_tokens: int | None = None) -> Scenario:
-    """Return the scenario with the probe's workload, and with classes that fit into the context as far as they ask.
-
-    It is itself where it asks for neither, and unchanged a second time.
+    """Return the scenario with the lengths of its phase probe, if any, and `fit` classes shortened to the context.
 
     Prefill: one output token. Decode: prompts of 32 tokens, answers of 256 tokens or of as many as are asked, if that
-    is more. `max_context` is what prompt and answer may come to, `input_tokens` what prompts do come to; None: not
-    known.
+    is more. `max_context` is the most tokens of prompt and answer, `input_tokens` what prompts come to; None: not
+    known. A second call changes nothing.
 
     >>> import msgspec
     >>> asked = msgspec.convert({"ramp": {"probe": "decode"}}, Scenario)
@@ -53,7 +51,7 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
 
 
 def _fitted(scenario: Scenario, max_context: int) -> Scenario:
-    """Return the scenario with prompts that fit into the context with their prefix and their answers.
+    """Return the scenario with the prompts of `fit` classes shortened so that prefix and answer fit the context too.
 
     A class whose prompts are shortened comes as much more often, so that its part of all tokens stays.
     """

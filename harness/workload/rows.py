@@ -49,7 +49,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return Table(Path(self.path))
 
     def request(self, number: int) -> Request:
-        """Return the n-th request."""
+        """Return the n-th request: that of the n-th row, from the first row again behind the last."""
         at = number % len(self.table)
         row = self.table.row(at)
         if row.prompt is None:
@@ -72,7 +72,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         )
 
     def classed(self, row: Row, number: int) -> tuple[str, Cancel | None]:
-        """Return the class of a row's request, or "", and when it is given up: as its row says, else its class."""
+        """Return (class of a row's request by its model, or ""; when it is given up, by its row, else its class)."""
         class_ = row.model if row.model in self.classes else ""
         if row.cancel_s is not None:
             return class_, Cancel(share=1.0, after_s=row.cancel_s)
@@ -85,7 +85,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return self.table.of_session(number % self.table.sessions)
 
     def own(self, session: int, turn: int, tokens: int) -> tuple[Message, ...]:
-        """Return what a turn of a session adds to its conversation; words for so many tokens where it has no text."""
+        """Return the messages that a turn adds to its session; made of words for `tokens` tokens if it has no text."""
         row = self.of_turn(session, turn)
         if row.prompt is None:
             again = session // self.table.sessions
@@ -101,7 +101,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return self.table.row(self.of_session(session)[turn])
 
     def _texts(self, at: int, row: Row) -> str | tuple[Message, ...]:
-        """Return the row's text, behind the conversation that it goes on with."""
+        """Return a row's prompt: its text, or as messages behind those and the answers of its session so far."""
         if not row.session or row.whole:
             return row.prompt or ""
         members = self.table.of_session(self.table.session[at])
@@ -121,7 +121,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return tuple(messages)
 
     def _words(self, tokens: int, key: str, row: Row = Row(), again: int = 0) -> str:
-        """Return the words for a prompt's tokens: a text for each whole block that has a hash, and one for the rest.
+        """Return a prompt of `tokens` tokens made of words: the same text for equal block hashes, the rest by `key`.
 
         Each time `again` that the rows begin anew they have words of their own, so that no more is cached than before.
         """
@@ -146,7 +146,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
 
 
 def _added(row: Row, first: Row | None) -> tuple[Message, ...]:
-    """Return what a row adds to its session, without the system prompts that the session's first row has already."""
+    """Return a row's messages, without the system prompts that the first row of its session has already sent."""
     if isinstance(row.prompt, str):
         return (Message("user", row.prompt),)
     known = first.prompt if first is not None and not row.whole and isinstance(first.prompt, tuple) else ()
@@ -166,7 +166,7 @@ def prompt_tokens(row: Row) -> int:
 
 
 def text_tokens(prompt: str | Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> int:
-    """Return the tokens of a text and of definitions of tools, by their characters."""
+    """Return the estimated tokens of a prompt and of definitions of tools, from their number of characters."""
     texts = [prompt] if isinstance(prompt, str) else [each.text for each in prompt]
     if tools:
         texts.append(msgspec.json.encode(tools).decode())
@@ -230,7 +230,7 @@ def _own_tokens(row: Row, history: int) -> int:
 
 
 def of(scenario: Scenario, words: PromptWords, path: str, prompt_words: int = 1) -> Rows:
-    """Return the requests of the table at a path, whose prompts are of these words where it has no texts."""
+    """Return the source of a dataset's requests, from the table at `path`; prompts without text are made of `words`."""
     return Rows(
         path=path,
         words=words.words,

@@ -53,7 +53,7 @@ class Class(msgspec.Struct, frozen=True, kw_only=True):
         return self.input.draw(rng), self.output.draw(rng)
 
     def stratified(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
-        """Return so many lengths of prompt and answer: one of every equal share of the draws, shape [count]."""
+        """Return `count` pairs of prompt and answer lengths at equally spaced quantiles, answers shuffled."""
         middles = [(i + 0.5) / count for i in range(count)]
         if self.pairs:
             return [self.pairs[int(p * len(self.pairs))] for p in middles]
@@ -95,7 +95,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         return MeanLengths(self.prefix_tokens + own, answer)
 
     def spread(self) -> float:
-        """Return how many times the mean the longest of a thousand prompts is, or of answers; at least 1."""
+        """Return the 99.9 % quantile of prompt or answer lengths over their mean, whichever is more; at least 1."""
         mean, longest = self.mean(), 1.0
         for each in self.classes:
             prompt, answer = (law.quantile(0.999) for law in (each.input, each.output))
@@ -127,7 +127,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
 
 
 def of(scenario: Scenario) -> Mix:
-    """Return the mix that a scenario asks for: its classes, or one without a name that has the workload's lengths.
+    """Return the mix of request lengths that a scenario asks for: by its classes, else one class for all requests.
 
     Of tasks: the lengths of all their requests, one drawn apart from the next.
 
@@ -164,7 +164,7 @@ def _class(spec: ClassSpec) -> Class:
 
 
 def joint(pairs: Sequence[tuple[int, int]], *, name: str = "", share: float = 1.0, place: str = "") -> Class:
-    """Return a class whose prompts and answers are as long as those of a trace, each answer with its own prompt.
+    """Return a class whose (prompt, answer) lengths are drawn together from observed pairs, as of a trace.
 
     >>> both = joint([(100, 10), (900, 90)])
     >>> str(both.input), both.lengths(random.Random(0)) in both.pairs

@@ -71,7 +71,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="uniform
             )
 
     def request(self, number: int) -> Request:
-        """Return the n-th request."""
+        """Return the n-th request, with a prompt of its own; all have the same lengths."""
         return Request(number=number, prompt=self._prompt(number), output_tokens=self.output_tokens)
 
     def _prompt(self, number: int) -> str:
@@ -118,7 +118,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", t
         return self._words_for(self.mix.mean().input_tokens)
 
     def request(self, number: int) -> Request:
-        """Return the n-th request."""
+        """Return the n-th request, with lengths and class drawn from the mix, and a prompt made of words."""
         shape = self.mix.shape(number)
         request = Request(
             number=number,
@@ -164,7 +164,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="inputs",
         return self.inputs * self.texts.prompt_words
 
     def request(self, number: int) -> Request:
-        """Return the n-th request."""
+        """Return the n-th request, which has several texts, behind a query if they are to be ranked."""
         found = [self.texts.request(number * self.inputs + i) for i in range(self.inputs)]
         query = [Message(QUERY, text(self._spaced, QUERY_WORDS, self.seed, f"query:{number}"))]
         known = [each.input_tokens for each in found if each.input_tokens is not None]
@@ -204,7 +204,7 @@ class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_fi
         return self.source.prompt_words
 
     def request(self, number: int) -> Request:
-        """Return the n-th request."""
+        """Return the n-th request: of the load, or one canary in each block of `every` requests."""
         block, place = divmod(number, self.every)
         if place != _place(self.seed, block, self.every):
             return self.source.request(number)
@@ -218,7 +218,7 @@ def _place(seed: int, block: int, every: int) -> int:
 
 
 def among(source: Uniform | Mixed | Rows, canaries: Sequence[Canary], share: float) -> Canaries:
-    """Return the requests of a source, with at most such a share of canaries among them.
+    """Return a source that mixes canaries into another's requests, at most `share` of all.
 
     >>> load = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=0)
     >>> both = among(load, (Canary(prompt="1 + 1 = ", output_tokens=4),), 0.02)
@@ -250,7 +250,7 @@ def singles(scenario: Scenario, words: PromptWords, rows: str = "", canaries: Se
 
 
 def _made(scenario: Scenario, words: PromptWords) -> Uniform | Mixed | Inputs:
-    """Return requests whose prompts are made of words: each text alone, or several in one."""
+    """Return the source of requests with prompts made of words, by the scenario's lengths, prefixes and tools."""
     mix, tools = shape.of(scenario), scenario.workload.tools or None
     before = prefixes(scenario, words.vocabulary(mix.seed))
     texts: Uniform | Mixed
@@ -282,9 +282,9 @@ def together(scenario: Scenario, texts: Uniform | Mixed) -> Uniform | Mixed | In
 
 
 def first_row(scenario: Scenario, after: int, rows: str) -> int | None:
-    """Return the first number from `after` on whose request, or session, is the first of a trace that is replayed.
+    """Return the first request (or session) number ≥ `after` at which a replayed trace begins anew; None: no trace.
 
-    None where no trace is replayed; `rows` is the path of its table.
+    `rows` is the path of the trace's table.
     """
     if not rows or traffic.parse(scenario.ramp.arrivals).speed is None:
         return None

@@ -89,9 +89,9 @@ class Progress:
         return self._due[0][0] if self._due else None
 
     def ready(self, now_s: float) -> list[tuple[int, float]]:
-        """Return (node, when it is due) of all that are due by now, each once, the earliest first.
+        """Return (node, when it is due) of every request of the task that is due by `now_s`, each once, earliest first.
 
-        Asked for a time to come, it gives what can be built ahead.
+        With a time to come it returns what can be built ahead.
         """
         found = []
         while self._due and self._due[0][0] <= now_s:
@@ -101,7 +101,7 @@ class Progress:
         return found
 
     def ended(self, node: int, at_s: float, text: str | None) -> None:
-        """Account for a node that was ready and has ended with this answer; None: it failed."""
+        """Note that a node has ended with an answer (None: it failed), and when nodes that wait for it are due."""
         self._in_flight.remove(node)
         if text is None:
             self.failed = True

@@ -74,7 +74,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
             raise HarnessError(fact, way_out="lower fan_out")
 
     def task(self, number: int) -> Task:
-        """Draw the n-th task; what waits for nothing is due at once, or after its pause."""
+        """Return the n-th task, a graph with drawn lengths; its first nodes are due at once, or after a pause."""
         rng = random.Random(f"{self.seed}:{'graph' if self.turns is None else 'session'}:{number}")
         nodes = [
             Node(
@@ -90,7 +90,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
         return Task(number=number, nodes=tuple(nodes), class_=self.class_)
 
     def _turns(self, turns: int, rng: random.Random) -> list[tuple[str, Step, tuple[int, ...]]]:
-        """Return the same of a session with so many turns, each behind the one before, the first without a pause.
+        """Return name, step and parents of each node of a session with `turns` turns, each after the one before.
 
         A turn that sends agents out is followed by theirs, each a chain, and the next turn waits for their ends too.
         """
@@ -138,7 +138,7 @@ def session(
     seed: int,
     class_: str = "",
 ) -> Graph:
-    """Return sessions, each so many turns of a user one after the other, with a time to think between them."""
+    """Return the source of sessions: each of `turns` requests one after the other, with think time between them."""
     turn = Step(name="turn", input_tokens=input_tokens, output_tokens=output_tokens, pause_ms=think_ms)
     return Graph(steps=(turn,), turns=turns, seed=seed, class_=class_)
 
@@ -194,7 +194,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
         )
 
     def input_tokens(self, task: Task) -> list[int]:
-        """Return the tokens that each node's prompt comes to if every answer has its asked length, shape [nodes].
+        """Return the prompt tokens of each node if every answer has the length that is asked for, shape [nodes].
 
         Without what a server's template and the tools add.
         """
@@ -219,7 +219,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
         return tuple(reversed(newest_first))
 
     def _own(self, task: Task, node: int, answers: Mapping[int, str]) -> list[Message]:
-        """Return what a node adds, its newest message first."""
+        """Return the messages that a node adds to the conversation, the newest first."""
         asked = task.nodes[node]
         if self.recorded is not None:
             *before, last = self.recorded.own(task.number, node, asked.input_tokens)
@@ -238,7 +238,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
 
 
 def of(scenario: Scenario, words: PromptWords = PromptWords(), rows: str = "") -> Tasks | None:
-    """Return the tasks of a run, whose texts are of these words; None where its requests do not belong together.
+    """Return the source of a run's tasks (sessions or graphs), with texts of `words`; None if requests are single.
 
     `rows` is the path of the table of its dataset, without which its sessions are not known.
 
@@ -305,7 +305,7 @@ def _graph(scenario: Scenario) -> Graph | None:
 
 
 def lengths(scenario: Scenario, rows: str = "") -> list[tuple[int, int]]:
-    """Return (prompt, answer) tokens of each request of the first tasks, without a template's; none without tasks."""
+    """Return (prompt, answer) tokens, without the template's, of each request of the first tasks; [] without any."""
     tasks = of(scenario, rows=rows)
     found: list[tuple[int, int]] = []
     number = 0
@@ -335,7 +335,7 @@ def requests_per_s(scenario: Scenario, request_s: float, rows: str = "") -> floa
 
 
 def rest_s(scenario: Scenario, rows: str = "") -> float:
-    """Return the mean seconds that a slot rests for a request: think time, or pauses of a task by its depth."""
+    """Return the mean seconds that a slot rests per request: think time, or a task's pauses on its longest path."""
     if (paused_s := seconds(scenario, 0.0, rows)) or scenario.has_tasks:
         return paused_s / max(1.0, seconds(scenario, 1.0, rows) - paused_s)
     think_ms = pauses(scenario.ramp.think or 0.0)
@@ -343,7 +343,7 @@ def rest_s(scenario: Scenario, rows: str = "") -> float:
 
 
 def seconds(scenario: Scenario, request_s: float, rows: str = "") -> float:
-    """Return the mean time of a task whose requests take so long each, with its pauses; of a single one, that time."""
+    """Return the mean seconds of a task, pauses included, if each request takes `request_s`; without tasks, that."""
     tasks, ends = of(scenario, rows=rows), list[float]()
     if tasks is None:
         return request_s
@@ -357,7 +357,7 @@ def seconds(scenario: Scenario, request_s: float, rows: str = "") -> float:
 
 
 def width(scenario: Scenario) -> int:
-    """Return the most requests of one task in flight at once: of the steps that are as far from its beginning."""
+    """Return the most requests of one task that may be in flight at once: those at the same depth of its graph."""
     if (graph := _graph(scenario)) is None:
         return 1
     widest = 1

@@ -38,7 +38,7 @@ def spaced(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def text(words: Sequence[str], count: int, seed: int, number: int | str) -> str:
-    """Return so many words, drawn at random: no two texts share a beginning worth caching.
+    """Return `count` random words: texts of different (seed, number) share no beginning worth caching.
 
     >>> text((" a",), 3, 0, 7)
     ' a a a'
@@ -52,7 +52,7 @@ def mixed(words: Sequence[str], seed: int) -> list[str]:
 
 
 def reordered(words: list[str], count: int, seed: int, number: int | str) -> str:
-    """Return the first words, over again where they are too few: the same in all texts of a length, reordered.
+    """Return `count` words, always the same ones for a count but in another random order for each (seed, number).
 
     >>> sorted(reordered([" a", " b"], 20, 0, 1).split()) == ["a"] * 10 + ["b"] * 10
     True
@@ -78,7 +78,7 @@ class Passages(msgspec.Struct, frozen=True, dict=True):
     seed: int
 
     def text(self, count: int, number: int | str) -> str:
-        """Return so many words."""
+        """Return a text of `count` words."""
         rng = random.Random(f"{self.seed}:{number}")
         front = "".join(rng.choices(self.words, k=min(count, _FRONT)))
         rest = count - _FRONT
@@ -205,7 +205,7 @@ def tokens_per_word(counts: Sequence[Counted]) -> float:
 
 
 def next_words(counts: Sequence[Counted], tokens: int, *, one_token: bool = True) -> int:
-    """Return the words of the next prompt to try for so many tokens; less than 1 where the template alone is more.
+    """Return how many words the next trial prompt needs for `tokens` tokens, by earlier counts; < 1: not possible.
 
     By one count alone the length goes by a token a word, or in proportion where that leaves no word, or where it is
     known (not `one_token`) that a word must be more.
@@ -234,7 +234,7 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     zipf: float = 0.0  # s: the k-th of the pool is drawn in proportion to 1/k^s; 0 draws all alike often
 
     def index(self, number: int) -> int | None:
-        """Return which prefix of the pool a request begins with, from 0; None where it has none."""
+        """Return the index, from 0, of the pool's prefix that the n-th request begins with; None if it has none."""
         drawn = random.Random(f"{self.vocabulary.seed}:prefix of:{number}")
         if drawn.random() >= self.share:
             return None
@@ -246,7 +246,7 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return "" if found is None else self.vocabulary.text(self.tokens, f"prefix:{found}")
 
     def before(self, request: Request) -> Request:
-        """Put the prefix before a prompt's first word, or as the first message of a conversation."""
+        """Return the request with its prefix before the prompt's first word, or as a conversation's first message."""
         if not (prefix := self.text(request.number)):
             return request
         prompt = request.prompt

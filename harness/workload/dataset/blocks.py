@@ -108,7 +108,7 @@ def _relative(calls: Sequence[Call]) -> bool:
 
 
 def _flat(calls: Sequence[Call], parent: str, since_s: float, relative: bool) -> Iterator[_Found]:
-    """Yield all requests and sub-agents of a tree; ValueError where a list's clock runs back."""
+    """Yield all requests and sub-agents of a tree of calls, with absolute times; ValueError if a clock runs back."""
     if parent.count(".") >= _DEEPEST:
         raise ValueError(f"its sub-agents are more than {_DEEPEST} deep")
     latest = 0.0

@@ -38,7 +38,7 @@ class _Turn(msgspec.Struct, frozen=True):
     spawns: list[str | _Spawn] | None = None
 
     def begins(self, number: int) -> Iterator[tuple[str, int | None]]:
-        """Yield each conversation that it begins, with the turn that waits for it; None: it is a fork."""
+        """Yield each conversation that this turn begins, and the turn that waits for its end (None for a fork)."""
         for spawn in self.spawns or ():
             for child in [spawn] if isinstance(spawn, str) else spawn.children:
                 yield child, number + 1 if isinstance(spawn, str) else spawn.join_at
@@ -65,7 +65,7 @@ class _Tree:
         self._path: list[str] = []
 
     def add(self, name: str, after: tuple[int, ...], *, fresh: bool) -> tuple[int, ...]:
-        """Append a conversation that begins after these requests, and return the one that ends it."""
+        """Append the requests of a conversation, and of all it begins, behind those in `after`; return its last one."""
         if name not in self._known or name in self._path:
             how = "begins itself" if name in self._path else f"is not in the file, within {_AROUND:,} lines"
             raise ValueError(f"the conversation {name[:40]!r} {how}")

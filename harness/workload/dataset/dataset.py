@@ -39,7 +39,7 @@ def readers() -> dict[str, Reader]:
 
 
 def reader(name: str, place: str) -> Reader:
-    """Return the reader of a format; HarnessError with the nearest name where there is none."""
+    """Return the reader of a dataset format by its name; HarnessError with the nearest name for an unknown one."""
     if (found := readers().get(name) or plugins.find(plugins.DATASETS, name, Reader)) is None:
         known = [*readers(), *plugins.names(plugins.DATASETS)]
         raise HarnessError(f"unknown format {name!r}", place=place, way_out=nearest(name, known))
@@ -127,7 +127,7 @@ class _Clock:
         self._ended: dict[str, float] = {}  # of sessions whose rows say so
 
     def since_first(self, row: Row) -> Row:
-        """Return the row with its time since the first row; ValueError where one has a time and another none."""
+        """Return the row with its time in seconds since the first row's; ValueError if only some rows have times."""
         _check_blocks(row)
         at, notes = row.at_s, row.notes
         if row.at_ms is not None:
@@ -153,7 +153,7 @@ class _Clock:
 
 
 def _check_blocks(row: Row) -> None:
-    """Raise ValueError where there are more blocks than the prompt can have, or longer numbers than are kept."""
+    """Raise ValueError if a row has more block hashes than its prompt has blocks, or hashes of more than 64 bits."""
     if row.hashes and max(row.hashes) >> 64:
         raise ValueError("a hash of it has more than 64 bits")
     if row.hashes and row.input_tokens is not None and (len(row.hashes) - 1) * row.block >= row.input_tokens:
@@ -162,9 +162,9 @@ def _check_blocks(row: Row) -> None:
 
 
 def _fields(path: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the fields of a file's first object, and those of its first ones and of bodies and turns.
+    """Return (field names of a file's first object, those of its first few objects with their bodies and turns).
 
-    Fields by which turns branch are the first object's too, whichever of the first ones has them.
+    Fields by which turns branch count for the first object, whichever of the first few has them.
 
     HarnessError where none of the first objects can be read.
     """
@@ -191,7 +191,7 @@ def _fields(path: Path) -> tuple[list[str], list[str]]:
 
 
 def recognise(path: Path, found: Sequence[str]) -> str:
-    """Return the one format whose fields are among these names; HarnessError where there is none, or more than one.
+    """Return the only format whose fields are all among `found`; HarnessError for none, or for several.
 
     >>> recognise(Path("x.csv"), ["Timestamp", "Model", "Request tokens", "Response tokens"])
     'burstgpt'
@@ -212,7 +212,7 @@ def recognise(path: Path, found: Sequence[str]) -> str:
 
 
 def _broken(path: Path, place: str, what: str, error: Exception) -> HarnessError:
-    """Return what is wrong at a place in a file, as one line."""
+    """Return the one-line error on what is wrong at a place in a file."""
     try:
         with decoding.reading(f"{path}, {place}", what, "mend it, or leave it out with --skip-broken"):
             raise error
@@ -243,7 +243,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 def named(text: str, revision: str | None = None) -> Named | None:
-    """Return the file that a name means; None where the text is a path. HarnessError where it cannot be had."""
+    """Return the file, in the hub's cache or fetched, of a dataset's name like hf:org/name; None if it is a path."""
     if os.path.exists(text) or not (name := KNOWN.get(text, text)).startswith(HUB):
         return None
     match = _NAME.fullmatch(name.removeprefix(HUB))

@@ -57,7 +57,7 @@ class Lines:
             yield line.removeprefix(_BOM) if self.number == 1 else line
 
     def _leave_out(self) -> None:
-        """Go on to the end of a line that is too long."""
+        """Skip the rest of a line that is too long to be kept."""
         while piece := self._file.readline(_PIECE):
             self.end += len(piece)
             if piece.endswith(b"\n"):
@@ -149,7 +149,7 @@ class _Window:
         self.begin = index
 
     def more(self) -> bool:
-        """Read on, False at the end of the file; what is needed now begins at index 0."""
+        """Read the next piece of the file and drop what is no longer needed; return False at the end of the file."""
         piece = self._file.read(max(_PIECE, len(self.data) - self.begin))  # a long string is gone through again
         self._before += self.begin
         self.data, self.begin = self.data[self.begin :] + piece, 0
@@ -161,7 +161,7 @@ class _Window:
 
 
 def _objects(window: _Window) -> Iterator[tuple[int, int, bytes | ValueError]]:
-    """Yield each object's bytes, behind the line and the byte where it begins."""
+    """Yield (line, byte, content or error) of each JSON object in a file of one array, found by brackets alone."""
     depth = at = 0  # of brackets, within an object; index up to which they are counted
     array = over = False  # its first bracket, and its last one, have come
     while True:
@@ -200,7 +200,7 @@ def _no_bracket(data: bytes, at: int) -> int:
 
 
 def _end(window: _Window, at: int, depth: int, unfinished: bool) -> Iterator[tuple[int, int, ValueError]]:
-    """Yield what is wrong where the file ends, if anything is."""
+    """Yield (line, byte, error) if a JSON file ends within an object or its array, or with text that is no object."""
     if not depth and not unfinished:
         if window.data.strip():
             yield window.line, window.byte, ValueError(_NO_OBJECT)
@@ -261,7 +261,7 @@ def _converted(named: dict[str, Any], kind: type[T]) -> T | Exception:
 
 
 def _header(lines: Lines, place: str) -> tuple[list[str], str]:
-    """Return the names of the columns, which are the first line, and what separates them."""
+    """Return (column names, delimiter) of delimited text: from its first line, whose most frequent of , ; tab it is."""
     with decoding.reading(place, "delimited text", "give a file that begins with the names of its columns"):
         line = next(iter(lines), b"")
         if len(line) > LONGEST:
@@ -321,7 +321,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _bounded(metadata: pq.FileMetaData, size: int) -> None:
-    """Raise ValueError where there is more in the file than its size can hold."""
+    """Raise ValueError if a Parquet file says that it holds more bytes or rows than its size makes possible."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     if sum(group.num_rows for group in groups) != metadata.num_rows or any(group.num_rows < 0 for group in groups):
         raise ValueError("its row groups are not its rows")

@@ -78,7 +78,7 @@ def _tool(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(entry: Entry, number: int) -> list[Message]:
-    """Return a message, and before it the results of tools in its blocks."""
+    """Return an entry of a conversation as messages: the tool results among its parts, then the message itself."""
     if entry.type == "function_call":
         call = {"name": entry.name, "arguments": entry.arguments}
         calls = [{"id": entry.call_id, "type": "function", "function": call}]
@@ -115,7 +115,7 @@ def _messages(entry: Entry, number: int) -> list[Message]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part as OpenAI's chat has it: texts and images of all three APIs, and others as they are."""
+    """Return a content part in the form of OpenAI's chat API: texts and images of other APIs converted, others kept."""
     kind = part.get("type")
     if isinstance(part.get("text"), str) and kind in (None, *_TEXTS):
         return {"type": "text", "text": part["text"]}

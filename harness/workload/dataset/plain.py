@@ -144,7 +144,7 @@ def record_type(required: frozenset[str] = frozenset(), columns: tuple[tuple[str
 
 
 def values(record: msgspec.Struct) -> tuple[Values, list[str]]:
-    """Return what a record holds, and notes of what is of no use.
+    """Return a record's values by their meaning (prompt, output_tokens …), and notes on fields that are not used.
 
     >>> found, _ = values(msgspec.convert({"text": "Hi", "max_tokens": 7, "session": "a"}, record_type()))
     >>> found.prompt, found.output_tokens, found.session
@@ -164,7 +164,7 @@ def values(record: msgspec.Struct) -> tuple[Values, list[str]]:
 
 
 def _tolerant(there: list[tuple[tuple[str, str], Any]]) -> tuple[Values, list[str]]:
-    """Return the values that can be read, each by itself."""
+    """Return the values of a record that can be converted, each tried alone, with a note on every other."""
     found, notes = Values(), []
     for (meaning, name), value in there:
         try:
@@ -188,7 +188,7 @@ def mapped(columns: Mapping[str, str], place: str) -> Reader:
 
 
 def is_one(name: str) -> bool:
-    """Say whether it is in the table, or looks like work that nobody reads.
+    """Return whether a field's name is one that Knee reads, or looks like work (tokens, prompts) that it does not.
 
     >>> is_one("prompt_len"), is_one("thinking_tokens"), is_one("hunter2")
     (True, True, False)
@@ -239,6 +239,7 @@ def turns_of(turns: Iterable[dict[str, Any]], session: str | int, place: str) ->
 
 
 def _row(found: Values, notes: list[str], place: str) -> Row:
+    """Return a dataset's row from a record's values; ValueError if it lacks prompt and length; note what is unsent."""
     prompt, answer, whole = _prompt(found, notes), found.answer, False
     if isinstance(prompt, tuple):
         if prompt and prompt[-1].role == "assistant":
@@ -287,7 +288,7 @@ def _came_at(found: Values) -> tuple[float | None, float | None]:
 
 
 def _not_sent(found: Values) -> Iterator[str]:
-    """Yield what a request asks for that is not sent, but for what servers do anyway."""
+    """Yield a note for each setting of a recorded request that Knee does not send, unless it is the default anyway."""
     if found.choices not in (None, 1, "1"):
         yield "n is left out: every request is answered once"
     if found.response_format not in (None, {"type": "text"}):
@@ -355,7 +356,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def conversation_rows(record: Conversation, place: str) -> Iterator[Row]:
-    """Yield a request for each turn of the user; none where there is none."""
+    """Yield a request for each turn of the user in a conversation, with the recorded answer."""
     entries = next(
         (each for each in (record.conversations, record.items, record.conversation) if each is not None), None
     )
@@ -385,7 +386,7 @@ def _sent(message: Message) -> Message:
 
 
 def _exchanges(messages: Iterable[Message]) -> Iterator[tuple[tuple[Message, ...], str | None]]:
-    """Yield what is sent in each turn, and what it was answered; None where nothing follows."""
+    """Yield (messages sent, recorded answer or None) for each turn of a conversation."""
     prompt: list[Message] = []
     answers: list[str] = []
     for message in messages:

@@ -76,7 +76,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def gather(records: Iterable[tuple[str, Record | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
-    """Yield the requests of all spans in the order they began, behind what is broken."""
+    """Yield errors of broken spans, then the requests among all traces' spans in the order in which they began."""
     traces: dict[str, dict[str, _Kept]] = {}
     count = 0
     for place, record in records:
@@ -104,7 +104,7 @@ def gather(records: Iterable[tuple[str, Record | Exception]]) -> Iterator[tuple[
 
 
 def _kept(span: Span, place: str) -> _Kept:
-    """Return a span without what is not needed; ValueError where it is a request that does not say how long it was."""
+    """Return a span's times and parent, and its row if it is a request; ValueError for wrong times or tokens."""
     if span.ended < span.began:
         raise ValueError(f"the span {span.id[:40]!r} ended before it began")
     values = {attribute.key: attribute.value for attribute in span.attributes}
@@ -127,7 +127,7 @@ def _session(kept: _Kept) -> str | None:
 
 
 def _tokens(values: dict[str, _Value], names: tuple[str, ...]) -> int:
-    """Return the first of the attributes that is there."""
+    """Return the token count in the first of the attributes `names` that a span has; ValueError without any."""
     for name in names:
         value = values.get(name, _NO_VALUE).integer
         if value is not None:
@@ -177,7 +177,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 def waits(spans: Mapping[str, Waiting]) -> dict[str, tuple[str, ...]]:
-    """Return the requests whose ends each span waits for, by names; ValueError where spans are parents of each other.
+    """Return for each span the names of the requests that must end before it begins, by the recorded times.
 
     >>> calls = {"plan": Waiting("agent", 0, 3, True), "answer": Waiting("agent", 5, 9, True)}
     >>> waits({"agent": Waiting("", 0, 9, False), **calls})["answer"]
@@ -206,7 +206,7 @@ def waits(spans: Mapping[str, Waiting]) -> dict[str, tuple[str, ...]]:
 
 
 def _downwards(children: Mapping[str | None, Sequence[str]]) -> list[str]:
-    """Return all that hangs on the roots, each behind its parent."""
+    """Return the names of all spans below the roots (the children of None), each behind its parent."""
     order = list(children.get(None, ()))
     for name in order:  # which grows meanwhile
         order += children.get(name, ())
@@ -231,7 +231,7 @@ class _Siblings:
         self._latest = list(accumulate((spans[name].began for name in among), max))  # beginning up to each
 
     def before(self, moment: int | None) -> tuple[str, ...]:
-        """Return the last requests of those that had ended by then, or at all, and that none of these came after."""
+        """Return the requests that what begins at `moment` (None: after all) waits for: the last that had ended."""
         many = len(self._ends) if moment is None else bisect_right(self._ends, moment)
         if not many:
             return ()

@@ -107,7 +107,7 @@ def write(rows: Iterable[Row], path: Path) -> Table:
 
 
 def _in_time(at_s: array[float], sessions: array[int], columns: dict[str, array[int]]) -> dict[str, Any]:
-    """Return all columns in the order of the rows' times, which begin with 0, and the sessions in that order."""
+    """Return all columns sorted by the rows' times, which begin at 0, and the rows of each session in that order."""
     import numpy as np
 
     times = np.frombuffer(at_s)
@@ -118,7 +118,7 @@ def _in_time(at_s: array[float], sessions: array[int], columns: dict[str, array[
 
 
 def _grouped(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each row's session, numbered as they come, shape [rows]; the rows by sessions, and where each one's begin.
+    """Return (session number of each row, by first occurrence; rows sorted by session; where each session starts).
 
     Sessions are distinguished by 64 bits that nobody can foresee: of a million, two are one in 10⁻⁷ of all runs.
     """
@@ -134,7 +134,7 @@ def _grouped(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _finish(file: BinaryIO, end: int, columns: dict[str, Any]) -> None:
-    """Put the columns, which are buffers, behind the rows, and then where they are."""
+    """Write the columns as raw buffers behind the rows in the file, then a directory of their places."""
     about = {}
     for name, column in columns.items():
         file.write(bytes(-end % 8))
