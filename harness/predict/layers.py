@@ -201,7 +201,7 @@ def _lookups(config: Config, width: float = 1 + 1 / 32, ratio: int = 1) -> tuple
 
 
 def _latent(config: Config, layers: int, sort: str) -> Attention:
-    """Return MLA layers: of a token one small vector is kept, which all heads share, so no rank can keep less of it."""
+    """Return the costs of MLA layers, which keep one small vector a token for all heads, whole on each rank."""
     h, n_q = config.figure("hidden_size"), config.figure("num_attention_heads")
     rank, rope = config.figure("kv_lora_rank"), config.figure("qk_rope_head_dim")
     nope, value = config.figure("qk_nope_head_dim"), config.figure("v_head_dim")

@@ -237,9 +237,9 @@ def _spread(repeats: Sequence[Spread]) -> Spread:
 
 
 def declared_columns(of: Of, kind: type[Figures], *groups: Group) -> Iterator[tuple[Column, Callable[[Figures], str]]]:
-    """Yield (column, function that writes a cell of it) for each figure of the groups that a table `of` … has.
+    """Yield (column, function that writes its cells) for each figure that a table `of` levels, classes or replicas has.
 
-    Without groups, for each figure of all of them.
+    With groups, only for figures of these.
     """
     for figure in declared(kind).values():
         for column in figure.about.columns:

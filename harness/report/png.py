@@ -111,7 +111,7 @@ def paper(inches: tuple[float, float]) -> Any:
 
 
 def head(figure: Any, title: str, subtitle: str, answer: str = "", *, simulated: bool) -> None:
-    """Draw the lines above the axes, each cut to the paper's width, and the brand of what was not measured."""
+    """Draw title, subtitle and answer above the axes, cut to the paper's width, and SIMULATED if it is so."""
     width, height = figure.get_size_inches()
     answer = cut(answer, 140)
     small = min(1.0, 112 / len(answer)) if answer else 1.0
@@ -198,7 +198,7 @@ def scale(axes: Any, name: str, axis: Scale) -> None:
 
 
 def _series(axes: Any, series: Series) -> list[Entry]:
-    """Return a line, its band, its markers with their whiskers, and its points' labels."""
+    """Draw a series (line with band, or markers with error bars, point labels); return its entry for the legend."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

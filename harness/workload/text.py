@@ -112,7 +112,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tokens_per_word: float = 1.0
 
     def text(self, tokens: int, key: str) -> str:
-        """Return as many words as come to the tokens, at least one; another text for another key."""
+        """Return a text of words that come to `tokens` tokens, the same for the same key, and remember it."""
         if (known := self._remembered.get((tokens, key))) is not None:
             return known
         made = text(self._spaced, max(1, round(tokens / self.tokens_per_word)), self.seed, key)

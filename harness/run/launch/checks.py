@@ -262,7 +262,7 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
 
 
 async def _several(endpoint: Endpoint, known: Sequence[str] | None) -> list[str]:
-    """Return a note where the host's name has several addresses of one family."""
+    """Return a note if the host's name has several IP addresses of one family, over which connections are spread."""
     found = await addresses(endpoint.address) if known is None else known
     alike = max((len([each for each in found if (":" in each) == six]) for six in (False, True)), default=0)
     if alike < 2:

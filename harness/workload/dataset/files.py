@@ -73,7 +73,7 @@ def place(line: int, byte: int) -> str:
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes, line: int, byte: int) -> tuple[str, T | Exception]:
-    """Return the object that begins at this line and byte of its file.
+    """Return (place, object) decoded from bytes that begin at this line and byte, or (place of the error, error).
 
     >>> import msgspec
     >>> decoded(msgspec.json.decode, b'{"a": x}', 3, 100)
