@@ -196,7 +196,7 @@ def copying(flags: dict[str, Any], *, many: bool = True) -> Iterator[Saved]:
         return
     from harness.results.copies import Copy
 
-    copy = Copy(flags["copy_to"], resumed=flags["resume"] is not None)
+    copy = Copy(flags["copy_to"], resumed=flags["resume"] is not None, of=flags["resume"] or flags["out"])
     try:
         yield lambda folder: copy.follow(folder.parent if many else folder)
     finally:
