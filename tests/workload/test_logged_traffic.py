@@ -135,6 +135,27 @@ def test_branches_that_lead_nowhere_are_refused(tmp_path: Path, records: list[An
     assert words in error
 
 
+def test_several_may_begin_the_same_conversation(tmp_path: Path) -> None:
+    roots: list[dict[str, Any]] = [
+        {"session_id": name, "turns": [{"messages": [user(1)], "spawns": ["helper"]}]} for name in ("r1", "r2")
+    ]
+    helper = {"session_id": "helper", "turns": [{"messages": [user(2)]}]}
+    rows = rows_of(tmp_path, "dag.jsonl", json_lines([*roots, helper]))
+    assert [(row.session, row.after) for row in rows] == [("r1", ()), ("r1", (0,)), ("r2", ()), ("r2", (0,))]
+    alone: list[dict[str, Any]] = [
+        {"session_id": str(number), "turns": [{"messages": [user(1)]}]} for number in range(3500)
+    ]
+    places = [0, 900, 999]  # of what begins it, and of itself
+    for place, each in zip(places, (roots[0], helper, roots[1]), strict=True):
+        alone[place] = each
+    pair = [{"session_id": name, "turns": [{"messages": [user(1)], "forks": [other]}]} for name, other in ("ab", "ba")]
+    records = (("", msgspec.convert(each, branches.Conversation)) for each in (*pair, *alone))
+    found = [each for _, each in branches.gather(records)]
+    assert [each.session for each in found if isinstance(each, Row)].count("r2") == 2
+    errors = [str(each) for each in found if isinstance(each, Exception)]
+    assert errors == [f"no conversation that can be read begins {name!r} within 1,000 lines" for name in "ab"]
+
+
 def test_a_file_that_branches_is_read_as_a_stream(tmp_path: Path) -> None:
     """A thousand lines around a conversation are kept, and those of 3,000 others are read before the last line."""
     records: list[dict[str, Any]] = [{"session_id": "first", "turns": [{"messages": [user(1)], "forks": ["next"]}]}]

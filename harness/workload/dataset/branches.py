@@ -1,13 +1,14 @@
 """Conversations whose turns begin others, as AIPerf's dag files have them (its docs/benchmark-modes/dag.md).
 
 A fork goes on with all that was said before it, an agent that is spawned begins with nothing, and a later turn waits
-for it. So a conversation that no other one names is a task of its own, with all that it begins. What belongs together
-stands together, before or behind what begins it, so that no more than so many lines of a file are kept. Left out:
-`extra`, which is other fields of a body, and rounds of an orchestrator, which has no turns.
+for it. So a conversation that no other one names is a task of its own, with all that it begins, which others may begin
+too. What belongs together stands together, before or behind what begins it, so that no more than so many lines of a
+file are kept. Left out: `extra`, which is other fields of a body, and rounds of an orchestrator, which has no turns.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -58,10 +59,10 @@ class Conversation(msgspec.Struct, frozen=True):
 class _Tree:
     """The requests of a conversation and of all that it begins."""
 
-    def __init__(self, known: dict[str, tuple[str, Conversation]]) -> None:
+    def __init__(self, known: dict[str, tuple[str, Conversation]], used: set[str]) -> None:
         self.rows: list[Row] = []
-        self.names: list[str] = []
         self._known = known
+        self._used = used
         self._path: list[str] = []
 
     def add(self, name: str, after: tuple[int, ...], *, fresh: bool) -> tuple[int, ...]:
@@ -70,7 +71,7 @@ class _Tree:
             how = "begins itself" if name in self._path else f"is not in the file, within {_AROUND:,} lines"
             raise ValueError(f"the conversation {name[:40]!r} {how}")
         self._path.append(name)
-        self.names.append(name)
+        self._used.add(name)
         place, found = self._known[name]
         for child in found.pre_session_spawns:
             self.add(child, after, fresh=True)
@@ -95,8 +96,10 @@ class _Tree:
 def gather(records: Iterable[tuple[str, Conversation | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
     """Yield the requests of each conversation that no other begins, once what it begins must have come."""
     known: dict[str, tuple[str, Conversation]] = {}
-    seen, begun = set[str](), set[str]()
+    seen, begun, used = set[str](), set[str](), set[str]()
+    lines = deque[str | None]()  # the name on each of the latest lines; None: it has none
     for place, record in records:
+        lines.append(None)
         try:
             if isinstance(record, Exception):
                 raise record
@@ -106,32 +109,33 @@ def gather(records: Iterable[tuple[str, Conversation | Exception]]) -> Iterator[
             begun.update(record.pre_session_spawns)
             begun.update(name for turn in record.turns for name, _ in msgspec.convert(turn, _Turn).begins(0))
             known[record.session_id] = place, record
+            lines[-1] = record.session_id
         except decoding.WRONG as error:
             yield place, error
-        if len(known) > 2 * _AROUND:
-            yield from _task(known, begun)
+        if len(lines) > 2 * _AROUND and (name := lines[-2 * _AROUND - 1]) is not None and name not in begun:
+            yield from _task(name, known, used)
+        if len(lines) > 3 * _AROUND and (name := lines.popleft()) in known:
+            place, _ = known.pop(name)
+            if name not in used:
+                why = f"no conversation that can be read begins {name[:40]!r} within {_AROUND:,} lines"
+                yield place, ValueError(why)
     if seen and seen <= begun:
         yield "its end", ValueError("each of its conversations is begun by another one")
-    while known.keys() - begun:
-        yield from _task(known, begun)
+    for name in [each for each in known if each not in begun]:
+        yield from _task(name, known, used)
 
 
-def _task(known: dict[str, tuple[str, Conversation]], begun: set[str]) -> Iterator[tuple[str, Row | Exception]]:
-    """Yield the requests of the first conversation that no other begins, and forget it with all that it begins.
-
-    Where each is begun by another one, the first has no beginning.
-    """
-    name = next((each for each in known if each not in begun), next(iter(known)))
-    tree, (place, _) = _Tree(known), known[name]
+def _task(
+    name: str, known: dict[str, tuple[str, Conversation]], used: set[str]
+) -> Iterator[tuple[str, Row | Exception]]:
+    """Yield the requests of a conversation that no other begins, and forget it; another may begin what it begins."""
+    tree, (place, _) = _Tree(known, used), known[name]
     try:
-        if name in begun:
-            raise ValueError(f"what begins the conversation {name[:40]!r} is not within {_AROUND:,} lines")
         tree.add(name, (), fresh=False)
         yield from ((row.place, row) for row in tree.rows)
     except decoding.WRONG as error:
         yield place, error
-    for each in (name, *tree.names):
-        known.pop(each, None)
+    del known[name]
 
 
 _KEYS = tuple(frozenset({"turns", name}) for name in BRANCHES)
