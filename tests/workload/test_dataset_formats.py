@@ -75,6 +75,14 @@ def test_mooncake_has_milliseconds_and_the_hashes_of_blocks(tmp_path: Path) -> N
     assert [(row.input_tokens, row.output_tokens) for row in rows] == [(6755, 500), (7319, 490), (600, 1)]
 
 
+def test_a_request_of_mooncake_has_both_lengths_or_a_text(tmp_path: Path) -> None:
+    others = [{"timestamp": 4000, "text_input": "Hi"}, {"timestamp": 4000, "input_length": 9, "output_length": 0}]
+    broken = json_lines([{"timestamp": 5000, "input_length": 9}])
+    rows, error = sound_and_broken(tmp_path, "x.jsonl", MOONCAKE + json_lines(others) + broken)
+    assert [row.prompt for row in rows] == [None, None, None, "Hi", None]
+    assert "not a request of a Mooncake trace: Object missing required field 'output_length'" in error
+
+
 # Conversations
 
 
@@ -139,7 +147,25 @@ def test_a_prompt_in_a_list_is_messages_or_the_turns_of_a_session(tmp_path: Path
     assert [row.prompt for row in rows] == ["One?", "Two?"]
     assert len({row.session for row in rows}) == 1
     rows, error = sound_and_broken(tmp_path, "z.jsonl", json_lines([{"prompt": [1, 2]}, {"prompt": "Hi"}]))
-    assert (len(rows), "it has neither 'prompt'" in error) == (1, True)
+    assert (len(rows), "its prompt is no text, nor a list of texts or of messages: lists of numbers" in error) == (
+        1,
+        True,
+    )
+
+
+def test_a_list_of_one_text_is_that_text_and_no_list_stands_for_messages_that_are_there(tmp_path: Path) -> None:
+    records = [
+        {"prompt": ["One?"], "completion": "1"},
+        {"prompt": ["One?", "Two?"], "messages": MESSAGES},
+        {"prompt": [{"role": "user", "content": "No"}], "messages": MESSAGES},
+        {"prompt": [{"role": "user", "content": "No"}], "input": MESSAGES},
+        {"text": [1, 2], "question": "Two?"},
+    ]
+    rows = rows_of(tmp_path, "x.jsonl", json_lines(records))
+    assert [(row.prompt, row.answer) for row in rows] == [("One?", "1"), *[(PROMPT, None)] * 3, ("Two?", None)]
+    assert rows[1].notes == ("prompt cannot be read and is left out",)
+    _, error = sound_and_broken(tmp_path, "y.jsonl", json_lines([{"prompt": []}]))
+    assert "its prompt is empty" in error
 
 
 def test_items_of_responses_are_messages_with_their_calls(tmp_path: Path) -> None:
@@ -193,6 +219,15 @@ def test_a_null_is_a_value_that_is_missing(
 ) -> None:
     rows = rows_of(tmp_path, "x.json", json.dumps([record]))
     assert [{name: getattr(row, name) for name in each} for row, each in zip(rows, expected, strict=True)] == expected
+
+
+def test_a_null_within_what_is_sent_stays(tmp_path: Path) -> None:
+    """Beside a null that is a value missing."""
+    schema = {"type": "object", "properties": {"unit": {"type": "string", "default": None}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    record = {"id": None, "model": None, "conversations": [{"from": "human", "value": "Hi"}], "tools": [tool]}
+    (row,) = rows_of(tmp_path, "x.jsonl", json_lines([record]))
+    assert row.tools == (tool,)
 
 
 def test_messages_stand_in_a_cell_as_json(tmp_path: Path) -> None:

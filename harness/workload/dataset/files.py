@@ -30,6 +30,10 @@ _OFFSET = re.compile(r" \(byte (\d+)\)$")  # how msgspec says where the text is 
 _NO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _OPENS, _QUOTE = b"{[", b'"'
 _NO_OBJECT = "it is not an object, with a comma to the next"
+_SENT = (  # fields with what is sent, where a null means something
+    "messages", "turns", "body", "conversations", "conversation", "items", "prompt", "input", "tools", "functions",
+    "parameters",
+)  # fmt: skip
 _ROWS_AT_ONCE = 128  # of a Parquet file: each may be long
 _EXPANDS = 100  # data over the size of a Parquet file, at most; usually 2 to 5
 _SLACK = 1 << 20  # bytes that a Parquet file of any size may expand to
@@ -100,10 +104,18 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
         except msgspec.ValidationError:
             if b"null" not in data:
                 raise
-            found = json.loads(data, object_hook=lambda each: {k: v for k, v in each.items() if v is not None})
-            return msgspec.convert(found, kind, strict=False)
+            return msgspec.convert(_without_nulls(json.loads(data)), kind, strict=False)
 
     return decode
+
+
+def _without_nulls(found: Any) -> Any:
+    """Return decoded JSON without the nulls of its records; what may be sent stays as it is."""
+    if isinstance(found, list):
+        return [_without_nulls(each) for each in found]
+    if not isinstance(found, dict):
+        return found
+    return {name: each if name in _SENT else _without_nulls(each) for name, each in found.items() if each is not None}
 
 
 def json_lines(path: Path, kind: type[T]) -> Found[T]:

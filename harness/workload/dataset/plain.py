@@ -2,8 +2,8 @@
 
 Messages that end with the assistant's end with the answer. All messages of a row are one request; with an answer among
 them they hold all that is sent, and nothing is put before them. Each of the `turns` of a row is a row of its own, one
-of a session; a prompt that is a list has messages, or the texts of turns. The body of an API's request is such a row,
-and so is what a batch file has under `body`.
+of a session; a prompt that is a list has messages, or the texts of turns, where the row has no others. The body of an
+API's request is such a row, and so is what a batch file has under `body`.
 
 `NAMES` is the one table of names. Of the names of a meaning that a record has, the first one counts. A name that its
 format requires, and those of this program and of Mooncake, are read strictly. A value of another name is left out where
@@ -21,7 +21,7 @@ everybody uses. SGLang's conversations hold rows in place of messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import compress, repeat
@@ -154,9 +154,15 @@ def values(record: msgspec.Struct) -> tuple[Values, list[str]]:
     there = list(compress(zip(_EACH, every, strict=True), map(is_not, every, repeat(None))))  # most are None: in C
     found = {meaning: value for (meaning, _), value in reversed(there)}  # the first name's, at last
     if isinstance(listed := found.get("prompt"), list):
-        meant = "turns" if all(isinstance(each, str) for each in listed) else "messages"
-        there = [((meant if value is listed else meaning, name), value) for (meaning, name), value in there]
-        found[meant] = found.pop("prompt")
+        meant, read = "prompt", found.pop("prompt")
+        if (texts := all(isinstance(each, str) for each in listed)) and len(listed) < 2:
+            read = "".join(listed)
+        elif found.keys().isdisjoint(("messages", "turns")) and not isinstance(found.get("input"), list):
+            meant = "turns" if texts else "messages"
+        there = [
+            ((meant, name), read) if value is listed else ((meaning, name), value) for (meaning, name), value in there
+        ]
+        found[meant] = read
     try:
         return msgspec.convert(found, Values, strict=False), []
     except decoding.WRONG:
@@ -246,6 +252,8 @@ def _row(found: Values, notes: list[str], place: str) -> Row:
             prompt, answer = prompt[:-1], prompt[-1].text or answer
         whole = any(message.role == "assistant" for message in prompt)
     if prompt is None and found.input_tokens is None:
+        if any(f"{name} cannot be read and is left out" in notes for name in NAMES["prompt"]):
+            raise ValueError("its prompt is no text, nor a list of texts or of messages: lists of numbers are not read")
         raise ValueError("it has neither 'prompt', nor 'messages', nor 'input_tokens'")
     if prompt is not None:
         if not (prompt.strip() if isinstance(prompt, str) else any(_holds(message) for message in prompt)):
@@ -412,24 +420,33 @@ _KEYS = tuple(
 ) + tuple(frozenset({prompt, answer}) for prompt in NAMES["input_tokens"] for answer in NAMES["output_tokens"])
 
 
-def _trace(name: str, what: str, *required: str, other: tuple[str, ...] = (), whole: bool = False) -> Reader:
-    """Declare a trace whose rows all have these fields, and the first one the others too.
+_Rows = Callable[[Any, str], Iterator[Row]]
 
-    With `whole` its prompts hold what was said before in their sessions.
-    """
+
+def _trace(name: str, what: str, *required: str, other: tuple[str, ...] = (), read: _Rows = rows) -> Reader:
+    """Declare a trace whose rows all have these fields, and the first one the others too."""
     record, keys = record_type(frozenset(required)), (frozenset({*required, *other}),)
+    return Reader(name=name, what=f"a request of {what}", keys=keys, record=record, rows=read)
 
-    def wholes(each: msgspec.Struct, place: str) -> Iterator[Row]:
-        return (msgspec.structs.replace(row, whole=True) for row in rows(each, place))
 
-    return Reader(name=name, what=f"a request of {what}", keys=keys, record=record, rows=wholes if whole else rows)
+def _wholes(record: msgspec.Struct, place: str) -> Iterator[Row]:
+    """Yield requests whose prompts hold what was said before in their sessions."""
+    return (msgspec.structs.replace(row, whole=True) for row in rows(record, place))
+
+
+def _of_lengths(record: msgspec.Struct, place: str) -> Iterator[Row]:
+    """Yield requests of which each has both lengths, or a text."""
+    for row in rows(record, place):
+        if row.prompt is None and row.output_tokens is None and values(record)[0].output_tokens is None:
+            raise ValueError("Object missing required field 'output_length'")
+        yield row
 
 
 READERS = (
     Reader(name="plain", what="a row of prompts", keys=_KEYS, record=record_type(), rows=rows),
     # github.com/kvcache-ai/Mooncake, "Open Source Trace". AIPerf's have sessions too, and pauses in place of times and
     # texts in place of lengths.
-    _trace("mooncake", "a Mooncake trace", other=("input_length", "output_length", "timestamp")),
+    _trace("mooncake", "a Mooncake trace", other=("input_length", "output_length", "timestamp"), read=_of_lengths),
     # github.com/Azure/AzurePublicDataset: of 2023 without a zone, of 2024, and with images.
     _trace("azure", "an Azure trace", "TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     # github.com/HPMLL/BurstGPT. A request that failed there has 0 response tokens: how many it wanted is not known.
@@ -439,7 +456,7 @@ READERS = (
     _trace("splitwise", "a Splitwise trace", "arrival_timestamp", "prompt_size", "token_size"),
     # docs/tutorials/baseten-trace.md of github.com/ai-dynamo/aiperf.
     _trace(
-        "baseten", "a Baseten trace", "timestamp_start_unix_ms", "prompt", "input_tokens", "output_tokens", whole=True
+        "baseten", "a Baseten trace", "timestamp_start_unix_ms", "prompt", "input_tokens", "output_tokens", read=_wholes
     ),
     Reader(
         name="sharegpt",
