@@ -294,7 +294,7 @@ def slo(text: str, place: str = "--slo") -> dict[str, float]:
     >>> slo("ttft_p99=2s,itl_p99=50ms e2e=10s")
     {'ttft_p99': 2.0, 'itl_p99': 0.05, 'e2e': 10.0}
     """
-    return _limits(re.split(r"[\s,]+(?=[\w.-]+\s*=)|,", text), "=", limit, place, "'ttft_p99=2s,e2e=10s'")
+    return _limits(re.split(r",\s*+|(?<![\s,])\s++(?=[\w.-]++\s*+=)", text), "=", limit, place, "'ttft_p99=2s,e2e=10s'")
 
 
 def goodput(text: str, place: str = "--goodput") -> dict[str, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ftplib
-import re
 import threading
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from harness.results.levelmap import MAP
 _FLAG = "--copy-to"
 _PART = ".part"  # of a file that is being written
 _RESULTS = (MANIFEST, MAP, "tune.json")  # a folder with one of these is a result
-_PASSWORD = re.compile(r"(?:(\w*)://|^)[^/@]*:[^/]*@")  # in ftp://me:secret@host, ftp:me:secret@host, me:secret@host:/a
 _MISSING = (FileNotFoundError, ftplib.error_perm)  # what is raised where a folder is not there
 _PATIENCE_S = 60.0  # in which at least one file of the last copy is finished
 
@@ -35,8 +33,10 @@ class Copy:
     def __init__(self, url: str, *, resumed: bool, of: str | None = None) -> None:
         from fsspec.core import url_to_fs
 
-        if secret := _PASSWORD.search(url):  # before anything shows the URL
-            way_out = f"export FSSPEC_{(secret[1] or 'SCHEME').upper()}_PASSWORD=…, which fsspec reads"
+        before, slashes, authority = url.rpartition("://")
+        if ":" in authority.partition("/")[0].rpartition("@")[0]:  # before anything shows the URL
+            kind = before.rpartition(":")[2] if slashes else "SCHEME"  # also in ftp:me:secret@host, me:secret@host:/a
+            way_out = f"export FSSPEC_{kind.upper()}_PASSWORD=…, which fsspec reads"
             raise HarnessError("a password in it would be shown to all", place=_FLAG, way_out=way_out)
         scheme, colon, rest = url.partition(":")
         if colon and "/" not in scheme and not rest.startswith(("/", ":")):

@@ -26,6 +26,7 @@ from harness.report import markdown, page
 from harness.results import levelmap, readers
 from harness.results.readers import level, table
 from harness.run.launch import answers, first_requests
+from harness.run.stacks import endpoint
 from harness.spec import reuse, rules, scenario
 from harness.workload.dataset import dataset, files
 
@@ -94,6 +95,7 @@ TABLE = (
     Expression(
         "run/launch/answers.py", "connection error", answers._NO_UPSTREAM.search, times("connection "),
     ),
+    Expression("run/stacks/endpoint.py", r"(?:\([^)]*\) )?(?:ERROR", endpoint._RAISED.match, times("a.")),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!")),
     Expression("dialects/tokens.py", "reason|think|", tokens._THOUGHT.search, times("reaso")),
     Expression("dialects/chunk.py", " - at ", chunk._AT.search, times(" - at `$a")),
@@ -156,7 +158,8 @@ TABLE = (
     Expression("base/terminal.py", "[\0-\x08", terminal.visible, times("\x1b")),
     Expression("base/terminal.py", r"[\t\n\r]+", terminal.clean, times("\n")),
     Expression("base/units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!")),
-    Expression("base/units.py", r"[\s,]+", _refusing(units.slo), times(" ,")),
+    Expression("base/units.py", r"[\s,]+", _refusing(units.goodput), times(" ,")),
+    Expression("base/units.py", r",\s*+|(?<![\s,])\s++", _refusing(units.slo), times(" ", before="a")),
     Expression("base/units.py", r"[0-9][0-9.]*", re.compile(r"[0-9][0-9.]*").search, times("1.", before="x")),
     Expression("base/units.py", r"[\w.-]+", re.compile(r"[\w.-]+").fullmatch, times("a.-", after="!")),
     # Of a command line, which its own operator typed.
