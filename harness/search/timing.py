@@ -257,10 +257,7 @@ class LevelTiming:
         if self._last_ended_s is None and now.time_s > end_s and over:
             self._last_ended_s = now.time_s
             self.level = msgspec.structs.replace(self.level, hung=hung)
-        if self._last_ended_s is not None:
-            if now.time_s <= self._last_ended_s + self._task.settle_s:
-                return False
-        else:
+        if self._last_ended_s is None or now.time_s <= self._last_ended_s + self._task.settle_s:
             spent, patience = now.budget.over() is not None, _COOLDOWN_REQUESTS * now.e2e_s
             # Its window ended early enough for the last ones, unless the last of so many requests ended it.
             if spent and self._is_paced and now.budget.reached() != (Bound.REQUESTS,):
