@@ -24,7 +24,7 @@ from harness.spec.work import Unit
 
 _C = "C: requests kept in flight"
 _DASH = f"{MISSING}: too few samples"
-_PHASES = "time in prompts: of the server's; prefill, decode: while it does only that"
+_PHASES = "time in prompts: share of the server's busy time; prefill, decode: tok/s over the time that each takes"
 _MEANS = "× n: mean of n repeats"
 _VALID = "× n of m: mean of the n valid ones of m repeats"
 

@@ -199,7 +199,7 @@ def words(run: RunProgress) -> tuple[str, list[Fact]]:
         Fact("In flight", _load(now.in_flight), "requests"),
         Fact("TTFT", _ms(now.ttft_s), "median of the last requests"),
         Fact("Errors", f"{now.errors:,}", "of this level"),
-        Fact("Time left", f"about {_left(now).strip().removesuffix(' left')}" if _left(now) else MISSING, "of the run"),
+        Fact("Time left", f"about {left}" if (left := _time_left(now)) else MISSING, "of the run"),
     ]
     return f"Level {run.place}: {run.level}, {now.phase}, {elapsed}", facts
 
@@ -210,9 +210,14 @@ def _load(in_flight: float | None) -> str:
     return f"{in_flight:,.1f}" if in_flight < 100 else f"{in_flight:,.0f}"
 
 
+def _time_left(now: LevelProgress) -> str:
+    """Return the time left of the run as text; "" where it is unknown, or less than a second."""
+    return "" if now.left_s is None or now.left_s < 1 else span(now.left_s)
+
+
 def _left(now: LevelProgress) -> str:
-    """Return the time left of the run; "" where it is unknown, or too little to be shown."""
-    return "" if now.left_s is None or now.left_s < 1 else f"  {span(now.left_s)} left"
+    """Return what a line of progress ends with: the time left of the run, where it is known."""
+    return f"  {left} left" if (left := _time_left(now)) else ""
 
 
 def _ms(seconds: float | None) -> str:

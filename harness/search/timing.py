@@ -51,7 +51,7 @@ class LevelTiming:
         self.pace = task.pace(e2e_s, seconds_left)
         self.phase = Phase.WARM_UP
         self.since_s = task.level.begin_s  # when the phase began
-        self.expected_s: float | None = None  # how long that will take
+        self.expected_s: float | None = None  # how long the phase will take; None: not known
         self._tokens = History()
         self.token_s = task.level.begin_s  # since when somebody has waited for a token; now, where nobody waits
         self.answered_s = task.level.begin_s  # when the last token came

@@ -117,7 +117,7 @@ def _own_tokens(node: Node, row: Row | None, template: int) -> int:
 
 
 class _Known:
-    """The tokens of a trace's blocks that were sent so far, by scope and hash: of the last in a prompt not all are."""
+    """How many tokens of each block of a trace were sent so far, by scope and hash; a prompt may end within a block."""
 
     def __init__(self, template: int = 0) -> None:
         self._template = template

@@ -115,7 +115,8 @@ def test_no_line_of_a_file_ends_in_blanks() -> None:
 def test_the_heads_of_the_phases_are_explained_below_the_table() -> None:
     phases = LevelPhases(prefill_share=Estimate(0.2), prefill_tokens_per_s=Estimate(9e3))
     found = level_table.by_load(msgspec.structs.replace(full(), levels=[level(1), level(4, phases=phases)]))
-    assert found.note.endswith("; time in prompts: of the server's; prefill, decode: while it does only that")
+    heads = "; time in prompts: share of the server's busy time; prefill, decode: tok/s over the time that each takes"
+    assert found.note.endswith(heads)
     assert "time in prompts" not in level_table.by_load(full()).note
 
 

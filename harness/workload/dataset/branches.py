@@ -2,8 +2,8 @@
 
 A fork goes on with all that was said before it, an agent that is spawned begins with nothing, and a later turn waits
 for it. So a conversation that no other one names is a task of its own, with all that it begins, which others may begin
-too. What belongs together stands together, before or behind what begins it, so that no more than so many lines of a
-file are kept. Left out: `extra`, which is other fields of a body, and rounds of an orchestrator, which has no turns.
+too. Both are expected within 1,000 lines of each other, so that a file is read as a stream. Left out: `extra`, which is
+other fields of a body, and rounds of an orchestrator, which has no turns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.workload.dataset.plain import turns_of
 from harness.workload.task import MOST_NODES
 
 BRANCHES = ("forks", "spawns")  # fields of a turn
-_AROUND = 1_000  # lines around a conversation that those which it begins are among
+_AROUND = 1_000  # lines between a conversation and those that it begins, at most
 _WHOLE = "message_array_with_responses"  # mode in which each turn's messages are all that is sent
 _READ = ("messages", "model", "max_tokens", "tools", "delay")
 
