@@ -43,6 +43,7 @@ from harness.data.summary import (
     Check,
     Cost,
     Curve,
+    Headline,
     Knees,
     NodeLoss,
     RampStep,
@@ -88,8 +89,7 @@ def summarise(run: Result) -> Summary:
         rests_on=len(steady.points),
         gap=prediction.gap if prediction else None,
     )
-    has_slo = bool(facts.limits) or any(facts.class_limits.values())
-    unqualified = answer.headline(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))
+    unqualified = _headline(facts, levels, fitted, knees)
     knee = unqualified.value
     if answers is not None:
         knees = msgspec.structs.replace(knees, quality=quality.knee(knee, of_ramp, answers.changed_at))
@@ -142,6 +142,12 @@ def _fitted(run: Result, levels: Sequence[LevelSummary], steady: change.Steady) 
         slo_rate=slo.rate_knee(levels),
     )
     return _with_times(_below_failures(_with_prediction(fit.curve, run), levels), run) if fit else None, knees
+
+
+def _headline(facts: Facts, levels: Sequence[LevelSummary], fitted: Curve | None, knees: Knees) -> Headline:
+    """Return the knee unqualified: of the limits where the run has any, for all requests or for a class of them."""
+    has_slo = bool(facts.limits) or any(facts.class_limits.values())
+    return answer.headline(knees, fitted, has_slo=has_slo, sessions=any(level.sessions for level in levels))
 
 
 def _checks(

@@ -15,7 +15,7 @@ import pytest
 
 from harness.spec.reading import build
 from harness.workload import hit_rate, tasks
-from harness.workload.dataset import Row, branches, table
+from harness.workload.dataset import Row, conversations, table
 from harness.workload.dataset.dataset import open_dataset
 from harness.workload.rows import Rows
 from tests.builders.datasets import file, json_lines, rows_of, sound_and_broken
@@ -149,8 +149,8 @@ def test_several_may_begin_the_same_conversation(tmp_path: Path) -> None:
     for place, each in zip(places, (roots[0], helper, roots[1]), strict=True):
         alone[place] = each
     pair = [{"session_id": name, "turns": [{"messages": [user(1)], "forks": [other]}]} for name, other in ("ab", "ba")]
-    records = (("", msgspec.convert(each, branches.Conversation)) for each in (*pair, *alone))
-    found = [each for _, each in branches.gather(records)]
+    records = (("", msgspec.convert(each, conversations.Branching)) for each in (*pair, *alone))
+    found = [each for _, each in conversations.gather(records)]
     assert [each.session for each in found if isinstance(each, Row)].count("r2") == 2
     errors = [str(each) for each in found if isinstance(each, Exception)]
     assert errors == [f"no conversation that can be read begins {name!r} within 1,000 lines" for name in "ab"]
@@ -163,12 +163,12 @@ def test_a_file_that_branches_is_read_as_a_stream(tmp_path: Path) -> None:
     records += [{"session_id": "last", "turns": [{"messages": [user(3)], "spawns": ["0"]}]}]
     taken = []
 
-    def lines() -> Iterator[tuple[str, branches.Conversation]]:
+    def lines() -> Iterator[tuple[str, conversations.Branching]]:
         for number, record in enumerate(records):
             taken.append(number)
-            yield f"line {number}", msgspec.convert(record, branches.Conversation)
+            yield f"line {number}", msgspec.convert(record, conversations.Branching)
 
-    found = branches.gather(lines())
+    found = conversations.gather(lines())
     first, second = (next(found)[1] for _ in range(2))
     assert isinstance(first, Row)
     assert isinstance(second, Row)

@@ -25,7 +25,7 @@ from harness.base.errors import HarnessError, nearest
 from harness.base.terminal import few
 from harness.workload import dataset
 from harness.workload.dataset import Reader, Row, files, plain
-from harness.workload.dataset.branches import BRANCHES
+from harness.workload.dataset.conversations import BRANCHES
 
 _MOST_KEPT = 3  # errors of those that were left out
 _FIRST = 100  # objects of a file: one must be whole, and their fields are looked at

@@ -10,13 +10,6 @@ format requires, and those of this program and of Mooncake, are read strictly. A
 it is of another kind, and a note says so: the name may mean something else there. Names are those of OpenAI's and
 Anthropic's request bodies, AIPerf, GuideLLM, `vllm bench`, SGLang, BurstGPT, OpenOrca, Alpaca, and the traces of Azure,
 Mooncake, Vidur, Splitwise and Baseten.
-
-Conversations as ShareGPT has them: a list of messages, each from a human or from a model.
-
-Each message of the user is a request of the conversation's session, and what the model then says is its answer. So is
-what a tool says, which is sent as the user's: the call before it is a text, which no API takes for one. What comes
-before the first message of the user is left out, and so are messages without text; both occur in the data that
-everybody uses. SGLang's conversations hold rows in place of messages.
 """
 
 from __future__ import annotations
@@ -347,72 +340,6 @@ def _of_result(record: _Result, place: str) -> Iterator[Row]:
     )
 
 
-# ---- conversations
-_HUMAN, _ASSISTANT, _TOOL = "user", "assistant", "tool"
-
-
-class Conversation(msgspec.Struct, frozen=True):
-    """One conversation; files have its messages by one of three names."""
-
-    conversations: list[Entry | list[dict[str, Any]]] | str | None = None
-    items: list[Entry] | None = None
-    conversation: list[Entry] | str | None = None
-    id: str | int = ""
-    system: Any = None
-    tools: Any = None
-    model: str = ""
-
-
-def conversation_rows(record: Conversation, place: str) -> Iterator[Row]:
-    """Yield a request for each turn of the user in a conversation, with the recorded answer."""
-    entries = next(
-        (each for each in (record.conversations, record.items, record.conversation) if each is not None), None
-    )
-    if entries is None:
-        raise ValueError("it has neither 'conversations' nor 'items'")
-    # Identifiers repeat in such files: with the place they do not.
-    session = f"{record.id} at {place}"
-    if isinstance(entries, list):
-        for number, each in enumerate(entries):
-            if isinstance(each, list):
-                yield from turns_of(each, f"{session}, {number}", place)
-        entries = [each for each in entries if isinstance(each, Entry)]
-    system = [Message("system", whole)] if (whole := text(record.system)).strip() else []
-    notes: list[str] = []
-    defined = tools(record.tools, notes)
-    sent = [_sent(each) for each in messages(entries)]
-    for prompt, answer in _exchanges([*system, *(each for each in sent if each.content.strip() or each.parts)]):
-        yield Row(place=place, prompt=prompt, answer=answer, session=session, tools=defined, notes=tuple(notes),
-                  model=record.model)  # fmt: skip
-
-
-def _sent(message: Message) -> Message:
-    """Return a message as the conversation has it: of the assistant and of tools the text."""
-    if message.role not in (_ASSISTANT, _TOOL):
-        return message
-    return Message(_HUMAN if message.role == _TOOL else _ASSISTANT, message.text)
-
-
-def _exchanges(messages: Iterable[Message]) -> Iterator[tuple[tuple[Message, ...], str | None]]:
-    """Yield (messages sent, recorded answer or None) for each turn of a conversation."""
-    prompt: list[Message] = []
-    answers: list[str] = []
-    for message in messages:
-        if message.role != _ASSISTANT:
-            if answers:
-                yield tuple(prompt), "\n".join(answers)
-                prompt, answers = [], []
-            prompt.append(message)
-        elif _asks(prompt):
-            answers.append(message.content)
-    if _asks(prompt):
-        yield tuple(prompt), "\n".join(answers) or None
-
-
-def _asks(prompt: Iterable[Message]) -> bool:
-    return any(message.role == _HUMAN for message in prompt)
-
-
 # ---- the formats
 
 _KEYS = tuple(
@@ -457,13 +384,6 @@ READERS = (
     # docs/tutorials/baseten-trace.md of github.com/ai-dynamo/aiperf.
     _trace(
         "baseten", "a Baseten trace", "timestamp_start_unix_ms", "prompt", "input_tokens", "output_tokens", read=_wholes
-    ),
-    Reader(
-        name="sharegpt",
-        what="a conversation of ShareGPT",
-        keys=(frozenset({"conversations"}), frozenset({"items"}), frozenset({"conversation"})),
-        record=Conversation,
-        rows=conversation_rows,
     ),
     Reader(
         name="result",
