@@ -99,7 +99,7 @@ def read(path: Path) -> bytes:
 def opened(path: Path) -> BinaryIO:
     """Return a file to read; as `read`. To open a FIFO does not wait for its writer."""
     if what := _other_than_file(os.stat(path).st_mode):
-        raise HarnessError(f"is {what}, not a file", place=str(path), way_out="remove it")
+        raise HarnessError(f"is {what}, not a file", place=str(path), way_out="give a file")
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
 
 

@@ -56,12 +56,13 @@ def check(
     from harness.data.judgement import Outcome
     from harness.library.answers import decided
 
-    found = decided(_wanted(threshold, thresholds), folder, baseline)
+    example = "plateau >= 0.98*baseline" if baseline else "plateau >= 1500"
+    found = decided(_wanted(threshold, thresholds, example), folder, baseline)
     _publish_check(found, **shown)
     sys.exit({Outcome.MET: 0, Outcome.MISSED: 99, Outcome.UNRESOLVED: 3}[Outcome(found.outcome)])
 
 
-def _wanted(texts: Sequence[str], file: str | None) -> list[tuple[Threshold, str]]:
+def _wanted(texts: Sequence[str], file: str | None, example: str = "plateau >= 1500") -> list[tuple[Threshold, str]]:
     """Return all thresholds of the options and the file, each with the place where it is given; refuse none at all."""
     from harness.base import decoding
     from harness.decide.check import expression
@@ -72,7 +73,7 @@ def _wanted(texts: Sequence[str], file: str | None) -> list[tuple[Threshold, str
             text = decoding.content(Path(file)).decode("utf-8-sig")
         wanted += expression.lines(text, file)
     if not wanted:
-        way_out = "give -t 'plateau >= 1500' or --thresholds FILE"
+        way_out = f"give -t '{example}' or --thresholds FILE"
         raise HarnessError("no threshold is given", place=file or "knee check", way_out=way_out)
     return wanted
 

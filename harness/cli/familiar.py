@@ -294,7 +294,8 @@ def _unknown(name: str, ours: Ours) -> str:
     way_out = next((row.instead for tool in tools() if (row := tool.options.get(name)) and row.instead), "")
     if not way_out:
         others = [option for tool in tools() for option in tool.options] if ours.measures else []
-        near = difflib.get_close_matches(name, dict.fromkeys([*ours.options, *others]), n=3)
+        bare = {each.lstrip("-"): each for each in [*others, *ours.options]}
+        near = [bare[each] for each in difflib.get_close_matches(name.lstrip("-"), bare, n=3)]
         near.sort(key=lambda each: (-difflib.SequenceMatcher(None, each, name).ratio(), each not in ours.options))
         near = [each for each in ours.options if each.startswith(name)] or near  # it was cut short
         way_out = f"did you mean {near[0]}?" if near else ""

@@ -118,7 +118,8 @@ def publish(
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
     to_go_on: list[tuple[str, str | Path]] = [("to go on", f"knee run --resume {shlex.quote(str(folder))}")]
     screen = run_report.screen(summary, manifest, verbose=verbose, noted=more.noted)
-    show(screen, made + drawn * plots + to_go_on * (not summary.complete), summary, as_json=as_json, quiet=quiet)
+    more_files = drawn * plots + to_go_on * (not summary.complete and bool(manifest.created))
+    show(screen, made + more_files, summary, as_json=as_json, quiet=quiet)
     if plots:
         write_plots(folder, document, summary, more.result, more.figures)
 

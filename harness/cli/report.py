@@ -27,7 +27,7 @@ _EVERY_S = 0.5
 
 
 @click.command()
-@click.argument("folder", nargs=-1, required=True, metavar="DIR…", type=click.Path(file_okay=False))
+@click.argument("folder", nargs=-1, required=True, metavar="DIR…", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--out", metavar="DIR", help="Merge the shards of one run (knee run --shard) into this new folder.")
 @click.option("--figures", metavar="DIR", help="Write every chart there as PNG and SVG.")
@@ -70,6 +70,11 @@ def report(
 
     for name in rules:
         registry.load(name)
+
+    for each in folder:
+        if Path(each).is_file():
+            way_out = "give the folder of a run; `knee fit` and `knee compare` read files of other tools"
+            raise HarnessError("it is a file", place=each, way_out=way_out)
 
     def opened(place: str) -> tuple[Result, Callable[[], Summary]]:
         stored = without_requests(place)

@@ -137,7 +137,7 @@ def _note_no_effect(printing: str, *but: str) -> None:
     every = [each for each in click.get_current_context().command.params if isinstance(each, Option)]
     idle = [each.opts[0] for each in every if each.of_run and not each.of_run.sets and _is_typed(each)]
     if idle := [name for name in idle if name not in used]:
-        click.echo(f"note: {printing} measures nothing, so {', '.join(idle)} has no effect", err=True)
+        click.echo(f"note: nothing is measured, so {', '.join(idle)} has no effect", err=True)
 
 
 def _list_ready() -> None:

@@ -202,7 +202,8 @@ def _resumed(folder: str) -> tuple[Scenario, list[Stack]]:
     must_stand_alone()
     resolved, manifest = begun_with(folder, {}), result.read_manifest(folder)
     if not isinstance(manifest, MapManifest) or not manifest.stacks:
-        raise HarnessError("it is no comparison of stacks", place=folder, way_out=f"knee run --resume {folder}")
+        way_out = f"knee run --resume {shlex.quote(folder)}"
+        raise HarnessError("it is no comparison of stacks", place=folder, way_out=way_out)
     for stack in manifest.stacks:
         command.must_be_whole(stack, folder)
     return resolved, list(manifest.stacks)

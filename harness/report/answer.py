@@ -266,9 +266,12 @@ def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact
         return Fact("Sustained rate", f"below {number(min(over))} requests/s: they pile up")
     if top is None:
         return Fact("Sustained rate", "not measurable: no valid level")
-    if over:
-        return Fact("Sustained rate", f"{number(top.rate)} requests/s; at {number(min(over))} they pile up")
-    return Fact("Sustained rate", f"at least {number(top.rate)} requests/s, the highest rate measured")
+    above = [rate for rate in over if top.rate is not None and rate > top.rate]
+    if above:
+        return Fact("Sustained rate", f"{number(top.rate)} requests/s; at {number(min(above))} they pile up")
+    least = f"at least {number(top.rate)} requests/s, the highest rate measured"
+    lower = f"they piled up at {number(min(over))}, which a longer window would settle" if over else ""
+    return Fact("Sustained rate", joined(least, lower))
 
 
 def count(value: float | None, unit: str) -> str:

@@ -64,9 +64,10 @@ def _spread(ends: tuple[int, int]) -> str:
 def _running(capacity: Capacity, at: MeasuredLoad) -> str:
     X, unit = at.work_per_s, capacity.counts.per_s
     load = f"{number(at.load)} requests/s" if capacity.open_loop else count(at.load, capacity.load_unit)
-    first = f"TTFT p99 {ms(at.ttft_s.p99)} ms" if at.ttft_s.p99 is not None else f"TTFT p50 {ms(at.ttft_s.p50)} ms"
-    first = first if capacity.counts.decodes else first.replace("TTFT", "E2E")
-    return f"{load}: {number(X.value)} {unit} ({confidence(X.ci95)}), {number(at.requests_per_s)} requests/s, {first}"
+    figure = "TTFT" if capacity.counts.decodes else "E2E"
+    known = [f", {figure} {q} {ms(x)} ms" for q in ("p99", "p50") if (x := getattr(at.ttft_s, q)) is not None]
+    rate = f"{number(X.value)} {unit} ({confidence(X.ci95)}), {number(at.requests_per_s)} requests/s"
+    return f"{load}: {rate}{''.join(known[:1])}"
 
 
 def _why(plan: Plan, limits: str) -> str:

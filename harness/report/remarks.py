@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.analysis.rules import Place, Purpose, by_code, invalid_by, usable
+from harness.analysis.rules.figures import too_few_samples
 from harness.analysis.rules.levels import drift
 from harness.analysis.rules.requests import stalled
 from harness.analysis.rules.run import incomplete, run_note, server_changed, spool_damaged
@@ -63,7 +64,9 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
         for each in found
         if each.code in _OF_THE_RECORDS or (each.gravity == Gravity.INVALID and each.code not in repeated)
     ]
+    has_p90 = any(level.first_s.p90 is not None for level in summary.levels)  # then the table shows what is lacking
     others = [each for each in found if each not in invalid and _is_news(each)]
+    others = [each for each in others if not (has_p90 and each.code == too_few_samples.code)]
     others.sort(key=lambda each: (each.gravity == Gravity.INVALID, _is_usual(each)))
     lines = [Remark(each.gravity, "", "", each.brief, "") for each in [*invalid, *others]]
     return lines[: most if any(each.gravity != Gravity.NOTE for each in lines) else 1]

@@ -15,35 +15,36 @@ from harness.data.judgement import Gravity
 from harness.report import document as doc
 
 _STYLES: dict[str, str] = {Gravity.INVALID: "bold red", Gravity.DOUBT: "yellow", Gravity.NOTE: "dim"}
+_LONG = 100  # characters of a cell that is folded even in a file
 _WIDE = 100  # columns of a terminal from where on a table with spare columns gets wider gaps
 
 
 def show(document: doc.Document, console: Console) -> None:
     """Print the document on the terminal, without charts and folded sections."""
     if document.simulated:
-        console.print(Text.assemble(("SIMULATED", "bold black on yellow"), ": ", document.simulated))
+        _print(Text.assemble(("SIMULATED", "bold black on yellow"), ": ", document.simulated), console)
         console.print()
     if document.title:
-        console.print(Text(document.title, "bold"))
+        _print(Text(document.title, "bold"), console)
     if document.subtitle:
-        console.print(Text(document.subtitle, "dim"))
+        _print(Text(document.subtitle, "dim"), console)
     apart = bool(document.title or document.subtitle)
     for section in document.sections:
         parts = _section(section, console)
         if apart and parts:
             console.print()
         for part in parts:
-            _print(part, console)
+            _print(part, console, folded=not isinstance(part, Text))
         apart = apart or bool(parts)
 
 
-def _print(part: RenderableType, console: Console) -> None:
-    """Print a part; in a file no line ends in blanks."""
+def _print(part: RenderableType, console: Console, *, folded: bool = True) -> None:
+    """Print a part; in a file no line ends in blanks, and only what is `folded` keeps to a width."""
     if console.is_terminal:
         console.print(part)
         return
     with console.capture() as made:
-        console.print(part, soft_wrap=isinstance(part, Text))
+        console.print(part, soft_wrap=not folded)
     console.print(Text("\n".join(line.rstrip() for line in made.get().splitlines())), soft_wrap=True)
 
 
@@ -98,13 +99,13 @@ def _padded(fact: doc.Fact, width: int) -> str:
 def _table(section: doc.Section, console: Console) -> list[RenderableType]:
     """Return a section's table; where it is too wide for the terminal, spare columns are left out.
 
-    A table of numbers without spare columns goes on below. One without spare columns is never cut in a file, which has
-    no width.
+    A table of numbers without spare columns goes on below. One without spare columns is folded in a file, which has no
+    width, only where a cell is long.
     """
     columns = section.columns
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
     gap = 2 if not spare or console.width >= _WIDE else 1
-    whole = not spare and not console.is_terminal
+    whole = not spare and not console.is_terminal and max(_widths(columns)) <= _LONG
     while (width := _width(columns, gap)) > console.width and spare:
         columns = [column for column in columns if column is not spare[0]]
         del spare[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.base.units import span
 from harness.data.views import Value
 from harness.decide.tuning import Rank, State
 from harness.report.chart import Chart, Datum, Scale, Series, Tone
@@ -60,9 +61,8 @@ def _answer(ranks: Sequence[Rank], per: str, at: str, command: str, seconds: flo
     facts += [Fact("Left out", rank.setting, rank.why) for rank in others if rank.state == "left out"]
     if untried:
         facts.append(Fact("Not tried", f"{untried} of {len(ranks)}", "the time was over"))
-    facts.append(
-        Fact("Measured", f"{sum(rank.trials for rank in ranks)} runs", f"{seconds / 60:.3g} min with the starts")
-    )
+    runs = sum(rank.trials for rank in ranks)
+    facts.append(Fact("Measured", f"{runs} run{'s' * (runs != 1)}", f"{span(seconds)} with the starts"))
     return facts
 
 

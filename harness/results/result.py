@@ -8,6 +8,7 @@ the spool is the whole one.
 from __future__ import annotations
 
 import itertools
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -140,7 +141,8 @@ def without_requests(path: str | Path) -> Result | None:
 def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
     """Raise HarnessError if a run or map cannot be resumed: complete, nothing measured, a shard, a field missing."""
     if about.complete:
-        raise HarnessError("this run is complete", place=str(folder), way_out=f"see it by `knee report {folder}`")
+        way_out = f"see it by `knee report {shlex.quote(str(folder))}`"
+        raise HarnessError("this run is complete", place=str(folder), way_out=way_out)
     if isinstance(about, Manifest) and not about.loaded:
         raise HarnessError("nothing was measured in it that could go on", place=str(folder), way_out="run anew")
     if isinstance(about, Manifest) and about.shards:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import importlib
 import secrets
+import shlex
 import sys
 import threading
 import time
@@ -382,7 +383,8 @@ async def _measure(session: _Session, endpoint: Endpoint, workers: Workers, gpus
         levels.over = True
         records.close()
     if ended.why is RunEnd.SIGNAL:
-        view.note(f"interrupted: writing the results; a second interrupt leaves that to `knee report {folder}`")
+        later = f"`knee report {shlex.quote(str(folder))}`"
+        view.note(f"interrupted: writing the results; a second interrupt leaves that to {later}")
     elif after := await published.listed_after(endpoint):
         manifest = msgspec.structs.replace(manifest, models_after=after)
     transport = scenario.target.transport
@@ -415,7 +417,7 @@ def _finish(folder: Path, manifest: Manifest) -> Result:
     try:
         run = spool.finish(folder)
     except HarnessError as error:
-        way_out = f"{error.way_out}, then `knee report {folder}` reads what was measured"
+        way_out = f"{error.way_out}, then `knee report {shlex.quote(str(folder))}` reads what was measured"
         raise HarnessError(error.fact, place=error.place, way_out=way_out) from None
     files.write_json(folder / folders.MANIFEST, manifest)
     return msgspec.structs.replace(run, manifest=manifest)

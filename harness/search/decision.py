@@ -165,6 +165,8 @@ def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
     """Return what is left of the bounds, as too little for `need`; "" where neither is bounded."""
     if seconds is not None and seconds < 0.5:
         return f"no time is left for {need}"
+    if requests == 0:
+        return f"no request is left for {need}"
     left = [f"{seconds:.3g} s"] if seconds is not None else []
     left += [f"{requests} requests"] if requests is not None else []
     return f"the {' and '.join(left)} left are too few for {need}" if left else ""

@@ -47,7 +47,8 @@ def serve(
     try:
         listener = socket.create_server((host, port), backlog=4096, reuse_port=share_port)
     except OSError as error:
-        fact = f"cannot listen on {host}:{port} ({error.strerror})"
+        words = os.strerror(error.errno) if error.errno else str(error)  # its own repeat the address
+        fact = f"cannot listen on {host}:{port}: {words}"
         raise HarnessError(fact, place="--port", way_out="--port 0 takes a free one") from None
     wake, woken = kernel.pipe()
     endpoint = Endpoint(profile, listener, log_file)

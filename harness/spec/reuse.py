@@ -152,7 +152,7 @@ def order(names: Sequence[str], after: Mapping[str, Sequence[str]], *, path: str
 
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise refused(f"the name '{name}' stands twice", "give each a name of its own")
+            raise refused(f"the name '{name}' is given twice", "give each a name of its own")
         parents = after.get(name, ())
         for j, parent in enumerate(parents):
             if parent not in names:

@@ -178,7 +178,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("target.urls", lambda s: any(map(_may_carry_a_key, s.target.urls or ())), *_NO_KEY),
     Rule("target.url", lambda s: s.target.urls and s.target.url != s.target.urls[0],
          "url and urls exclude each other", "leave url out"),
-    Rule("target.urls", _twice("target.urls"), "a url stands twice", "write each url once"),
+    Rule("target.urls", _twice("target.urls"), "a url is given twice", "write each url once"),
     Rule("target.api", lambda s: s.target.url == "sim:" and not s.decodes,
          "'sim:' generates text and serves no other API", "give the address of a server"),
     Rule("target.urls", lambda s: "sim:" in (s.target.urls or ()),
@@ -234,8 +234,8 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
          "sessions and graphs are of one class so far", "leave [[class]] out"),
     Rule("ramp.rates", lambda s: s.ramp.rates is not None and s.ramp.levels is not None,
          "levels and rates exclude each other", _ONE),
-    Rule("ramp.rates", _twice("ramp.rates"), "a rate stands twice", "use repeat instead"),
-    Rule("ramp.levels", _twice("ramp.levels"), "a level stands twice", "use repeat instead"),
+    Rule("ramp.rates", _twice("ramp.rates"), "a rate is given twice", "use repeat instead"),
+    Rule("ramp.levels", _twice("ramp.levels"), "a level is given twice", "use repeat instead"),
     # The requests.
     *(Rule(f"workload.{key}", _both(attrgetter("workload.dataset"), f"workload.{key}"),
            "a dataset has prompts of its own", _ONE) for key in ("prefix", "session", "node")),
@@ -260,7 +260,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("ramp.probe", lambda s: s.ramp.probe and s.load.is_open, "a probe holds levels: rates exclude it", _ONE),
     # The level map.
     *(Rule(f"sweep.{axis}", _twice(f"sweep.{axis}"),
-           "a value stands twice", "write each value once")
+           "a value is given twice", "write each value once")
       for axis in ("input_tokens", "output_tokens", "max_num_seqs", "inputs")),
     Rule("sweep.max_num_seqs", lambda s: s.sweep.max_num_seqs and s.target.url not in (None, "sim:"),
          "no server but sim: takes it from here", "start a server for each setting: sweep.urls"),
@@ -269,7 +269,7 @@ _CONTRADICTIONS: tuple[Rule, ...] = (
     Rule("sweep.urls", lambda s: not all(name.strip() and url.strip() for name, url in s.sweep.urls.items()),
          "a setting has a name and a url", "write NAME = 'URL'"),
     Rule("sweep.urls", lambda s: any(map(_may_carry_a_key, s.sweep.urls.values())), *_NO_KEY),
-    Rule("sweep.urls", lambda s: _repeated(s.sweep.urls.values()), "a url stands twice", "write each url once"),
+    Rule("sweep.urls", lambda s: _repeated(s.sweep.urls.values()), "a url is given twice", "write each url once"),
     Rule("sweep", lambda s: _swept(s) and s.ramp.probe,
          "a level map has a knee a cell, a probe none", "leave [sweep] or ramp.probe out"),
     # Sizes; this machine's own limits are checked when a run begins.

@@ -153,7 +153,7 @@ def parse(text: str, place: str = "--arrivals") -> Traffic:
         _must(speed > 0, "speed is not above 0", name, place)
         return Traffic(speed=speed)
     gaps = [part.removeprefix("gaps=") for part in parts if part.startswith("gaps=")]
-    _must(len(gaps) < 2, "gaps stands twice", name, place)
+    _must(len(gaps) < 2, "gaps is given twice", name, place)
     shape = _shape(*_named(gaps[0], _GAPS, "gaps", place), place) if gaps else 1.0
     profile = _PROFILES[name]([part for part in parts if not part.startswith("gaps=")], place)
     return Traffic(shape=shape, profile=profile)
@@ -191,7 +191,7 @@ def _values(name: str, parts: Sequence[str], read: _Keys, place: str) -> dict[st
         key, _, value = part.partition("=")
         if key not in read:
             raise HarnessError(f"unknown {key[:80]!r} in {name}", place=place, way_out=nearest(key, read))
-        _must(key not in found, f"{key} stands twice", name, place)
+        _must(key not in found, f"{key} is given twice", name, place)
         found[key] = read[key](value, place)
     for key in read:
         _must(key in found or key in _OPTIONAL, f"{name} has no {key}", name, place)

@@ -256,6 +256,13 @@ def test_a_resumed_run_names_its_void_levels_and_another_server(tmp_path: Path) 
     assert message == "the run ended early"
 
 
+def test_a_folder_without_its_manifest_says_that_and_nothing_of_an_early_end(tmp_path: Path) -> None:
+    folder(tmp_path, [WHOLE])
+    (tmp_path / MANIFEST).unlink()
+    (verdict,) = [v for v in summarise(Result.open(tmp_path)).verdicts if v.code == "incomplete"]
+    assert verdict.message.startswith("manifest.json is missing: ")
+
+
 def test_what_the_ramp_decided_is_told_even_if_the_run_died(tmp_path: Path) -> None:
     levels = [msgspec.structs.replace(WHOLE, reason="doubling"), Level(1, 4, 0, 26.0, notes=("void",))]
     assert folder(tmp_path, levels).ramp == [RampStep(2, "doubling")]

@@ -335,3 +335,8 @@ def test_a_write_elsewhere_would_be_found(source: str) -> None:
 )
 def test_what_writes_nothing_is_none(source: str) -> None:
     assert writes("harness.report.page", source) == []
+
+
+def test_a_folder_in_the_place_of_a_file_to_read_is_not_to_be_removed(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="is a folder, not a file; give a file"):
+        files.read(tmp_path)

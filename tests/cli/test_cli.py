@@ -244,9 +244,9 @@ def test_help_may_be_asked_for_by_a_verb() -> None:
 def test_the_names_that_people_try_first_are_names_of_options() -> None:
     dry, wordy = knee("run", "sim:", "--dry-run"), knee("run", "sim:", "-v", "--print-scenario")
     assert dry.stdout == wordy.stdout == knee("run", "sim:", "--print-scenario").stdout
-    assert wordy.stderr == "note: --print-scenario measures nothing, so --verbose has no effect\n"
+    assert wordy.stderr == "note: nothing is measured, so --verbose has no effect\n"
     idle = knee("run", "http://h:1", "--print-scenario", "--live", "--json", "--out", "x", "--yes").stderr
-    assert idle == "note: --print-scenario measures nothing, so --out, --json, --live, --yes has no effect\n"
+    assert idle == "note: nothing is measured, so --out, --json, --live, --yes has no effect\n"
     assert "[sim]" in dry.stdout
     assert "[sim]" not in knee("run", "http://h:1", "--print-scenario").stdout
 

@@ -96,6 +96,11 @@ def test_every_form_on_stdout_and_the_files(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ([], "knee check: no threshold is given; give -t 'plateau >= 1500' or --thresholds FILE"),
+        (
+            ["--baseline", "x"],
+            "knee check: no threshold is given; give -t 'plateau >= 0.98*baseline' or --thresholds FILE",
+        ),
+        (["-t", "tps > 10"], "--threshold: unknown figure 'tps'; write plateau, or output_tokens_per_s@knee"),
         (["-t", "platau >= 3"], "--threshold: unknown figure 'platau'; did you mean 'plateau'?"),
         (["-t", "plateau >= baseline"], "--threshold: 'plateau >= baseline' has no baseline; give --baseline DIR"),
         (["--thresholds", "nowhere.txt"], "nowhere.txt: No such file"),

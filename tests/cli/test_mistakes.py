@@ -52,6 +52,7 @@ USAGE = {
     "run URL --burstiness 0": "--burstiness: 0.0 is not in the range x>=0.001; see `knee run --help`",
     "run URL --transport http2": "--transport: 'http2' is not one of 'socket', 'httpx'; see `knee run --help`",
     "completion powershell": "SHELL: 'powershell' is not one of 'bash', 'zsh', 'fish'; see `knee completion --help`",
+    "predict --quiet": "--quiet: no such option",
     "predict --list cards": "--list: 'cards' is not one of 'models', 'gpus'; see `knee predict --help`",
     "run URL --url http://g:8000": "--url and an address without it: URL; write all of them as --url",
     "run chat rag URL": "more than one scenario: chat, rag; give one, and options with --",
@@ -71,6 +72,11 @@ MISTAKES = {
     "run none.toml URL": "none.toml: No such file or directory; give the path of a scenario.toml, or a name of "
     "`knee run --list`",
     "run misspelt.toml URL": "misspelt.toml: unknown field 'levls' at $.ramp.levls; did you mean 'levels'?",
+    "run URL --dataset .": ".: a folder without requests.parquet; give a file of it",
+    "run URL --dataset lines.txt": 'lines.txt: it is text without columns; write each line like {"prompt": "…"}, or '
+    "begin it with the line: prompt",
+    "report notes.txt": "notes.txt: it is a file; give the folder of a run; `knee fit` and `knee compare` read "
+    "files of other tools",
     "run URL --dataset none.jsonl": "none.jsonl: No such file or directory; give a file that can be read",
     # load
     "run URL --rate inf": "--rate: all requests at once have no rate; give --levels 64 to keep 64 in flight",
@@ -130,6 +136,7 @@ def test_a_mistake_is_one_line_that_says_what_to_type(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "misspelt.toml").write_text("[ramp]\nlevls = [1]\n")
     (tmp_path / "notes.txt").write_text("hello\n")
+    (tmp_path / "lines.txt").write_text("write a poem about the sea\nsay hello\n")
     line = (USAGE.get(typed) or MISTAKES[typed]).replace("URL", URL)
     got = CliRunner().invoke(cli, shlex.split(typed.replace("URL", URL)))
     assert got.output == f"error: {line}\n"

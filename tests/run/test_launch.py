@@ -201,6 +201,18 @@ def test_a_server_without_usage_is_measured_and_noted() -> None:
     assert got.notes[0] == "the server gives no usage: input tokens are words, output tokens are chunks"
 
 
+def test_an_itl_limit_that_chunks_cannot_show_is_noted_before_the_load() -> None:
+    def chunked(r: Request) -> None:
+        chunks = [delta("length" if last else None, content=" x y z") for last in (False, False, True)]
+        r.stream(*chunks, event({"choices": [], "usage": usage(20, 9)}), b"data: [DONE]\n\n")
+
+    limited = reading.read({"workload": SHORT, "slo": {"itl_p99": "50ms", "ttft_p99": "1s"}}, place="test")
+    note = "9 tokens came in 3 chunks, so itl_p99 cannot be judged; limit tpot or icl"
+    assert check(on_chat(chunked), wanted=limited).notes[-1] == note
+    assert note not in check(endpoint, wanted=limited).notes
+    assert note not in check(on_chat(chunked)).notes
+
+
 def test_a_tokenizer_counts_the_output_of_a_server_without_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
         return COMMON, "{}"

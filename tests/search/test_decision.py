@@ -45,5 +45,6 @@ def test_a_load_stands_in_a_sentence_as_it_was_measured() -> None:
 def test_what_is_left_is_worded_by_what_is_bounded() -> None:
     assert not_enough(None, None, "more") == ""
     assert not_enough(0.1, 10, "more") == "no time is left for more"
+    assert not_enough(None, 0, "more") == "no request is left for more"
     assert not_enough(1.5, 10, "more") == "the 1.5 s and 10 requests left are too few for more"
     assert (interval_width(0.1), interval_width(math.inf)) == ("is 10% wide", "has no upper end")

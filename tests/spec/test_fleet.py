@@ -37,7 +37,7 @@ def test_replicas_read_back_to_the_same_scenario_and_change_the_digest() -> None
     ("text", "line"),
     [
         ("urls = []", "x.toml: 1 to 64 urls are expected at $.target.urls; give one for each replica"),
-        ('urls = ["http://a", "http://a"]', "x.toml: a url stands twice at $.target.urls; write each url once"),
+        ('urls = ["http://a", "http://a"]', "x.toml: a url is given twice at $.target.urls; write each url once"),
         (f'url = "http://c"\n{TWO}', "x.toml: url and urls exclude each other at $.target.url; leave url out"),
         (
             'urls = ["sim:", "http://a"]',

@@ -21,7 +21,7 @@ def test_each_stands_behind_all_that_it_waits_for(names: list[int], pairs: set[t
 @pytest.mark.parametrize(
     ("names", "after", "line"),
     [
-        ("aa", {}, "f: the name 'a' stands twice at $.n; give each a name of its own"),
+        ("aa", {}, "f: the name 'a' is given twice at $.n; give each a name of its own"),
         ("ab", {"a": "bc"}, "f: 'a' waits for 'c', which is not there at $.n; known: a, b"),
         ("ab", {"a": "bb"}, "f: 'a' waits for 'b' twice at $.n; name it once"),
         ("a", {"a": "a"}, "f: a → a is a circle at $.n; let one of them wait for none of the others"),

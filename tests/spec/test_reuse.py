@@ -150,7 +150,7 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
         ),
         (SESSION + NODE, "a session and a graph exclude each other at $.workload.node; leave one of them out"),
         (NODE + "fanout = 3", "unknown field 'fanout' at $.workload.node[0].fanout; did you mean 'fan_out'?"),
-        (NODE + NODE, "the name 'plan' stands twice at $.workload.node; give each a name of its own"),
+        (NODE + NODE, "the name 'plan' is given twice at $.workload.node; give each a name of its own"),
         (
             NODE + '[[workload.node]]\nname = "write"\nafter = ["paln"]',
             "'write' waits for 'paln', which is not there at $.workload.node; did you mean 'plan'?",

@@ -208,7 +208,7 @@ SLO = '\n[slo]\nttft = "1s"'
         ),
         (
             '[sweep]\noutput_tokens = ["1k", 1000]',
-            "x.toml: a value stands twice at $.sweep.output_tokens; write each value once",
+            "x.toml: a value is given twice at $.sweep.output_tokens; write each value once",
         ),
         (
             '[target]\nurl = "http://h"\n[sweep]\nmax_num_seqs = [8]',
@@ -221,7 +221,7 @@ SLO = '\n[slo]\nttft = "1s"'
         ),
         (
             '[sweep]\nurls = { a = "http://h", b = "http://h" }',
-            "x.toml: a url stands twice at $.sweep.urls; write each url once",
+            "x.toml: a url is given twice at $.sweep.urls; write each url once",
         ),
         (
             '[sweep]\nurls = { "" = "http://h" }',

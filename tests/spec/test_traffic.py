@@ -111,9 +111,9 @@ def test_a_rate_of_its_own_is_kept_bit_for_bit() -> None:
         ("wave(period=60s,lo=5,high=9)", "unknown 'lo' in wave; did you mean 'low'?"),
         ("wave(period=0s,low=5,high=9)", "a period is above 0; write it like wave(period=60s,low=5,high=20)"),
         ("wave(period=9s,low=9,high=5)", "low is not below high; write it like wave(period=60s,low=5,high=20)"),
-        ("wave(low=1,low=2)", "low stands twice; write it like wave(period=60s,low=5,high=20)"),
+        ("wave(low=1,low=2)", "low is given twice; write it like wave(period=60s,low=5,high=20)"),
         ("wave(period=9s,low=1,high=5,gaps=gama(2))", "unknown gaps 'gama(2)'; did you mean 'gamma'?"),
-        ("wave(gaps=poisson,gaps=poisson)", "gaps stands twice; write it like wave(period=60s,low=5,high=20)"),
+        ("wave(gaps=poisson,gaps=poisson)", "gaps is given twice; write it like wave(period=60s,low=5,high=20)"),
         ("trace(speed=0)", "speed is not above 0; write it like trace(speed=2)"),
     ],
 )  # fmt: skip

@@ -59,7 +59,7 @@ def test_a_task_is_a_function_of_seed_and_number_and_its_nodes_are_drawn_apart()
     [
         ([step("a", "b"), step("b", "a")], "a → b → a is a circle"),
         ([step("a"), step("b", "aa")], "'b' waits for 'aa', which is not there"),
-        ([step("a"), step("a")], "the name 'a' stands twice"),
+        ([step("a"), step("a")], "the name 'a' is given twice"),
         ([step("a", fan_out=600), step("b", fan_out=600)], "a task of 1,200 requests is more than 1,000"),
     ],
 )

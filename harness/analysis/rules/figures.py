@@ -267,9 +267,9 @@ def late_reads(level: Measured) -> Finding | None:
         return None
     names = ", ".join(name.removesuffix("_s").upper() for name in had)
     merged, delay = s.client.merged_fraction or 0.0, s.client.read_delay_p99_s or 0.0
+    late = f"reads were up to {delay * 1e3:.3g} ms late (p99), and " if delay else ""
     return Finding(
-        f"percentiles of {names} left out: reads were up to {delay * 1e3:.3g} ms late (p99), and {merged:.1%} of the "
-        "events were read together with others",
+        f"percentiles of {names} left out: {late}{merged:.1%} of the events were read together with others",
         remedy_for(s.client)[1],
     )
 

@@ -319,6 +319,9 @@ def _fits(wanted: Threshold, unit: str) -> bool:
     return wanted.unit == unit or bare
 
 
+_THROUGHPUT = {"throughput", "output_throughput", "tokens_per_second", "tokens_per_s", "tps"}  # which of them is asked
+
+
 def unit(wanted: Subject, place: str) -> str:
     """Return the unit of a figure of a level or a run; HarnessError with the nearest name if there is none."""
     name = wanted.figure
@@ -331,6 +334,9 @@ def unit(wanted: Subject, place: str) -> str:
         raise HarnessError(f"{name!r} is a figure of a level", place=place, way_out=f"write {name}@{KNEE} or {name}@32")
     if of_run:
         raise HarnessError(f"{name!r} is a figure of the whole run", place=place, way_out="write it without '@'")
+    if name in _THROUGHPUT:
+        way_out = f"write plateau, or output_tokens_per_s@{KNEE}"
+        raise HarnessError(f"unknown figure {name!r}", place=place, way_out=way_out)
     known = [*OF_RUN, *PERCENTILES, *of_kind(LevelSummary)]
     raise HarnessError(f"unknown figure {name!r}", place=place, way_out=nearest(name, known))
 

@@ -267,6 +267,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         seqs = manifest.scenario.sim.max_num_seqs
     simulated = ", simulated" if summary.simulated else ""
     model = (prediction.model if prediction else None) or manifest.model
+    cores = f"{len(cpus)} core{'s' * (len(cpus) != 1)}"
     return Facts(
         measured_by=f"knee{simulated}",
         workload=workload_digest(manifest.scenario),
@@ -274,7 +275,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         model=short(model).lower() if model else None,
         parameters=assumed.parameters if assumed else None,
         gpu=manifest.machine.cpu if on_host and manifest.machine else ", ".join(cards) or None,
-        gpus=f"{len(cpus)} cores" if on_host else None if manifest.gpus is None else str(manifest.gpus),
+        gpus=cores if on_host else None if manifest.gpus is None else str(manifest.gpus),
         power_limit=_power(manifest.gpu_facts),
         precision=_precision(hardware.dtype, assumed),
         kv_dtype=hardware.kv_dtype or manifest.cache_config.get("cache_dtype"),

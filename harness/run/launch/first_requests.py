@@ -95,6 +95,7 @@ async def first_requests(
     )
     exact = prompts.exact or words in (1, shortest)
     notes = (*endpoint.notes, *requests.notes, *_length_notes(scenario, found, wanted, exact=exact))
+    notes += _chunk_notes(scenario, timed)
     return msgspec.structs.replace(found, notes=notes)
 
 
@@ -161,6 +162,17 @@ def _length_notes(scenario: Scenario, found: Endpoint, wanted: int, *, exact: bo
             + ("" if exact else "; --tokenizer makes them exact")
         )
     return notes
+
+
+def _chunk_notes(scenario: Scenario, timed: decoder.DecodedResponse) -> tuple[str, ...]:
+    """Return a note where percentiles of ITL are limited and several tokens come in a chunk."""
+    from harness.analysis.rules.figures import TOKENS_PER_CHUNK
+
+    limits = [name for name in scenario.slo if name.startswith("itl_p")]
+    tokens, chunks = timed.output_tokens or 0, len(timed.arrivals)
+    if not (limits and chunks and tokens > TOKENS_PER_CHUNK * chunks):
+        return ()
+    return (f"{tokens} tokens came in {chunks} chunks, so {' and '.join(limits)} cannot be judged; limit tpot or icl",)
 
 
 def _way_out_of_kind(name: str, fields: Collection[str]) -> str:

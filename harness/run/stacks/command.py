@@ -115,9 +115,10 @@ def with_options(stack: Stack, options: Mapping[str, str], place: str) -> Stack:
             words += [_SWITCHES[value].format(option)] if value in _SWITCHES else [f"--{option}", value]
     try:
         typed = msgspec.convert(ours, Settings, strict=False)
-    except msgspec.ValidationError as error:
+    except msgspec.ValidationError:
         given = " ".join(f"{option}={value}" for option, value in options.items())
-        raise HarnessError(f"{given}: {error}", place=place, way_out="give values that the option has") from None
+        fact, way_out = f"{given}: a value is no number", "write numbers, several of them apart by commas"
+        raise HarnessError(fact, place=place, way_out=way_out) from None
     own = {name: getattr(typed, name) for name in ours}
     return msgspec.structs.replace(
         stack, spec=msgspec.structs.replace(stack.spec, **own, args=[*stack.spec.args, *words])

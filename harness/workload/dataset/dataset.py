@@ -96,7 +96,9 @@ def open_dataset(path: Path, format: str | None = None, columns: Mapping[str, st
     `columns` are names of its fields by what they mean, in place of a format.
     """
     if path.is_dir():
-        path /= "requests.parquet"
+        folder, path = path, path / "requests.parquet"
+        if not path.exists():
+            raise HarnessError("a folder without requests.parquet", place=str(folder), way_out="give a file of it")
     if format is not None:
         return Dataset(path, reader(format, str(path)))
     first, found = _fields(path)
@@ -206,6 +208,9 @@ def recognise(path: Path, found: Sequence[str]) -> str:
         raise HarnessError(f"it could be {' or '.join(possible)}", place=str(path), way_out="name its format")
     # A header may be any text, also a secret: what of it is no name that files have is not shown.
     listed = [name for name in found if plain.is_one(name) or files.container(path) is not files.DELIMITED]
+    if len(found) == 1 and files.container(path) is files.DELIMITED and not plain.is_one(found[0]):
+        way_out = """write each line like {"prompt": "…"}, or begin it with the line: prompt"""
+        raise HarnessError("it is text without columns", place=str(path), way_out=way_out)
     fact = "none of its fields is known to hold prompts, or lengths of prompts and of answers"
     way_out = "say which do with --fields, like prompt=query, or input_tokens=query_len,output_tokens=reply_len"
     raise HarnessError(fact + (f": {few(listed, 12)}" if listed else ""), place=str(path), way_out=way_out)
