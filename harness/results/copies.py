@@ -39,7 +39,7 @@ class Copy:
             way_out = f"export FSSPEC_{kind.upper()}_PASSWORD=…, which fsspec reads"
             raise HarnessError("a password in it would be shown to all", place=_FLAG, way_out=way_out)
         scheme, colon, rest = url.partition(":")
-        if colon and "/" not in scheme and not rest.startswith(("/", ":")):
+        if colon and "/" not in scheme and not rest.startswith(("//", ":")):
             raise HarnessError("no URL", place=f"{_FLAG} {url}", way_out="write it like s3://BUCKET/RUN")
         try:
             self._files, found = url_to_fs(url)

@@ -168,7 +168,7 @@ def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
     if requests == 0:
         return f"no request is left for {need}"
     left = [f"{seconds:.3g} s"] if seconds is not None else []
-    left += [f"{requests} requests"] if requests is not None else []
+    left += [f"{requests} request{'s' * (requests != 1)}"] if requests is not None else []
     return f"the {' and '.join(left)} left are too few for {need}" if left else ""
 
 

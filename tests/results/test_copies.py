@@ -214,6 +214,7 @@ def test_a_folder_is_made_only_where_it_is_missing_and_the_probe_may_stay(
     ("url", "words"),
     [
         ("nosuch://a/b", "Protocol not known: nosuch"),
+        ("s3:/bucket/a", "no URL; write it like s3://BUCKET/RUN"),
         ("s3:bucket/a", "no URL; write it like s3://BUCKET/RUN"),
         ("ftp://me:s3cretword@host/a", "a password in it would be shown to all; export FSSPEC_FTP_PASSWORD=…"),
         ("FILE/a", "give a place that can be written"),

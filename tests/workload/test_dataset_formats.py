@@ -287,9 +287,7 @@ def test_a_result_folder_gives_the_answered_requests_as_they_were_sent() -> None
 
 
 def test_a_folder_without_requests_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        HarnessError, match=r"a folder without requests.parquet; give a file of it"
-    ):
+    with pytest.raises(HarnessError, match=r"a folder without requests.parquet; give a file of it"):
         open_dataset(tmp_path)
 
 
