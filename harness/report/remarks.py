@@ -64,16 +64,16 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
         for each in found
         if each.code in _OF_THE_RECORDS or (each.gravity == Gravity.INVALID and each.code not in repeated)
     ]
-    has_p90 = any(level.first_s.p90 is not None for level in summary.levels)  # then the table shows what is lacking
-    others = [each for each in found if each not in invalid and _is_news(each)]
-    others = [each for each in others if not (has_p90 and each.code == too_few_samples.code)]
+    others = [each for each in found if each not in invalid and _is_news(each, summary)]
     others.sort(key=lambda each: (each.gravity == Gravity.INVALID, _is_usual(each)))
     lines = [Remark(each.gravity, "", "", each.brief, "") for each in [*invalid, *others]]
     return lines[: most if any(each.gravity != Gravity.NOTE for each in lines) else 1]
 
 
-def _is_news(remark: Remark) -> bool:
+def _is_news(remark: Remark, summary: Summary) -> bool:
     """Return whether the rest of the first screen does not say it."""
+    if remark.code == too_few_samples.code:  # a table with percentiles shows which are missing
+        return all(level.first_s.p90 is None for level in summary.levels)
     rule = by_code(remark.code)
     return rule is None or rule.place is not Place.NOWHERE
 

@@ -47,7 +47,7 @@ def serve(
     try:
         listener = socket.create_server((host, port), backlog=4096, reuse_port=share_port)
     except OSError as error:
-        words = os.strerror(error.errno) if error.errno else str(error)  # its own repeat the address
+        words = (error.strerror or str(error)).partition(" (while")[0]  # the rest repeats the address
         fact = f"cannot listen on {host}:{port}: {words}"
         raise HarnessError(fact, place="--port", way_out="--port 0 takes a free one") from None
     wake, woken = kernel.pipe()

@@ -201,8 +201,21 @@ def test_a_calm_run_has_one_note_on_the_first_screen_and_the_usual_one_only_wher
     assert first(*notes[:2], late) == [
         "the load generator was short of time at C = 4",
         "no interval at C = 4: measure for longer",
-        "too few requests for p99 at C = 4: measure for longer",
+        "this client was never calibrated",
     ]
+
+
+def test_percentiles_that_are_missing_are_noted_only_where_no_table_shows_them() -> None:
+    few = Verdict("too_few_samples", "note", "20 requests are enough for no percentile")
+
+    def first(p90: float | None) -> list[str]:
+        first_s = msgspec.structs.replace(level(4).first_s, p90=p90, p95=None, p99=None)
+        levels = [msgspec.structs.replace(level(4), ttft_s=first_s, verdicts=[few])]
+        summary = msgspec.structs.replace(full(), levels=levels, verdicts=[], curve=None)
+        return [each.message for each in remarks.first_lines(summary, remarks.remarks(summary), 3)]
+
+    assert first(None) == ["too few requests for p99 at C = 4: measure for longer"]
+    assert first(0.1) == []
 
 
 @pytest.mark.parametrize("code", dict.fromkeys(rule.code for rule in registered()))
@@ -316,6 +329,9 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     over = [levels[0], msgspec.structs.replace(levels[1], verdicts=[pile])]
     piled = answered(msgspec.structs.replace(nothing, levels=over))
     assert re.match(r"Sustained rate +1 requests/s; at 2 they pile up$", piled[0])
+    lower = [msgspec.structs.replace(levels[0], verdicts=[pile]), levels[1]]
+    words = "at least 2 requests/s, the highest rate measured; they piled up at 1, which a longer window would settle"
+    assert answered(msgspec.structs.replace(nothing, levels=lower))[0] == f"Sustained rate  {words}"
     none = msgspec.structs.replace(nothing, levels=over[1:])
     assert re.match(r"Sustained rate +below 2 requests/s: they pile up$", answered(none)[0])
     assert re.match(r"Throughput +not measurable: no valid level$", answered(none)[1])

@@ -113,6 +113,12 @@ def test_a_fresh_comparison_sends_the_headers_and_its_file_lacks_them(tmp_path: 
         tuned.interrupted(str(tmp_path))
 
 
+@pytest.mark.parametrize("wrong", ["max-num-seqs=2..8", "prefix-caching=maybe"])
+def test_a_value_that_a_setting_cannot_have_is_named_before_anything_starts(wrong: str) -> None:
+    with pytest.raises(HarnessError, match="a setting has no such value; write whole numbers, and on or off for pre"):
+        tuned.begun(scenario(), stack("vllm"), [wrong], "plateau", "knee tune")
+
+
 def test_no_file_has_the_secrets_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(stacks, "_measured", lambda found, *_: seen.append(found.command) or 0)

@@ -44,11 +44,11 @@ def incomplete(run: Recorded) -> Finding | None:
     """The run ended early."""
     if run.complete:
         return None
+    if run.manifest == Manifest():
+        fact = "manifest.json is missing: what was measured, and whether it was simulated, is not known"
+        return Finding(fact, "restore manifest.json")
     begun = sum(LevelNote.VOID not in level.notes for level in run.levels)
     finished = sum(level.finished and LevelNote.INTERRUPTED not in level.notes for level in run.levels)
-    if run.manifest == Manifest():
-        return Finding("manifest.json is missing: what was measured, and whether it was simulated, is not known",
-                       "restore it")  # fmt: skip
     why = run.manifest.sessions[-1].ended if run.manifest.sessions else None
     message = "the run ended early"
     if finished < begun:

@@ -169,8 +169,8 @@ def _chunk_notes(scenario: Scenario, timed: decoder.DecodedResponse) -> tuple[st
     from harness.analysis.rules.figures import TOKENS_PER_CHUNK
 
     limits = [name for name in scenario.slo if name.startswith("itl_p")]
-    tokens, chunks = timed.output_tokens or 0, len(timed.arrivals)
-    if not (limits and chunks and tokens > TOKENS_PER_CHUNK * chunks):
+    tokens, chunks = sum(timed.tokens), len(timed.arrivals)
+    if not limits or tokens <= TOKENS_PER_CHUNK * chunks:
         return ()
     return (f"{tokens} tokens came in {chunks} chunks, so {' and '.join(limits)} cannot be judged; limit tpot or icl",)
 

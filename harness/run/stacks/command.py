@@ -117,8 +117,8 @@ def with_options(stack: Stack, options: Mapping[str, str], place: str) -> Stack:
         typed = msgspec.convert(ours, Settings, strict=False)
     except msgspec.ValidationError:
         given = " ".join(f"{option}={value}" for option, value in options.items())
-        fact, way_out = f"{given}: a value is no number", "write numbers, several of them apart by commas"
-        raise HarnessError(fact, place=place, way_out=way_out) from None
+        way_out = "write whole numbers, and on or off for prefix_caching; --try takes several apart by commas"
+        raise HarnessError(f"{given}: a setting has no such value", place=place, way_out=way_out) from None
     own = {name: getattr(typed, name) for name in ours}
     return msgspec.structs.replace(
         stack, spec=msgspec.structs.replace(stack.spec, **own, args=[*stack.spec.args, *words])
