@@ -257,16 +257,21 @@ class LevelTiming:
         if self._last_ended_s is None and now.time_s > end_s and over:
             self._last_ended_s = now.time_s
             self.level = msgspec.structs.replace(self.level, hung=hung)
-        if self._last_ended_s is None or now.time_s <= self._last_ended_s + self._task.settle_s:
-            spent, patience = now.budget.over() is not None, _COOLDOWN_REQUESTS * now.e2e_s
+        spent, dead = now.budget.over() is not None, self._is_dead(now)
+        if self._last_ended_s is not None:  # what is left is on its way here: records
+            until_s = self._last_ended_s + self._task.settle_s
+        elif spent or dead or now.failing:
             # Its window ended early enough for the last ones, unless the last of so many requests ended it.
-            if spent and self._is_paced and now.budget.reached() != (Bound.REQUESTS,):
-                patience = min(self._task.settle_s, patience)
-            if self._is_dead(now):
-                patience = self._task.settle_s
-            if not (spent or self._hopeless(now)) or now.time_s <= end_s + patience:
-                return False
-            self._note(LevelNote.COOLDOWN_STALLED if self._is_dead(now) else LevelNote.COOLDOWN_CUT)
+            early = spent and self._is_paced and now.budget.reached() != (Bound.REQUESTS,)
+            until_s = end_s + (self._task.settle_s if early or dead else _COOLDOWN_REQUESTS * now.e2e_s)
+        else:
+            return False
+        if now.time_s <= until_s:
+            return False
+        if dead:
+            self._note(LevelNote.COOLDOWN_STALLED)
+        elif self._last_ended_s is None:
+            self._note(LevelNote.COOLDOWN_CUT)
         self.phase = Phase.FINISHED
         self.level = msgspec.structs.replace(self.level, end_s=now.time_s)
         return True

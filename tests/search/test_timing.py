@@ -343,6 +343,28 @@ def test_a_level_of_a_given_number_of_requests_has_all_of_them_in_its_window() -
     assert timing.level.window == (0.0, pytest.approx(2.5, abs=0.06))
 
 
+@pytest.mark.parametrize(
+    ("refused", "notes"), [(0, (LevelNote.COUNTED,)), (2, (LevelNote.COUNTED, LevelNote.COOLDOWN_STALLED))]
+)
+def test_the_last_of_a_given_number_of_requests_leaves_time_for_its_record(
+    refused: int, notes: tuple[LevelNote, ...]
+) -> None:
+    """Without it the summary lacks requests that were answered; a server that died is noted all the same."""
+
+    def fast(known: Now) -> Now:
+        spent = Budget(scenario.Ramp(max_requests=20), Spent(known.time_s, 20))
+        ended, short = min(20, known.ended), {"e2e_s": 0.02, "recent_s": 0.02, "request_s": 0.02}
+        oldest = None if ended == 20 else known.oldest_sent_s
+        return msgspec.structs.replace(
+            known, ended=ended, oldest_sent_s=oldest, budget=spent, refused=refused if ended == 20 else 0, **short
+        )
+
+    timing = LevelTiming(msgspec.structs.replace(task(), requests=20), 0.02, None)
+    (_, (_, cooled_s), (_, end_s)) = course(timing, change=fast)
+    assert timing.level.notes == notes
+    assert end_s - cooled_s > 0.3
+
+
 def test_a_level_that_is_interrupted_in_its_window_is_kept_as_far_as_it_came() -> None:
     timing = LevelTiming(task(level_seconds=20.0), 0.5, None)
     for i in range(1, 100):
