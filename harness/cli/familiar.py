@@ -72,6 +72,7 @@ class Ours(NamedTuple):
 
     options: Collection[str]
     flags: Collection[str] = ()  # those of the options that take no value
+    alone: Collection[str] = ()  # names of what is written without an option
     measures: bool = False  # whether it is a command that loads a server, as other tools do
 
 
@@ -294,9 +295,10 @@ def _unknown(name: str, ours: Ours) -> str:
     way_out = next((row.instead for tool in tools() if (row := tool.options.get(name)) and row.instead), "")
     if not way_out:
         others = [option for tool in tools() for option in tool.options] if ours.measures else []
-        bare = {each.lstrip("-"): each for each in [*others, *ours.options]}
+        bare = {each.lstrip("-"): each for each in [*others, *ours.options, *ours.alone]}
         near = [bare[each] for each in difflib.get_close_matches(name.lstrip("-"), bare, n=3)]
         near.sort(key=lambda each: (-difflib.SequenceMatcher(None, each, name).ratio(), each not in ours.options))
         near = [each for each in ours.options if each.startswith(name)] or near  # it was cut short
-        way_out = f"did you mean {near[0]}?" if near else ""
+        if near:
+            way_out = f"did you mean {near[0]}?" if near[0].startswith("-") else f"write the {near[0]} without it"
     return f"{name}: no such option" + (f"; {way_out}" if way_out else "")

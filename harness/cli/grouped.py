@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+_TOO_MANY = "Got unexpected extra argument"  # by which click's error of that alone is known
 TAKEN = "harness.cli.taken"  # in a context's meta: the command line in Knee's words, where it was another tool's
 
 
@@ -100,7 +101,8 @@ class Grouped(click.Command):
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         known = {name for param in options for name in (*param.opts, *param.secondary_opts)}
         flags = {name for param in options if param.is_flag for name in (*param.opts, *param.secondary_opts)}
-        taken = familiar.take(args, Ours(known, flags, measures={"--levels", "--url"} <= known))
+        alone = {param.name or "" for param in self.get_params(ctx) if isinstance(param, click.Argument)}
+        taken = familiar.take(args, Ours(known, flags, alone, measures={"--levels", "--url"} <= known))
         if taken.wrong:
             raise click.UsageError(" · ".join(taken.wrong), ctx)
         if taken.arguments != args:
@@ -140,7 +142,7 @@ class Grouped(click.Command):
 
 def one_line(error: click.UsageError) -> str:
     """Return what follows `error:`."""
-    if type(error) is click.UsageError and not error.message.startswith("Got unexpected"):
+    if type(error) is click.UsageError and not error.message.startswith(_TOO_MANY):
         return error.format_message()  # a verb's own, with its way out
     place, fact, way_out = _parts(error)
     way_out = way_out or f"see `{error.ctx.command_path if error.ctx else 'knee'} --help`"
@@ -166,6 +168,9 @@ def _parts(error: click.UsageError) -> tuple[str, str, str]:
             name = error.param.opts[0] if isinstance(error.param, click.Option) else ""
             fact = error.message.rstrip(".").replace("valid integer", "whole number").replace("valid float", "number")
             return name or error.param.human_readable_name, fact, ""
+        case click.UsageError(ctx=click.Context() as ctx) if error.message.startswith(_TOO_MANY):
+            usage = " ".join([ctx.command_path, *ctx.command.collect_usage_pieces(ctx)])
+            return error.message.partition("(")[2].removesuffix(")"), "too many arguments", f"write `{usage}`"
     message = error.format_message().rstrip(".")
     return "", message[:1].lower() + message[1:], ""
 

@@ -33,6 +33,15 @@ USAGE = {
     "fit": "no FILE|DIR|-; see `knee fit --help`",
     "compare": "no [NAME=]DIR|FILE; see `knee compare --help`",
     "completion": "no SHELL; see `knee completion --help`",
+    # what is too much
+    "plan a b": "b: too many arguments; write `knee plan [OPTIONS] DIR`",
+    "export a b c --to csv": "b c: too many arguments; write `knee export [OPTIONS] DIR`",
+    "sim llama": "llama: too many arguments; write `knee sim [OPTIONS]`",
+    "completion bash zsh": "zsh: too many arguments; write `knee completion [OPTIONS] {bash|zsh|fish}`",
+    "run --scenario chat URL": "--scenario: no such option; write the scenario without it",
+    "run --scenarios chat URL": "--scenarios: no such option; write the scenario without it",
+    "predict --scenario chat --gpu l4": "--scenario: no such option; write the scenario without it",
+    "plan --folder x": "--folder: no such option; write the folder without it",
     # options of other tools
     "run URL --concurency 8": "--concurency: no such option; did you mean --concurrency?",
     "run URL --max-conc 8": "--max-conc: no such option; did you mean --max-concurrency?",
