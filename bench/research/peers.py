@@ -1,8 +1,8 @@
 """knee and its peers, in turn against one reference endpoint: what each costs, and how far its figures are off.
 
 The endpoint gives every stream its tokens at a known pace from core 0 and logs each write; one tool at a time runs
-on core 1. What a tool reports is printed next to the server's log of the same requests. How and why:
-docs/peers.md.
+on core 1, and after them the bare receive loop of bench/engine_floor.c. What a tool reports is printed next to the
+server's log of the same requests. How and why: docs/peers.md.
 """
 
 from __future__ import annotations
@@ -204,6 +204,18 @@ def run(tool: Tool, streams: int, seconds: float, repeat: int, tokenizer: Path) 
     return completed(msgspec.structs.replace(row, command=shown), measured, truth, reported, failed)
 
 
+def run_floor(streams: int, repeat: int) -> Row:
+    """What receiving alone costs on this machine now (bench/engine_floor.c), of as many streams at the same pace."""
+    with running(Reference(pace=PACE), cpu=SERVER_CPU) as url:
+        command = [
+            sys.executable, str(ROOT / "bench/engine_floor.py"), "--url", url, "--streams", str(streams),
+            "--answer", str(ANSWER_TOKENS), "--seconds", "6", "--spread", str(REQUEST_S), "--itl", str(PACE.itl_s),
+            "--cpu", str(TOOL_CPU),
+        ]  # fmt: skip
+        found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return Row("floor", "of this machine", streams, repeat, cpu_load_s_per_m=found["cpu_s"] / found["tokens"] * 1e6)
+
+
 def measure(command: list[str], env: dict[str, str], folder: Path, limit_s: float) -> ToolRun:
     """Return the command's cost, taken by a process of its own that stays on the server's core."""
     meter = [
@@ -244,15 +256,33 @@ def completed(
 # ---- the tables -------------------------------------------------------------------------------------------------
 
 
-def median(rows: Iterable[Row], name: str) -> float | None:
-    """Return the median over runs of a field, like `truth.ttft_p50`, where it is there; None if it is nowhere."""
+def values(rows: Iterable[Row], name: str) -> list[float]:
+    """Return a field of runs, like `truth.ttft_p50`, where it is there."""
     there = []
     for row in rows:
         value: Any = row
         for part in name.split("."):
             value = None if value is None else getattr(value, part)
         there += [] if value is None else [float(value)]
+    return there
+
+
+def median(rows: Iterable[Row], name: str) -> float | None:
+    """Return the median over runs of a field; None if it is nowhere."""
+    there = values(rows, name)
     return statistics.median(there) if there else None
+
+
+def interval(of: Sequence[float]) -> tuple[float, float] | None:
+    """Return between which of the values the median is with 95 %, by their order; None if they are too few.
+
+    >>> interval([10, 1, 2, 3, 4, 5, 6, 7, 8, 9]), interval([1, 2, 3, 4, 5])
+    ((2, 9), None)
+    """
+    n, beyond, out = len(of), 0.0, 0
+    while (beyond := beyond + math.comb(n, out) / 2**n) <= 0.025:
+        out += 1
+    return (sorted(of)[out - 1], sorted(of)[n - out]) if out else None
 
 
 def _text(value: float | None, times: float = 1.0, digits: int = 1) -> str:
@@ -270,8 +300,9 @@ def cells(rows: Sequence[Row], knee: Sequence[Row]) -> list[str]:
     """Return a line of the table: the medians of one tool's runs."""
 
     def cost(name: str) -> list[str]:
-        value, of = median(rows, name), median(knee, name)
-        return [_text(value), "–" if value is None or not of else f"{value / of:.1f}"]
+        value, of, between = median(rows, name), median(knee, name), interval(values(rows, name))
+        text = _text(value) + (f" ({_text(between[0])}–{_text(between[1])})" if between else "")
+        return [text, "–" if value is None or not of else f"{value / of:.2f}"]
 
     def pair(name: str) -> str:
         return " / ".join(_text(median(rows, f"{name}_{percent}"), 1e3) for percent in ("p50", "p99"))
@@ -299,7 +330,7 @@ def tables(rows: Sequence[Row], options: argparse.Namespace) -> str:
         f"{_text(min(loads, default=None), digits=2)} … {_text(max(loads, default=None), digits=2)}. "
         f"The endpoint on core {SERVER_CPU}, the tool on core {TOOL_CPU}; TTFT {1e3 * PACE.ttft_s:g} ms and up to one "
         f"ITL more, ITL {1e3 * PACE.itl_s:g} ms; {PROMPT_TOKENS} tokens in, {ANSWER_TOKENS} out; medians of "
-        f"{options.repeat}.",
+        f"{options.repeat}, CPU with 95 % intervals where the runs are enough for one.",
         "",
         "Versions: " + ", ".join(f"{name} {of[0].version}" for name, of in by_tool.items()) + ".",
     ]
@@ -386,6 +417,7 @@ def main() -> None:
                     rows.append(run(tool, streams, options.seconds, repeat, tokenizer))
                     if rows[-1].failed:
                         print(f"{tool.name}: failed: {rows[-1].failed}", file=sys.stderr)
+                rows.append(run_floor(streams, repeat))
     print(tables(rows, options))
     for tool, reason in missing:
         print(f"\n{tool.name} is not in the tables, since it could not be installed: {reason}")
