@@ -5,6 +5,7 @@ It is looked at where the fields that are known showed nothing, so it costs noth
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ _NO_TEXT = frozenset((
 ))  # fmt: skip
 _LABELS = frozenset(("name", "channel", "recipient", "author", "provider", "phase"))  # of a delta as a whole
 _WORDS = ("error", "errors", "detail", "message", "msg", "error_message", "error_msg")
+_LONGEST_KEPT = 512  # bytes of choices that are remembered with what was found in them
 _LONGEST_NAME = 40  # characters of a name that are kept: it is the server's
 # What other APIs call the tokens of a prompt and of an answer, as do gateways in front of them.
 _PROMPT = re.compile("(prompt|input)_?tokens?(_?count)?", re.I)
@@ -38,6 +40,13 @@ class Look(NamedTuple):
     words: str = ""
 
 
+class _Event(msgspec.Struct):
+    choices: msgspec.Raw = msgspec.Raw()
+
+
+_choices = msgspec.json.Decoder(_Event).decode
+
+
 def look(event: bytes) -> Look:
     """Look at an event without a schema.
 
@@ -47,20 +56,36 @@ def look(event: bytes) -> Look:
     'busy'
     """
     try:
-        found = msgspec.json.decode(event, type=dict[str, Any])
-        choice = (found.get("choices") or [found])[0]
-        delta = choice.get("delta", choice.get("message"))
-        if isinstance(delta, str) and "delta" in choice:
-            delta = {"delta": delta}
-        if not isinstance(delta, dict):
-            return Look(words=error_words(found))
-        unlisted = (
-            (name, text) for name, value in delta.items() if name not in _LABELS and (text := texts({name: value}))
-        )
-        field, text = next(unlisted, ("", ""))
-        return Look(printable(field), text, "role" in delta, choice.get("index") or 0)
+        choices = bytes(_choices(event).choices)
+        found = (_in_choices_kept if len(choices) < _LONGEST_KEPT else _in_choices)(choices)
+        if found is None:
+            whole = msgspec.json.decode(event, type=dict[str, Any])
+            found = _in_choice(whole) or Look(words=error_words(whole))
+        return found
     except (*UNREADABLE, AttributeError, LookupError, TypeError):  # of another form
         return Look()
+
+
+def _in_choices(raw: bytes) -> Look | None:
+    """Look at the first of an event's choices; None where it has none."""
+    choices = msgspec.json.decode(raw or b"null")
+    return (_in_choice(choices[0]) or Look()) if choices else None
+
+
+# Answers begin with the same choices and end with the same, whatever else their events hold.
+_in_choices_kept = functools.lru_cache(maxsize=64)(_in_choices)
+
+
+def _in_choice(choice: dict[str, Any]) -> Look | None:
+    """Look at what a choice brings; None where that is no object."""
+    delta = choice.get("delta", choice.get("message"))
+    if isinstance(delta, str) and "delta" in choice:
+        delta = {"delta": delta}
+    if not isinstance(delta, dict):
+        return None
+    unlisted = ((name, text) for name, value in delta.items() if name not in _LABELS and (text := texts({name: value})))
+    field, text = next(unlisted, ("", ""))
+    return Look(printable(field), text, "role" in delta, choice.get("index") or 0)
 
 
 def counts(event: bytes) -> tuple[int | None, int, str] | None:

@@ -13,6 +13,7 @@ body. Left out: HEAD, upgrades, what the extensions of chunks mean.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
@@ -329,7 +330,8 @@ def decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
     return body
 
 
-def _parsed(head: bytes) -> tuple[int, int, dict[str, str]]:
+@functools.lru_cache(maxsize=16)  # a server's heads of one second are often the same
+def _parsed(head: bytes) -> tuple[int, int, Mapping[str, str]]:
     """Return a head's minor version, status and headers: names in lower case, a repeated one's values as one list."""
     if b"\r\n " in head or b"\r\n\t" in head:
         head = _BLANKS.sub(b" ", head)
