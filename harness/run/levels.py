@@ -369,14 +369,16 @@ class Levels:
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _requests(self, level: Level) -> int | None:
-        """Return how many requests a level sends, if so few are left that a warm-up would use them up; else None."""
+        """Return how many requests a level sends; None where neither other levels nor its warm-up need to be left some.
+
+        Levels that share a given number of requests are measured alike, the last as well.
+        """
         ramp, left, total = self._scenario.ramp, self._budget().requests_left, self._total()
         alone = not (ramp.level_seconds or ramp.duration or ramp.think or self._scenario.has_tasks or self._shard)
         if left is None or total is None or level.concurrency is None or not alone or ramp.start == "batch":
             return None
         part = max(1, left // max(1, total - len(self._took)))
-        several = total - len(self._took) > 1  # then a level must not use up what the others need
-        return part if several or part < _FEW_REQUESTS * level.concurrency else None
+        return part if total > 1 or part < _FEW_REQUESTS * level.concurrency else None
 
     def _task(self, level: Level) -> Task:
         total, probe = self._total(), level.input_tokens

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from harness.analysis.summarise import exit_status
 from harness.sim.profile import profile
 from tests.builders.virtual_run import Server, asked
@@ -47,8 +49,13 @@ def test_two_in_flight_over_several_workers_send_all_their_requests(tmp_path: Pa
     assert [level.requests for level in found.summary.levels] == [10]
 
 
-def test_given_requests_are_shared_by_the_given_levels(tmp_path: Path) -> None:
-    spec = asked("demo", ramp={"levels": [1, 8], "level_seconds": None, "max_requests": 20})
+@pytest.mark.parametrize(
+    "requests", [20, 160]
+)  # the last level has 20 a slot of the 160, which is no reason to warm up
+def test_given_requests_are_shared_by_the_given_levels_and_all_count(requests: int, tmp_path: Path) -> None:
+    spec = asked("demo", ramp={"levels": [1, 4], "level_seconds": None, "max_requests": requests})
     found = measured(spec, profile(max_num_seqs=16, speed=0.2), tmp_path)
-    assert [level.requests for level in found.summary.levels] == [10, 10]
+    assert [level.requests for level in found.summary.levels] == [requests / 2] * 2
     assert found.summary.complete
+    codes = [{verdict.code for verdict in level.verdicts} for level in found.summary.levels]
+    assert all("by_count" in each and "cut_short" not in each for each in codes)

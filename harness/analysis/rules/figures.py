@@ -302,8 +302,8 @@ def too_few_samples(level: Measured) -> Finding | None:
 
 @rule(Measured, NOTE, brief="all requests count{}, to the end of the last")
 def by_count(level: Measured) -> Finding | None:
-    """A level with a given number of requests, fewer than 8 a slot, has all of them in its window, from the first to
-    the end of the last.
+    """A level with a given number of requests, which it shares with other levels or which is below 8 a slot, has all of
+    them in its window, from the first to the end of the last.
     """
     if LevelNote.COUNTED not in level.notes:
         return None
