@@ -148,6 +148,8 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
     else:
         what = f"1, 2, 4, … {scenario.counted} until throughput stops rising, at most {spec.max_concurrency:,}; "
         what += f"a first answer in about {first}{'' if spec.quick else f', the knee in about {end}'}{repeats}"
+    if spec.duration and not spec.load.is_given:
+        what += f", then {span(spec.duration)} at one load"
     if spec.max_requests and not spec.load.is_given:
         what += f", unless --max-requests {spec.max_requests} ends it before"
     cost = f", at most ${made.dollars:,.2f}" if made.dollars is not None else ""

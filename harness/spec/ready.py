@@ -51,6 +51,6 @@ def path(scenario: str, *, or_campaign: bool = False) -> Path:
     known = [each.stem for each in sorted(FOLDER.glob("*.toml"))]
     if scenario not in known:
         near = nearest(scenario, known)
-        way_out = near if near.endswith("?") else "`knee run --list` has the ready ones; addresses begin with http://"
+        way_out = near if near.endswith("?") else "`knee run --list` has the ready ones; an address is http://… or sim:"
         raise HarnessError("neither a file nor a ready scenario", place=scenario, way_out=way_out)
     return FOLDER / f"{scenario}.toml"

@@ -21,6 +21,7 @@ USAGE = {
     "runn http://h:8000": "runn: no such command; did you mean `knee run`?",
     "bench http://h:8000": "bench: no such command; did you mean `knee run`?",
     "guidellm benchmark --target URL": "guidellm: no such command; did you mean `knee run guidellm …`?",
+    "version": "version: no such command; did you mean `knee --version`?",
     "serve": "serve: no such command; did you mean `knee sim`?",
     "http://h:8000": "http://h:8000: no such command; did you mean `knee run http://h:8000`?",
     "calibrate clint": "clint: no such command; did you mean `knee calibrate client`?",
@@ -64,6 +65,7 @@ USAGE = {
     "predict --quiet": "--quiet: no such option",
     "predict --list cards": "--list: 'cards' is not one of 'models', 'gpus'; see `knee predict --help`",
     "run URL --url http://g:8000": "--url and an address without it: URL; write all of them as --url",
+    "run URL --levels 1 2 4": "2 4: no scenario; write several numbers with commas: --levels 1,2,4",
     "run chat rag URL": "more than one scenario: chat, rag; give one, and options with --",
 }
 MISTAKES = {
@@ -73,8 +75,8 @@ MISTAKES = {
     "unix:/run/server.sock",
     "run http:/h:8000": "http:/h:8000: not an http address; write it like http://host:8000, https://host or "
     "unix:/run/server.sock",
-    "run localhost": "localhost: neither a file nor a ready scenario; `knee run --list` has the ready ones; addresses "
-    "begin with http://",
+    "run localhost": "localhost: neither a file nor a ready scenario; `knee run --list` has the ready ones; an "
+    "address is http://… or sim:",
     "run https://key@api.example.com": "--url: an address with a key in it would be stored with the result; give "
     "--api-key-env VARIABLE or --header",
     "run chatt URL": "chatt: neither a file nor a ready scenario; did you mean 'chat'?",

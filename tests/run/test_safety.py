@@ -108,6 +108,9 @@ def test_the_plan_is_one_line_with_what_a_person_wants_to_know() -> None:
     few = spec(ramp={"max_requests": 40})
     line = estimate.outlook(estimate.estimate(few, 1.0), few, 1.0)
     assert "the knee in about 3 min, unless --max-requests 40 ends it before; a request takes 1 s alone" in line
+    soaked = spec(ramp={"duration": "1h"})
+    line = estimate.outlook(estimate.estimate(soaked, 1.0), soaked, 1.0)
+    assert "the knee in about 3 min, then 1 h at one load; a request takes 1 s alone" in line
     twice = spec(ramp={"max_seconds": 120, "repeat": 2})
     line = estimate.outlook(estimate.estimate(twice, 1.0), twice, 1.0)
     assert "a first answer in about 35 s, the knee in about 1 min, and that 2 times;" in line
