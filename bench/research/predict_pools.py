@@ -29,9 +29,9 @@ def table(path: Path = SWEEP) -> str:
         deployment(gpu(first["gpu"]), tp=int(first[f"{pool}_tp"]), engine=first["engine"])
         for pool in ("prefill", "decode")
     )
-    sizes = {name: int(first[name]) for name in ("prefill_gpus", "decode_gpus")}
+    sizes = int(first["prefill_gpus"]), int(first["decode_gpus"])
     lengths = MeanLengths(float(first["isl"]), float(first["osl"]))
-    found = predict(made, prefill, decode, lengths, [int(row["c"]) for row in rows], **sizes)
+    found = predict(made, prefill, decode, lengths, [int(row["c"]) for row in rows], gpus=sizes)
     lines = ["| C | tok/s | in band | ITL | mean TTFT | bound by |", "|--:|--:|--:|--:|--:|---|"]
     ratios = []
     for row, level in zip(rows, found.levels, strict=True):

@@ -78,7 +78,7 @@ def with_replicas(
 
 
 def _figures(made: LevelSummary, of: type[ClassSummary] | type[ReplicaSummary]) -> dict[str, Any]:
-    """Return the figures of a level that its parts have, too."""
+    """Return, by name, those figures of a level's summary that a class or a replica has as well."""
     return {name: getattr(made, name) for name in of.__struct_fields__ if name in LevelSummary.__struct_fields__}
 
 

@@ -118,7 +118,7 @@ class Evidence:
 
 
 def _whole(low: float, high: float) -> tuple[float, float]:
-    """Return an interval moved out to the nearest whole number if it has none: no server serves 1.5 requests at once.
+    """Return an interval that holds a whole number, widened to the nearest: no server serves 1.5 requests at once.
 
     >>> _whole(1.26, 1.91), _whole(1.05, 1.3), _whole(7.8, 8.1)
     ((1.26, 2.0), (1.0, 1.3), (7.8, 8.1))
@@ -227,6 +227,6 @@ def _settle(evidence: Evidence) -> Settle:
 
 
 def _new(levels: PooledLevels, wanted: Sequence[float]) -> list[int]:
-    """Return those, as whole numbers, that no measured level lies within a tenth of."""
+    """Return the wanted levels as whole numbers, rising, without those within 10 % of a measured level."""
     whole = {max(1, round(C)) for C in wanted}
     return sorted(C for C in whole if not (np.abs(levels.C / C - 1) < 0.1).any())

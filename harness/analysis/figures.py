@@ -410,7 +410,7 @@ def _from_send(table: Table, good: Bools) -> FromSend:
 
 
 def _without_steady_state(s: LevelSummary) -> LevelSummary:
-    """Return an open loop that is not sustained without latencies: these would be of the length of the window."""
+    """Return the summary without latencies: in an open loop that is not sustained they grow with the window."""
     latencies = [each.name for each in declared(LevelSummary).values() if each.about.group is Group.LATENCY]
     return msgspec.structs.replace(s, **dict.fromkeys(latencies, NO_SPREAD), from_send=None)
 
@@ -421,7 +421,7 @@ def _share(part: Floats, whole: Floats) -> float | None:
 
 
 def _known(values: Floats) -> Floats | None:
-    """Return values with the mean of the others for nan (requests cut before their usage came); None if all are nan."""
+    """Return the values, nan replaced by the mean of the known ones (usage that never came); None if all are nan."""
     missing = np.isnan(values)
     if missing.all():
         return None

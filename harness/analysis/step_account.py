@@ -143,7 +143,7 @@ def _prompt_times(table: Table, found: Gaps, step: Step, rows: Bools) -> float |
 
 
 def _before(times: Floats, limits: Floats) -> Floats:
-    """Return the last of some sorted times up to each limit; -inf where there is none."""
+    """Return for each limit the latest of the sorted times that is not after it; -inf where all are."""
     return np.concatenate([[-np.inf], times])[np.searchsorted(times, limits, side="right")]
 
 

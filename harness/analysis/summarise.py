@@ -213,7 +213,7 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
 
 
 def _held(predicted: Agents | UnsetType, levels: Sequence[LevelSummary]) -> Agents | UnsetType:
-    """Return the prediction of agents with the number that the cache held in fact, by the cached share of input."""
+    """Return the prediction of agents, and up to how many of them the measured cached share of input did not fall."""
     if not predicted or not predicted.kept_input_fraction:
         return predicted
     shares = [

@@ -171,7 +171,7 @@ def redact_all(value: Any, secrets: Iterable[str]) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _patterns(secrets: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    """Return all pieces of the long ones, and the short ones as a pattern."""
+    """Return every piece of the secrets that has _PIECE characters, and a pattern of the secrets that are shorter."""
     forms = {form for secret in secrets for form in _forms(secret) if form}
     pieces = {form[i : i + _PIECE] for form in forms for i in range(len(form) - _PIECE + 1)}
     short = sorted((re.escape(form) for form in forms if len(form) < _PIECE), key=len, reverse=True)
@@ -179,7 +179,7 @@ def _patterns(secrets: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield a secret as it may come back."""
+    """Yield the spellings in which a server may send a secret back: plain, in JSON, in a URL, in HTML."""
     yield secret
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret)[1:-1].replace("/", r"\/")

@@ -334,7 +334,7 @@ def _limits(
 
 
 def _turned(name: str) -> str:
-    """Return the question for the limit that a name means by its parts; "" where it means none.
+    """Return "did you mean …?" for a limit's name in another spelling, by its figure and percentile; else "".
 
     >>> _turned("p99ttft"), _turned("ttft-p95"), _turned("TTFT99"), _turned("speed")
     ("did you mean 'ttft_p99'?", "did you mean 'ttft_p95'?", "did you mean 'ttft_p99'?", '')

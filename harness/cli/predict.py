@@ -182,9 +182,8 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
     _, prefill, _ = questions.setup(msgspec.structs.replace(question, figures={**question.figures, **tp}))
     demand: Demand | None = flags["demand"]
     found = disaggregated.predict(
-        made, prefill, decode, mean, question.levels, prefill_gpus=flags["prefill_gpus"],
-        decode_gpus=flags["decode_gpus"], slo=question.slo,
-        rate=None if demand is None else demand.requests_per_s,
+        made, prefill, decode, mean, question.levels, gpus=(flags["prefill_gpus"], flags["decode_gpus"]),
+        slo=question.slo, rate=None if demand is None else demand.requests_per_s,
     )  # fmt: skip
     if flags["as_json"]:
         output.print_json(found)

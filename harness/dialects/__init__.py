@@ -1,4 +1,4 @@
-"""The APIs that can be measured and simulated, by the names that `--api` takes; one module each. Pure.
+"""The APIs that can be measured and simulated, by the names that `--api` takes. Pure.
 
 A module of this package that holds a `Dialect` adds it; `spec.work.APIS` has the names in their order. Another package
 adds one by an entry point of `knee.dialects`.

@@ -79,7 +79,10 @@ def _usage(usage: _Usage, output_tokens: int | None) -> Usage:
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
-    """Part what systems say from the messages; tools' words are the user's; a blank answer, which is refused, goes."""
+    """Return the fields of a prompt: system texts apart, tools' results as the user's, blank answers left out.
+
+    The API refuses blank answers.
+    """
     system = "\n\n".join(message.content for message in messages if message.role in _SYSTEMS)
     rest = [
         {"role": "assistant" if message.role == "assistant" else "user", "content": _content(message, tools)}

@@ -179,7 +179,7 @@ def _bytes(found: Any) -> bytes:
 
 
 def _leave_out(found: Any, why: str) -> list[str] | None:
-    """Take out the value that msgspec complains about: its path, none where it is a plain number; None: it must stay.
+    """Mend or delete the value that msgspec complains about; return the deleted paths, None if it must stay.
 
     >>> event = {"usage": {"prompt_tokens": -1, "completion_tokens": "16"}}
     >>> _leave_out(event, "Expected `int` >= 0 - at `$.usage.prompt_tokens`")

@@ -336,7 +336,10 @@ class StreamDecoder(Shown):
         self._keeps_text = not (self._opening is None and self._answer is None and self._text is None)
 
     def _no_chunk(self, event: bytes, why: Exception, stamp_ns: int) -> int:
-        """Account for an event that is no chunk as it is; the chunks that it carries all the same."""
+        """Account for an event that cannot be read as a chunk: an end mark, an error, a comment, or a damaged chunk.
+
+        Return 1 if a chunk in it could be saved and carried tokens, else 0.
+        """
         if event == TOO_LONG:
             self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
             raise ProtocolError(self._message, self._error)
@@ -418,7 +421,7 @@ class StreamDecoder(Shown):
             self._note("no_finish")
 
     def _instead(self, fact: str) -> str:
-        """Return the message for an answer that is none, with the server's words."""
+        """Return the error message of a response without a usable answer, with the server's own words behind it."""
         if self._silent and not self._arrivals:
             fact = "the stream held no event" + (" but [DONE]" if self._done is not None else "")
         return ": ".join(filter(None, (fact, self._words or self._aside)))

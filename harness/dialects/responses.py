@@ -120,7 +120,7 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
-    """Return the items of a message; what tools say is the user's where it does not name the call."""
+    """Return a message as items of the API; a tool's result without the id of its call is sent as the user's."""
     if of := (message.more or {}).get("tool_call_id"):
         return [{"type": "function_call_output", "call_id": of, "output": message.content}]
     called = [

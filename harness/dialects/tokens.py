@@ -131,7 +131,7 @@ class Shown:
         return source
 
     def _settle_unlisted(self) -> None:
-        """See whether text in unlisted fields was tokens: the known ones had fewer than usage counts, or none."""
+        """Keep chunks with text in unlisted fields if usage counts more than the known fields had; else drop them."""
         chunks, unlisted = len(self._arrivals), set(self._unlisted)
         known = chunks - len(unlisted)
         if self._counted is not None:
@@ -173,7 +173,7 @@ class Shown:
                 self._tokens = array("i", compress(self._tokens, marks))
 
     def _trusted(self) -> bool:
-        """Say whether the running count ran: some servers send 0 until the end, each chunk's own, or a first one."""
+        """Return whether the running usage may place tokens; some servers send 0 until the end."""
         few, tokens = max(1, len(self._arrivals) // 10), self._tokens
         if tokens is None:
             return (self._shown_tokens() or 0) - len(self._arrivals) <= few
@@ -202,7 +202,7 @@ class Shown:
             self._note(f"uncounted:{beyond}")
 
     def _first_content(self) -> int:
-        """Return when the answer begins: with the first token, or behind reasoning with a chunk that is still there."""
+        """Return the stamp of the first chunk of the answer, after any reasoning; 0 where none is known."""
         if "think" in self._noted:
             return 0
         answered = self._answered if self._reasoned else 0

@@ -188,29 +188,28 @@ def predict(
     workload: MeanLengths,
     levels: Sequence[int],
     *,
-    prefill_gpus: int,
-    decode_gpus: int,
+    gpus: tuple[int, int],
     slo: Mapping[str, float] | None = None,
     rate: float | None = None,
 ) -> Disaggregated:
-    """Predict a prefill and a decode pool of these sizes, the best split of as many GPUs, and as many that do both.
+    """Predict a prefill and a decode pool, the best split of as many GPUs, and as many that do both.
 
-    The deployments are those of one replica of each, of tp · pp GPUs; dp is not used. `slo` limits are seconds.
+    `gpus` are those of the prefill pool and those of the decode pool. The deployments are those of one replica of each,
+    of tp · pp GPUs; dp is not used. `slo` limits are seconds.
     """
     if workload.output_tokens < 2:
         fact = "an answer of one token has nothing to decode"
         raise HarnessError(fact, place="--output-tokens", way_out="give at least 2")
     each = (prefill.tp * prefill.pp, decode.tp * decode.pp)
-    for place, gpus, n in (("--prefill-gpus", prefill_gpus, each[0]), ("--decode-gpus", decode_gpus, each[1])):
-        if gpus < 1 or gpus % n:
-            raise HarnessError(f"{gpus} GPUs are no whole replicas of {n}", place=place, way_out="give a multiple")
-    counts = (prefill_gpus // each[0], decode_gpus // each[1])
+    for place, size, n in zip(("--prefill-gpus", "--decode-gpus"), gpus, each, strict=True):
+        if size < 1 or size % n:
+            raise HarnessError(f"{size} GPUs are no whole replicas of {n}", place=place, way_out="give a multiple")
+    counts, total = (gpus[0] // each[0], gpus[1] // each[1]), sum(gpus)
     prefill = msgspec.structs.replace(prefill, dp=1, gpus=each[0])
     decode = msgspec.structs.replace(decode, dp=1, gpus=each[1])
-    size, seconds, by = _transfer(model, prefill, decode, workload, prefill_gpus + decode_gpus)
+    sent, seconds, by = _transfer(model, prefill, decode, workload, total)
     ends = _ends(model, prefill, decode, workload, seconds, counts)
     asked = _Asked(model=model, prefill=prefill, decode=decode, workload=workload, ends=ends, slo=slo or {}, rate=rate)
-    total, mid = prefill_gpus + decode_gpus, ends[1]
     splits = {
         (n, (total - n * each[0]) // each[1]) for n in range(1, total // each[0] + 1) if total - n * each[0] >= each[1]
     }
@@ -219,9 +218,9 @@ def predict(
     return Disaggregated(
         model=model.name, gpu=decode.gpu.key, tp=decode.tp, prefill_tp=prefill.tp,
         input_tokens=workload.input_tokens, output_tokens=workload.output_tokens, slo=asked.slo, rate=rate,
-        prefill=Pool(gpus=prefill_gpus, replicas=counts[0], requests_per_s=rates["prefill"]),
-        decode=Pool(gpus=decode_gpus, replicas=counts[1], requests_per_s=rates["decode"]),
-        decode_batch=int(mid.cap), transfer_s=seconds, transfer_bytes=size, transfer_by=by,
+        prefill=Pool(gpus=gpus[0], replicas=counts[0], requests_per_s=rates["prefill"]),
+        decode=Pool(gpus=gpus[1], replicas=counts[1], requests_per_s=rates["decode"]),
+        decode_batch=int(ends[1].cap), transfer_s=seconds, transfer_bytes=sent, transfer_by=by,
         asked=shares[counts],
         best=min(shares.values(), key=lambda share: _order(share, rate, workload.output_tokens)),
         together=_together(asked, total // each[1]),
@@ -310,7 +309,7 @@ def _at(share: Share, level: DisaggregatedLevel | PredictedLevel) -> Share:
 
 
 def _order(share: Share, rate: float | None, G: float) -> tuple[bool, float]:
-    """Return what the best split has least of: the time of an answer at a rate that it serves, else lack of rate."""
+    """Return a key by which the best split sorts first: the shortest answer at a rate it serves, else the most rate."""
     if rate is None or share.ttft_s is None:
         return True, -share.requests_per_s_slow
     return False, share.ttft_s + (G - 1) * (share.itl_s or 0.0)

@@ -134,7 +134,7 @@ def line_then_flat(named: Sequence[CalibrationPoint], C: float) -> float:
 
 
 def _averaged(points: Iterable[CalibrationPoint]) -> dict[float, CalibrationPoint]:
-    """Return one point a concurrency, in order of it."""
+    """Return the points by rising concurrency, with the repeats of each averaged."""
     by: dict[float, list[CalibrationPoint]] = {}
     for point in sorted(points, key=lambda point: point.concurrency):
         by.setdefault(point.concurrency, []).append(point)

@@ -81,7 +81,7 @@ def attention(config: Config) -> tuple[Attention, ...]:
 
 
 def _alike(config: Config) -> dict[str, tuple[Attention, ...]]:
-    """Return the layers of each sort; what attends to a window and to compressed tokens too is two of them."""
+    """Return the layers by their sort. Where one reads a window and compressed tokens, its sort has two entries."""
     sorts = [each for each in _sorts(config) if each]
     order = [_LINEAR, _FULL, _WINDOW, *sorts]
     return {sort: _built(config, sort, sorts.count(sort)) for sort in dict.fromkeys(order) if sort in sorts}
@@ -98,7 +98,7 @@ def _built(config: Config, sort: str, layers: int) -> tuple[Attention, ...]:
 
 
 def _sorts(config: Config) -> list[str]:
-    """Return how each layer mixes tokens, in order; "" where it does not."""
+    """Return the sort of attention of each layer, in order; "" for a layer without any."""
     if config.kind == "nemotron_h":
         return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in pattern(config)]
     L = config.figure("num_hidden_layers")
@@ -195,7 +195,7 @@ def _attending(config: Config, layers: int, window: int | None, sort: str) -> At
 
 
 def _lookups(config: Config, width: float = 1 + 1 / 32, ratio: int = 1) -> tuple[int, int, Index]:
-    """Return the heads of an indexer, their size, and itself: `width` bytes a value, or 8 bits and a scale for 128."""
+    """Return an indexer (its heads, their size, its cost); a value is `width` bytes, by default 8 bits and a scale."""
     lookups, size = config.figure("index_n_heads"), config.figure("index_head_dim")
     return lookups, size, Index(kept=int(width * size) / ratio, attend=2 * lookups * size / ratio)
 
@@ -240,7 +240,7 @@ def _latent(config: Config, layers: int, sort: str) -> Attention:
 
 
 def _compressed(config: Config, layers: int, ratio: int) -> tuple[Attention, ...]:
-    """Return layers with one vector of KV for all heads: a window, and the past with `ratio` tokens in one; 0: without.
+    """Return layers with one KV vector for all heads: a window, and the past, `ratio` tokens in one (0: no past).
 
     Where four become one (or few), an indexer chooses among them; of more all are read (transformers,
     modeling_deepseek_v4.py).

@@ -104,7 +104,10 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
 
 
 def _stretched(config: Config, longest: int) -> int:
-    """Return the positions with the rope's scaling, where it may be left out: configs count before it or after it."""
+    """Return the longest context that scaling of the rope allows, where that is above `longest`; else 0.
+
+    Configs state their context before such scaling or after it.
+    """
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(scaling, Mapping):
         return 0

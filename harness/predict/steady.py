@@ -169,7 +169,7 @@ def met(cost: StepCost, meeting: Meeting) -> tuple[float, float]:
 
 
 def _longest_gap(point: SteadyState, cost: StepCost, workload: MeanLengths, prompt: float) -> float:
-    """Return the 99th percentile of the gaps: a step without prompts, and those that join it by chance."""
+    """Return the 99th percentile of the gaps between tokens: the mean gap, and the prompts that join it by chance."""
     G = workload.output_tokens
     if not G or math.isnan(point.itl):
         return math.nan

@@ -246,7 +246,7 @@ def array(values: Sequence[Any] | np.ndarray, kind: str) -> pa.Array:
 
 
 def _kept(seconds: Any) -> Any:
-    """Return times on the grid of the parquet."""
+    """Return times rounded to the precision that the parquet file keeps."""
     return (seconds * _GRID).round() / _GRID
 
 

@@ -20,10 +20,9 @@ from harness.spec import traffic
 from harness.spec.choices import RANKED
 from harness.spec.scenario import Scenario
 from harness.spec.work import QUERY_WORDS
-from harness.workload import answers, shape, tasks
 from harness.workload import rows as dataset_rows
-from harness.workload.answers import Pattern
-from harness.workload.canaries import Canary
+from harness.workload import shape, tasks
+from harness.workload.canaries import Canary, Pattern, matches
 from harness.workload.dataset.table import Table
 from harness.workload.request import Message, Request
 from harness.workload.rows import Rows
@@ -192,7 +191,7 @@ class Canaries(msgspec.Struct, frozen=True, kw_only=True, tag="canaries", tag_fi
 
     def __post_init__(self) -> None:
         if any(isinstance(each.expected, Pattern) for each in self.canaries):
-            answers.matches("", "")  # imports a library, which must not wait for the load
+            matches("", "")  # imports a library, which must not wait for the load
 
     @property
     def seed(self) -> int:

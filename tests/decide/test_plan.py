@@ -12,7 +12,7 @@ import pytest
 from harness.base import units
 from harness.base.errors import HarnessError
 from harness.data.views import Spread, Value
-from harness.decide.plan import alerts, replicas
+from harness.decide.plan import plan, replicas
 from harness.decide.plan.capacity import Capacity, MeasuredLoad, choose
 from harness.decide.plan.plan import MISSED, UNDECIDED, Plan, make
 from harness.decide.plan.question import Demand, Prices, Question, Reserve
@@ -344,24 +344,24 @@ def test_thresholds_are_shares_of_what_was_measured() -> None:
     ],
 )
 def test_the_rules_have_the_engine_s_own_names(engine: str, tokens: str) -> None:
-    rules = alerts.thresholds(load(16, 1000), 0.7, engine, {}).rules
+    rules = plan.thresholds(load(16, 1000), 0.7, engine, {}).rules
     low = f"expr: 'sum(rate({tokens}[5m])) / count(count by (instance) ({tokens})) < 700 and sum("
     assert low in rules
     assert "for: 5m\n        labels:\n          severity: warning" in rules
 
 
 def test_a_limit_on_the_ttft_and_a_full_kv_cache_have_rules_where_the_engine_says_them() -> None:
-    rules = alerts.thresholds(load(16, 1000), 0.7, "vllm", {"ttft_p99": 2.0, "ttft_p50": 0.5, "itl_p99": 0.05}).rules
+    rules = plan.thresholds(load(16, 1000), 0.7, "vllm", {"ttft_p99": 2.0, "ttft_p50": 0.5, "itl_p99": 0.05}).rules
     buckets = "sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m]))"
     assert f"alert: KneeTtftP99High\n        expr: 'histogram_quantile(0.99, {buckets}) > 2'" in rules
     assert f"alert: KneeTtftP50High\n        expr: 'histogram_quantile(0.5, {buckets}) > 0.5'" in rules
     assert "expr: 'max(vllm:kv_cache_usage_perc) > 0.95'" in rules
     assert "itl" not in rules
-    assert "Ttft" not in alerts.thresholds(load(16, 1000), 0.7, "llamacpp", {"ttft_p99": 2.0}).rules
+    assert "Ttft" not in plan.thresholds(load(16, 1000), 0.7, "llamacpp", {"ttft_p99": 2.0}).rules
 
 
 def test_an_engine_without_these_metrics_has_no_rules() -> None:
-    assert [alerts.thresholds(load(16, 1000), 0.7, engine, {}).rules for engine in ("", "triton", "other")] == [
+    assert [plan.thresholds(load(16, 1000), 0.7, engine, {}).rules for engine in ("", "triton", "other")] == [
         "",
         "",
         "",

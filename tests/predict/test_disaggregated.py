@@ -25,7 +25,7 @@ TAKEN_IN = 2000 * 1e-5 + 6 * decode_time(COST, 1, 2100.5)  # tokenised, and laun
 
 
 def pools(prefill=2, decode=2, levels=(1, 256), where=H100, load=CHAT, **asked):
-    return predict(LLAMA, where, where, load, levels, prefill_gpus=prefill, decode_gpus=decode, **asked)
+    return predict(LLAMA, where, where, load, levels, gpus=(prefill, decode), **asked)
 
 
 def test_a_pool_takes_as_much_as_its_replicas_alone():

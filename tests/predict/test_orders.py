@@ -107,8 +107,8 @@ def test_pools_of_prefill_and_decode_agree_with_their_limits_and_with_other_spli
 
     def pools(**more):
         made, where, mean = question.setup(question.Question(**asked))
-        sizes = {"prefill_gpus": 2 * tp, "decode_gpus": 2 * tp}
-        return disaggregated.predict(made, where, where, mean, [1, 4, 16, 64, 256], **sizes, **more)
+        sizes = 2 * tp, 2 * tp
+        return disaggregated.predict(made, where, where, mean, [1, 4, 16, 64, 256], gpus=sizes, **more)
 
     try:
         free, within = pools(), pools(slo=slo)

@@ -20,9 +20,7 @@ from harness.sim import profile as profiles
 from harness.sim.api import WORDS, read
 from harness.spec import reading, scenario
 from harness.spec.scenario import QualitySpec
-from harness.workload import answers
-from harness.workload.answers import Exact
-from harness.workload.canaries import PROMPTS, Canary
+from harness.workload.canaries import PROMPTS, Canary, Exact, digests
 from harness.workload.request import Request
 from tests.builders import servers, virtual_run
 from tests.builders.endpoints import PATH
@@ -57,7 +55,7 @@ def test_every_prompt_is_asked_before_any_is_asked_again() -> None:
     assert found.alone.canaries
     kept = [(each.canary, each.differs_at, each.score, each.finish_reason) for each in found.alone.canaries.answers]
     assert kept == [(0, None, 1.0, "stop"), (1, None, None, "stop"), (0, 1, 0.0, "length"), (1, None, None, "stop")]
-    assert found.alone.canaries.digests == [answers.digests("a b"), answers.digests("c")]
+    assert found.alone.canaries.digests == [digests("a b"), digests("c")]
     assert [each.first for each in found.prompts.canaries] == found.alone.canaries.digests
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workload import answers
-from harness.workload.answers import differs_at, digests, flaw
+from harness.workload import canaries
+from harness.workload.canaries import differs_at, digests, flaw
 
 WORDS = st.lists(st.text("abc", min_size=1, max_size=3), max_size=40)
 
@@ -47,4 +47,4 @@ def test_what_is_no_answer_has_a_flaw(text: str, found: str) -> None:
 
 
 def test_a_long_answer_is_looked_at_in_part() -> None:
-    assert digests("a" * 10_000_000) == digests("a" * answers._LONGEST)
+    assert digests("a" * 10_000_000) == digests("a" * canaries._LONGEST_ANSWER)

@@ -10,9 +10,8 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.dialects import DIALECTS
 from harness.spec.scenario import QualitySpec
-from harness.workload import answers, canaries
-from harness.workload.answers import Choice, Exact, JsonSchema, Pattern, Schema
-from harness.workload.canaries import PROMPTS, Canary, judge
+from harness.workload import canaries
+from harness.workload.canaries import PROMPTS, Canary, Choice, Exact, JsonSchema, Pattern, Schema, judge
 from harness.workload.source import Canaries, Uniform, among
 
 LOAD = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=3)
@@ -61,7 +60,7 @@ def test_the_answer_to_a_canary_ends_where_the_model_ends_it_at_temperature_0(ap
 
 
 def test_of_an_answer_only_the_judgement_is_kept() -> None:
-    question = Canary(prompt="?", output_tokens=5, expected=Exact("to be"), first=answers.digests("to be"))
+    question = Canary(prompt="?", output_tokens=5, expected=Exact("to be"), first=canaries.digests("to be"))
     assert msgspec.structs.astuple(judge(question, "to be")) == (None, "", 1.0)
     assert msgspec.structs.astuple(judge(question, "to go")) == (1, "", 0.0)
     assert msgspec.structs.astuple(judge(msgspec.structs.replace(question, first=""), " ")) == (None, "empty", 0.0)

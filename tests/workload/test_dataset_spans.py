@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.workload.dataset import Row, spans
-from harness.workload.dataset.spans import Waiting
+from harness.workload.dataset import Row, agents
+from harness.workload.dataset.agents import Waiting
 from tests.builders.datasets import chat, export, json_lines, place, rows_of, sound_and_broken, span
 
 
@@ -116,7 +116,7 @@ def request(began: int, ended: int, parent: str = "") -> Waiting:
 
 
 def test_spans_of_no_length_do_not_wait_for_themselves() -> None:
-    assert spans.waits({"a": request(3, 3), "b": request(3, 3), "c": request(4, 4)}) == {
+    assert agents.waits({"a": request(3, 3), "b": request(3, 3), "c": request(4, 4)}) == {
         "a": (),
         "b": (),
         "c": ("a", "b"),
@@ -124,16 +124,16 @@ def test_spans_of_no_length_do_not_wait_for_themselves() -> None:
 
 
 def test_of_a_sequence_only_the_last_is_waited_for() -> None:
-    found = spans.waits({str(i): request(2 * i, 2 * i + 1) for i in range(2000)})
+    found = agents.waits({str(i): request(2 * i, 2 * i + 1) for i in range(2000)})
     assert all(found[str(i)] == (str(i - 1),) for i in range(1, 2000))
 
 
 def test_a_deep_tree_takes_no_recursion() -> None:
     deep = {str(i): Waiting(str(i - 1), 0, 9, False) for i in range(5_000)}
-    assert spans.waits(deep | {"a": request(0, 1, "4999"), "b": request(2, 3, "4999")})["b"] == ("a",)
+    assert agents.waits(deep | {"a": request(0, 1, "4999"), "b": request(2, 3, "4999")})["b"] == ("a",)
 
 
 def test_more_waiting_than_can_be_kept_is_refused() -> None:
     many = {f"a{i}": request(0, 1) for i in range(1500)} | {f"b{i}": request(2, 3) for i in range(1500)}
     with pytest.raises(ValueError, match="wait for more others than are followed"):
-        spans.waits(many)
+        agents.waits(many)

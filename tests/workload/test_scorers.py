@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.workload import answers
-from harness.workload.answers import Choice, Exact, Expected, JsonSchema, Pattern, Schema, score
+from harness.workload import canaries
+from harness.workload.canaries import Choice, Exact, Expected, JsonSchema, Pattern, Schema, score
 
 CHOICES = Choice("B", ("A", "B", "C"))
 CITY: dict[str, Any] = {
@@ -96,4 +96,4 @@ def test_half_a_schema_is_refused(schema: Any, message: str) -> None:
     ],
 )
 def test_a_schema_holds_as_its_draft_says(schema: dict[str, Any], value: Any, *, holds: bool) -> None:
-    assert answers.holds(msgspec.convert(schema, JsonSchema), value) is holds
+    assert canaries.holds(msgspec.convert(schema, JsonSchema), value) is holds

@@ -257,7 +257,7 @@ def hull(found: Sequence[Quantity]) -> tuple[float | None, float | None] | None:
 
 
 def _with_reason(found: Sequence[Quantity]) -> Quantity:
-    """Return why one lacks its figure, or is not sure of it, and what all are at least and at most."""
+    """Return the mean of the known figures, the hull of their intervals, and why one is missing or doubted."""
     lacking = next(each for each in found if each.why or each.value is None)
     return Quantity(mean(found), hull(found), lacking.why or "it was not measured", lacking.way_out)
 

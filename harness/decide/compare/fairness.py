@@ -161,7 +161,7 @@ def _on_average(figure: _Mean, stacks: Sequence[Sequence[Run]]) -> Row | None:
 
 
 def _errors(stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Compare the requests that failed, by their intervals."""
+    """Return the row of failed requests, which differ where intervals of error rates do not meet; None: none failed."""
     each = [[run.failed for run in runs if run.failed and 0 <= run.failed[0] <= run.failed[1]] for runs in stacks]
     counts = [(sum(failed for failed, _ in found), sum(n for _, n in found)) for found in each]
     if not any(failed for failed, _ in counts):
@@ -239,7 +239,7 @@ def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:
 
 
 def _apart(values: Sequence[float | None]) -> float:
-    """Return the largest relative difference of the known ones."""
+    """Return by what share the largest of the known values is above the smallest; 0 without any."""
     known = [value for value in values if value]
     return max(known) / min(known) - 1 if known else 0.0
 

@@ -3,8 +3,7 @@
     capacity     what one replica was measured to do at each load, and the load at which each is to run
     question     the demand, the reserve and the prices
     replicas     how many carry a peak, follow a day's traffic or finish a batch, and what they cost
-    alerts       thresholds for autoscaling and alerts, as text and as Prometheus rules
-    plan         all of it together
+    plan         all of it together, with thresholds for autoscaling and alerts, also as Prometheus rules
 
 A replica is planned only at a load that was measured. Replicas are taken to be alike and evenly loaded. Where a figure
 rests on more than that, `Plan.notes` says so.

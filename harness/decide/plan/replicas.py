@@ -185,7 +185,7 @@ def follow(
 
 
 def _soon(values: Sequence[float], ahead: int) -> list[float]:
-    """Return for each value the largest of it and the next `ahead` values, where the first follow the last again.
+    """Return for each value the largest of it and the next `ahead` values; after the last come the first again.
 
     >>> _soon([1, 2, 3, 1], 1)
     [2, 3, 3, 1]

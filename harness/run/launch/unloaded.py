@@ -34,8 +34,7 @@ from harness.run.launch import answers as asking
 from harness.run.launch.endpoint import Endpoint, source
 from harness.run.launch.published import CONNECT_S
 from harness.spec.scenario import QualitySpec, Scenario, Target
-from harness.workload import answers, canaries
-from harness.workload.canaries import Canary, judge
+from harness.workload.canaries import Canary, digests, judge, read
 from harness.workload.request import Request
 from harness.workload.source import Uniform, together
 from harness.workload.tasks import Tasks
@@ -101,7 +100,7 @@ async def _asking(target: Target, endpoint: Endpoint, request_id: str) -> AsyncI
 
 async def with_canaries(spec: QualitySpec, target: Target, endpoint: Endpoint, note: Callable[[str], None]) -> Endpoint:
     """Ask every canary prompt without load; return the endpoint with the canaries and their answers."""
-    found = await asyncio.to_thread(canaries.read, spec)
+    found = await asyncio.to_thread(read, spec)
     note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
     async with _asking(target, endpoint, "knee-canary") as ask:
         return await with_answers(spec, found, endpoint, ask)
@@ -109,7 +108,7 @@ async def with_canaries(spec: QualitySpec, target: Target, endpoint: Endpoint, n
 
 def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) -> Endpoint:
     """Return the endpoint with an earlier session's canaries; HarnessError where the file has other prompts now."""
-    found = canaries.read(spec)
+    found = read(spec)
     if _digest(found) != unloaded.prompts_digest or len(found) != len(unloaded.digests):
         fact = "its prompts are not those that the run began with"
         raise HarnessError(fact, place=spec.file or "[quality]", way_out="undo the change, or start a new run")
@@ -121,20 +120,18 @@ async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], endpoint: 
 
     Every prompt is asked once before any is asked again.
     """
-    digests = [""] * len(canaries)
+    first = [""] * len(canaries)
     kept: list[CanaryAnswer] = []
     for repeat in range(spec.repeats):
         for place, canary in enumerate(canaries):
             reply = await ask(canary.request(0, place))
             if not repeat and not reply.error:
-                digests[place] = answers.digests(reply.text)
-            kept.append(
-                _kept(place, msgspec.structs.replace(canary, first=digests[place]), reply, endpoint.wire.secrets)
-            )
-        if not any(digests):
+                first[place] = digests(reply.text)
+            kept.append(_kept(place, msgspec.structs.replace(canary, first=first[place]), reply, endpoint.wire.secrets))
+        if not any(first):
             fact = f"no canary is answered: {kept[-1].error}"
             raise HarnessError(fact, place=endpoint.address.base, way_out="leave [quality] out")
-    unloaded = UnloadedAnswers(digests=digests, answers=kept, prompts_digest=_digest(canaries))
+    unloaded = UnloadedAnswers(digests=first, answers=kept, prompts_digest=_digest(canaries))
     return _answered(endpoint, canaries, unloaded)
 
 

@@ -70,7 +70,7 @@ def conversation_rows(record: Conversation, place: str) -> Iterator[Row]:
 
 
 def _sent(message: Message) -> Message:
-    """Return a message as the conversation has it: of the assistant and of tools the text."""
+    """Return a message as it is sent: of the assistant and of tools the text alone, a tool's as the user's."""
     if message.role not in (_ASSISTANT, _TOOL):
         return message
     return Message(_HUMAN if message.role == _TOOL else _ASSISTANT, message.text)
