@@ -75,6 +75,14 @@ def _unmeasured(name: str, why: str, at: float | None = None, **figures: float) 
     return Check(name=name, outcome=NOT_MEASURED, figures=figures, at=at, message=why)
 
 
+def _judged(
+    name: str, doubt: str, at: float | None, figures: dict[str, float], source: str, threshold: float | None = None
+) -> Check:
+    """Return a check with its figures; it passes where there is no doubt ("")."""
+    outcome = DOUBT if doubt else PASS
+    return Check(name=name, outcome=outcome, figures=figures, threshold=threshold, source=source, at=at, message=doubt)
+
+
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     """Check that prompts take no more than the usual share of the server's time, else of one lone request's time."""
     if at.unit:
@@ -92,16 +100,8 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     if share is None:
         why = "the server publishes no times, and no level has one request in flight whose answer streams: add level 1"
         return _unmeasured("phases", why)
-    far = share > PREFILL_MOST
-    return Check(
-        name="phases",
-        outcome=DOUBT if far else PASS,
-        figures={figure: share},
-        threshold=PREFILL_MOST,
-        source=source,
-        at=at.load,
-        message="prompts take most of the time: look at prompt tokens/s, not at output" if far else "",
-    )
+    far = "prompts take most of the time: look at prompt tokens/s, not at output" if share > PREFILL_MOST else ""
+    return _judged("phases", far, at.load, {figure: share}, source, PREFILL_MOST)
 
 
 def p99_ttft(at: LevelSummary, levels: Sequence[LevelSummary], slo: Mapping[str, float]) -> Check:
@@ -131,15 +131,9 @@ def p99_ttft(at: LevelSummary, levels: Sequence[LevelSummary], slo: Mapping[str,
     within = decided.fraction if decided else None
     seen = {"ttft_p99_s": at.ttft_s.p99, "ttft_p50_s": at.ttft_s.p50, "within": within}
     figures = {name: value for name, value in seen.items() if value is not None}
-    return Check(
-        name="p99_ttft",
-        outcome=DOUBT if late else PASS,
-        figures=figures,
-        threshold=threshold,
-        source="MLPerf Inference, Llama 2 70B, server" if limit is None else "the run's SLO",
-        at=at.load,
-        message="one user in a hundred waits longer: lower the load, or give it more replicas" if late else "",
-    )
+    doubt = "one user in a hundred waits longer: lower the load, or give it more replicas" if late else ""
+    source = "MLPerf Inference, Llama 2 70B, server" if limit is None else "the run's SLO"
+    return _judged("p99_ttft", doubt, at.load, figures, source, threshold)
 
 
 def kv_cache(at: LevelSummary, server: ServerView | None, expected_hits: float | None) -> Check:
@@ -159,15 +153,7 @@ def kv_cache(at: LevelSummary, server: ServerView | None, expected_hits: float |
             reasons.append(
                 f"{hits:.0%} of the looked-up tokens were in the cache, the workload allows {expected_hits:.0%}"
             )
-    return Check(
-        name="kv_cache",
-        outcome=DOUBT if reasons else PASS,
-        figures=figures,
-        threshold=KV_FULL,
-        source="a full cache; no preemption",
-        at=at.load,
-        message="; ".join(reasons),
-    )
+    return _judged("kv_cache", "; ".join(reasons), at.load, figures, "a full cache; no preemption", KV_FULL)
 
 
 def _server(at: LevelSummary, room: float | None) -> ServerView | None:
@@ -197,15 +183,9 @@ def long_context_tail(at: LevelSummary, server: ServerView | None, workload: Wor
         return _unmeasured("long_context_tail", "the server publishes no KV use", p99_over_mean=tail)
     preempted = server.preemptions or 0.0
     full = server.kv_usage >= KV_FULL or preempted > 0 or at.errors > 0
-    return Check(
-        name="long_context_tail",
-        outcome=DOUBT if full else PASS,
-        figures={"p99_over_mean": tail, "kv_usage": server.kv_usage, "preemptions": preempted},
-        threshold=KV_FULL,
-        source="a full cache; no preemption, no error",
-        at=at.load,
-        message="the tail fills the cache: plan by p99 of the context, or give it replicas of its own" if full else "",
-    )
+    doubt = "the tail fills the cache: plan by p99 of the context, or give it replicas of its own" if full else ""
+    figures = {"p99_over_mean": tail, "kv_usage": server.kv_usage, "preemptions": preempted}
+    return _judged("long_context_tail", doubt, at.load, figures, "a full cache; no preemption, no error", KV_FULL)
 
 
 def _tail(workload: WorkloadSummary | None) -> float | None:
@@ -236,11 +216,5 @@ def node_loss(losses: Sequence[NodeLoss]) -> Check:
     figures = {"errors": float(worst.errors)}
     if worst.recovery_s is not None:
         figures["recovery_s"] = worst.recovery_s
-    return Check(
-        name="node_loss",
-        outcome=PASS if worst.headroom_held else DOUBT,
-        figures=figures,
-        source="the plateau of the replicas that are left",
-        at=worst.at,
-        message="" if worst.headroom_held else "the others cannot carry the load of all",
-    )
+    doubt = "" if worst.headroom_held else "the others cannot carry the load of all"
+    return _judged("node_loss", doubt, worst.at, figures, "the plateau of the replicas that are left")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -128,15 +129,20 @@ def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
 
 
 def _sized(metadata: pq.FileMetaData, size: int, least: int) -> None:
-    """Refuse a file with more rows or bytes in it than its size allows."""
+    """Raise ValueError for a file with more rows, of `least` bytes each, or more bytes in it than its size allows."""
+    must_fit(metadata, size, rows=_SLACK + size / least, expanded=_EXPANDS * (_SLACK + size))
+
+
+def must_fit(metadata: pq.FileMetaData, size: int, *, rows: float = math.inf, expanded: float) -> None:
+    """Raise ValueError for a parquet file of `size` bytes that says it holds more rows or bytes than these."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    rows, expanded = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
-    if rows != metadata.num_rows or min([group.num_rows for group in groups], default=0) < 0:
+    found, held = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
+    if found != metadata.num_rows or min([group.num_rows for group in groups], default=0) < 0:
         raise ValueError("its row groups are not its rows")
-    if rows > _SLACK + size / least:
-        raise ValueError(f"it says that {size:,} bytes hold {rows:,} rows")
-    if expanded > _EXPANDS * (_SLACK + size):
-        raise ValueError(f"it says that {size:,} bytes hold {expanded:,}")
+    if found > rows:
+        raise ValueError(f"it says that {size:,} bytes hold {found:,} rows")
+    if held > expanded:
+        raise ValueError(f"it says that {size:,} bytes hold {held:,}")
 
 
 def _counted(metadata: pq.FileMetaData, size: int) -> None:
@@ -207,18 +213,22 @@ def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iter
 
 def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
     """Return a column's values as Python objects, one object for equal texts; ValueError for a gap unless `null`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     column = rows.column(name)
     if column.null_count and not null:
         raise ValueError(f"its column {name} has gaps")
+    return values(column, _LONGEST_TEXT, f"its column {name} holds a text of more than {_LONGEST_TEXT:,} bytes")
+
+
+def values(column: pa.Array, longest: int, why: str) -> list[Any]:
+    """Return an Arrow column as Python objects, one for equal texts; ValueError(why) for a text of more bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if not pa.types.is_dictionary(column.type):
         return list(column.to_pylist())
-    words = column.dictionary
-    if (pc.max(pc.binary_length(words)).as_py() or 0) > _LONGEST_TEXT:
-        raise ValueError(f"its column {name} holds a text of more than {_LONGEST_TEXT:,} bytes")
-    texts = words.to_pylist()
+    if (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > longest:
+        raise ValueError(why)
+    texts = column.dictionary.to_pylist()
     return [None if i is None else texts[i] for i in column.indices.to_pylist()]
 
 

@@ -152,20 +152,21 @@ class Budget(msgspec.Struct, frozen=True):
         >>> Budget(Ramp(max_seconds=100.0), before=Spent(40.0), repeats=2).seconds
         30.0
         """
-        most = self.ramp.max_seconds
-        return None if most is None else (most - self.before.seconds) / self.repeats
+        return self._part(self.ramp.max_seconds, self.before.seconds)
 
     @property
     def requests(self) -> float | None:
         """Requests of the repeat; None where they are not bounded."""
-        most = self.ramp.max_requests
-        return None if most is None else (most - self.before.requests) / self.repeats
+        return self._part(self.ramp.max_requests, self.before.requests)
 
     @property
     def dollars(self) -> float | None:
         """Dollars of the repeat; None where they are not bounded."""
-        most = self.ramp.max_dollars
-        return None if most is None else (most - self.before.dollars) / self.repeats
+        return self._part(self.ramp.max_dollars, self.before.dollars)
+
+    def _part(self, most: float | None, before: float) -> float | None:
+        """Return the repeat's part of a bound, of which so much was spent before it; None where there is no bound."""
+        return None if most is None else (most - before) / self.repeats
 
     @property
     def seconds_left(self) -> float | None:

@@ -18,9 +18,9 @@ import msgspec
 
 from harness.base import decoding, files
 from harness.base.errors import HarnessError
+from harness.results import columns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
 LONGEST = 16 << 20  # bytes of one row: a prompt of some million tokens
@@ -303,8 +303,8 @@ def parquet(path: Path, kind: type[T]) -> Found[T]:
         names = [name for name in read if name in file.schema_arrow.names]
         try:
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
-                columns = [_values(batch.column(name)) for name in names]
-                for cells in zip(*columns, strict=True):
+                found = [columns.values(batch.column(name), LONGEST, str(too_long())) for name in names]
+                for cells in zip(*found, strict=True):
                     number += 1
                     named = {name: cell for name, cell in zip(names, cells, strict=True) if cell is not None}
                     yield f"row {number}", _converted(named, kind)
@@ -326,20 +326,11 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
                 # A piece of a column at a time: a group of rows may be most of the file.
                 file = pq.ParquetFile(source, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
                 stack.enter_context(file)
-                _bounded(file.metadata, path.stat().st_size)
+                size = path.stat().st_size
+                columns.must_fit(file.metadata, size, expanded=_SLACK + _EXPANDS * size)
             except _wrong() as error:
                 raise ValueError(str(error)) from None
         yield file
-
-
-def _bounded(metadata: pq.FileMetaData, size: int) -> None:
-    """Raise ValueError if a Parquet file says that it holds more bytes or rows than its size makes possible."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    if sum(group.num_rows for group in groups) != metadata.num_rows or any(group.num_rows < 0 for group in groups):
-        raise ValueError("its row groups are not its rows")
-    expanded = sum(group.total_byte_size for group in groups)
-    if expanded > _SLACK + _EXPANDS * size:
-        raise ValueError(f"it says that {size:,} bytes hold {expanded:,}")
 
 
 def _wrong() -> tuple[type[Exception], ...]:
@@ -347,19 +338,6 @@ def _wrong() -> tuple[type[Exception], ...]:
     import pyarrow as pa
 
     return (pa.ArrowException, MemoryError, KeyError, TypeError, IndexError, ValueError, OSError)
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """Return a column as Python values; equal texts are one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_dictionary(column.type):
-        return list(column.to_pylist())
-    if (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > LONGEST:
-        raise too_long()
-    words = column.dictionary.to_pylist()
-    return [None if i is None else words[i] for i in column.indices.to_pylist()]
 
 
 class Container(msgspec.Struct, frozen=True):
