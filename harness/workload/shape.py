@@ -163,15 +163,15 @@ def _class(spec: ClassSpec) -> Class:
     )
 
 
-def joint(pairs: Sequence[tuple[int, int]], *, name: str = "", share: float = 1.0, place: str = "") -> Class:
-    """Return a class whose (prompt, answer) lengths are drawn together from observed pairs, as of a trace.
+def joint(pairs: Sequence[tuple[int, int]]) -> Class:
+    """Return a class whose (prompt, answer) lengths are drawn together from these pairs, as those of tasks are.
 
     >>> both = joint([(100, 10), (900, 90)])
     >>> str(both.input), both.lengths(random.Random(0)) in both.pairs
     ('100:1,900:1', True)
     """
-    prompts, answers = (observed((pair[i] for pair in pairs), place) for i in (0, 1))
-    return Class(name=name, share=share, input=prompts, output=answers, pairs=tuple(pairs))
+    prompts, answers = (observed(pair[i] for pair in pairs) for i in (0, 1))
+    return Class(input=prompts, output=answers, pairs=tuple(pairs))
 
 
 def representative(scenario: Scenario) -> MeanLengths | Mixture:

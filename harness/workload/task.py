@@ -45,7 +45,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int  # of a run, each once
     nodes: tuple[Node, ...]
-    class_: str = ""
 
     def request_number(self, node: int) -> int:
         """Return the number of a node's request, each once in a run.

@@ -66,7 +66,6 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
     turns: Distribution | None = None  # how often the one step of a session comes; at most MOST_NODES are taken of them
     sub_agents: SubAgents | None = None  # of a session's turns
     seed: int
-    class_: str = ""
 
     def __post_init__(self) -> None:
         if self.turns is None and len(self._nodes) > MOST_NODES:
@@ -87,7 +86,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
             )
             for name, step, parents in (self._nodes if self.turns is None else self._turns(self.turns.draw(rng), rng))
         ]
-        return Task(number=number, nodes=tuple(nodes), class_=self.class_)
+        return Task(number=number, nodes=tuple(nodes))
 
     def _turns(self, turns: int, rng: random.Random) -> list[tuple[str, Step, tuple[int, ...]]]:
         """Return name, step and parents of each node of a session with `turns` turns, each after the one before.
@@ -136,11 +135,10 @@ def session(
     output_tokens: Distribution,
     think_ms: Distribution | None = None,
     seed: int,
-    class_: str = "",
 ) -> Graph:
     """Return the source of sessions: each of `turns` requests one after the other, with think time between them."""
     turn = Step(name="turn", input_tokens=input_tokens, output_tokens=output_tokens, pause_ms=think_ms)
-    return Graph(steps=(turn,), turns=turns, seed=seed, class_=class_)
+    return Graph(steps=(turn,), turns=turns, seed=seed)
 
 
 class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="kind"):
@@ -177,7 +175,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
 
     def request(self, task: Task, node: int, answers: Mapping[int, str]) -> Request:
         """Return the request of a node whose parents have ended, by the answers of the nodes so far, by their place."""
-        number, tools, class_, cancel = task.request_number(node), self.tools, task.class_, None
+        number, tools, class_, cancel = task.request_number(node), self.tools, "", None
         if self.recorded is not None:
             row = self.recorded.of_turn(task.number, node)
             tools, (class_, cancel) = tools or row.tools, self.recorded.classed(row, number)

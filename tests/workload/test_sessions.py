@@ -16,7 +16,6 @@ FIXED = session(
     output_tokens=Constant(20),
     think_ms=Constant(4000),
     seed=1,
-    class_="chat",
 )
 DRAWN = session(
     turns=Between(1, 9), input_tokens=Between(1, 99), output_tokens=Between(1, 99), think_ms=Between(1, 9), seed=1
@@ -25,7 +24,7 @@ DRAWN = session(
 
 def test_a_session_is_a_chain_whose_first_turn_is_due_at_once() -> None:
     task = FIXED.task(5)
-    assert (task.number, task.class_) == (5, "chat")
+    assert task.number == 5
     assert [(node.name, node.parents, node.pause_s) for node in task.nodes] == [
         ("turn 1", (), 0.0), ("turn 2", (0,), 4.0), ("turn 3", (1,), 4.0),
     ]  # fmt: skip

@@ -8,7 +8,6 @@ from collections import Counter
 import msgspec
 import pytest
 
-from harness.base.errors import HarnessError
 from harness.spec import reading, scenario
 from harness.spec.classes import Cancel
 from harness.spec.distribution import Fixed, Normal, parse
@@ -150,10 +149,8 @@ def test_a_share_of_a_class_is_given_up_and_no_other() -> None:
 
 def test_lengths_of_a_trace_stay_together() -> None:
     pairs = [(100, 900), (900, 100), (500, 500)]
-    both = shape.joint(pairs, name="trace")
+    both = shape.joint(pairs)
     assert (both.input.mean(), both.output.mean()) == (500.0, 500.0)
     found = Counter((each.input_tokens, each.output_tokens) for each in shapes(Mix((both,), seed=1), 3000))
     assert set(found) == set(pairs)
     assert min(found.values()) > 900, "a third each, ± 4 · √(3000 · 1/3 · 2/3)"
-    with pytest.raises(HarnessError, match=r"t\.jsonl: no length is in it"):
-        shape.joint([], place="t.jsonl")

@@ -117,7 +117,6 @@ def rule(
     of: type[T],
     *severities: Gravity,
     brief: str = "",
-    code: str = "",
     place: Place = Place.FIRST,
     kinds: bool = False,
     excused_for: tuple[Purpose, ...] = (),
@@ -127,7 +126,7 @@ def rule(
     def register(judge: Callable[[T], Found]) -> Rule[T]:
         made = Rule(
             judge=judge,
-            code=code or judge.__name__,
+            code=judge.__name__,
             of=of,
             severities=severities,
             brief=brief,
