@@ -13,7 +13,7 @@ from harness.data.manifest import Manifest
 from harness.data.summary import Knees
 from harness.data.views import Spread, Value
 from harness.report import answer as answers
-from harness.report import breakdown, page, run_report
+from harness.report import page, run_report
 from harness.report.chart import Chart
 from harness.results.result import Result
 from tests.builders.summaries import SITUATIONS, full, level
@@ -23,8 +23,8 @@ EMPTY = Timeline(seconds=1.0)
 
 
 def test_only_what_was_recorded_has_a_chart() -> None:
-    assert breakdown.over_time(full(), EMPTY) == []
-    found = breakdown.over_time(full(), Timeline(seconds=1.0, errors=[(0.5, 0.0), (1.5, 2.0)]))
+    assert run_report.over_time(full(), EMPTY) == []
+    found = run_report.over_time(full(), Timeline(seconds=1.0, errors=[(0.5, 0.0), (1.5, 2.0)]))
     assert [each.title for each in found] == ["Failed requests"]
     assert [(point.x, point.y) for point in found[0].series[0].points] == [(0.5, 0.0), (1.5, 2.0)]
 
@@ -33,20 +33,20 @@ def test_each_level_begins_with_a_line_and_its_name_where_there_is_room() -> Non
     starts = zip((1, 2, 4), (10.0, 12.0, 60.0), strict=True)
     levels = [msgspec.structs.replace(level(c), window=(at, at + 1)) for c, at in starts]
     summary = msgspec.structs.replace(full(), levels=levels)
-    (chart,) = breakdown.over_time(summary, Timeline(seconds=1.0, throughput=[(0.0, 1.0), (100.0, 2.0)]))
+    (chart,) = run_report.over_time(summary, Timeline(seconds=1.0, throughput=[(0.0, 1.0), (100.0, 2.0)]))
     assert [(guide.at, guide.label) for guide in chart.guides] == [(10.0, "1"), (12.0, ""), (60.0, "4")]
 
 
 def test_a_long_line_keeps_its_peak() -> None:
     line = [(float(i), 9.0 if i == 777 else 1.0) for i in range(1000)]
-    (chart,) = breakdown.over_time(full(), Timeline(seconds=1.0, throughput=line))
+    (chart,) = run_report.over_time(full(), Timeline(seconds=1.0, throughput=line))
     points = chart.series[0].points
     assert len(points) <= 300
     assert max(point.y for point in points) == 9.0
 
 
 def test_kv_use_is_in_percent_and_replicas_are_told_apart() -> None:
-    found = breakdown.over_time(
+    found = run_report.over_time(
         full(), Timeline(seconds=1.0, kv_usage={"http://a": [(1.0, 0.5)], "http://b": [(1.0, 0.25)]})
     )
     assert [(each.name, each.points[0].y) for each in found[0].series] == [
