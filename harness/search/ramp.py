@@ -126,7 +126,7 @@ def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | 
 
 
 def _next_fixed(done: int, search: Search) -> Decision:
-    """Return the next of the fixed rates, or levels."""
+    """Return the next of the given rates or levels, or the end where all are measured."""
     if search.rates is not None:
         if done < len(search.rates):
             return measure_rate(search.rates[done], Reason.FIXED, Role.FIXED)

@@ -141,7 +141,7 @@ class LevelTiming:
         return True
 
     def _is_warm(self, now: Now) -> bool:
-        """Return whether the window may begin.
+        """Return whether the load has run long enough for the window to begin.
 
         Closed loop: every slot has begun, as many requests of each as the pace requires have ended, and after a higher
         level as many have ended since its last one, so that those which ran at the same time are over too. Open loop:
@@ -332,7 +332,7 @@ class LevelTiming:
 
     @property
     def _is_single_request(self) -> bool:
-        """Whether a single stream did not warm up: its window is one request, and the level ends with that."""
+        """Return whether the level is one request in flight without warm-up: its window is that request."""
         return self.level.concurrency == 1 and not self.pace.warm_up
 
     def _hopeless(self, now: Now) -> bool:
@@ -360,7 +360,7 @@ class LevelTiming:
         return sum(now.time_s - sent_s > max(STALL_S, _HUNG_TIMES * longest) for sent_s in now.oldest)
 
     def _transient(self, now: Now) -> tuple[window.Truncation, float]:
-        """Return the transient in warm-up and window so far, and the width of the bins used."""
+        """Return how much of warm-up and window so far is a transient, and the width of the bins it was found by."""
         width, known = window.bin_width(now.icl_s), self._tokens
         return window.truncation(binned(known.times, known.counts, self.level.begin_s, now.time_s, width)), width
 

@@ -136,7 +136,7 @@ class Endpoint:
                 self._write(job, position, finished)
 
     def _write(self, job: Job, position: int, finished: bool) -> None:
-        """Write what a step gives to one request, whatever it is."""
+        """Count and send a step's tokens of one request; a response that does not stream is sent once it is whole."""
         tokens = min(self._burst, job.generation.output_tokens - position)
         self._counts.generation_tokens += tokens
         if position == 0:
