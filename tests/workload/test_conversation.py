@@ -31,9 +31,7 @@ def said(conversation: Tasks, task: Task, place: int, answers: dict[int, str]) -
     return [(message.role, message.content) for message in prompt]
 
 
-SESSION = Task(
-    number=7, nodes=(node(tokens=2, answer=3), node(0, tokens=1, answer=4), node(1, tokens=3)), class_="chat"
-)
+SESSION = Task(number=7, nodes=(node(tokens=2, answer=3), node(0, tokens=1, answer=4), node(1, tokens=3)))
 # plan → three searches of their own → join, which goes on with the plan
 SEARCH = Task(number=1, nodes=(node(tokens=2), *(node(0, tokens=3, fresh=True),) * 3, node(0, 1, 2, 3, tokens=4)))
 
@@ -56,7 +54,7 @@ def test_a_script_s_answers_have_the_asked_length_whatever_the_server_says() -> 
 def test_a_request_says_what_it_belongs_to() -> None:
     request = conversation_with(vocabulary=A, tools=({"type": "function"},)).request(SESSION, 1, {0: "yes"})
     assert (request.number, request.after) == (7001, (7000,))
-    assert (request.session, request.turn, request.class_) == ("7", 1, "chat")
+    assert (request.session, request.turn, request.class_) == ("7", 1, "")
     assert (request.output_tokens, request.tools) == (4, ({"type": "function"},))
 
 
