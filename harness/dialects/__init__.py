@@ -1,7 +1,7 @@
 """The APIs that can be measured and simulated, by the names that `--api` takes. Pure.
 
-A module of this package that holds a `Dialect` adds it; `spec.work.APIS` has the names in their order. Another package
-adds one by an entry point of `knee.dialects`.
+A module of this package that holds a `Dialect` adds it; `spec.choices.APIS` has the names in their order. Another
+package adds one by an entry point of `knee.dialects`.
 """
 
 from __future__ import annotations
