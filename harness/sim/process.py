@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import signal
@@ -48,8 +49,10 @@ def serve(
         listener = socket.create_server((host, port), backlog=4096, reuse_port=share_port)
     except OSError as error:
         words = (error.strerror or str(error)).partition(" (while")[0]  # the rest repeats the address
-        fact = f"cannot listen on {host}:{port}: {words}"
-        raise HarnessError(fact, place="--port", way_out="--port 0 takes a free one") from None
+        fact, place, way_out = f"cannot listen on {host}:{port}: {words}", "--host", "give an address of this machine"
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            place, way_out = "--port", "--port 0 takes a free one"
+        raise HarnessError(fact, place=place, way_out=way_out) from None
     wake, woken = kernel.pipe()
     endpoint = Endpoint(profile, listener, log_file)
     endpoint.stop_when_readable(wake)

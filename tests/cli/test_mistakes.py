@@ -48,6 +48,8 @@ USAGE = {
     "run URL --max-conc 8": "--max-conc: no such option; did you mean --max-concurrency?",
     "run URL --lora-modules a": "--lora-modules: no such option; write [[class]] tables with a model each, as "
     "docs/workloads.md shows",
+    "run URL --prompt hello": '--prompt: no such option; write it into a file, like {"prompt": "…"}, and give '
+    "--dataset FILE",
     "run URL --num-prompts": "--num-prompts: it needs a value; write --num-prompts VALUE",
     "run URL --dataset-name hf": "--dataset-name: 'hf' has no equal here; known: random, sharegpt, custom, burstgpt, "
     "sonnet, spec_bench",
@@ -83,6 +85,8 @@ MISTAKES = {
     "run none.toml URL": "none.toml: No such file or directory; give the path of a scenario.toml, or a name of "
     "`knee run --list`",
     "run misspelt.toml URL": "misspelt.toml: unknown field 'levls' at $.ramp.levls; did you mean 'levels'?",
+    "sim --host nosuch.invalid": "--host: cannot listen on nosuch.invalid:8000: Name or service not known; give an "
+    "address of this machine",
     "run URL --dataset .": ".: a folder without requests.parquet; give a file of it",
     "run URL --dataset lines.txt": 'lines.txt: it is text without columns; write each line like {"prompt": "…"}, or '
     "begin it with the line: prompt",
