@@ -98,9 +98,7 @@ class Driver:
         several = plan.replicas if len(plan.replicas) > 1 else ()
         self._refused = {replica.url: 0 for replica in several} or {"": 0}  # connections in a row, by server
         self._throttler: Any = None
-        self._placer: TokenPlacer | None = None
-        if plan.tokenizer_json:
-            self._placer = TokenPlacer(plan.tokenizer_json)
+        self._placer = TokenPlacer(plan.tokenizer_json) if plan.tokenizer_json else None
 
     async def run(self, commands: asyncio.Queue[Command]) -> None:
         """Carry out the parent's commands until Stop; then cancel requests in flight and send every record."""
