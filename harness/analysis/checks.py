@@ -205,10 +205,10 @@ def _tail(workload: WorkloadSummary | None) -> float | None:
 
 
 def node_loss(losses: Sequence[NodeLoss]) -> Check:
-    """Check that, when a replica was lost, the plateau of the others was as high as the throughput of all before."""
+    """Check that, when a replica was lost, the others could give what all gave before."""
     known = [loss for loss in losses if loss.headroom_held is not None]
     if not known:
-        why = "no plateau of the others is known: measure one without a loss"
+        why = "the others had too few requests while it was missing: hold that level for longer"
         if not losses:
             why = "no replica was lost: give several --url, and --stop-replica COMMAND"
         return _unmeasured("node_loss", f"{why} (docs/definitions.md, Checks)")
@@ -217,4 +217,4 @@ def node_loss(losses: Sequence[NodeLoss]) -> Check:
     if worst.recovery_s is not None:
         figures["recovery_s"] = worst.recovery_s
     doubt = "" if worst.headroom_held else "the others cannot carry the load of all"
-    return _judged("node_loss", doubt, worst.at, figures, "the plateau of the replicas that are left")
+    return _judged("node_loss", doubt, worst.at, figures, "what all replicas gave before")

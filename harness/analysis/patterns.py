@@ -164,6 +164,7 @@ def _over(place: Ints, parts: Floats, wholes: Floats | None = None) -> list[floa
 
 FEWEST = 3  # failures in a row that are a loss
 STOPPED = "stopped"
+_FEWEST_COMPARED = 10  # requests of the others before a loss, and during it, whose throughputs are compared
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -224,7 +225,10 @@ def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | No
     plateau = None
     if fitted is not None and fitted.state in (FOUND, PROVISIONAL) and fitted.plateau_tokens_per_s.value:
         plateau = fitted.plateau_tokens_per_s.value * (count - 1) / count
-    needed = before.output_tokens_per_s if before else None
+    during = _phase(table, ~lost, span.start_s, over)
+    held = None
+    if before is not None:
+        held = _carried(before, during, count) if plateau is None else before.output_tokens_per_s <= plateau
     return NodeLoss(
         url=span.url,
         kind=STOPPED,
@@ -235,11 +239,21 @@ def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | No
         errors=len(failures),
         errors_s=float(failures.max() - failures.min()) if len(failures) else None,
         before=before,
-        during=_phase(table, ~lost, span.start_s, over),
+        during=during,
         after=None if span.end_s is None else _phase(table, ~lost, span.end_s, end),
         survivors_plateau_tokens_per_s=plateau,
-        headroom_held=None if plateau is None or needed is None else needed <= plateau,
+        headroom_held=held,
     )
+
+
+def _carried(before: LossPhase, during: LossPhase | None, count: int) -> bool | None:
+    """Return whether the others gave during the loss what all gave before it; None where they had too few requests.
+
+    They did where throughput fell by less than half of one replica's share.
+    """
+    if during is None or min(before.survivors_ttft_s.n, during.survivors_ttft_s.n) < _FEWEST_COMPARED:
+        return None
+    return during.output_tokens_per_s >= before.output_tokens_per_s * (1 - 0.5 / count)
 
 
 def _phase(table: Table, survivors: Bools, start: float, end: float) -> LossPhase | None:

@@ -224,7 +224,7 @@ class NodeLoss(msgspec.Struct, frozen=True, kw_only=True):
     during: LossPhase | None
     after: LossPhase | None
     survivors_plateau_tokens_per_s: float | None  # by the fitted curve; None: no plateau was measured
-    headroom_held: bool | None  # whether that is at least what all replicas gave before
+    headroom_held: bool | None  # whether the others could give what all gave before; None: unknown
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,7 +88,17 @@ def test_the_headroom_holds_where_the_others_plateau_is_what_all_gave_before(pla
     assert loss.headroom_held is held
 
 
-def test_without_a_plateau_nothing_is_claimed_of_the_headroom() -> None:
+@pytest.mark.parametrize(("every", "held"), [(0.25, True), (0.32, True), (0.35, False), (0.5, False)])
+def test_without_a_plateau_the_headroom_held_where_throughput_fell_by_less_than_half_a_share(
+    every: float, held: bool
+) -> None:
+    before = [*busy(A, 0, 6), *busy(A, 0, 6), *busy(B, 0, 6), *busy(B, 0, 6)]  # 40 tok/s of two replicas
+    during = [*busy(A, 6, 12, every, every), *busy(A, 6, 12, every, every)]  # 40, 31, 29 and 20 tok/s of one
+    (loss,) = lost([*before, *during, *(failed(B, 6.0, 6.0) for _ in range(3))])
+    assert (loss.survivors_plateau_tokens_per_s, loss.headroom_held) == (None, held)
+
+
+def test_without_a_plateau_and_with_few_requests_nothing_is_claimed_of_the_headroom() -> None:
     assert [loss.headroom_held for loss in lost(outage())] == [None]
     assert [loss.headroom_held for loss in lost(outage(), with_plateau(90.0, CurveState.BEYOND))] == [None]
 
@@ -130,6 +140,7 @@ def test_survivors_that_slow_down_under_the_load_of_a_lost_replica_are_not_calle
             {"headroom_held": False, "survivors_plateau_tokens_per_s": 25.0},
             "the others do not carry the load: their plateau is 25 tok/s",
         ),
+        ({"headroom_held": True}, "39.6 tok/s; the others carry the load"),
     ],
 )
 def test_a_loss_is_one_sentence(changes: dict[str, Any], words: str) -> None:

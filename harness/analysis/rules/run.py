@@ -255,10 +255,10 @@ def _lost(loss: NodeLoss, per_s: str) -> str:
     named = (("before", loss.before), ("during", loss.during), ("after it", loss.after))
     rates = " → ".join(f"{phase.output_tokens_per_s:.4g}" for _, phase in named if phase is not None)
     spans = " → ".join(name for name, phase in named if phase is not None)
-    headroom = ""
-    if loss.headroom_held is not None and loss.survivors_plateau_tokens_per_s is not None:
-        word = "carry" if loss.headroom_held else "do not carry"
-        headroom = f"; the others {word} the load: their plateau is {loss.survivors_plateau_tokens_per_s:.4g} {per_s}"
+    headroom, plateau = "", loss.survivors_plateau_tokens_per_s
+    if loss.headroom_held is not None:
+        headroom = f"; the others {'carry' if loss.headroom_held else 'do not carry'} the load"
+        headroom += "" if plateau is None else f": their plateau is {plateau:.4g} {per_s}"
     return (
         f"{loss.url} stopped answering at {loss.start_s:.4g} s and {back}{failed}; {spans}: {rates} {per_s}{headroom}"
     )
