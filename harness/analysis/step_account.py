@@ -212,8 +212,9 @@ def gaps_of(table: Table, start: float, end: float, seats: int | None) -> Gaps |
     plain = ~_unanswered(table, at - seconds, at)
     if seats and (time / seconds)[plain].sum() < _FEWEST:
         firsts = np.sort(table.first[~np.isnan(table.first)])
-        begin = np.searchsorted(firsts, at, side="right") > np.searchsorted(firsts, at - seconds, side="right")
-        plain = (batch >= seats) & ~begin
+        half = _HALF * seconds
+        begins = np.searchsorted(firsts, at + half) > np.searchsorted(firsts, at - half)
+        plain = (batch >= seats) & ~begins
     return Gaps(at, seconds, tokens[kept].astype(np.float64) * each, time, batch, context, plain)
 
 

@@ -137,6 +137,19 @@ def test_seats_that_are_all_taken_leave_no_room_for_a_prompt() -> None:
     assert found.good, found
 
 
+def test_where_every_step_begins_a_response_none_is_without_a_prompt() -> None:
+    """Sixteen seats and answers of sixteen tokens: at the end of each step one is over and another has its first.
+
+    The server hands the tokens of a step over within 4 ms: the last ones first, all others in any order.
+    """
+    rng, ends = default_rng(5), 0.1 * np.arange(1, 401)
+    late = rng.uniform(0.001, 0.004, (len(ends), 16)) * (np.arange(16) < 15)
+    records = [request(float(ends[i]) - 0.35, (ends[i : i + 16] + late[i]).tolist()) for i in range(len(ends) - 16)]
+    found = account(records, 5.0, 35.0)
+    assert found.batch == pytest.approx(15, rel=0.02)
+    assert (found.reason, found.prefill_share.mean) == (ALWAYS, None)
+
+
 def divided(share: float) -> LevelPhases:
     return LevelPhases(
         prefill_share=Estimate(share, (share - 0.02, share + 0.02)), source="records",
