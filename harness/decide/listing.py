@@ -111,7 +111,7 @@ def entry(folder: Path, plotted: Subject | None = None) -> Entry:
         raise HarnessError("a level map, not a run", place=str(folder), way_out="restore its map.json")
     stored = (folder / SUMMARY).exists() and not (folder / SPOOL).exists()
     summary = read_summary(folder) if stored else summarise(Result.open(folder))
-    measured = runs.of_folder("", str(folder), manifest, summary)
+    measured = runs.of_folder(str(folder), manifest, summary)
     of_figure = None
     if plotted is not None:
         missing = Quantity(None, None, "no level is finished")

@@ -32,7 +32,7 @@ LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
 def measured(summary: Summary | None = None, place: str = "new", **manifest: Any) -> CheckedRun:
     summary = summary or summaries.full()
     about = msgspec.structs.replace(summaries.MANIFEST, **manifest)
-    return CheckedRun(run=of_folder("", place, about, summary)[0], summary=summary)
+    return CheckedRun(run=of_folder(place, about, summary)[0], summary=summary)
 
 
 def of_levels(*levels: LevelSummary, **changes: Any) -> Summary:

@@ -35,7 +35,7 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
         cache_config={"cache_dtype": "fp8"},
         scenario=msgspec.structs.replace(summaries.MANIFEST.scenario, hardware=Hardware(dtype="bf16", max_num_seqs=64)),
     )
-    (found,) = of_folder("x", "here", manifest, summaries.full())
+    (found,) = of_folder("here", manifest, summaries.full())
     facts = found.facts
     assert (facts.gpu, facts.gpus, facts.power_limit) == ("NVIDIA H100 80GB HBM3", "1", "700 W")
     assert (facts.engine, facts.precision, facts.kv_dtype) == ("vllm 0.25.1", "bf16", "fp8")
@@ -49,7 +49,7 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
 
 
 def test_what_a_folder_does_not_say_is_unknown() -> None:
-    (found,) = of_folder("x", "here", Manifest(), msgspec.structs.replace(summaries.full(), prediction=None))
+    (found,) = of_folder("here", Manifest(), msgspec.structs.replace(summaries.full(), prediction=None))
     facts = msgspec.structs.asdict(found.facts)
     assert {name for name, value in facts.items() if value} == {
         "measured_by",
@@ -68,7 +68,7 @@ def test_levels_that_no_server_has_are_left_out() -> None:
         summaries.level(4, output_tokens_per_s=Estimate(1e18)),
         summaries.level(8),
     ]
-    (found,) = of_folder("x", "here", Manifest(), msgspec.structs.replace(summaries.full(), levels=levels))
+    (found,) = of_folder("here", Manifest(), msgspec.structs.replace(summaries.full(), levels=levels))
     assert [point.concurrency for point in found.points] == [8]
 
 

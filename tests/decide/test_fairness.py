@@ -184,7 +184,7 @@ def test_tokens_are_not_ranked_against_documents() -> None:
 
 def test_what_a_run_counts_is_a_fact_of_it() -> None:
     made = msgspec.structs.replace(summaries.full(), unit="documents")
-    assert of_folder("a", "a", summaries.MANIFEST, made)[0].facts.unit == "documents"
+    assert of_folder("a", summaries.MANIFEST, made)[0].facts.unit == "documents"
     level = ForeignLevel(concurrency=8, output_tokens_per_s=800.0)
     assert of_files("a", [("f", ForeignResult(source="guidellm", levels=[level]))])[0].facts.unit == "output tokens"
 

@@ -48,7 +48,7 @@ class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
 def read(place: str) -> list[CheckedRun]:
     """Read the runs in a result folder: one, or as many as its scenario repeats."""
     manifest, summary, result = reading.opened(place)
-    found = runs.of_folder("", place, manifest, summary)
+    found = runs.of_folder(place, manifest, summary)
     if not found:
         raise runs.unfinished(place)
     repeats = sorted({level.repeat for level in summary.levels})

@@ -87,7 +87,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One measured run of a stack."""
 
-    label: str  # of the stack
+    label: str = ""  # of the stack, where it is compared with others
     stack: str | None = None  # its name where `knee stacks run` started it
     place: str  # folder or files
     began: str | None = None  # when, as ISO 8601
@@ -199,7 +199,7 @@ def _labels(named: Sequence[tuple[str, str]], *found: Mapping[str, str]) -> list
 def read_folder(place: str) -> list[Run]:
     """Read the runs of a result folder, without a label; HarnessError where none has a finished level."""
     manifest, summary, _ = opened(place)
-    found = of_folder("", place, manifest, summary)
+    found = of_folder(place, manifest, summary)
     if not found:
         raise unfinished(place)
     return found
@@ -210,7 +210,7 @@ def unfinished(place: str) -> HarnessError:
     return HarnessError("no level of it is finished", place=place, way_out="give the run more time")
 
 
-def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> list[Run]:
+def of_folder(place: str, manifest: Manifest, summary: Summary) -> list[Run]:
     """Return the runs in a result folder: one, or as many as its scenario repeats."""
     ramp = of_ramp(summary.levels)
     lengths = [
@@ -224,7 +224,6 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
         points = [each for each in points_of(levels) if each.valid and each.in_flight_ok and within_reason(each)]
         out.append(
             Run(
-                label=label,
                 stack=start and start.name,
                 place=place,
                 began=manifest.created,
