@@ -24,9 +24,10 @@ from harness.data.views import Value
 
 
 def headline(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessions: bool = False) -> Headline:
-    """Return the knee unqualified (docs/definitions.md, The answer), in the levels' own unit.
+    """Return the knee that a run reports at its top: the SLO's if there is one, else the seats, else the curve's hinge.
 
-    Seats are requests, so that they are no knee of levels that count sessions.
+    Seats are a number of requests, so a load of sessions skips them. Without a found or provisional hinge the headline
+    has only the curve's state (docs/definitions.md, The answer).
     """
     if has_slo:
         return _of_value("slo", knees.slo)

@@ -205,7 +205,10 @@ def _tail(workload: WorkloadSummary | None) -> float | None:
 
 
 def node_loss(losses: Sequence[NodeLoss]) -> Check:
-    """Check that, when a replica was lost, the others could give what all gave before."""
+    """Return the check on whether, while a replica was lost, the others could carry the load of all.
+
+    Judged by the worst loss that has enough requests; not measured where no replica was lost or none has.
+    """
     known = [loss for loss in losses if loss.headroom_held is not None]
     if not known:
         why = "the others had too few requests while it was missing: hold that level for longer"

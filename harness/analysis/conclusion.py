@@ -55,6 +55,10 @@ class Evidence:
     """What a posterior says, as conclusions need it."""
 
     def __init__(self, levels: PooledLevels, posterior: Posterior, draws: Curves, fall: float) -> None:
+        """Take the knee with its interval, and the chances that it lies near or above the last level, from a posterior.
+
+        `fall`: the load from which throughput has collapsed, inf: none; the knee lies below it.
+        """
         self.levels, self.draws, self.fall = levels, draws, fall
         last = float(levels.N[-1])
         low, middle, high = posterior.quantiles(0.025, 0.5, 0.975)

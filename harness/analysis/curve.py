@@ -138,7 +138,10 @@ def throughput(curve: Curve, N: Floats) -> Floats:
 
 
 def operating_point(curve: Curve | None, concurrency: float) -> Value:
-    """Return what the curve gives at a concurrency within the levels, in work per second with its 95 % interval."""
+    """Return what the curve gives at a concurrency, in work per second with its 95 % interval.
+
+    The value is None outside the levels that the curve was fitted to.
+    """
     line = curve.line if curve else []
     if not line or not 0.999 * line[0].concurrency <= concurrency <= 1.001 * line[-1].concurrency:
         return Value(None)

@@ -118,6 +118,7 @@ class _Requests(msgspec.Struct, frozen=True):
 
 
 def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests:
+    """Return which requests a level counts (good, failed, judged), with the good ones' figures and output tokens."""
     began = began_in(table, level)
     good, silent = began & table.ok & ~table.canary, window.silent(table, level)
     lost = silent & table.failed & ~began  # which hung since before the window

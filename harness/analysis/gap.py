@@ -372,7 +372,10 @@ class PredictedCurve(msgspec.Struct, frozen=True):
 
 
 def predicted_curve(prediction: Prediction) -> PredictedCurve:
-    """Return the curve (batch → step time) through a prediction's levels up to the batch cap, C = 1 and the plateau."""
+    """Return a prediction as a curve of the seconds of a step without prefills over the requests that run.
+
+    Its points are C = 1, the prediction's levels up to the batch cap, and the plateau at that cap.
+    """
     cap, assumed = batch_cap(prediction.caps), prediction.assumptions
     known = {1.0: prediction.single_stream_tokens_per_s.mid}
     for level in prediction.levels:

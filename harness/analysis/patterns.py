@@ -133,7 +133,10 @@ class _Spans(NamedTuple):
 
 
 def _spans(session_of: Ints, table: Table) -> _Spans:
-    """Return when sessions had a request in flight and when they paused; session_of[i] is the session of request i."""
+    """Return when sessions had a request in flight, when they paused, and their conversations' tokens in the pauses.
+
+    session_of[i] is the session of request i. A request without an end is in flight for good.
+    """
     done = np.where(np.isnan(table.done), np.inf, table.done)
     ended: dict[int, tuple[float, float]] = {}  # of each session, the last end so far, and its conversation's tokens
     busy, paused = [], []
@@ -213,7 +216,11 @@ def _runs(marked: Bools, least: int) -> Iterator[tuple[int, int]]:
 
 
 def _loss(table: Table, level: Level, span: Span, count: int, fitted: Curve | None) -> NodeLoss:
-    """Return the failures and the recovery time of a replica's loss, and throughput before, during and after it."""
+    """Return the failures and the recovery time of a replica's loss, and throughput before, during and after it.
+
+    Whether the others could carry the load of all is judged by their part of the fitted plateau, or, without one, by
+    what they gave meanwhile.
+    """
     begin = level.begin_s if level.window_start_s is None else level.window_start_s
     end = level.window_end_s if level.window_end_s is not None else float(np.nanmax(table.done))
     begin = begin if begin < span.start_s else level.begin_s

@@ -51,6 +51,7 @@ class Scrapes:
     """The samples of one window, by their meaning."""
 
     def __init__(self, samples: Iterable[Sample], window: tuple[float, float], source: str = SERVER) -> None:
+        """Gather the figures that `source` published within `window`, in seconds, by what they mean."""
         self._series: dict[Figure, dict[tuple[str, Meaning], list[tuple[float, float]]]] = {}
         times = set()
         for sample in samples:
@@ -200,7 +201,8 @@ def pool_view(samples: Sequence[Sample], window: tuple[float, float], source: st
 def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
     """Return the growth of the server's count of output tokens, and its ratio to Knee's count at the same moments.
 
-    No ratio with fewer than 200 engine steps: a step at the edge of the window could make a difference of 1 %.
+    A server that counts a request's tokens at its end is compared by the requests that ended. Otherwise there is no
+    ratio with fewer than 200 engine steps: a step at the edge of the window could make a difference of 1 %.
     """
     ended = scrapes.growth(Figure.ENDED_GENERATION_TOKENS)
     if ended is not None:

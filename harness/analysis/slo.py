@@ -356,7 +356,11 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 
 
 def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
-    """Return the SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO."""
+    """Return the SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO.
+
+    Rates from the server's capacity on miss it, too, whatever they show. The lower end of the interval is None where
+    the window is too short for the queue at that rate.
+    """
     judged, most = by_load(levels, rates=True), capacity(levels)
     # More than the server completes only queues, whatever a short window shows of it.
     over = min((rate for rate in judged if rate >= most), default=math.inf)

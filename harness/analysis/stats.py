@@ -196,7 +196,9 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
     """Return the mean rate with its 95 % interval by batch means; batched(n) is the rates in n equal parts of the span.
 
     Correlation up to 0.2 cannot be distinguished from none in 10 batches, and would cost an interval a fifth of its
-    width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation. No interval where too few batches fit.
+    width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation. No interval where fewer than 10 batches of two
+    request times fit. Batches that stay correlated give one only where all lie within 1 % of the mean: up to the
+    furthest.
     """
     mean = float(batched(1)[0])
     n = min(_MOST_BATCHES, _fitting(span, _REQUEST_TIMES, request_s))

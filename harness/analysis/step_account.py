@@ -160,6 +160,7 @@ def completed(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     off, most = float(np.abs(step.seconds(B, K) / seconds - 1).max()), float(B.max())
 
     def complete(level: LevelSummary) -> LevelSummary:
+        """Return the level with its phases by the line, unless it has steps of its own or lies too far above others."""
         found = level.phases
         if not found or found.reason != ALWAYS or not found.batch or found.batch > _FURTHEST * most:
             return level
@@ -171,7 +172,10 @@ def completed(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 
 
 def _by_level(level: LevelSummary, found: LevelPhases, step_s: float, error: float) -> LevelPhases:
-    """Return a level's prefill and decode rates, given the seconds of its steps without a prompt and their error."""
+    """Return a level's prefill and decode rates, given the seconds of its steps without a prompt and their error.
+
+    They are returned unchanged where decoding would take no time, or all the time that the server was busy.
+    """
     busy, decoding = found.busy or 1.0, step_s * (found.steps_per_s or 0.0)
     if not 0 < decoding < busy:
         return found

@@ -193,7 +193,10 @@ def _pieces(chunks: Ints) -> Iterator[tuple[slice, slice]]:
 
 
 def _chunks(records: Sequence[Record], chunks: Ints) -> tuple[Floats, Counts, Floats]:
-    """Return arrivals and tokens of all chunks, and the tokens of each request's first one."""
+    """Return arrivals [s] and tokens of all chunks, and the tokens of each request's first one; nan without a chunk.
+
+    Chunks that were read together with the first one count as part of it.
+    """
     n = int(chunks.sum())
     arrival, first_tokens = np.empty(n), np.full(len(records), np.nan)
     # A token a chunk is the common case, and takes no memory.

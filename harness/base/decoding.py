@@ -94,6 +94,9 @@ def typed(value: Any, kind: type[T]) -> T:
 def check(value: Any, *, numbers: bool = True) -> None:
     """Raise ValueError, with its path, for the first thing in plain data that is out of bounds.
 
+    These are too deep a nesting, a text or a type that JSON does not have, and, with `numbers`, a number that is far
+    too large or too near to 0.
+
     >>> check({"a": [1, float("inf")]})
     Traceback (most recent call last):
     ValueError: inf is a number beyond reason at $.a[1]

@@ -44,6 +44,7 @@ class _Verbs(click.Group):
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        """Return click's context; exit as `_misused` says on a wrong command line, and with 130 on Ctrl-C."""
         try:
             return super().make_context(*arguments, **more)
         except click.UsageError as error:

@@ -93,7 +93,7 @@ def options(command: F) -> F:
 
 
 def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Deployment that the options set."""
+    """Return the fields of a Deployment that the options set, times in seconds; HarnessError if one is out of range."""
     values = {name: flags[name] for name in _FIELDS if flags[name] is not None}
     values |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
     if flags["mfu"] is not None:

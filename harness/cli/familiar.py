@@ -100,6 +100,7 @@ def tools() -> tuple[Tool, ...]:
 
 
 def _tool(table: dict[str, Any]) -> Tool:
+    """Return another load generator's options and words, from its table in tools.toml."""
     options = {
         name: Row(row) if isinstance(row, str) else Row(**{"is_" if key == "is" else key: row[key] for key in row})
         for name, row in table.pop("options").items()

@@ -94,7 +94,10 @@ class Grouped(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the values of all parameters into the context, as click has it."""
+        """Parse the command line, other load generators' options translated first; return the arguments left over.
+
+        Notes on the translation go to stderr unless --quiet is given. UsageError names all that cannot be translated.
+        """
         if ctx.resilient_parsing or not args or {"-h", "--help"} & {*args}:
             return super().parse_args(ctx, args)
         args = self._with_values(args)

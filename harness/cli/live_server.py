@@ -74,6 +74,11 @@ class _Board:
 
 
 def _handler(board: _Board) -> type[BaseHTTPRequestHandler]:
+    """Return a request handler that serves the board's page at / and its state as JSON at /now.
+
+    A request by another name than 127.0.0.1 or localhost is refused.
+    """
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

@@ -163,7 +163,10 @@ def _refused(setting: Setting, settings: Sequence[Setting], trials: Sequence[Tri
 
 
 def _kept(settings: Sequence[Setting], trials: Sequence[Trial], number: int) -> list[Setting]:
-    """Return the settings that are tried further after round `number`: the best of those not surely worse."""
+    """Return the settings that are tried further: the best of those not surely worse than the best.
+
+    After the first round (`number` 0) at most half of the settings, after later ones three; [] if none has a value.
+    """
     found = {setting.name: estimate(trials, setting.name) for setting in settings}
     known = {name: each for name, each in found.items() if each is not None}
     if not known:

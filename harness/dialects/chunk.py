@@ -116,9 +116,9 @@ def cached_tokens(timings: msgspec.Raw) -> int | None:
 
 
 def call_text(call: msgspec.Raw) -> str:
-    """Return the text of a tool call's delta as the model writes it; none where it only announces the call.
+    """Return the text that a tool call's delta brings: its function's name and arguments; "" if it only announces it.
 
-    Its JSON is the text of a function of another form.
+    Of a call without a function all text counts; a delta of unexpected form that has text is returned as its JSON.
 
     >>> call_text(msgspec.Raw(b'{"id": "c1", "type": "function", "function": null}'))
     ''

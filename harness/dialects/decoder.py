@@ -293,7 +293,11 @@ class StreamDecoder(Shown):
         return 1
 
     def _finish(self, reason: str, text: str, chunk: Chunk, event: bytes) -> str:
-        """Account for the chunk that says why the answer ended, where it does; `text` is what it brings."""
+        """Record the reason for which the response ended and return it; "" where this chunk gives none.
+
+        Several choices, or a reason that means a failure, are recorded as the response's error, the latter with the
+        chunk's `text` where no token came before.
+        """
         if reason in _NO_REASON:
             return ""
         self._usage = chunk.usage
@@ -317,7 +321,10 @@ class StreamDecoder(Shown):
         return found.text, found.role and not found.text
 
     def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
-        """Keep a chunk's text where it is needed: a tokenizer does not need it where usage runs."""
+        """Keep a chunk's text for what needs it: the check for a reasoning's opening tag, the answer, the tokenizer.
+
+        Text for the tokenizer goes once the server's running usage counts tokens (`runs`), or when it gets too long.
+        """
         if self._opening is not None:  # it may be that of a reasoning, whose end nobody tells
             self._opening = opening = (self._opening + answer[: len(_OPENINGS[-1])]).lstrip().lower()
             if opening.startswith(_OPENINGS):
@@ -338,7 +345,8 @@ class StreamDecoder(Shown):
     def _no_chunk(self, event: bytes, why: Exception, stamp_ns: int) -> int:
         """Account for an event that cannot be read as a chunk: an end mark, an error, a comment, or a damaged chunk.
 
-        Return 1 if a chunk in it could be saved and carried tokens, else 0.
+        Return 1 if a chunk in it could be saved and carried tokens, else 0. ProtocolError for an event that is too
+        long.
         """
         if event == TOO_LONG:
             self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")

@@ -27,6 +27,7 @@ class DocumentParser:
         self._data = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
+        """Keep a piece of the document; always [], as it is whole only at its end. ProtocolError above 32 MiB."""
         self._data += piece
         DocumentParser.buffered += len(piece)
         if len(self._data) > LONGEST or DocumentParser.buffered > TOGETHER:

@@ -74,6 +74,7 @@ _response = msgspec.json.Decoder(_Response).decode
 
 
 def _read(data: bytes) -> Chunk:
+    """Return the chunk of one event: text of the answer or the reasoning, the end with its usage, or an error."""
     found = _event(data)
     kind = found.type
     if kind in _ANSWERS and isinstance(found.delta, str):

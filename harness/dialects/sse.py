@@ -46,7 +46,10 @@ class EventParser:
         self._counted = 0  # this stream's share of `buffered`
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the data of the events that this piece completes, in order; comments and empty events give nothing."""
+        """Return the data of the events that this piece completes, in order; comments and empty events give nothing.
+
+        The last one is TOO_LONG, and nothing comes after it, once an event is too long.
+        """
         line, _, rest = piece.partition(b"\n")
         if rest == b"\n" and line[:6] == b"data: " and 13 not in line and not self._tail:
             return [line[6:]]  # one whole event with LF line ends: nearly every piece of every server

@@ -40,6 +40,7 @@ class _Reader:
         self._tokens: int | None = None
 
     def __call__(self, data: bytes) -> Chunk:
+        """Return the chunk of one event; its usage counts the output tokens of all events so far."""
         found = _event(data)
         if found.num_output_tokens is not None:
             self._tokens = (self._tokens or 0) + found.num_output_tokens

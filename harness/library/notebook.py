@@ -94,7 +94,7 @@ def telemetry(samples: Sequence[Sample]) -> pandas.DataFrame:
 
 
 def html(summary: Summary, manifest: Manifest) -> str:
-    """Return a `div` without scripts and styles."""
+    """Return the run's answer and a table of its levels as a `div` without scripts and styles."""
     title, about = subject(summary, manifest)
     lines = [f"<b>{escape(title)}</b> {escape(about)}".rstrip(), f"<b>{escape(answer(summary).sentence)}</b>"]
     if simulated := simulated_words(summary, manifest):

@@ -77,6 +77,8 @@ _MOST_SAMPLES = 5_000  # of one page; 64 engines of vLLM make 3,500
 def published(page: str) -> dict[str, float]:
     """Return the known series of one page by their names in telemetry; of equal names the sum, of shares the mean.
 
+    A page with more series than any server has gives {}.
+
     >>> published('vllm:num_requests_running{engine="0",model_name="a"} 3.0')
     {'vllm:num_requests_running{engine="0"}': 3.0}
     """

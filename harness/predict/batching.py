@@ -241,7 +241,10 @@ class StepMachine:
         self._granted = self._count
 
     def _next(self) -> SequenceState | None:
-        """Return the waiting request to start next, the first or by priority; None: none waits, or no slot is free."""
+        """Return the waiting request to start next, the first or by priority, its cached tokens counted as computed.
+
+        None: none waits, no slot is free, or a preempted one has to come back first.
+        """
         if not self._waiting or self._preempted or len(self._running) >= self.max_num_seqs:
             return None
         waiting = self._waiting.values()

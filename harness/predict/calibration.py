@@ -150,7 +150,11 @@ def calibrated(
     slo: Mapping[str, float] | None = None,
     price: float | None = None,
 ) -> Calibrated:
-    """Return the prediction by a calibration; `deployment` is the data sheet's. Another model or card is refused."""
+    """Return the prediction at `levels` with the calibration's fitted parameters in place of the data sheet's.
+
+    A level's band is as wide as the calibration's error at levels that it was not fitted on. HarnessError where the
+    calibration is of another model or card.
+    """
     applied = apply(msgspec.structs.replace(model, name=short(model.name)), deployment, calibration)
     found = roofline.predict(model, applied, lengths, levels, slo=slo, price=price)
     error = calibration.rms().calibrated

@@ -232,6 +232,7 @@ def _rows() -> dict[str, dict[str, str]]:
 
 def _gpu(key: str, row: dict[str, str]) -> Gpu:
     # The driver's own figure where it is known: an "80 GB" H100 has 81,559 MiB = 85.5e9 bytes.
+    """Return the card of a row of the catalog, in bytes, bytes/s (of links one way) and FLOP/s; empty cells: None."""
     memory = float(row["mem_mib"]) * 2**20 if row["mem_mib"] else float(row["mem_gb"]) * 1e9
     return Gpu(
         key=key,

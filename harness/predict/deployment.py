@@ -216,7 +216,11 @@ def in_a_node(gpu: Gpu) -> int:
 
 
 def weights_per_gpu(model: Model, deployment: Deployment) -> float:
-    """Return bytes of weights on one GPU: experts divided by the larger of TP and EP, all else by TP, both by PP."""
+    """Return bytes of weights on one GPU: experts divided by the larger of TP and EP, all else by TP, both by PP.
+
+    `weight_bytes` of the deployment, if given, is divided by TP and PP alone. Experts in MXFP4 are padded to whole
+    tiles.
+    """
     stored = weights(model)
     if deployment.weight_bytes is not None:
         return deployment.weight_bytes / deployment.tp / deployment.pp

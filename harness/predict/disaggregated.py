@@ -194,8 +194,9 @@ def predict(
 ) -> Disaggregated:
     """Predict a prefill and a decode pool, the best split of as many GPUs, and as many that do both.
 
-    `gpus` are those of the prefill pool and those of the decode pool. The deployments are those of one replica of each,
-    of tp · pp GPUs; dp is not used. `slo` limits are seconds.
+    `gpus` are those of the prefill pool and those of the decode pool; HarnessError unless each is a multiple of its
+    replica's tp · pp GPUs, or for answers below 2 tokens. The deployments are those of one replica of each; dp is not
+    used. `slo` limits are seconds.
     """
     if workload.output_tokens < 2:
         fact = "an answer of one token has nothing to decode"
@@ -316,7 +317,10 @@ def _order(share: Share, rate: float | None, G: float) -> tuple[bool, float]:
 
 
 def _together(asked: _Asked, replicas: int) -> Share:
-    """Return what as many GPUs serve without a split, each of `replicas` doing prefill and decode; closed form."""
+    """Return what as many GPUs serve without a split, each of `replicas` doing prefill and decode; closed form.
+
+    The load is the least that serves the asked rate, else the highest within the SLO; no figures where there is none.
+    """
     where = msgspec.structs.replace(asked.decode, dp=replicas, gpus=replicas * asked.decode.gpus)
     share = Share(prefill_gpus=0, decode_gpus=where.gpus)
 

@@ -160,6 +160,7 @@ def _window(config: Config) -> int | None:
 
 
 def _attending(config: Config, layers: int, window: int | None, sort: str) -> Attention:
+    """Return weights, KV elements and operations of plain attention layers; `window` in tokens, None: the context."""
     h = config.figure("hidden_size")
     n_q, n_kv, d = heads(config)
     kind, values = config.kind, True

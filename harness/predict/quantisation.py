@@ -131,6 +131,8 @@ def _normal(dtype: str) -> str:
 def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
     """Return the bits of one stored element of KV; "auto" is 16 unless the checkpoint brings its own scheme.
 
+    HarnessError for an unknown `kv_dtype`.
+
     >>> kv_bits({}, "auto"), kv_bits({}, "fp8")
     (16.0, 8.0)
     """
@@ -321,7 +323,10 @@ def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, in
 
 
 def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
-    """Return the indices of the modules that a config field's entries match; HarnessError if an entry matches none."""
+    """Return the indices of the modules that a config field's entries match.
+
+    HarnessError if an entry matches none, unless it means modules that are not counted here, or if there are too many.
+    """
     names = [dotted for _, dotted, _ in modules]
     if len(entries) * len(modules) > _MOST_COMPARED:
         raise refused(f"{_WHERE}: {field}", f"{len(entries):,} of them", name)

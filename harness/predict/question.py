@@ -108,7 +108,7 @@ def _notes(question: Question, made: Model, where: Deployment, workload: MeanLen
 
 
 def answer(question: Question) -> PredictionResult:
-    """Return the prediction and every table."""
+    """Return the prediction with every named limit of throughput, and the claims without a source on such a setup."""
     made, where, workload = setup(question)
     prediction = _of_setup(question, made, where, workload)
     return PredictionResult(

@@ -245,6 +245,7 @@ class _VirtualClock:
         return _Totals(self.now, len(self.answers), len(self.gaps), *totals, busy, self._ran)
 
     def _take(self, stride: Stride) -> None:
+        """Advance the time by a stride of the machine, record its tokens' times, and send each user's next request."""
         begin, self.now = self.now, self.now + stride.duration
         self._steps += stride.steps
         self._tokens += stride.tokens

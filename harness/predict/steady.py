@@ -169,7 +169,10 @@ def met(cost: StepCost, meeting: Meeting) -> tuple[float, float]:
 
 
 def _longest_gap(point: SteadyState, cost: StepCost, workload: MeanLengths, prompt: float) -> float:
-    """Return the 99th percentile of the gaps between tokens: the mean gap, and the prompts that join it by chance."""
+    """Return the 99th percentile of the gaps between tokens, in seconds; nan where none are decoded.
+
+    It is the mean gap, and the prompts of the steps that by chance have more of them.
+    """
     G = workload.output_tokens
     if not G or math.isnan(point.itl):
         return math.nan
@@ -206,7 +209,10 @@ def slo_figure(name: str) -> str:
 
 
 def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
-    """Return whether predicted latencies meet every limit; `_p50` and `_p75` limit the mean, all others the p99."""
+    """Return whether predicted latencies meet every limit; `_p50` and `_p75` limit the mean, all others the p99.
+
+    A latency that is nan meets every limit.
+    """
     mean = {"ttft": found.ttft, "itl": found.itl, "e2e": found.e2e}
     tail = {"ttft": found.ttft_p99, "itl": found.itl_p99, "e2e": found.e2e_p99}
     same = {"ttfat": "ttft", "icl": "itl"}

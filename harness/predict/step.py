@@ -240,6 +240,10 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def work_of(cost: StepCost, B: float, context: float) -> Work:
+    """Return the seconds by cause of a decode step of B requests that hold `context` tokens between them.
+
+    In a pipeline the figures are those of one of its micro-batches; `rounds` says how many passes the step takes.
+    """
     m = max(1.0, min(cost.micro, B))
     b, attended, tokens = B / m, context / m, B / m * cost.verified
     read = cost.weights

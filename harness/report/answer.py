@@ -105,7 +105,10 @@ def answer(summary: Summary) -> Answer:
 
 
 def _seats(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
-    """Return the line on how many requests the server serves at once (seats), in a run whose load counts agents."""
+    """Return the line on how many requests the server serves at once (seats), and how many sessions wait for tools.
+
+    [] where the load counts requests, or no seats are known.
+    """
     seats, level = summary.knees.seats, highest_up_to(levels, summary.knee_concurrency)
     if not summary.of_sessions or seats is None or seats.value is None:
         return []
@@ -153,7 +156,11 @@ def of_curve(
     label: str = "Knee",
     unit: str = "requests in flight",
 ) -> Fact:
-    """Return the answer's line on the curve's knee, or why there is none; `loads`: of the valid levels, in `unit`."""
+    """Return the answer's line on the curve's knee, or why there is none; `loads`: of the valid levels, in `unit`.
+
+    "not measurable" without a curve, "above" where throughput still rises at the last level, "about" while provisional,
+    "at most" where the knee lies at the lowest level.
+    """
     now = state(curve)
     if curve is None or now == NONE:
         return Fact(label, f"not measurable: {reasons(curve) or _too_few(len(set(loads)))}")
@@ -209,6 +216,7 @@ def by_limits(summary: Summary) -> list[Fact]:
 
 
 def _highest_within(knee: SloKnee, unit: str) -> str:
+    """Return as words the highest load within the limits and the lowest that misses them; "about" where not decided."""
     if knee.met is None:
         return beyond_limits(knee, unit)
     met, missed = count(knee.met, unit), number(knee.missed)
@@ -320,7 +328,10 @@ def price(summary: Summary) -> str:
 
 
 def _plateau(summary: Summary) -> Fact:
-    """Return a line on the plateau: its throughput, the load with 95 % of it, one request alone, and the price."""
+    """Return a line on the plateau: its throughput, the load with 95 % of it, one request alone, and the price.
+
+    Without a plateau: "at least" the most that was served, or why it is not measurable.
+    """
     own, curve, unit, least = of_ramp(summary.levels), summary.curve, unit_of(summary), summary.knees.plateau95
     single = known_mean(level.throughput.mean for level in own if level.concurrency == 1 and _valid(level))
     if single is None and curve is not None:

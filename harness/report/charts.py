@@ -132,7 +132,7 @@ _QUANTILES: dict[str, tuple[Stroke, Marker]] = {
 
 
 def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> list[Series]:
-    """Return a series split in two, markers for every point and a line through the means of each load's repeats."""
+    """Return the series, split in two where loads were repeated: a line through each load's mean, and all markers."""
     by: dict[float | None, list[Datum]] = {}
     at = {x: level.load for x, level in levels}
     for point in series.points:

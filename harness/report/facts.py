@@ -44,7 +44,7 @@ _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/metho
 
 
 def details(summary: Summary) -> list[Fact]:
-    """Return the details of the answer, most important first."""
+    """Return the answer's details: an interruption, doubts about the knee, phases, prediction, cost, GPU and client."""
     own = of_ramp(summary.levels)
     loads = [each.concurrency for each in own if each.concurrency is not None and usable(each, Purpose.ANSWER)]
     curve = [] if summary.open_loop else unsettled(summary.curve, loads, summary.load_unit)

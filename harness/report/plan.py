@@ -82,6 +82,7 @@ def _why(plan: Plan, limits: str) -> str:
 
 
 def _cost(plan: Plan) -> list[Fact]:
+    """Return the line on a plan's cost: of a batch in all, else an hour and a month; none where no price is known."""
     if plan.batch is not None and plan.batch.usd is not None:
         per = f"${number(plan.batch.usd_per_million)} per 1M {plan.capacity.unit}"
         return [Fact("Cost", f"${number(plan.batch.usd)}", per)]

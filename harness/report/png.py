@@ -102,6 +102,7 @@ def legible(text: str) -> str:
 
 
 def paper(inches: tuple[float, float]) -> Any:
+    """Return an empty white figure that matplotlib draws without a screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -309,6 +309,7 @@ def _thinned(label: str, unit: str, line: Line) -> list[Datum]:
 
 
 def _levels(summary: Summary, end_s: float) -> list[Guide]:
+    """Return a guide at the start of each level's window up to `end_s`; with its load where there is room for it."""
     guides, named = [], -end_s
     for level in sorted(summary.levels, key=lambda each: each.window[0]):
         at = level.window[0]

@@ -120,7 +120,10 @@ def _table(section: doc.Section, console: Console) -> list[RenderableType]:
 
 
 def _parts(columns: Sequence[doc.Column], most: int, gap: int) -> list[list[doc.Column]]:
-    """Return tables that are no wider than `most`, each with the columns that name its rows; none where words fold."""
+    """Return the table cut into tables no wider than `most`, each begun with the columns that name its rows.
+
+    [] where one would still be wider, or where a column of words lies behind these: words fold instead.
+    """
     named = 1 + next((i for i, column in enumerate(columns[1:]) if not column.words), 0)
     lead, rest = list(columns[:named]), columns[named:]
     if any(column.words for column in rest):

@@ -45,6 +45,7 @@ def report(
 
 
 def _answer(ranks: Sequence[Rank], per: str, at: str, command: str, seconds: float) -> list[Fact]:
+    """Return the lines that name the best setting, its command, and how the others did; `ranks` with the best first."""
     best, others = ranks[0], ranks[1:]
     assert best.value is not None
     figure = f"{number(best.value.value)} {per}{_behind(best.value)} {at}"

@@ -156,7 +156,10 @@ def _counted(metadata: pq.FileMetaData, size: int) -> None:
 
 
 def _must_have(file: pq.ParquetFile, wanted: Mapping[str, str], missing: list[str]) -> None:
-    """Raise ValueError for a parquet file that lacks a wanted column or has one of another type."""
+    """Raise ValueError for a parquet file that lacks a wanted column or has one of another type.
+
+    `missing` names columns that are known to be lacking.
+    """
     schema = file.schema_arrow
     missing = missing + [name for name in wanted if name not in schema.names]
     if missing:
@@ -171,6 +174,7 @@ _DICTIONARY = "dictionary<values=string, indices=int32, ordered=0>"
 
 
 def _about(metadata: Mapping[bytes, bytes]) -> tuple[Header, list[Level]]:
+    """Return the header and the levels that a requests file's metadata holds; ValueError if they are no run's."""
     if b"knee" not in metadata:
         raise ValueError("it does not say of which run it is")
     about = decoding.typed(decoding.json(metadata[b"knee"]), About)

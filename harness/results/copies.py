@@ -93,7 +93,10 @@ class Copy:
         return f"copied to {self.url}"
 
     def _update(self, folder: Path, after: threading.Thread | None = None) -> None:
-        """Copy the files that have changed and take away those that are gone, once the copy `after` has ended."""
+        """Copy the files of `folder` that have changed and delete copies of files that are gone.
+
+        Waits first for the copy `after` to end. A failure raises nothing: its words are kept, to be shown.
+        """
         if after is not None and after.is_alive():
             after.join()
         try:

@@ -100,7 +100,7 @@ def is_claimed(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Lock the folder against other runs; a process that dies releases it."""
+    """Lock the folder against other runs, HarnessError where one has it; a process that dies releases it."""
     fd = files.real_folder(folder, way_out="give the --out of a run")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,7 +39,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def open(cls, path: str | Path) -> Result:
-        """Return the run in a result folder, from its spool if there is one, else from its parquet files."""
+        """Return the run in a result folder, from its spool if there is one, else from its parquet files.
+
+        HarnessError where it has neither, with the runs inside it, if any.
+        """
         folder, about = Path(path), run_manifest(path)
         if (folder / SPOOL).exists():
             return cls.of_spool(folder, about)

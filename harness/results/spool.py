@@ -57,7 +57,10 @@ class Spool:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Open a spool that exists, cut each segment behind its last whole frame, and continue the last segment."""
+        """Open an existing spool to write on: cut each segment behind its last whole frame, continue the last segment.
+
+        Removes the parquet files, which are made anew from the spool.
+        """
         names, found = segments(self._folder), Spooled()
         descriptors = [files.appending(self._folder / name, new=False) for name in names.values()]
         files.remove(self._folder, (REQUESTS, TELEMETRY))

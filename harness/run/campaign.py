@@ -255,7 +255,10 @@ class _MapCampaign:
         self.known: dict[str, MeasuredCell] = {}  # by name; those that need no further run
 
     def due(self) -> Planned | None:
-        """Return the next cell to measure, with its part of the time, requests and money left; None: none is left."""
+        """Return the next cell to measure, with its part of the time, requests and money left; None: none is left.
+
+        A cell that has not begun is recorded as left out once the map's budget is spent.
+        """
         while waiting := [cell for cell in self.plan.cells if cell.name not in self.known]:
             cell, ramp = waiting[0], waiting[0].scenario.ramp
             if not self.plan.each_alone:
@@ -297,7 +300,10 @@ class _MapCampaign:
         files.write_json(self.folder / levelmap.MAP, self.map(ended=False))
 
     def map(self, *, ended: bool) -> Map:
-        """Return the map of the cells measured so far; `ended`: no other is to be measured."""
+        """Return the map of the cells measured so far, complete if it has `ended` and no cell failed.
+
+        `ended`: no other cell is to be measured.
+        """
         found = [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
         return Map(
             name=self.manifest.name or "",

@@ -67,7 +67,10 @@ def load_at_loss(steps: Sequence[RampStep]) -> int:
 
 
 async def stopping_replica(level: Awaitable[object], stop: str, due: asyncio.Event) -> None:
-    """Await `level` while it is measured, and run the command `stop` once that is due; raise if that fails."""
+    """Await `level` while it is measured, and run the command `stop` once that is due; raise if that fails.
+
+    The command is not run if the level ends before it is due; one that runs is waited for.
+    """
 
     async def run() -> None:
         await due.wait()

@@ -136,7 +136,11 @@ async def _agents(
     deployed: tuple[Model, Deployment] | None,
     kept: float | None,
 ) -> Agents | None:
-    """Predict how many sessions or agents the prefix cache holds and serves; None where that cannot be known."""
+    """Predict how many sessions or agents the prefix cache holds and serves, at the run's levels.
+
+    None without a known model and card, without sessions, without prefix caching, at an open loop, and where the model
+    does not fit.
+    """
     caching = endpoint.published.cache_config.get("enable_prefix_caching") != "False"
     if profile is not None:
         caching = profile.deployment.prefix_caching

@@ -178,7 +178,10 @@ def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:
 
 
 def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str) -> DatasetSpec:
-    """Return the dataset spec with mean lengths of its sessions' requests, whose prompts contain their history."""
+    """Return the dataset spec with mean lengths of its sessions' requests, whose prompts contain their history.
+
+    HarnessError where every session has one row.
+    """
     if table.sessions == len(table):
         fact = "no two of its rows belong to one session"
         raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")

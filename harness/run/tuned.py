@@ -168,7 +168,10 @@ def command_of(found: Tuning, scenario: Scenario, setting: str) -> commands.Comm
 
 
 def _whole(settings: _Settings, view: View, agreed: Agreed) -> Tuning:
-    """Measure trial after trial until one setting is left, the time is over or a signal comes; return all trials."""
+    """Measure trial after trial until one setting is left, the time is over or a signal comes; return all trials.
+
+    HarnessError where no setting could be measured.
+    """
     settings.write()
     if not settings.found.trials:
         view.note(_plan(settings.found))
@@ -286,7 +289,10 @@ def with_setting(stack: Stack, setting: Setting, scenario: Scenario) -> Stack:
 
 
 def _in_flight(scenario: Scenario, stack: Stack, settings: list[Setting]) -> int:
-    """Return the concurrency at which all settings' plateaus are compared: --levels, or beyond every max-num-seqs."""
+    """Return the concurrency at which all settings' plateaus are compared: --levels, or beyond every max-num-seqs.
+
+    HarnessError for several --levels, and where a setting's max-num-seqs is not known.
+    """
     if scenario.ramp.levels is not None:
         if len(scenario.ramp.levels) != 1:
             fact, way_out = "settings are compared at one load", "give one level, more than any of them serves at once"
@@ -334,7 +340,11 @@ def _predicted(setting: Setting, scenario: Scenario, stack: Stack, goal: Goal, i
 
 
 def figure(summary: Summary, found: Tuning, gpus: int) -> tuple[float, float]:
-    """Return a trial's figure (tokens per second, or per dollar, by the goal) and its relative standard error."""
+    """Return a trial's figure (tokens per second, or per dollar, by the goal) and its relative standard error.
+
+    It is that of the last valid level if all trials have one number in flight, else of the highest load within the
+    limits. HarnessError without a valid level or throughput.
+    """
     levels = [level for level in of_ramp(summary.levels) if usable(level, Purpose.ANSWER)]
     if not levels:
         raise HarnessError("no level is valid", place="the run", way_out="see its report")

@@ -48,7 +48,12 @@ _RISES = 4  # levels after the first pass that make sure that throughput rises a
 
 
 def next_step(state: State, why: str) -> Decision:
-    """Return the next level that narrows the knee, or the end of the search; `why`: the reason the first pass ended."""
+    """Return the next level that narrows the knee, or the end of the search; `why`: the reason the first pass ended.
+
+    The search ends where knee and plateau are known well enough, after the most levels, where no further level would
+    help or is affordable, and where throughput rises up to the highest load. A quick one ends with the first curve that
+    has an answer.
+    """
     if state.measured and (step := again(state.measured)):
         return step
     if not state.times or state.top < 1:
@@ -110,7 +115,7 @@ def _settling(state: State, found: Known) -> Decision | None:
 def _fill(state: State) -> Decision | None:
     """Return a new level, for too few levels, nearest to where the knee may be: as predicted, else where the rise ends.
 
-    Where throughput still rises, it is a higher level, if the time allows one.
+    Where throughput still rises, it is a higher level. None where no such level is allowed or affordable.
     """
     last, found = state.highest, known(state)
     rises = (found.fit if found else fit(state)).curve.state == BEYOND

@@ -122,9 +122,11 @@ _ALONE = 0.1  # requests in flight: a rate below it that misses the SLO shows th
 
 
 def by_concurrency(state: State, at_most: int) -> Decision:
-    """Return the next level: bisecting log C between the largest C that met the SLO and the smallest that missed.
+    """Return the next concurrency to measure to find the highest that meets the SLO, or the end of the search.
 
-    The search ends, found or not, `at_most` levels after the first pass.
+    It doubles while none has missed the SLO, then bisects log C between the largest that met it and the smallest that
+    missed. A level that did not decide is measured again. The search ends where both are neighbours, where time is
+    short, or after `at_most` levels behind the first pass.
     """
     edge = edge_so_far(state.measured)
     if edge.met is None and edge.missed is None:

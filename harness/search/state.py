@@ -257,7 +257,10 @@ class State(msgspec.Struct, frozen=True):
         return float(np.interp(C, list(self.times), self.seconds)) * max(1.0, C / max(self.times))
 
     def request_s(self, C: int) -> float:
-        """Return the seconds of a request at C, interpolated between levels; above them it grows as it did last."""
+        """Return the seconds of a request at C, interpolated between the valid levels; 0 before there is one.
+
+        Above them it grows by the power of C by which it grew between the last two, from 0 to 1.
+        """
         known: dict[int, list[float]] = {}
         for m in self.valid:
             if m.request_s:

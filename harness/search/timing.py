@@ -80,7 +80,10 @@ class LevelTiming:
         return self._tokens.latest[0] - self.token_s if self._tokens.latest else 0.0
 
     def interrupted(self, time_s: float) -> Level | None:
-        """Return the level as an interrupt at `time_s` leaves it; None if its window is not open for some time."""
+        """Return the level, marked as interrupted, as it is when cut at `time_s`; None if it has nothing to show.
+
+        A window that is open for a second or more ends there; behind the window only the level ends early.
+        """
         if self.phase is Phase.COOLDOWN:
             notes = (*self.level.notes, LevelNote.INTERRUPTED)
             return msgspec.structs.replace(self.level, end_s=time_s, notes=notes)
@@ -121,6 +124,10 @@ class LevelTiming:
             self.token_s = max(now.time_s, self.token_s)
 
     def _warm_up(self, now: Now) -> bool:
+        """Begin the window once the level is warm, or will not get so, and set its length; return whether it has begun.
+
+        A level whose budget is over before that is abandoned.
+        """
         if not self._is_warm(now) and not self._hopeless(now):
             if now.budget.over() is not None:
                 self.phase = Phase.ABANDONED
@@ -160,6 +167,11 @@ class LevelTiming:
         return now.ended >= max(self.pace.warm_up * C, self._alone_at + C if self._after_higher else 0)
 
     def _measure(self, now: Now) -> bool:
+        """Close the window and begin the cooldown if the window ends now; return whether it does.
+
+        It ends early where the level is cut; otherwise not before its length, and one for a single request not before
+        its end.
+        """
         cut = self._cut(now)
         unanswered = self._from_send and not now.ended
         if cut is None and (unanswered or now.time_s < self._start_s + self._length_s):
@@ -186,7 +198,11 @@ class LevelTiming:
         return LevelNote.REFUSED if now.refused >= REFUSED else LevelNote.STALLED
 
     def _fixed_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
-        """Return whether a window of a fixed length ends now; a transient moves its start, a trend extends it once."""
+        """Return whether a window of fixed length ends now; `cut` ends it in any case, and is noted.
+
+        It goes on once more where its beginning was still a transient (its start moves behind it), and once, for twice
+        its length, where no steady part is found; then it ends with a note.
+        """
         if cut is not None:
             self._note(cut)
         if cut is not None or self._settled:

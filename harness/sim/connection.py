@@ -102,6 +102,10 @@ class RequestHead:
         return self.version == "HTTP/1.0" or self.fields.get("connection", "").lower() == "close"
 
     def body_length(self) -> int:
+        """Return the body's length by Content-Length, in bytes; 0 without one.
+
+        RefusalError for a body in chunks, one that is too large, and a length that is no number.
+        """
         if "transfer-encoding" in self.fields:
             raise RefusalError(411, "BadRequestError", "send the body with a Content-Length")
         length = self.fields.get("content-length", "0")

@@ -183,6 +183,10 @@ class Endpoint:
             self._poller.register(sock.fileno(), kernel.IN)
 
     def _receive(self, connection: ClientConnection) -> None:
+        """Read what has come on a connection and serve its whole requests.
+
+        The connection is dropped at its end, on an error, and if what is unread grows past the largest head and body.
+        """
         try:
             data = connection.sock.recv(_READ)
         except BlockingIOError:

@@ -352,7 +352,10 @@ def _canary(line: _Line, output_tokens: int) -> Canary:
 
 
 def _expected(line: _Line) -> Expected | None:
-    """Return what answer a line of the canaries' file expects (exact, regex, choice or schema); None: nothing."""
+    """Return what answer a line of the canaries' file expects (exact, regex, choice or schema); None: nothing.
+
+    ValueError where it expects several, for choices without the right one, and for a pattern that is too long or wrong.
+    """
     named = [name for name in ("exact", "regex", "choice", "json_schema") if getattr(line, name) is not None]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} exclude each other")

@@ -59,6 +59,10 @@ def _fitted(scenario: Scenario, max_context: int) -> Scenario:
     answers = {each.name: each.output for each in shape.of(scenario).classes}
 
     def fitted(each: ClassSpec) -> ClassSpec:
+        """Return the class with prompts cut to what the context leaves room for; its share grows so that tokens stay.
+
+        A class that asks for no fit, or fits, is returned as it is.
+        """
         law, answer = distribution.parse(each.input), answers[each.name]
         most = max(1, int(_ROOM * max_context) - prefix - answer.quantile(_NEARLY_ALL))
         if not each.fit or isinstance(law, distribution.Empirical) or law.quantile(1.0) <= most:

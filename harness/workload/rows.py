@@ -230,7 +230,11 @@ def _own_tokens(row: Row, history: int) -> int:
 
 
 def of(scenario: Scenario, words: PromptWords, path: str, prompt_words: int = 1) -> Rows:
-    """Return the source of a dataset's requests, from the table at `path`; prompts without text are made of `words`."""
+    """Return the source that sends the rows of the table at `path` as requests.
+
+    A row without text gets a prompt made of `words`, a row without a length of answer the workload's mean.
+    `prompt_words` is the length of the mean prompt, in words.
+    """
     return Rows(
         path=path,
         words=words.words,

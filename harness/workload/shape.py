@@ -77,7 +77,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
     prefix_tokens: float = 0  # that a prompt begins with, besides its own; the mean of all requests
 
     def shape(self, number: int) -> Shape:
-        """Return the n-th request's shape."""
+        """Return the n-th request's class, lengths and whether it is cancelled, drawn at random by seed and number."""
         rng = random.Random(f"{self.seed}:shape:{number}")  # not the numbers that its words are drawn by
         last = len(self.classes) - 1
         of = self.classes[bisect_right(self._upto, rng.random() * self._upto[-1], hi=last)]

@@ -78,7 +78,7 @@ class Passages(msgspec.Struct, frozen=True, dict=True):
     seed: int
 
     def text(self, count: int, number: int | str) -> str:
-        """Return a text of `count` words."""
+        """Return a text of `count` words: the first ones drawn by seed and `number`, then a stretch of one cycle."""
         rng = random.Random(f"{self.seed}:{number}")
         front = "".join(rng.choices(self.words, k=min(count, _FRONT)))
         rest = count - _FRONT
@@ -246,7 +246,10 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return "" if found is None else self.vocabulary.text(self.tokens, f"prefix:{found}")
 
     def before(self, request: Request) -> Request:
-        """Return the request with its prefix before the prompt's first word, or as a conversation's first message."""
+        """Return the request with its prefix before the prompt's first word, or as a conversation's first message.
+
+        Its input tokens grow by the prefix's. A request that gets no prefix is returned as it is.
+        """
         if not (prefix := self.text(request.number)):
             return request
         prompt = request.prompt

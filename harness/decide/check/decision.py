@@ -87,7 +87,10 @@ class Conditions(NamedTuple):
 
 
 def decide(wanted: Sequence[Threshold], runs: Sequence[CheckedRun], baseline: Sequence[CheckedRun] = ()) -> Report:
-    """Return the decision on every threshold; the whole is missed if any is, else unresolved if any is, else met."""
+    """Return the decision on every threshold; the whole is missed if any is, else unresolved if any is, else met.
+
+    A run whose throughput is far from that of its repeats is left out and named in `odd`.
+    """
     own = fairness.fatal(fairness.rows([[each.run for each in runs]], _MAY_VARY))
     stacks = [[each.run for each in side] for side in (baseline, runs)]
     both = fairness.fatal(fairness.rows(stacks, _MAY_VARY)) if baseline else []
@@ -203,7 +206,11 @@ def _missing(made: Decision, found: Quantity) -> Decision:
 
 
 def _by_interval(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
-    """Decide a threshold with a fixed bound: by where the figure's interval, over one run or several, lies."""
+    """Return the decision on a threshold with a fixed bound, with the figure's value and interval over the runs.
+
+    Met or missed where the whole interval lies on one side of the bound; else unresolved, with why and what helps.
+    Unresolved, too, without an interval.
+    """
     assert wanted.bound is not None
     if wanted.figure == "error_rate":
         found = _failures(under.runs, made)
@@ -316,7 +323,11 @@ def _attained(run: CheckedRun, level: LevelSummary, limit: slo.SloLimit) -> Atta
 
 
 def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
-    """Decide a threshold relative to a baseline: by the interval of the runs' ratio to the baseline's."""
+    """Return the decision on a threshold relative to a baseline, by the interval of the runs' ratio to the baseline's.
+
+    The ratio is that at one load, or over all that both sides have. It is unresolved where a side lacks the figure,
+    where a single run cannot show how runs differ (except in throughput), and where the bound lies in the interval.
+    """
     assert wanted.factor is not None
     loads: Sequence[float | None] = [made.at]
     both = (under.kept_baseline, under.kept)

@@ -104,6 +104,10 @@ def lines(text: str, place: str) -> list[tuple[Threshold, str]]:
 
 
 def _level(text: str, place: str) -> tuple[float | Literal["knee", "all"], bool]:
+    """Return (level, whether it is a rate) from the text behind @: a number, a number/s, "knee" or "all".
+
+    HarnessError, with `place`, for anything else and for a number that is not above 0.
+    """
     if text in (KNEE, ALL):
         return (KNEE if text == KNEE else ALL), False
     load = units.number(text.removesuffix("/s"), place)

@@ -61,6 +61,10 @@ def of_kind(kind: type[msgspec.Struct]) -> Mapping[str, LevelFigure]:
 
 
 def _walk(kind: type[msgspec.Struct], prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, LevelFigure]]:
+    """Yield the name that a check writes for each figure of a level's struct `kind`, and the path to it.
+
+    A percentile is named like ttft_p99, a figure of an inner struct like server.kv_usage.
+    """
     for field in msgspec.structs.fields(kind):
         members = value_types(field.type)
         inner = next((each for each in members if issubclass(each, msgspec.Struct)), None)
@@ -148,7 +152,10 @@ def knee(summary: Summary) -> Quantity:
 
 
 def _by_limits(summary: Summary, *, rates: bool) -> Quantity:
-    """Return the highest load (or rate) that meets the limits; its upper end is the lowest load that misses them."""
+    """Return the highest load (or rate) that meets the limits; its upper end is the lowest load that misses them.
+
+    No value where none meets them. It has a reason, too, where it is not decided and where no load misses them.
+    """
     load, limited = "rate" if rates else "load", any(level.slo for level in summary.levels)
     levels = [level for level in summary.levels if limited and all(_may_be(each) for each in level.slo)]
     knee = answer.slo_knee(summary.knees, levels, rates=rates)

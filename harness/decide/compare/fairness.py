@@ -245,7 +245,10 @@ def _apart(values: Sequence[float | None]) -> float:
 
 
 def _model(stacks: Sequence[Sequence[Run]]) -> Row:
-    """Return the row of the model: compared by parameter counts, else by names, which is weaker (unknown)."""
+    """Return the row of the model, compared by parameter counts, else by names.
+
+    The same names without counts are weak (unknown); other counts, other names and repeats that differ are fatal.
+    """
     counts = [{run.facts.parameters for run in runs} for runs in stacks]
     names = [_joined([run.facts.model for run in runs]) for runs in stacks]
     values = [_model_words(found, name) for found, name in zip(counts, names, strict=True)]

@@ -241,7 +241,11 @@ class _Two(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, names: tuple[str, str], rates: tuple[Rates, Rates], of_all: Spread, *, rounds: bool) -> _Two:
-        """Return how two stacks' throughputs differ, at each common load (or interpolated ones) and over all loads."""
+        """Return how two stacks' throughputs differ, at each common load and over all of them.
+
+        Without a common load both are interpolated to loads that lie within all runs; without such a load nothing is
+        known. `rounds`: runs of the stacks took turns, so that the first of one is paired with the first of the other.
+        """
         loads = spread.common(*rates)
         interpolated = not loads
         if interpolated:
@@ -291,6 +295,10 @@ def _pair(two: _Two, of_all: Spread, turned: Crossover | None, alpha: float, *, 
 
 
 def _outcome(apart: Difference, overall: Ratio, turned: Crossover | None, *, shown: bool) -> Outcome:
+    """Return the outcome of a comparison: a crossover if there is one, else a shown difference, else why there is none.
+
+    Without a difference: too uncertain, none (with repeats), or too few repeats to tell.
+    """
     if turned is not None:
         return "turns_over"
     if shown:

@@ -105,7 +105,11 @@ class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(capacity: Capacity, by: By | None = None, *, offline: bool = False) -> OperatingPoint:
-    """Return the load to run a replica at, by SLO, knee or cost; default: the SLO if there is one, else the knee."""
+    """Return the load to run a replica at, by SLO, knee or cost.
+
+    The default is cost if `offline`, else the SLO if there is one, else the knee. With an SLO only loads within it
+    count, and there is no load where none meets it. HarnessError for "slo" where the run has none or is offline.
+    """
     limited = bool(capacity.slo) and not offline
     by = by or ("cost" if offline else "slo" if limited else "knee")
     if by == "slo" and not limited:

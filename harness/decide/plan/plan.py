@@ -117,7 +117,11 @@ def _traffic(
 
 
 def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
-    """Return the demanded requests per second at the peak, also from users or documents; None if not given."""
+    """Return the demanded requests per second at the peak; None if no demand is given.
+
+    Users are divided by response time + think time, documents by those of a request; HarnessError where the run does
+    not tell these.
+    """
     demand, capacity = begun.question.demand, begun.capacity
     if demand.users is not None and demand.think_s is not None:
         R = request_s(capacity, at, work_of(capacity, demand))

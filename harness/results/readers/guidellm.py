@@ -33,6 +33,7 @@ def _strategy(benchmark: Any) -> Any:
 
 
 def _extra(benchmark: Any) -> dict[str, Any]:
+    """Return a benchmark's load (concurrency, rate, requests in flight) and its mean throughputs, by our names."""
     strategy = _strategy(benchmark)
     alone = text(strategy, "type_") == "synchronous"
     streams, rate = positive(strategy, "streams"), positive(strategy, "rate")

@@ -53,6 +53,11 @@ def _is_own(found: Any) -> bool:
 
 
 def _extra(found: Any) -> dict[str, Any]:
+    """Return a level's load, failures, lengths and requests in flight, by our names; its validity too if Knee wrote it.
+
+    The load is a rate unless --max-concurrency held the throughput below it, else a concurrency unless that was ramped
+    up.
+    """
     rate, prompts = positive(found, "request_rate"), positive(found, "num_prompts")
     if rate and positive(found, "max_concurrency") and (number(found, "request_throughput") or rate) < _BOUND * rate:
         rate = None  # the bound on requests in flight sets the pace

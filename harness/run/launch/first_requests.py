@@ -265,7 +265,8 @@ class _Requests:
     async def _with_fewer_fields(self, request: Request, refusal: _RefusedError) -> decoder.DecodedResponse:
         """Send a refused request again without optional fields, one more at a time, until it is answered.
 
-        Then put back every field that was not the reason. The refusal is raised where no optional field was it.
+        Then put back every field that was not the reason. The refusal is raised where no optional field was it, and at
+        once for another status than 400 and 422 or a prompt that is too long.
         """
         status, before = self.status, self.drop
         response = None
@@ -336,7 +337,10 @@ class _Requests:
         return msgspec.structs.replace(self._codec, drop=drop).encoder.encode(request)
 
     async def _answer(self, request: Request) -> decoder.DecodedResponse:
-        """Send a request and return the decoded answer; drop any field that the server refuses, and send it again."""
+        """Send a request and return the decoded answer; drop any field that the server refuses, and send it again.
+
+        HarnessError for a redirect, a failed response, and a refusal that no dropped field mends.
+        """
         target, place = self._scenario.target, self.place
         while True:
             content = self._body(request, self.drop)

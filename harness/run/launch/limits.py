@@ -54,7 +54,8 @@ def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | No
     """Return (processor of the simulated endpoint, processors of each worker); one tuple a worker, so their number too.
 
     Each process has a processor of its own if there are enough; empty: not bound. The parent, which has little to do,
-    is never bound. Of several `machines` each has as many workers, whatever its processors.
+    is never bound. A batch, and a quota without `workers`, have one worker. Of several `machines` each has as many
+    workers, whatever its processors.
     """
     allowed = kernel.cpus()
     server = scenario.target.url == "sim:" and len(allowed) >= 2

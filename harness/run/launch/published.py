@@ -171,7 +171,10 @@ def is_name(name: object) -> bool:
 
 
 async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float) -> dict[str, Any]:
-    """Return llama-server's slots and tokens a slot (n_ctx), from its model-list entry and its page /props."""
+    """Return what llama-server's model-list entry and its page /props tell: slots, tokens a slot (n_ctx), version.
+
+    What they do not tell is left out.
+    """
     meta = entry.get("meta")
     trained = _count(meta.get("n_ctx_train")) if isinstance(meta, dict) else None
     facts = {"name": _LLAMA} | _some(n_ctx=_count(entry.get("max_model_len")), n_ctx_train=trained)

@@ -207,6 +207,9 @@ async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> 
 def judged(new: Sequence[Reply], again: Sequence[Reply], own: Sequence[Reply]) -> CacheAudit:
     """Return whether a cache is on, by replies to new and repeated prompts, and whether it knows the load's `own`.
 
+    By the cached tokens that the server counts, else by whether the first token of repeated prompts comes sooner.
+    Unclear between the two; `warm` is None without `own` and where times are unclear.
+
     >>> slow, soon = [Reply(first_s=0.05, tokens=500)] * 8, [Reply(first_s=0.01, tokens=500)] * 8
     >>> judged(slow, soon, slow).outcome, judged(slow, slow, slow).outcome, judged(slow, soon, soon).warm
     ('on', 'off', True)

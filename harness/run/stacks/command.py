@@ -34,7 +34,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
-    """Return the commands that start a stack: its pools' servers, then the endpoint; refuse a model or setting.
+    """Return the commands that start a stack: its pools' servers, then the endpoint.
+
+    HarnessError where the recipe cannot load the model or has no such setting.
 
     >>> from harness.spec.recipe import StackSpec
     >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
@@ -209,7 +211,7 @@ def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
 
 
 def stored(stack: Stack) -> Stack:
-    """Return the stack as it may be written to a manifest."""
+    """Return the stack as it may be written to a manifest, secrets in arguments, commands and environment hidden."""
     spec = msgspec.structs.replace(stack.spec, args=shown(stack.spec.args))
     recipe = stack.recipe
     pools: dict[str, Pool] = {

@@ -43,6 +43,7 @@ class _Owner:
     """The server, the end of its log, and its ways to end."""
 
     def __init__(self, task: Task) -> None:
+        """Start the task's process in a session of its own, with its stdout and stderr on one non-blocking pipe."""
         self.task = task
         self.log = bytearray()
         self.status: int | None = None
@@ -116,7 +117,10 @@ def _command() -> bytes:
 
 
 def main() -> None:
-    """Run the task of the first line until the server ends, a line comes, or the input ends."""
+    """Run the server that the first line of stdin describes, until it ends, another line comes, or the input ends.
+
+    Then end all its processes, at once if the input has ended, for knee is gone. Its pid, status and log go to stdout.
+    """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         # They are knee's, which then ends the pipe. Not SIG_IGN, which the server would inherit.
         signal.signal(number, lambda *_: None)

@@ -314,6 +314,7 @@ def parquet(path: Path, kind: type[T]) -> Found[T]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file to be read piece by piece; HarnessError if it is none, or claims to hold more than it can."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

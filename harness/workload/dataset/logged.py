@@ -51,7 +51,11 @@ class _Before(NamedTuple):
 
 
 def _rounds(records: Iterable[tuple[str, Round | Exception]]) -> Iterator[tuple[str, Row | Exception]]:
-    """Yield the requests of rounds, each behind those before it in its session."""
+    """Yield each round as a row: lengths, times, and its prompt as hash blocks, shared with those of the one before.
+
+    A prompt begins with all of the session's last one; a shorter one with what the provider's cache served. Broken
+    records, and rounds without a timestamp, are yielded as errors.
+    """
     before: dict[str, _Before] = {}  # by session
     for place, found in records:
         if isinstance(found, Exception):

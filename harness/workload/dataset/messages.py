@@ -78,7 +78,10 @@ def _tool(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(entry: Entry, number: int) -> list[Message]:
-    """Return an entry of a conversation as messages: the tool results among its parts, then the message itself."""
+    """Return an entry of a conversation as messages: the tool results among its parts, then the message itself.
+
+    A call of a tool becomes the assistant's message; reasoning is left out. ValueError for a role that is not known.
+    """
     if entry.type == "function_call":
         call = {"name": entry.name, "arguments": entry.arguments}
         calls = [{"id": entry.call_id, "type": "function", "function": call}]
@@ -115,7 +118,10 @@ def _messages(entry: Entry, number: int) -> list[Message]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a content part in the form of OpenAI's chat API: texts and images of other APIs converted, others kept."""
+    """Return a content part in the form of OpenAI's chat API: texts and images of other APIs converted, others kept.
+
+    ValueError for a part with neither text nor type.
+    """
     kind = part.get("type")
     if isinstance(part.get("text"), str) and kind in (None, *_TEXTS):
         return {"type": "text", "text": part["text"]}

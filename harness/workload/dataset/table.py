@@ -47,6 +47,7 @@ class Table:
     """
 
     def __init__(self, path: Path) -> None:
+        """Map the table at `path` into memory, without reading its rows; HarnessError if the file is none."""
         with files.opened(path) as file:
             self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         length, mark = _END.unpack(self._bytes[-_END.size :])
