@@ -3,7 +3,8 @@
 Every load is judged by all of its repeats together. One that has too few requests to be decided still leans: towards
 met where the share within each limit is what is needed, else towards missed. That is enough to find the edge by, and
 the loads next to it are then measured for long enough to decide them. Where the one below the edge stays open, the
-next lower one is, so that there is a load that is known to meet the SLO. In concurrency or in requests per second.
+lower one that needs the least time is, so that there is a load that is known to meet the SLO; where one is known to
+miss it, before the load above the edge. In concurrency or in requests per second.
 
 The search bisects for it: by short levels first, by where they lean; then the loads on both sides of it are measured
 for as long as decides them. Left out: what "met" is (`analysis.slo`).
@@ -48,7 +49,7 @@ class Edge(msgspec.Struct, frozen=True):
     likely: bool  # it is not decided that the SLO is met there
     unresolved: bool  # the smallest is not decided
     again: float | None  # to be measured once more before anything else
-    undecided: float | None  # to be measured for long enough once the edge is found: next to it, else the next lower
+    undecided: float | None  # to be measured for long enough once the edge is found: next to it, else a lower one
     window_s: float = 0.0  # of that
 
 
@@ -63,6 +64,11 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     >>> likely = JudgedLoad("unresolved", "met", 1, True)
     >>> edge_of({1: likely, 2: likely, 4: missed})
     Edge(met=2, missed=4, likely=True, unresolved=False, again=None, undecided=2, window_s=0.0)
+    >>> still, doubtful = JudgedLoad("unresolved", "met", REPEATS, True), JudgedLoad("unresolved", "missed", 1, True)
+    >>> edge_of({1: likely, 2: still, 3: doubtful}).undecided
+    3
+    >>> edge_of({1: likely, 2: still, 3: doubtful, 4: missed}).undecided
+    1
     """
     loads = sorted(judged)
     misses = [x for x in loads if judged[x].leans == Outcome.MISSED]
@@ -74,9 +80,13 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     silent = missed is not None and judged[missed].leans == Outcome.UNRESOLVED and judged[missed].times < REPEATS
     surely_met = max((x for x in loads if judged[x].outcome == Outcome.MET and x < lowest), default=0.0)
     lower = [x for x in reversed(loads) if surely_met < x < (met or 0)]
+    lower.sort(key=lambda x: judged[x].window_s)
+    surely_missed = any(judged[x].outcome == Outcome.MISSED for x in misses)
+    # A load that surely meets it and one that surely misses it come first, then those in between.
+    nearest = (met, *lower, missed) if surely_missed else (met, missed, *lower)
     undecided = [
         x
-        for x in (met, missed, *lower)
+        for x in nearest
         if x is not None
         and judged[x].outcome == Outcome.UNRESOLVED != judged[x].leans
         and judged[x].decidable
