@@ -198,6 +198,10 @@ class _Rates(msgspec.Struct, frozen=True):
 
 
 def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
+    """Return a level's rates over its window (tokens, requests, prompts, events) and its share of cached input tokens.
+
+    Tokens of failed requests do not count. Where requests are longer than the window the rates are by Little's law.
+    """
     (start, end), request_s = level.window, requests.e2e.mean
     arrival, tokens = table.arrival, table.tokens
     inside = (arrival >= start) & (arrival < end)

@@ -241,6 +241,7 @@ def _server(
     facts: Facts,
     source: str = SERVER,
 ) -> ServerView | None:
+    """Return the server's figures over a window, compared with our own counts; None where nothing was scraped in it."""
     if not any(s.source == source and window[0] <= s.time_s <= window[1] for s in samples):
         return None
     decodes = facts.unit is Unit.OUTPUT_TOKENS

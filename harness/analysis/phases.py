@@ -177,7 +177,10 @@ def fit(P: Floats, t: Floats, se: Floats) -> Rise | None:
 
 
 def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
-    """Return the fit c + s P + q P² without a flat part, its covariance by `se`."""
+    """Return the fit c + s P + q P² without a flat part, its covariance by `se`; q is 0 if it would be below 0.
+
+    q is also 0 with fewer than four lengths.
+    """
     unit = float(P.max())  # keeps the columns of one size
     x = P / unit
     A = np.stack([np.ones_like(x), x, x * x], axis=1)

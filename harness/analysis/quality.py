@@ -61,7 +61,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def changes(answers: Iterable[Answer], first: Mapping[int, CanaryAnswer]) -> Changes:
-    """Count in how many answers words, flaws, finish reasons or scores differ from the same canary's first answer."""
+    """Count the answers whose words or finish reason differ from the same canary's first answer, or which are worse.
+
+    Worse is a flaw that the first one has not, or a wrong answer after a right one. Failed requests do not count.
+    """
     pairs = [
         (each, first[each.canary])
         for each in answers

@@ -116,7 +116,10 @@ class Scrapes:
         return top.increase / total if top is not None and all(bottom) and total > 0 else None
 
     def spread(self, figure: Figure) -> Spread | None:
-        """Return mean and percentiles of a histogram's growth in the window; None where nothing was added to it."""
+        """Return mean and percentiles of a histogram's growth in the window; None where nothing was added to it.
+
+        The mean alone where the buckets do not add up to the count.
+        """
         buckets = self.buckets(figure)
         count, total = self.growth(figure, part="count"), self.growth(figure, part="sum")
         if count is None or count.increase <= 0:

@@ -121,6 +121,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
             arrival, gap = arrival[gap > 0], gap[gap > 0]
 
     def requests(limit: SloLimit) -> Attainment:
+        """Return the share of the requests that meet a limit on each of them, with the effect of their clumping."""
         figure = of_requests[limit.figure]
         met = table.ok & metrics.meets({limit.figure: limit.seconds}, of_requests, len(table.ok))
         late = np.where(table.ok, metrics.in_time(limit.figure, figure), np.inf)

@@ -46,7 +46,10 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Timeline:
-    """Return the lines from 0 to `end_s`; without a table only telemetry's."""
+    """Return throughput, requests in flight, errors, KV use and GPU power over time, from 0 to `end_s` seconds.
+
+    Without a table there is only telemetry.
+    """
     width = next((width for width in _WIDTHS if end_s <= _BINS * width), end_s / _BINS)
     edges: Floats = width * np.arange(int(end_s / width) + 2, dtype=np.float64)
     middles = (edges[:-1] + edges[1:]) / 2
@@ -215,7 +218,10 @@ def means(points: Sequence[tuple[float, float]], start: float, end: float, n: in
 
 
 def _p99(began: Floats, waited: Floats, start: float, end: float, n: int) -> Floats:
-    """Return p99 of the waits of requests that began in each part of the window; parts have about 100 or more."""
+    """Return p99 of the waits of requests that began in each part of the window; parts have about 100 or more.
+
+    An empty array where there are too few requests for several such parts.
+    """
     known = ~np.isnan(waited)
     began, waited = began[known], waited[known]
     n = min(n, len(began) // _FOR_P99)

@@ -71,6 +71,8 @@ def variables(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def resolved(text: str, environ: Mapping[str, str], place: str) -> str:
     """Return the value that `env:NAME` names; any other text is itself.
 
+    HarnessError where the variable is unset or empty, and for a value that was hidden when it was stored.
+
     >>> resolved("Bearer env:MY_KEY", {"MY_KEY": "s3cret"}, "--header")
     'Bearer s3cret'
     """

@@ -314,6 +314,10 @@ def goodput(text: str, place: str = "--goodput") -> dict[str, float]:
 def _limits(
     parts: list[str], mark: str, read: Callable[[str, str], float], place: str, example: str
 ) -> dict[str, float]:
+    """Return the limits in parts like name=value or name:value, read by `read`, by their names.
+
+    HarnessError for an unknown name, a limit that is given twice or not above 0, and where there is none.
+    """
     way_out = f"write it like {example}"
     found: dict[str, float] = {}
     for part in filter(None, map(str.strip, parts)):

@@ -65,6 +65,7 @@ class _Verbs(click.Group):
             formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; an operator's mistake is printed as one line, and the exit status is 1, or 130 on Ctrl-C."""
         from harness.base.errors import HarnessError
 
         try:

@@ -249,6 +249,7 @@ def _put_row(name: str, values: Sequence[str], row: Row, parts: Parts, rows: Map
 
 
 def _put_values(name: str, values: Sequence[str], row: Row, parts: Parts) -> str:
+    """Add the options that the values are in Knee's words to the parts; return the error, "" if there is none."""
     for value in values:
         words = row.words(value)
         if words is None:

@@ -43,6 +43,7 @@ class LivePage:
     """Shows a run on its page and on another view; a context manager, which ends the page's process."""
 
     def __init__(self, view: LiveView, at: socket.socket) -> None:
+        """Start the process that serves the live page on the socket `at`, and note its address."""
         self._view = view
         self._now = RunProgress()
         self.address = f"http://127.0.0.1:{at.getsockname()[1]}/"

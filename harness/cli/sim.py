@@ -83,7 +83,10 @@ def sim(
 
 
 def _profile(profile: str | None, flags: Mapping[str, Any]) -> Profile:
-    """Return what to serve; a model or a card that is not named is the default's."""
+    """Return what to serve; a model or a card that is not named is the default's.
+
+    HarnessError for options without an effect, and for --profile beside a named model or card.
+    """
     from harness.sim import profile as profiles
 
     for flag, of in (("hub", "model_config"), ("host_cpus", "gpu")):

@@ -91,6 +91,11 @@ def folders(place: str) -> list[Path]:
 
 
 def _within(top: Path) -> Iterator[Path]:
+    """Yield the result folders in a folder, sorted, none inside another and none too deep.
+
+    HarnessError where a folder cannot be read, and for too many of them.
+    """
+
     def refuse(error: OSError) -> None:
         raise HarnessError(error.strerror or str(error), place=error.filename, way_out="list another") from None
 

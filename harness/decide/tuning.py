@@ -216,6 +216,7 @@ def _rank(
     winner: str | None,
     trials: Sequence[Trial],
 ) -> Rank:
+    """Return a setting's place among all: best, worse or open by its trials, else left out, untried or failed."""
     name, own = setting.name, [trial for trial in trials if trial.setting == setting.name]
     untried: State = "left out" if setting.left_out else "untried"
     rank = Rank(setting=name, state=untried, predicted=setting.predicted, trials=len(own), why=setting.left_out)

@@ -142,7 +142,10 @@ class StreamDecoder(Shown):
         self._cached_tokens: int | None = None
 
     def feed(self, data: bytes | None, stamp_ns: int) -> int:
-        """Account for one body piece, None at the end; return the token-carrying chunks in it."""
+        """Account for one body piece, None at the end; return the token-carrying chunks in it.
+
+        ProtocolError once there are more chunks than any response has.
+        """
         if len(self._arrivals) > self._most:  # it has been given up
             return 0
         carried, events, read = 0, self._events, self._read

@@ -104,6 +104,7 @@ def _read_whole(data: bytes) -> Chunk:
 
 
 def _end(response: _Response, delta: Delta, *, failed: bool) -> Chunk:
+    """Return the last chunk: why the response ended, its usage, its error; one that `failed` always has an error."""
     reason = response.incomplete_details.reason if response.incomplete_details is not None else None
     counts = response.usage or _Usage()
     usage = Usage(counts.input_tokens, counts.output_tokens, counts.input_tokens_details, counts.output_tokens_details)

@@ -148,7 +148,10 @@ def _is_object(line: bytes) -> bool:
 
 
 def _data(block: bytes) -> list[bytes]:
-    """Return the data of one event, from all of its lines; of each line where no blank ones part the events."""
+    """Return the data of one event, from all of its lines; of each line where no blank ones part the events.
+
+    An error event gives one text that begins with "error: "; lines without a field of SSE are data as they are.
+    """
     data, name, error, fields = [], b"", None, False
     block = block.removeprefix(_BOM).strip(b"\n")  # blank lines too many are of no event, wherever the stream is cut
     for line in block.split(b"\n") if block else ():
@@ -183,6 +186,10 @@ class LineParser(EventParser):
     media: ClassVar[str] = NDJSON
 
     def feed(self, piece: bytes) -> list[bytes]:
+        """Return the lines that this piece completes, without blank ones; the rest is kept for the next piece.
+
+        The last one is TOO_LONG, and nothing comes after it, once a line is too long.
+        """
         if self._cut_off:
             return []
         lines, newline, rest = piece.rpartition(b"\n")

@@ -48,7 +48,9 @@ _choices = msgspec.json.Decoder(_Event).decode
 
 
 def look(event: bytes) -> Look:
-    """Look at an event without a schema.
+    """Return what an event shows without a schema: text in an unlisted field, its role, choice and error words.
+
+    All are empty where it cannot be read.
 
     >>> look(b'{"choices": [{"delta": {"role": "assistant", "thinking": "hm"}}]}')
     Look(field='thinking', text='hm', role=True, choice=0, words='')

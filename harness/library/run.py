@@ -111,6 +111,7 @@ def _begun(
     ended: Future[Outcome] = Future()
 
     def work() -> None:
+        """Measure in this thread; the outcome, or whatever was raised, becomes the result of `ended`."""
         try:
             with LiveView(quiet=not progress) as view:
                 folder = None if out is None else str(out)

@@ -112,7 +112,8 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     """Return a deployment with the MFU and the batch usual for that card; any field can be set.
 
     The number of GPUs follows from tp · pp · dp; where it is set and larger than tp · pp, replicas fill it. The card
-    has the link that so many of them have. Shares that are none, and half of what drafting needs, are refused.
+    has the link that so many of them have. HarnessError for a share outside 0 to 1, and for drafted tokens without
+    their acceptance or the reverse.
     """
     usual = next((mfu for begin, mfu in _USUAL_MFU.items() if gpu.key.startswith(begin)), _OTHER_MFU)
     one = figures.get("tp", 1) * figures.get("pp", 1)
@@ -190,6 +191,7 @@ def check(model: Model, deployment: Deployment) -> None:
 
 
 def _check_experts(model: Model, deployment: Deployment) -> None:
+    """Raise HarnessError unless EP is TP or TP · DP and divides the model's experts."""
     tp, dp, ep = deployment.tp, deployment.dp, deployment.ep
     if model.experts is None:
         raise HarnessError(f"{model.name} has no experts to spread", place="--ep", way_out="leave --ep out")
@@ -266,7 +268,7 @@ def activations(model: Model, deployment: Deployment) -> float:
 
     A step of T tokens holds their hidden states and what one layer makes of them, 2 bytes each: T (4 h + 3 f / TP), and
     with experts T (4 h + k (h + 3 f_e / TP)), whichever is more; or the logits of a full batch, `sampler_bytes` each.
-    Workspaces, and with experts CUDA graphs, come on top.
+    Workspaces, and with experts CUDA graphs, come on top. A deployment with a given amount divides that by TP instead.
     """
     if deployment.activations is not None:
         return deployment.activations / deployment.tp
@@ -298,8 +300,9 @@ def usual_sequences(gpu: Gpu) -> int:
 def kv_capacity(model: Model, deployment: Deployment, context: float | None = None) -> int:
     """Return the tokens of KV cache of one replica, in whole blocks; what the server publishes beats the estimate.
 
-    With windows or states a token's share depends on how long its request is: `context` tokens, or so long that
-    every layer holds it (docs/method.md, The deployment). 0 where the model keeps nothing.
+    With windows or states a token's share depends on how long its request is: `context` tokens, or so long that every
+    layer holds it (docs/method.md, The deployment). 0 where the model keeps nothing, HarnessError where it does not fit
+    on the card.
     """
     tokens = deployment.kv_tokens
     if tokens is None:

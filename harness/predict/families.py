@@ -92,6 +92,7 @@ class Config:
     """The fields of one model's config.json, its name, and its family; a field that is not understood is refused."""
 
     def __init__(self, fields: Mapping[str, Any], name: str) -> None:
+        """Read a model's config; HarnessError for a family, or a field that changes the model, that is unknown here."""
         self.fields, self.name = text_of(fields), name
         self.kind = str(self.get("model_type", ""))
         known = FAMILIES.get(self.kind)

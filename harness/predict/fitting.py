@@ -179,6 +179,7 @@ def _errors(
     calibrated: Callable[[float], CalibrationPoint],
     data_sheet: Callable[[float], CalibrationPoint],
 ) -> Iterable[UnseenError]:
+    """Yield each figure's relative errors at points not fitted on: calibrated, by data sheet, of a line then flat."""
     for each in unseen:
         C = each.concurrency
         ours, theirs = _ratios(each, calibrated(C)), _ratios(each, data_sheet(C))

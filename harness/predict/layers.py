@@ -88,6 +88,7 @@ def _alike(config: Config) -> dict[str, tuple[Attention, ...]]:
 
 
 def _built(config: Config, sort: str, layers: int) -> tuple[Attention, ...]:
+    """Return the attention of `layers` layers of one sort: linear, compressed, latent (MLA) or plain."""
     if sort == _LINEAR:
         return (_linear(config, layers),)
     if config.kind == "deepseek_v4":

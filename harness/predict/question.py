@@ -135,7 +135,8 @@ def find(
 ) -> ServingCard:
     """Return the card to predict for: the one named, else that of this machine's GPUs; with notes on doubts.
 
-    `cards` are this machine's GPUs by their driver, `measure` measures cores of this machine ("host").
+    It has no card where neither is known, or the GPUs differ. `cards` are this machine's GPUs by their driver,
+    `measure` measures cores of this machine ("host").
     """
     key, notes, known = hardware.gpu, [], cards or ()
     if key is None:

@@ -202,7 +202,10 @@ class _VirtualClock:
         self._answered = self._ran = 0.0  # seconds in flight of all that are answered; integral of the batch
 
     def send(self, at: float) -> None:
-        """Send the next request, with the next lengths, at time `at`; do nothing if there are no more lengths."""
+        """Send the next request, with the next lengths, at time `at`; do nothing if there are no more lengths.
+
+        HarnessError where it does not fit into the KV cache.
+        """
         lengths = next(self._lengths, None)
         if lengths is None:
             return

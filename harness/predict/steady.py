@@ -228,7 +228,10 @@ def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
 
 
 def slo_concurrency(cost: StepCost, workload: MeanLengths, cap: float, slo: Mapping[str, float]) -> float:
-    """Return the most users in flight whose predicted latencies meet the SLO, by bisection; 0 if one misses it."""
+    """Return the most users in flight whose predicted latencies meet the SLO, by bisection.
+
+    0 if one user misses it, inf if as many as any server has meet it.
+    """
 
     def missed(C: float) -> bool:
         return not meets(latencies(steady_state(cost, workload, C, cap), cost, workload, "usual"), slo)
@@ -290,6 +293,10 @@ def stops_of(model: Model, deployment: Deployment, workload: MeanLengths) -> dic
 
 
 def _kv_batch(model: Model, deployment: Deployment, workload: MeanLengths) -> float | None:
+    """Return how many requests fit into the KV cache at once; None where it is unlimited or nothing is decoded.
+
+    HarnessError where not even one fits.
+    """
     longest = workload.input_tokens + workload.output_tokens
     ctx = longest if deployment.reserve else workload.context
     capacity = kv_capacity(model, deployment, ctx)

@@ -397,6 +397,7 @@ def level_at_the_knee(summary: Summary) -> LevelSummary | None:
 
 
 def _knee_figure(summary: Summary) -> Fact | None:
+    """Return the knee as a figure of its own: of the limits if there are any, else the run's; None if it has none."""
     if not (summary.open_loop or summary.limited):
         own = own_knee(summary)
         return _figure("Knee", Value(own.value, own.ci95), summary.load_unit, own.state) if own.value else None

@@ -345,7 +345,10 @@ def _by_limits(knee: Value, unit: str = "") -> Guide:
 
 
 def _own_knee(summary: Summary) -> list[Guide]:
-    """Return the server's own knee with its interval, dashed where it is provisional."""
+    """Return the server's own knee with its interval, dashed where it is provisional; [] where there is none.
+
+    Where throughput still rises it is a label at the right end. An open loop has no such knee.
+    """
     if summary.open_loop:
         return []
     own = own_knee(summary)

@@ -430,7 +430,7 @@ def _ends_of(ratio: Ratio) -> str:
 
 
 def odd_run(odd: OddRun, stack: str = "") -> Fact:
-    """Return the line of a run that is off."""
+    """Return the line on a run whose throughput is far from that of its stack's other runs: left out, or only named."""
     of = f" of {plain(stack)}" if stack else ""
     return Fact(
         "Left out" if odd.left_out else "Off",

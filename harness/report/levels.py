@@ -202,7 +202,10 @@ def _phases(repeats: Sequence[LevelPhases]) -> LevelPhases | None:
 
 
 def _together(figure: Declared, repeats: Sequence[Any]) -> Any:
-    """Return a figure of several repeats as one: the sum of counts, the mean of rates and times."""
+    """Return a figure of several repeats as one: the sum of counts, the mean of rates and times.
+
+    A figure that a repeat lacks (UNSET) is UNSET, but a count is the sum of those that have it.
+    """
     known = [each for each in repeats if each is not UNSET]
     if len(known) < len(repeats):
         return UNSET if figure.kind is not int else sum(known) or UNSET

@@ -30,7 +30,7 @@ def report(plan: Plan) -> Document:
 
 
 def answer(plan: Plan) -> list[Fact]:
-    """Return the replicas, where each of them runs, and the cost."""
+    """Return the replicas, where each of them runs, and the cost; where no load meets the SLO, that and what helps."""
     at = plan.operating_point.at
     limits = listed([plain(each) for each in plan.capacity.slo])
     if at is None:
@@ -71,6 +71,7 @@ def _running(capacity: Capacity, at: MeasuredLoad) -> str:
 
 
 def _why(plan: Plan, limits: str) -> str:
+    """Return why the operating point is what it is, as words: by the SLO, the cost, or the knee."""
     point = plan.operating_point
     if point.by == "slo":
         missed = f", {number(point.missed_at)} misses it" if point.missed_at is not None else ""

@@ -146,7 +146,7 @@ def encoded(figure: Any) -> bytes:
 
 
 def fill(axes: Any, chart: Chart) -> list[Entry]:
-    """Draw everything within one pair of axes, and its legend's entries."""
+    """Draw everything within one pair of axes, and return its legend's entries."""
     for name, axis in (("x", chart.x), ("y", chart.y)):
         scale(axes, name, axis if axis.ends else msgspec.structs.replace(axis, ends=_reach(chart, name, axis)))
     axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.8, which="both")

@@ -91,7 +91,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(path: str | Path) -> Manifest | MapManifest:
-    """Return the manifest in a result folder (or level map's folder); an empty one if the file is missing."""
+    """Return the manifest in a result folder (or level map's folder); an empty one if the file is missing.
+
+    HarnessError where there is no folder, and where the file is no manifest.
+    """
     folder = Path(path)
     if not folder.is_dir():
         raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")

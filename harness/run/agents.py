@@ -145,8 +145,8 @@ def predict(
 ) -> Agents:
     """Predict throughput, TTFT and cache hits for each number of agents in `levels`, and how many the cache holds.
 
-    `kept` is the share of the prompt tokens that a cache which keeps all serves; None: no reuse is asked, and the
-    cache holds any number.
+    `kept` is the share of the prompt tokens that a cache which keeps all serves; None: no reuse is asked, and the cache
+    holds any number. Levels behind one where the cache serves far less than that are left out.
     """
     lengths = [each for number in range(20) for each in source.input_tokens(source.task(number))]
     mean = sum(lengths) / len(lengths)

@@ -177,6 +177,7 @@ class DaemonExecutor(ThreadPoolExecutor):
     """
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` in a daemon thread of its own, which does not keep the process alive; return the result's future."""
         future: Future[T] = Future()
 
         def work() -> None:

@@ -227,7 +227,10 @@ async def _consented(session: _Session, servers: Sequence[Address]) -> list[list
 
 
 async def _checked(session: _Session, servers: Sequence[Address], ips: Mapping[str, Sequence[str]]) -> Endpoint:
-    """Check the endpoint and return what the load needs to know of it; import modules for measuring meanwhile."""
+    """Wait for the server if asked to, check it, and return what the load needs to know of it.
+
+    Modules for measuring are imported meanwhile.
+    """
     scenario, view = session.scenario, session.view
     # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
     over = threading.Event()

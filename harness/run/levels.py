@@ -369,9 +369,9 @@ class Levels:
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _requests(self, level: Level) -> int | None:
-        """Return how many requests a level sends; None where neither other levels nor its warm-up need to be left some.
+        """Return how many requests a level sends so that all levels fit in the budget of requests; None: no such bound.
 
-        Levels that share a given number of requests are measured alike, the last as well.
+        Only closed levels of single requests without a length of their own have one: an equal part of what is left.
         """
         ramp, left, total = self._scenario.ramp, self._budget().requests_left, self._total()
         alone = not (ramp.level_seconds or ramp.duration or ramp.think or self._scenario.has_tasks or self._shard)

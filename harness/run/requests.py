@@ -94,6 +94,10 @@ def _read(
     images = DIALECTS[scenario.target.api].images
 
     def counted(rows: Iterator[Row]) -> Iterator[Row]:
+        """Yield the rows to be kept, and count their tokens, models and notes.
+
+        A row longer than skip_longer is left out, with the rest of its session.
+        """
         nonlocal prompts, answers, left_out
         session, before = "", 0.0  # of the row before; tokens of its session so far
         latest = -math.inf

@@ -124,7 +124,7 @@ def of_stack(scenario: Scenario, stack: Stack, ramp: Ramp, name: str, nth: int) 
 
 
 def _check(scenario: Scenario, stacks: Sequence[Stack]) -> None:
-    """Raise HarnessError where the scenario does not fit a comparison."""
+    """Raise HarnessError where the scenario does not fit a comparison: it has a url or a sweep, or a stack no model."""
     if scenario.target.url is not None:
         fact = "the stacks have addresses of their own"
         raise HarnessError(fact, place="$.target.url", way_out="leave url out, or use `knee run`")

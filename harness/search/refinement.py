@@ -188,7 +188,10 @@ def _far(state: State, found: Known) -> Decision | None:
 
 
 def _around(state: State, found: Known) -> Decision | None:
-    """Return the most informative level near the knee, if possible on the other side of it than the last level."""
+    """Return the most informative level near the knee, if possible on the other side of it than the last level.
+
+    While the knee is vague the predicted one comes first. None where no level near it is affordable.
+    """
     about = state.search.predicted_hinge
     vague = found.high / found.low > UP_TO and found.seats is None
     if about and vague and found.low <= about <= min(found.high, state.highest) and round(about) not in state.times:

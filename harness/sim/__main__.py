@@ -19,6 +19,7 @@ from harness.sim.profile import Profile, Reference
 
 
 def main() -> int:
+    """Serve the profile that the first line of stdin holds, until stdin ends; return the exit status."""
     guard()
     parser = argparse.ArgumentParser(prog="python -m harness.sim", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")

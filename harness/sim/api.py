@@ -174,7 +174,7 @@ class EventWriter:
         return b"%x\r\n%s%s%s%s}\n\n\r\n" % (self._size + len(usage), self._before, word, self._after, usage)
 
     def run(self, position: int, tokens: int, finished: bool) -> bytes | memoryview:
-        """Return what leaves with several tokens at once, the last of which may end the answer."""
+        """Return the events of several tokens that leave at once, the last of which may end the answer."""
         if tokens == 1:
             return self.chunk(position, finished)
         end = position + tokens

@@ -157,6 +157,7 @@ class Endpoint:
     # ---- sockets ----------------------------------------------------------------------------------------
 
     def _on_event(self, fd: int, events: int) -> None:
+        """Handle what happened to a file descriptor: end, accept a connection, write to one, or read from it."""
         if fd in self._stops:
             self._stopped = True
         elif fd == self._listener.fileno():

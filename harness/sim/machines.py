@@ -68,7 +68,10 @@ class Pacer(_Unlimited):
         return len(self._streams)
 
     def submit(self, request: SimulatedRequest, late_s: float = 0.0) -> None:
-        """Take a stream that came while the last planned step ran, or `late_s` after its end."""
+        """Take a stream that came while the last planned step ran, or `late_s` after its end.
+
+        It starts about TTFT later, in the group that has the fewest streams.
+        """
         delay = math.ceil((self._ttft + late_s) / self._duration - 1e-9)  # steps
         first, groups = max(self._next - 1 + delay, self._next), len(self._sizes)
         least = min(self._sizes)

@@ -60,6 +60,8 @@ def digests(text: str) -> str:
 def differs_at(one: str, other: str) -> int | None:
     """Return how many words two answers have in common from the start, by their digests; None: they are equal.
 
+    Digests know only the beginnings of so many words, which is the most that is returned.
+
     >>> differs_at(digests("to be or"), digests("to be and")), differs_at(digests("to be"), digests("to be"))
     (2, None)
     """

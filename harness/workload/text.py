@@ -52,7 +52,9 @@ def mixed(words: Sequence[str], seed: int) -> list[str]:
 
 
 def reordered(words: list[str], count: int, seed: int, number: int | str) -> str:
-    """Return `count` words, always the same ones for a count but in another random order for each (seed, number).
+    """Return `count` words, always the same ones for a count, begun in another random order for each (seed, number).
+
+    The words behind the first ones keep their order.
 
     >>> sorted(reordered([" a", " b"], 20, 0, 1).split()) == ["a"] * 10 + ["b"] * 10
     True
@@ -191,7 +193,9 @@ class Counted(NamedTuple):
 
 
 def tokens_per_word(counts: Sequence[Counted]) -> float:
-    """Return the tokens that a word more comes to.
+    """Return the tokens that a word more comes to, by the prompt that differs most from the last one in length.
+
+    It lies between 1 and the last prompt's tokens per word; 1 where all have as many words.
 
     >>> tokens_per_word([Counted(64, 136), Counted(30, 68)]), tokens_per_word([Counted(64, 72)])
     (2.0, 1.0)

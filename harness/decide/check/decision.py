@@ -243,7 +243,11 @@ def _failures(side: Sequence[CheckedRun], made: Decision) -> Quantity:
 
 
 def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[CheckedRun]) -> Decision:
-    """Decide a threshold on a percentile by the share of requests within its bound; invalid levels only miss."""
+    """Return the decision on a threshold on a percentile, by the share of requests within its bound over all repeats.
+
+    An invalid repeat may count as a miss, never as met; too many of them leave the decision unresolved, as do too few
+    requests.
+    """
     assert made.at is not None
     assert wanted.bound is not None
     (limit,) = slo.limits({wanted.figure: wanted.bound})

@@ -128,6 +128,7 @@ def _bounded(made: Threshold, bound: str, place: str) -> Threshold:
 
 
 def _factor(text: str, made: Threshold, place: str) -> float:
+    """Return the factor before "baseline": 1 without one; HarnessError unless it is a number or share above 0."""
     if not text:
         return 1.0
     value, unit = quantity(text[:-1], place) if text.endswith("*") else (0.0, NUMBER)

@@ -243,7 +243,10 @@ def highest(low_ends: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _fitted(summary: Summary, pick: Callable[[Curve, Knees], Value | None], least: float | None = None) -> Quantity:
-    """Return a figure of the curve if the curve is found; else what the curve lacks, and `least`, a lower bound."""
+    """Return a figure of the curve: as it is where the curve is found, else with the reason and what to measure.
+
+    A provisional curve still has a value. `least` is the lower bound of an interval where the curve has none.
+    """
     curve = summary.curve
     if curve is None:
         return Quantity(None, None, "the run has no curve", "measure several levels of concurrency")
@@ -268,6 +271,8 @@ def _single_stream(summary: Summary) -> Quantity:
 
 
 def _cost(name: str) -> Callable[[Summary], Quantity]:
+    """Return what reads the cost `name` from a summary; no value, but a reason, where no price is known."""
+
     def read(summary: Summary) -> Quantity:
         usd = getattr(summary.cost, name, None)
         if usd is None:

@@ -97,7 +97,10 @@ def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool
 
 
 def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
-    """Return the row of max-num-seqs; where a stack's setting is unknown, its measured seats stand and are compared."""
+    """Return the row of max-num-seqs with measured seats in place of settings that are not known.
+
+    Where every stack has measured seats the row is equal or not by these; otherwise it stays unknown.
+    """
     if row.state != UNKNOWN:
         return row
     measured = [_joined([run.facts.seats for run in runs]) for runs in stacks]

@@ -98,6 +98,8 @@ def _lead(name: str, known: Mapping[float, float], side: float, own: Callable[[f
 def _between(shown: Mapping[float, float]) -> _Crossing | None:
     """Return the two neighbouring loads between which the difference (> 0: b is ahead) last changes its sign.
 
+    None where the same stack is ahead at the lowest and at the highest load.
+
     >>> _between({1.0: -0.5, 4.0: -0.2, 16.0: 0.3, 32.0: 0.4})
     _Crossing(at=8.0, ends=(4.0, 16.0), rises=True)
     """

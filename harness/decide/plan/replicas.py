@@ -164,7 +164,10 @@ def follow(
     count: Callable[[float], int],
     cold_start_s: float | None,
 ) -> TrafficFleet:
-    """Return the replica-hours of a fleet that follows the rates of equal time cells, starting replicas in time."""
+    """Return the replica-hours of a fleet that follows the rates of equal time cells, starting replicas in time.
+
+    Without a cold start only the hours at the peak's replicas are known.
+    """
     wanted = [count(rate) for rate in cells]
     cell_h = period_s / len(cells) / 3600
     following = None

@@ -18,6 +18,7 @@ def _matches(row: Any) -> bool:
 
 
 def _extra(row: Any) -> dict[str, Any]:
+    """Return a row's load, validity and answered requests, by our names, and its error: assumed, else its own."""
     began, *others = (number(row, name) or 0.0 for name in ("requests", "errors", "cancelled", "abandoned"))
     valid, in_flight_ok = validity(row.get("verdicts", "").split())
     assumed = positive(row, "assumed_error")

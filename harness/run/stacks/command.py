@@ -66,7 +66,10 @@ def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
 
 
 def loaded(recipe: Recipe, model: str) -> str:
-    """Return what the server loads: `model`, or the only file of the recipe's pattern if `model` is a folder."""
+    """Return what the server loads: `model`, or the only file of the recipe's pattern if `model` is a folder.
+
+    HarnessError where the folder has no such file, or several.
+    """
     folder = Path(model)
     if not recipe.model_file or not folder.is_dir():
         return model
@@ -78,7 +81,10 @@ def loaded(recipe: Recipe, model: str) -> str:
 
 
 def servers(stack: Stack) -> Iterator[tuple[str, Pool, int]]:
-    """Yield every server of the pools: the pool's name, the pool and the server's number in it, from 1."""
+    """Yield every server of the pools: the pool's name, the pool and the server's number in it, from 1.
+
+    HarnessError where the stack names a pool that its recipe lacks.
+    """
     unknown = next((name for name in stack.spec.pools if name not in stack.recipe.pools), None)
     if unknown is not None:
         way_out = nearest(unknown, list(stack.recipe.pools)) if stack.recipe.pools else "leave `pools` out"

@@ -299,7 +299,10 @@ def _not_sent(found: Values) -> Iterator[str]:
 
 
 def _prompt(found: Values, notes: list[str]) -> str | tuple[Message, ...] | None:
-    """Return the text or the messages of a row; None where it has a length alone."""
+    """Return the text or the messages of a row; None where it has a length alone.
+
+    A text `input` follows the `prompt`. A prompt beside messages that lack it is left out, which is added to `notes`.
+    """
     listed = found.input if found.messages is None and isinstance(found.input, list) else found.messages
     if listed is not None:
         read = messages(listed)
@@ -326,7 +329,7 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 def _of_result(record: _Result, place: str) -> Iterator[Row]:
-    """Yield the request, with the length that it had; none where it failed."""
+    """Yield the request of a record of a Knee result, with the lengths that it had; nothing where it failed."""
     if record.error or record.sent_s is None:
         return
     if record.input_tokens is None:
