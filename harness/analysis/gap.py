@@ -272,7 +272,10 @@ def _batch(top: _Top, prediction: Prediction) -> tuple[float, Cause]:
 
 
 def _by_counters(server: ServerView) -> Cause | None:
-    """Return why waiting requests do not run, by the server's counters: KV memory is full, or the batch limit."""
+    """Return why waiting requests do not run, by the server's counters: KV memory is full, or the batch limit.
+
+    None where it publishes no KV use, or nearly none wait.
+    """
     if server.preemptions:
         return Cause.KV_MEMORY
     if server.kv_usage is None or (server.waiting or 0.0) < _QUEUED:

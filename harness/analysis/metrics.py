@@ -81,8 +81,8 @@ def in_time(name: str, figure: Floats) -> Floats:
 def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
     """Return every latency that an SLO may limit, in seconds, by name; each of shape [requests], nan where not known.
 
-    ITL of one request is its TPOT, its ICL the longest gap between two of its chunks (its stall), which is worked out
-    only with `stalled`.
+    They count from the send, in an open loop from when the request was due. ITL of one request is its TPOT, its ICL the
+    longest gap between two of its chunks (its stall), which is worked out only with `stalled`.
     """
     origin = table.sent if level.rate is None else table.scheduled  # in open loop our delay counts as waiting (wrk2)
     pace = tpot(table.first, table.last, placed_tokens(table), table.first_tokens)

@@ -60,7 +60,7 @@ def _prefill(levels: Sequence[LevelSummary], curve: Curve | None, *, input_token
     """Return the prefill phase of a probe: prompt tok/s at the plateau, and at C = 1 seconds per prompt token and MFU.
 
     MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the requested P: the FLOP of one prompt token more over those that
-    the GPUs could have done in its time.
+    the GPUs could have done in its time. Where TTFT is still flat at that P, it is the P from which it rises.
     """
     alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and usable(s, Purpose.POINT)]
     P = np.array([_prompt(s, input_tokens) for s in alone])
@@ -126,6 +126,7 @@ class Rise(msgspec.Struct, frozen=True):
         return self._along(0.0, 1.0, 2 * P)
 
     def _along(self, *direction: float) -> Value:
+        """Return the combination of the coefficients by `direction`, with an interval by their covariance."""
         g = np.array(direction)
         value = float(g @ np.array(self.coefficients))
         if self.quantile is None:

@@ -100,7 +100,10 @@ def occupancy(level: LevelSummary) -> Occupancy | None:
 
 
 def occupancy_of_file(load: float, level: ForeignLevel) -> Occupancy | None:
-    """Return how many requests stream and wait in a level of another tool's file; None where it has no mean TPOT."""
+    """Return how many requests stream and wait in a level of another tool's file.
+
+    None for an invalid level, and without a mean TPOT or ITL.
+    """
     tpot_s = level.tpot_s.mean or level.itl_mean_s
     own = level.service
     streaming = own.streaming.mean if own else _by_law(level.output_tokens_per_s, tpot_s)

@@ -131,6 +131,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
         return attained(limit, int(met[counted].sum()), int(counted.sum()), effect)
 
     def gaps(limit: SloLimit) -> Attainment:
+        """Return the share of gaps between tokens that meet a limit; those of failed requests miss it."""
         if limit.figure == "itl" and chunked:
             nothing = Attainment(str(limit), limit.needed, 0, len(gap), None, None, Outcome.UNRESOLVED)
             return msgspec.structs.replace(nothing, confidence=limit.confidence)

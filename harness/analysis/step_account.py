@@ -317,6 +317,7 @@ class _Blocks(msgspec.Struct, frozen=True):
     def of(
         cls, table: Table, found: Gaps, step: Step, nobody: tuple[Floats, Floats], window: tuple[float, float]
     ) -> _Blocks:
+        """Return the window's seconds of prompts and of decoding, and the tokens of both, in blocks of equal length."""
         start, end = window
 
         def summed(times: Floats, amounts: Floats) -> Floats:
@@ -358,6 +359,7 @@ def _nobody_streams(table: Table, start: float, end: float, outside_s: float) ->
 
 
 def _divided(measured: LevelPhases, blocks: _Blocks, step: Step) -> LevelPhases:
+    """Return the phases with the rates and the shares of prefill and decode, by the blocks' times and their scatter."""
     busy = blocks.prefill_s + blocks.decode_s
     decode_error = step.error * float(blocks.decode_s.sum())
     return msgspec.structs.replace(

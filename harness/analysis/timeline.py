@@ -157,7 +157,8 @@ def drift(table: Table, samples: Sequence[Sample], level: Level) -> Drift | None
 def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
     """Return mean and slope of a figure over time, and whether it surely moved; `values`: one a bin, nan without.
 
-    Bins of `width_s` begin at `start_s`. None where fewer than 20 have a value; no interval where they are correlated.
+    Bins of `width_s` begin at `start_s`. None where fewer than 20 have a value; no interval where they are so
+    correlated that too few count as independent.
 
     >>> found = trend(100.0 - np.arange(40.0), 0.0, 60.0)
     >>> found.per_hour.value, found.sure

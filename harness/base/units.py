@@ -41,6 +41,7 @@ N = TypeVar("N", int, float)
 
 
 def _scaled(text: str, table: dict[str, float], what: str, place: str, example: str) -> float:
+    """Return the number in a text times its unit's factor in `table`; HarnessError for another unit or form."""
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in table:
         raise HarnessError(f"{text!r} is not {what}", place=place, way_out=f"write it like {example}")

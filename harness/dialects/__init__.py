@@ -23,6 +23,7 @@ class _Dialects(dict[str, Dialect]):
 
 @cache
 def _plugin(name: str) -> Dialect:
+    """Return the dialect of that name from another package; HarnessError if none has it or it generates no answer."""
     found: Dialect | None = plugins.find(plugins.DIALECTS, name, Dialect)
     if found is None:
         raise HarnessError(f"unknown api '{name}'", place="--api", way_out=f"known: {', '.join(APIS)}")

@@ -132,7 +132,10 @@ class Pages:
         self._buckets: dict[str, float] | None = None  # of the page before: what each took by itself, ever
 
     def samples(self, time_s: float, page: str) -> list[Sample]:
-        """Return the samples of the next page; none of one that has more than any server."""
+        """Return the samples of the next page: values as they are, and by how much each bucket of a histogram grew.
+
+        It grew since the page before. No samples of a page that has more than any server.
+        """
         found: dict[str, float] = {}
         cumulative: dict[tuple[str, str], list[tuple[float, str, float]]] = {}  # of each histogram its buckets
         for key, value in published(page).items():

@@ -150,7 +150,7 @@ class StepMachine:
         return self._blocks(request.prompt_tokens + request.output_tokens) <= self.num_blocks
 
     def submit(self, request: SimulatedRequest) -> None:
-        """Put a request at the end of the queue."""
+        """Put a request at the end of the queue; ValueError if it is here already, or could never finish."""
         if request.id in self._waiting or request.id in self._running:
             raise ValueError(f"request {request.id} is here already")
         if not self.fits(request) or request.prompt_tokens < 1 or request.output_tokens < 1:

@@ -360,6 +360,7 @@ def _same(level: Level, summary: LevelSummary) -> bool:
 
 
 def _chart(name: str, title: str, unit: str, values: Sequence[tuple[LevelSummary, Floats]]) -> Chart:
+    """Return the chart of how a figure is distributed over the requests of each level that has enough of them."""
     series = []
     for i, (level, of_level) in enumerate(values):
         known = of_level[~np.isnan(of_level)]

@@ -109,7 +109,7 @@ def _classes(summary: Summary) -> doc.Section:
 
 
 def _sessions(summary: Summary) -> doc.Section:
-    """Return a row for each level; times in seconds."""
+    """Return the table of sessions, a row a level: how many, how long, cached share and TTFT; times in seconds."""
     rows = [_At(level, level.sessions) for level in summary.levels if level.sessions]
     levels = summary.agents.levels if summary.agents else []
     predicted = {each.concurrency: each.cached_input_fraction for each in levels}

@@ -175,6 +175,7 @@ def _aligned(columns: Sequence[doc.Column], widths: Sequence[int], void: frozens
 
 
 def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Table:
+    """Return the columns as a table of the terminal, the rows in `void` in red, `gap` blanks between columns."""
     grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     upright: Literal["top", "bottom"] = "bottom" if any("\n" in column.head for column in columns) else "top"
     for column, head in zip(columns, _heads(columns), strict=True):

@@ -57,7 +57,10 @@ def predict(
 
 
 def _as_counted(scenario: Scenario, prompts: Prompts) -> MeanLengths | Mixture:
-    """Return the requests' lengths for a prediction, prompts as long as the server counted them in the checks."""
+    """Return the requests' lengths for a prediction, prompts as long as the server counted them in the checks.
+
+    Those of a mixture stay as asked, but for prompts shorter than the template and one word.
+    """
     lengths = shape.representative(scenario)
     if isinstance(lengths, MeanLengths):
         wanted = shape.of(scenario).mean().input_tokens

@@ -219,6 +219,7 @@ class _Settings:
         return Planned(f"{nth:03}-round{number + 1}", note, partial(self._serving, setting, number))
 
     def ended(self, run: Planned, result: Outcome | HarnessError, seconds: float) -> None:
+        """Add the trial that ended, with its figure or why it has none, and write the file; not if a signal cut it."""
         setting, number = tuning.due(self.found.settings, self.found.trials)[0]
         self._spent_s += seconds
         if isinstance(result, Outcome) and result.status >= 128:
@@ -364,6 +365,7 @@ def _within_limits(summary: Summary, levels: Sequence[LevelSummary]) -> tuple[Va
     """Return (throughput at the highest load that meets the limits, its relative error by the gap to the next load).
 
     The true knee lies between the two: a short search has them far apart, or found no load that misses the limits.
+    HarnessError where no valid load is shown to meet them.
     """
     knee = summary.knees.slo
     if knee is None or knee.value is None:

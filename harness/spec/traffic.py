@@ -174,7 +174,7 @@ def _must(holds: bool, fact: str, name: str, place: str) -> None:
 
 
 def _shape(name: str, parts: Sequence[str], place: str) -> float:
-    """Return the shape of the gamma distribution that gaps of this kind have."""
+    """Return the shape of the gamma distribution of the gaps: 1 for poisson, inf for constant, K for gamma(K)."""
     if name != "gamma":
         _must(not parts, f"{name} has no brackets", name, place)
         return math.inf if name == "constant" else 1.0

@@ -62,6 +62,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="uniform
     alike: bool = False  # prompts of one length hold the same words, so that they come to the same number of tokens
 
     def __post_init__(self) -> None:
+        """Raise HarnessError where the server's template leaves no word for the prompt."""
         if self.prompt_words < 1:
             raise HarnessError(
                 f"no prompt is left: the server adds more tokens than were asked ({self.prompt_words})",

@@ -46,7 +46,7 @@ class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(place: str) -> list[CheckedRun]:
-    """Read the runs in a result folder: one, or as many as its scenario repeats."""
+    """Read the runs in a result folder: one, or as many as its scenario repeats; HarnessError if none is finished."""
     manifest, summary, result = reading.opened(place)
     found = runs.of_folder(place, manifest, summary)
     if not found:

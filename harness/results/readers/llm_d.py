@@ -35,6 +35,7 @@ def _levels(found: Any) -> list[Any]:
 
 
 def _extra(found: Any) -> dict[str, Any]:
+    """Return a level's load (concurrency or rate), its rates, and how many requests were answered, by our names."""
     done, report = found["done"], found["report"]
     concurrency, rate = _load(at(report, "scenario", "load"))
     return {

@@ -217,6 +217,10 @@ async def read(api: Client, endpoint: Endpoint, named: str | None, within_s: flo
 
 
 async def _pages(api: Client, endpoint: Endpoint, named: str | None, within_s: float) -> Pages:
+    """Return what a server's version and metrics pages tell, and where its metrics are: None if it publishes none.
+
+    Without `named` the page is looked for in another usual place too. HarnessError where a named page is not there.
+    """
     target, version_path = endpoint.wire.figures, endpoint.address.path("/version")
     assert target is not None
     elsewhere = client(target, connect_s=CONNECT_S) if named else contextlib.nullcontext(api)

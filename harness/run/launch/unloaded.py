@@ -181,7 +181,10 @@ async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], 
 
 
 async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> tuple[CacheAudit, int]:
-    """Send new, repeated and the load's prompts in rounds; return what they show of the cache, and the rounds."""
+    """Send new, repeated and the load's prompts in rounds; return what they show of the cache, and the rounds.
+
+    Rounds go on while the outcome is unclear, up to a limit. HarnessError where a request fails.
+    """
     prompts = endpoint.prompts
     made = Uniform(words=prompts.words, prompt_words=prompts.count or 1, output_tokens=1, seed=seed)
     own = None if scenario.has_tasks else source(scenario, prompts)

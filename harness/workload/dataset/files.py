@@ -119,7 +119,7 @@ def _without_nulls(found: Any) -> Any:
 
 
 def json_lines(path: Path, kind: type[T]) -> Found[T]:
-    """Read JSON lines, one object a line."""
+    """Read JSON lines, one object a line, blank lines left out; a line too long or wrong is an error in its place."""
     decode = _decoder(kind)
     with files.opened(path) as file:
         lines = Lines(file)
