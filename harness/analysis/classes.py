@@ -157,6 +157,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     shares = sum(spec.share for spec in specs)
 
     def row(spec: ClassSpec) -> ClassWorkload:
+        """Return a class's lengths, asked and measured, and its share of the requests; None where none was asked."""
         sent: Bools = began & of_class[spec.name]
         answered = sent & table.ok
         prompt = answer = None

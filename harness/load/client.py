@@ -25,7 +25,10 @@ _NEXT_ADDRESS_S = 0.25  # before the name's next address is tried too (RFC 8305,
 
 @contextlib.asynccontextmanager
 async def client(target: Target, *, connect_s: float) -> AsyncIterator[Client]:
-    """A client of the target's server, of the kind that the load is; `connect_s` bounds connecting, TLS included."""
+    """Yield a client of the target's server, of the kind that the load is.
+
+    `connect_s` bounds connecting, TLS included.
+    """
     if target.transport == "httpx":
         from harness.load.httpclient import HttpxClient
 
@@ -67,7 +70,10 @@ class _Connection:
                 yield piece
 
     async def _next_pieces(self, if_closed: str) -> list[bytes]:
-        """Return the body's pieces in the next read."""
+        """Return the body's pieces in the next read; [] at the end of a response that ends with its connection.
+
+        TransportError, with the words `if_closed` where the server closed amid the response.
+        """
         try:
             data = await self._reader.read(_READ)
             if not data and not self._response.eof():
@@ -112,6 +118,7 @@ class SocketClient:
 
     @contextlib.asynccontextmanager
     async def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> AsyncIterator[Reply]:
+        """Send a request on a connection of its own and yield the reply; TransportError where that fails."""
         sent = replaced(self._headers, headers)
         if content:
             sent["Content-Length"] = str(len(content))
@@ -127,6 +134,7 @@ class SocketClient:
             await connection.close()
 
     async def _opened(self) -> _Connection:
+        """Return a new connection; ConnectDeadlineError after `connect_s`, else ConnectError where none is made."""
         target = self._target
         try:
             async with asyncio.timeout(self._connect_s):

@@ -63,7 +63,10 @@ def spread(nodes: Sequence[Node], count: int | None, servers: Collection[str]) -
 
 @contextlib.contextmanager
 def joined(address: str) -> Iterator[list[Node]]:
-    """The nodes of the cluster at an address, `auto` or HOST:PORT; leaving it ends the actors of this process."""
+    """Yield the live nodes of the cluster at an address, `auto` or HOST:PORT; leaving ends this process's actors.
+
+    HarnessError where Ray is not installed or no cluster is there.
+    """
     try:
         import ray
     except ImportError:
@@ -204,6 +207,7 @@ class RayWorker:
         return cls(node.address, servers, actor, lost=RayError, end=ray.kill)
 
     async def start(self) -> None:
+        """Start the worker on its node; HarnessError for another version there, a server out of reach, or no start."""
         place = f"node {self.node}"
         try:
             found = await asyncio.wait_for(self._actor.versions.remote(), _START_S)

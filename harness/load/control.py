@@ -113,7 +113,10 @@ async def page(client: Client, path: str, within_s: float, body: bytes | None = 
 
 
 async def whole(reply: Reply) -> bytes:
-    """Return the body as it was before any compression; bytes, at most LONGEST."""
+    """Return the body as it was before any compression; bytes.
+
+    TransportError for more than LONGEST bytes, and for a compression that is not known or broken.
+    """
     coding = reply.headers.get("content-encoding", "identity").strip().lower() or "identity"
     if coding not in _CODINGS:
         raise TransportError(f"it compresses ({coding[:40]!r}), though no compression was asked for")
@@ -138,7 +141,7 @@ def _inflated(body: bytes, coding: str) -> bytes:
 
 
 async def pieces(reply: Reply, longest: int = LONGEST) -> AsyncIterator[bytes]:
-    """Yield the body's bytes as they were sent, as they arrive; at most `longest` of them."""
+    """Yield the body's bytes as they were sent, as they arrive; TransportError for more than `longest` bytes."""
     size = 0
     async for piece in reply.body():
         size += len(piece)

@@ -382,7 +382,7 @@ class Driver:
         return any(each.exchange.bytes_received and each.exchange.url == url for each in self._in_flight.values())
 
     async def _report(self) -> None:
-        """Send progress to the parent."""
+        """Send progress to the parent at even times; read delays only with every fourth report."""
         reports = 0
         while True:
             due = self._clock() + round(PROGRESS_EVERY_S * 1e9)

@@ -79,6 +79,7 @@ class FleetTransport:
                 self._probing[at] = asyncio.get_running_loop().create_task(self._until_it_answers(at))
 
     async def _until_it_answers(self, at: int) -> None:
+        """Probe a replica that is out until it answers, or until a request to it has ended well."""
         try:
             while self._balancer.states[at] is State.OUT:
                 await asyncio.sleep(PROBE_EVERY_S)

@@ -186,6 +186,10 @@ class ResponseParser:
         return lines, rest
 
     def _head(self, data: bytes, pieces: list[bytes]) -> None:
+        """Take bytes of the response head; once it is whole, decide how its body is framed and take what follows it.
+
+        Interim responses are skipped. ProtocolError for what is not HTTP/1.1 or cannot be framed.
+        """
         while True:
             began = bytes(self._tail[:7]) + data[:7]
             if not b"HTTP/1.".startswith(began[:7]):  # raised at once: such a server may wait for more from us
@@ -371,6 +375,7 @@ def _content_length(value: str) -> int:
 
 
 def _chunk_length(line: bytes) -> int:
+    """Return a chunk's length in bytes from its hexadecimal line; ProtocolError if it is none or too long."""
     if len(line) > _LONGEST_LENGTH_LINE:
         raise ProtocolError("chunk length line longer than 1 KiB")
     match = _CHUNK_LENGTH.fullmatch(line)

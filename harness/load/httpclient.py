@@ -70,7 +70,7 @@ class _HttpxReply:
 
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
-    """httpx's errors by the control plane's names."""
+    """Raise httpx's errors of the block as the control plane's: deadlines, proxy, connect, transport."""
     import httpx
 
     try:
@@ -192,6 +192,7 @@ class HttpxTransport:
             self._selector.events += exchange.take(exchange.done_ns, None)
 
     async def _send_request(self, exchange: Exchange, request: httpx.Request) -> None:
+        """Send a request and pass each piece of its response to the exchange, which decodes it at once."""
         request.extensions["trace"] = _Moments(exchange)
         response = await _sent(self._client, request)
         try:
@@ -225,6 +226,7 @@ class _Moments:
         self._opened = 0  # when it began to open a connection; 0: it found one open
 
     async def __call__(self, name: str, info: dict[str, Any]) -> None:
+        """Note in the exchange when connecting, TLS and sending began or ended, by an event of httpcore."""
         exchange, (_, event, moment) = self._exchange, name.split(".")
         if moment == "started" and event in ("connect_tcp", "connect_unix_socket"):
             self._opened = now()

@@ -113,7 +113,10 @@ class LocalWorker:
 
 
 async def received(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the payload of every frame that comes, until the stream's end, which may be amid one."""
+    """Yield the payload of every frame that comes, until the stream's end, which may be amid one.
+
+    HarnessError for a frame that is damaged.
+    """
     while True:
         try:
             head = await reader.readexactly(HEAD.size)

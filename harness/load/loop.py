@@ -171,6 +171,10 @@ class HotSelector(selectors.BaseSelector):
         return self.poller.stream(hot.fd, exchange)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return ready keys, after reading every hot socket that is ready, each read with its stamp.
+
+        With requests in flight it sleeps by ticks, in which queued pieces are decoded; without any, in the kernel.
+        """
         if self.poller is not None:
             return self._select_compiled(self.poller, timeout)
         t = now()

@@ -92,6 +92,7 @@ class Prepared:
         return number
 
     def build(self, request: Request) -> Built:
+        """Return a request encoded for the transport, with its id of run, worker and number."""
         plan = self._plan
         if self._images is not None and request.canary is None:
             request = msgspec.structs.replace(request, images=self._images.of(request.number))

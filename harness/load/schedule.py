@@ -101,6 +101,10 @@ class Balancer:
             self.states[at] = State.TRIAL
 
     def _pick(self, session: str) -> int:
+        """Return the replica of the next request: a recovered one on trial, else by the policy among those in use.
+
+        Where none is in use, all are. Ties, and the usual policy, go round in turn.
+        """
         on_trial = [i for i, state in enumerate(self.states) if state is State.TRIAL and not self.in_flight[i]]
         if on_trial:
             return on_trial[0]

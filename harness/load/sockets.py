@@ -141,6 +141,7 @@ class Connection:
         self._finish(stamp)
 
     def lost(self, error: OSError | None, stamp: int) -> None:
+        """End the response as reset or truncated: the connection broke or was closed; without one, only close."""
         exchange = self._exchange
         if exchange is None:
             self.close()

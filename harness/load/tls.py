@@ -161,6 +161,7 @@ class SecureConnection(Connection):
             self.arrived(piece, stamp)
 
     def close(self) -> None:
+        """Tell the server that the connection ends, unless some of a request is still unsent, and close it."""
         if self.open and not self._unsent:
             with contextlib.suppress(OSError):  # sends close_notify; raises where the peer's has not come
                 self._tls.unwrap()

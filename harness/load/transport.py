@@ -104,6 +104,7 @@ class Exchange:
         return carried
 
     def _decode(self, stamp: int, piece: bytes) -> int:
+        """Decode a piece; return its chunks with tokens. A body that cannot be read is given up with the error."""
         try:
             carried = self._decoder.feed(piece, stamp)
         except ProtocolError as error:  # the rest cannot be read
@@ -227,6 +228,7 @@ class CutExchange(Exchange):
         """Every chunk is counted here."""
 
     def take(self, stamp: int, piece: bytes | None) -> int:
+        """Take a piece as `Exchange` does, and give the response up once so many chunks carried tokens."""
         carried = super().take(stamp, piece)
         self._left -= carried
         if self._left <= 0 and piece is not None and not self.done_ns:
@@ -297,6 +299,7 @@ class Deadlines:
             self._timer = None
 
     def _check(self) -> None:
+        """End every request that is past its deadline, and set the timer for the next one."""
         self._timer = None
         while self._at:
             exchange, deadline = next(iter(self._at.items()))

@@ -92,6 +92,7 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
     waiting = 0  # frames that the socket did not take at once, or that are behind one
 
     async def send(payload: bytes) -> None:
+        """Send a payload to the parent at once, as far as the socket takes it; what is left goes in order."""
         nonlocal waiting
         rest = frame(payload)
         if not waiting:
@@ -103,6 +104,7 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
             await asyncio.shield(loop.create_task(whole(rest)))
 
     async def whole(rest: bytes) -> None:
+        """Send the rest of a frame, one at a time; stop the worker if the parent does not read it for long."""
         nonlocal waiting
         async with lock:  # two tasks must not interleave their bytes
             unread = loop.call_later(UNREAD_S, commands.put_nowait, Stop())
@@ -125,7 +127,10 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
 
 
 def _first_frame(sock: socket.socket) -> bytes:
-    """Return the first payload from a blocking socket, and not a byte more: commands may follow at once."""
+    """Return the first payload from a blocking socket, and not a byte more: commands may follow at once.
+
+    The process ends where the parent is gone before it.
+    """
     data, wanted = b"", HEAD.size
     while len(data) < wanted:
         more = sock.recv(wanted - len(data))

@@ -93,7 +93,7 @@ class _Worker:
 
     @property
     def clock(self) -> WorkerClock:
-        """Its clock as the manifest has it."""
+        """Return the worker's clock for the manifest: offset from ours, error, and drift over the run, in seconds."""
         first = self.offsets[0].ns
         return WorkerClock(
             worker=self.number,
@@ -255,6 +255,7 @@ class Workers:
             await asyncio.gather(*(worker.estimate_clock() for worker in self._workers))
 
     def _check(self) -> None:
+        """Raise HarnessError if a worker failed, is gone, or has stopped in the middle of the run."""
         for worker in self._workers:
             if worker.failure is not None:
                 raise worker.failure

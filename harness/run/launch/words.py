@@ -70,6 +70,7 @@ async def of_tokenizer(tokenizer: str, *, trust_remote_code: bool) -> tuple[tupl
 
 
 def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
+    """Load the tokenizer; return its words of one token each, and its tokenizer.json ("" for a slow one)."""
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # torch is missing on purpose
     from transformers import AutoTokenizer
 

@@ -80,7 +80,7 @@ class _Owner:
                     self.status = os.waitstatus_to_exitcode(found[1])
 
     def end(self, stop_s: float) -> None:
-        """End the server's group, then everything else that came from it."""
+        """End the server's group, killed if it lasts longer than `stop_s` seconds, then kill all else that it began."""
         self._signal(signal.SIGTERM)
         until = time.monotonic() + stop_s
         while self.status is None and time.monotonic() < until:
