@@ -248,6 +248,7 @@ def _evidence(levels: _Levels) -> float:
 
 
 def _posterior(levels: _Levels) -> Posterior:
+    """Return the curve's posterior for the levels, repeats of one load taken as one."""
     u, at = np.unique(levels.u, return_inverse=True)
     precision = np.bincount(at, levels.weight**-2.0)
     y = np.bincount(at, levels.weight**-2.0 * levels.y) / precision

@@ -192,7 +192,10 @@ def deployed(
 
 
 def figures(hardware: Hardware) -> dict[str, Any]:
-    """Return {field of Deployment: value} for GPUs, TP, DP and max_num_seqs that a scenario gives."""
+    """Return {field of Deployment: value} for GPUs, TP, DP and max_num_seqs that a scenario gives.
+
+    HarnessError for several GPUs without TP, and for GPUs that are no multiple of it.
+    """
     found: dict[str, Any] = {"gpus": hardware.gpus}
     if hardware.tp is not None:
         found["tp"] = hardware.tp

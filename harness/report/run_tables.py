@@ -218,6 +218,8 @@ def operational(summary: Summary) -> doc.Section:
 
 
 def _check_figures(check: Check) -> str:
+    """Return a check's figures as words, times and shares with their units; a dash without any."""
+
     def one(name: str, value: float) -> str:
         words = " ".join(_UPPER.get(word, word) for word in plain(name.removesuffix("_s")).split("_"))
         shown = time(value) if name.endswith("_s") else f"{value:.0%}" if name in _CHECK_SHARES else number(value)

@@ -190,6 +190,7 @@ def _about(metadata: Mapping[bytes, bytes]) -> tuple[Header, list[Level]]:
 
 
 def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iterator[Record]:
+    """Yield the records of a batch of rows; ValueError where arrivals are null, without tokens, or beyond reason."""
     import numpy as np
 
     arrivals, counts = rows.column("arrivals_s"), rows.column("arrival_tokens")

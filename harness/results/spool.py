@@ -125,7 +125,10 @@ class Spool:
         return Position(self._number, self._at)
 
     def between(self, since: Position, until: Position) -> Spooled:
-        """Read back the frames written between two positions; from any thread, while more is written."""
+        """Read back the frames written between two positions; from any thread, while more is written.
+
+        HarnessError where they cannot be read or are damaged.
+        """
         try:
             found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
         except OSError as error:

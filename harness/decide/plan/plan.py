@@ -51,7 +51,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -> Plan:
-    """Return how many replicas a demand needs and what they cost; `shape`: a day's traffic, if it varies."""
+    """Return how many replicas a demand needs and what they cost; `shape`: a day's traffic, if it varies.
+
+    A plan whose operating point has no load, since none meets the SLO, has no replicas and no cost.
+    """
     prices = _filled(question.prices, capacity)
     question = msgspec.structs.replace(question, prices=prices)
     point = choose(capacity, question.by, offline=question.demand.offline)

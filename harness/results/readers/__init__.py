@@ -135,6 +135,7 @@ def of_bytes(data: bytes, place: str, named: str = "") -> ForeignResult:
 
 
 def _readers(named: str) -> Sequence[Reader]:
+    """Return the readers of a format, built in or of another package; all built-in ones without a name."""
     known = built_in()
     if not named:
         return [each for readers in known.values() for each in readers]

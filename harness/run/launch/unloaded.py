@@ -146,6 +146,7 @@ def _answered(endpoint: Endpoint, canaries: Sequence[Canary], unloaded: Unloaded
 
 
 def _kept(place: int, canary: Canary, reply: Reply, secrets: Sequence[str]) -> CanaryAnswer:
+    """Return a reply as it is kept: judged, without its text, secrets hidden; of a failed one its error alone."""
     if reply.error:
         return CanaryAnswer(canary=place, error=reply.error)
     found = judge(canary, reply.text)
@@ -253,6 +254,7 @@ def _per_token(replies: Sequence[Reply]) -> list[float]:
 
 
 def _prompts(replies: Sequence[Reply]) -> CachedPrompts:
+    """Return the replies' median time to the first token, mean prompt tokens, and cached share, if they are counted."""
     tokens = [each.tokens for each in replies if each.tokens]
     counted = [(each.cached, each.tokens) for each in replies if each.cached is not None and each.tokens]
     return CachedPrompts(

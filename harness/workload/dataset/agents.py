@@ -390,6 +390,10 @@ def _chats(records: Iterable[tuple[str, Chat | Exception]]) -> Iterator[tuple[st
 
 
 def _chat(chat: Chat, place: str, known: dict[int | str, tuple[str, int, float]], counts: Counter[str]) -> Row:
+    """Return a chat as a request of the session that its parent belongs to, or of a new one if that is not there.
+
+    It is added to `known` (session, place in it, time). ValueError for a chat that comes twice or before its parent.
+    """
     if chat.chat in known or chat.chat == chat.parent:
         raise ValueError(f"the chat {str(chat.chat)[:40]} follows itself, or comes twice")
     session, parent, at_s = known.get(chat.parent, (str(chat.chat), None, chat.at_s))
