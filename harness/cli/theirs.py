@@ -98,7 +98,10 @@ def value(text: str) -> Any:
 
 
 def complete(parts: Parts, *, certain: bool) -> None:
-    """Complete a translated line from its parts; `certain`: it surely is the tool's, so the tool's defaults apply."""
+    """Add to a translated line what its parts say together: address, lengths, load, model, prefix, key, body fields.
+
+    `certain`: it surely is the tool's, so the tool's own defaults apply.
+    """
     _address(parts, certain=certain)
     _lengths(parts)
     _load(parts, certain=certain)

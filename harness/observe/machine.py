@@ -131,7 +131,10 @@ def _in_subprocess(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict
 
 
 def _measured(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
-    """Return the same in this process: each core a thread with its own arrays, all of them at work in every piece."""
+    """Return streams by name in bytes/s and FLOP/s, measured in this process, each core a thread with its own arrays.
+
+    All cores are at work in every piece.
+    """
     import numpy as np
 
     kernel.bind(cpus)

@@ -52,6 +52,7 @@ class Lines:
         self.end = 0  # byte at which the next one does
 
     def __iter__(self) -> Iterator[bytes]:
+        """Yield each line with its end, without a byte order mark; of one longer than LONGEST only its beginning."""
         while line := self._file.readline(LONGEST + 1):
             self.number += 1
             self.begin = self.end
