@@ -2,9 +2,9 @@
 
 Every load is judged by all of its repeats together. One that has too few requests to be decided still leans: towards
 met where the share within each limit is what is needed, else towards missed. That is enough to find the edge by, and
-the loads next to it are then measured for long enough to decide them. Where the one below the edge stays open, the
-lower one that needs the least time is, so that there is a load that is known to meet the SLO; where one is known to
-miss it, before the load above the edge. In concurrency or in requests per second.
+the loads next to it are then measured for long enough to decide them, as far as the time left allows. Where the one
+below the edge stays open, the next lower one is, so that there is a load that is known to meet the SLO; where one is
+known to miss it, before the load above the edge. In concurrency or in requests per second.
 
 The search bisects for it: by short levels first, by where they lean; then the loads on both sides of it are measured
 for as long as decides them. Left out: what "met" is (`analysis.slo`).
@@ -64,10 +64,8 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     >>> likely = JudgedLoad("unresolved", "met", 1, True)
     >>> edge_of({1: likely, 2: likely, 4: missed})
     Edge(met=2, missed=4, likely=True, unresolved=False, again=None, undecided=2, window_s=0.0)
-    >>> still, doubtful = JudgedLoad("unresolved", "met", REPEATS, True), JudgedLoad("unresolved", "missed", 1, True)
-    >>> edge_of({1: likely, 2: still, 3: doubtful}).undecided
-    3
-    >>> edge_of({1: likely, 2: still, 3: doubtful, 4: missed}).undecided
+    >>> again = JudgedLoad("unresolved", "met", 2, True)
+    >>> edge_of({1: likely, 2: again, 4: missed}).undecided
     1
     """
     loads = sorted(judged)
@@ -80,13 +78,13 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     silent = missed is not None and judged[missed].leans == Outcome.UNRESOLVED and judged[missed].times < REPEATS
     surely_met = max((x for x in loads if judged[x].outcome == Outcome.MET and x < lowest), default=0.0)
     lower = [x for x in reversed(loads) if surely_met < x < (met or 0)]
-    lower.sort(key=lambda x: judged[x].window_s)
+    # A load that surely meets it and one that surely misses it come first, then those in between. The one below the
+    # edge may be too near to it: before it is measured once more, the next lower one is.
+    below = sorted([met, *lower[:1]], key=lambda x: judged[x].times) + lower[1:] if met is not None else []
     surely_missed = any(judged[x].outcome == Outcome.MISSED for x in misses)
-    # A load that surely meets it and one that surely misses it come first, then those in between.
-    nearest = (met, *lower, missed) if surely_missed else (met, missed, *lower)
     undecided = [
         x
-        for x in nearest
+        for x in ([*below, missed] if surely_missed else [*below[:1], missed, *below[1:]])
         if x is not None
         and judged[x].outcome == Outcome.UNRESOLVED != judged[x].leans
         and judged[x].decidable
@@ -103,13 +101,17 @@ def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     )
 
 
-def judged(repeats: Sequence[MeasuredLevel]) -> JudgedLoad:
-    """Return whether one load meets the SLO, by all of its repeats; a repeat with too many errors missed it."""
+def judged(repeats: Sequence[MeasuredLevel], seconds_left: float | None = None) -> JudgedLoad:
+    """Return whether one load meets the SLO, by all of its repeats; a repeat with too many errors missed it.
+
+    With `seconds_left` it is decidable only if its samples may come in that time.
+    """
     sound = [m.attainments for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
     found = slo.judged(sound, sum(map(_failed, repeats)))
     seconds = sum(m.window_s for m in repeats)
     wanted = max((_wanted(each, seconds) for each in found.pooled if each.outcome == Outcome.UNRESOLVED), default=0.0)
-    return JudgedLoad(found.outcome, found.leans, len(repeats), wanted <= LONGEST_DECISION_S, wanted)
+    most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left)
+    return JudgedLoad(found.outcome, found.leans, len(repeats), wanted <= most, wanted)
 
 
 def _failed(m: MeasuredLevel) -> bool:
@@ -138,7 +140,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
     missed. A level that did not decide is measured again. The search ends where both are neighbours, where time is
     short, or after `at_most` levels behind the first pass.
     """
-    edge = edge_so_far(state.measured)
+    edge = edge_so_far(state.measured, state.search.seconds_left)
     if edge.met is None and edge.missed is None:
         return end(End.SLO, edge=Part.NO_SLO.words())
     found = _in_words(edge, state.search.counted)
@@ -173,13 +175,16 @@ def _decide(state: State, edge: Edge) -> Decision | None:
     return msgspec.structs.replace(step, window_s=edge.window_s)
 
 
-def edge_so_far(measured: Sequence[MeasuredLevel]) -> Edge:
-    """Return the edge of the SLO (highest load that met it, lowest that missed) by the levels measured so far."""
+def edge_so_far(measured: Sequence[MeasuredLevel], seconds_left: float | None = None) -> Edge:
+    """Return the edge of the SLO (highest load that met it, lowest that missed) by the levels measured so far.
+
+    Its `undecided` can be decided in the time left.
+    """
     loads: dict[float, list[MeasuredLevel]] = {}
     for m in measured:
         if m.slo is not None or not m.counts:
             loads.setdefault(m.users if m.rate is None else m.rate, []).append(m)
-    return edge_of({load: judged(same) for load, same in loads.items()})
+    return edge_of({load: judged(same, seconds_left) for load, same in loads.items()})
 
 
 def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> Decision:
@@ -187,7 +192,7 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
     if not measured:
         first = _round(search.first_rate or 1.0)
         return measure_rate(first, Reason.ONE_IN_FLIGHT if search.first_rate else Reason.FIRST_RATE)
-    edge = edge_so_far(measured)
+    edge = edge_so_far(measured, search.seconds_left)
     if edge.met is None and edge.missed is None:
         return end(End.SLO, edge=Part.NO_SLO.words())
     found = _in_words(edge, "requests per second")

@@ -107,6 +107,7 @@ def test_a_load_that_was_measured_for_long_and_has_too_few_requests_stays_open()
     assert judged([level(12), level(200)]).window_s == pytest.approx(1060 * (1.1 * 299 / 212 - 1), rel=0.01)
     assert judged([level(12), level(200)]).decidable
     assert not judged([level(12), level(120)]).decidable  # in 984 s, more than the 600 of a window
+    assert not judged([level(12), level(200)], seconds_left=500.0).decidable
     assert judged([level(12), level(300)]).outcome == "met"
 
 
@@ -131,6 +132,13 @@ def test_the_loads_next_to_the_edge_are_decided_and_the_next_lower_one_where_the
     )
     assert edge_of({1: likely, 2: likely, 3: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: missed}).undecided is None
+    doubtful = JudgedLoad("unresolved", "missed", 1, True)
+    assert edge_of({1: likely, 2: likely, 3: doubtful}).undecided == 2
+    assert edge_of({1: met, 2: likely, 3: doubtful, 4: missed}).undecided == 2
+    assert edge_of({1: likely, 2: met, 3: doubtful, 4: missed}).undecided == 3
+    again = JudgedLoad("unresolved", "met", 2, True)  # it may be too near to the edge
+    assert edge_of({1: likely, 2: again, 3: missed}).undecided == 1
+    assert edge_of({1: likely, 2: again, 3: doubtful, 4: missed}).undecided == 1
     often = JudgedLoad("unresolved", "met", 3, True)
     assert edge_of({1: likely, 2: likely, 3: often, 4: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: often, 4: missed}).undecided is None
