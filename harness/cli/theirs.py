@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.base import units
+
 API_KEY = "KNEE_API_KEY"  # of a key that was typed
 SEVERAL = ("--url", "--header", "--server-meta")  # options of Knee that may be repeated
 _NO_RATE = ("inf", "-1")  # as fast as they can be sent
@@ -193,18 +195,20 @@ def _load(parts: Parts, *, certain: bool) -> None:
         levels = [cap]
         parts.about.append(f"--max-concurrency {cap} holds {cap} in flight, as {parts.tool} does: --levels {cap}")
     if requests:
-        total = sum(map(int, requests)) if len(requests) > 1 else int(requests[0]) * (len(levels) or 1)
-        parts.say("--max-requests", [str(total)])
-    if count := parts.taken.get("--max-requests"):
-        if int(count[-1]) < 1:
+        counts = [units.count(each, "--max-requests") for each in requests]
+        parts.say("--max-requests", [str(sum(counts) if len(counts) > 1 else counts[0] * (len(levels) or 1))])
+    if texts := parts.taken.get("--max-requests"):
+        count = 0 if texts[-1].startswith("-") else units.count(texts[-1], "--max-requests")
+        if count < 1:
             del parts.taken["--max-requests"]
         elif not levels and not parts.has("--rate", "--levels", "--max-concurrency", "--arrivals") and certain:
-            levels = _usual_load(parts, int(count[-1]))
+            levels = _usual_load(parts, count)
     if levels and not parts.has("--levels"):
         parts.say("--levels", [",".join(levels)])
     if seconds := parts.one("seconds"):
         number, unit = re.fullmatch(r"([0-9.]*)(.*)", seconds).groups()  # type: ignore[union-attr]
-        parts.say("--max-seconds", [f"{float(number or 1) * (len(levels) or 1):g}{unit}"])
+        each = units.number(number or "1", "--max-seconds")
+        parts.say("--max-seconds", [f"{each * (len(levels) or 1):g}{unit}"])
 
 
 def _usual_load(parts: Parts, requests: int) -> list[str]:

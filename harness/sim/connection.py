@@ -21,6 +21,7 @@ from harness.results import frames
 from harness.sim.api import EventWriter, Generation, RefusalError
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
+_LONGEST_LENGTH = 18  # digits of a Content-Length, which fit into 64 bits
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
 _REASONS = {
     200: b"OK",
@@ -109,7 +110,7 @@ class RequestHead:
         if "transfer-encoding" in self.fields:
             raise RefusalError(411, "BadRequestError", "send the body with a Content-Length")
         length = self.fields.get("content-length", "0")
-        if not length.isdecimal():
+        if not length.isdecimal() or len(length) > _LONGEST_LENGTH:
             raise RefusalError(400, "BadRequestError", f"Content-Length {length!r} is no number")
         if int(length) > BODY_LIMIT:
             raise RefusalError(413, "BadRequestError", f"a body of {length} bytes is too large")

@@ -111,6 +111,10 @@ MISTAKES = {
     "512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
     "run URL --osl 0": "--output-tokens: '0' is not a length: 0 is not a whole number from 1 on; write it like 512, "
     "'512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
+    "run --base-url URL --backend vllm --num-prompts abc": "--max-requests: 'abc' is not a count; write it like '128' "
+    "or '1.5k'",
+    "run --base-url URL --backend vllm --num-prompts 1.5": "--max-requests: '1.5' is not a whole number; write it like "
+    "'128' or '1.5k'",
     "run URL --profile qwen3-8b/l4": "--profile: it is of the simulated endpoint; leave it out, or --url sim:",
     # limits
     "run URL --slo p99ttft": "--slo: unknown limit 'p99ttft'; did you mean 'ttft_p99'?",
