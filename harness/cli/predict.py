@@ -49,7 +49,7 @@ Examples:
     option(
         "--slo",
         metavar="NAME=TIME,…",
-        help="Limits, like ttft_p99=2s,itl=50ms: of p99; _p50, _p75 and tpot of the mean.",
+        help="Limits, like ttft_p99=2s,itl=50ms: of p99; _p50, _p75, tpot and itl alone of the mean.",
     ),
     option("--price", type=float, metavar="USD", help="Per GPU and hour."),
     option("--rps", metavar="R", help="Requests per second at the peak: which card serves them, in how many replicas."),

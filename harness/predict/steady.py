@@ -211,14 +211,15 @@ def slo_figure(name: str) -> str:
 def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
     """Return whether predicted latencies meet every limit; `_p50` and `_p75` limit the mean, all others the p99.
 
-    A latency that is nan meets every limit.
+    TPOT, and `itl` without a percentile, which is a request's TPOT, are means already. A latency that is nan meets
+    every limit.
     """
     mean = {"ttft": found.ttft, "itl": found.itl, "e2e": found.e2e}
     tail = {"ttft": found.ttft_p99, "itl": found.itl_p99, "e2e": found.e2e_p99}
     same = {"ttfat": "ttft", "icl": "itl"}
     for name, limit in slo.items():
         figure = slo_figure(name)
-        if figure == "tpot":  # a mean over the request already
+        if figure == "tpot" or name == "itl":  # a mean over the request already
             value = found.itl
         else:
             value = (mean if name.endswith(("_p50", "_p75")) else tail)[same.get(figure, figure)]

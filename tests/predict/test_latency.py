@@ -67,6 +67,10 @@ def test_without_decoding_a_batch_is_one_pass_and_nothing_waits():
         ({"ttft": 0.4}, False),  # of a request, which 99 % have to meet
         ({"ttft_p99": 0.6, "itl_p99": 0.05}, False),
         ({"tpot": 0.03, "e2e_p50": 3.0}, True),
+        ({"itl": 0.03}, True),  # of a request, whose ITL is its TPOT
+        ({"itl": 0.01}, False),
+        ({"itl_p99": 0.03}, False),  # of gaps
+        ({"icl": 0.03}, False),  # of a request, whose longest gap it limits
         ({}, True),
     ],
 )
