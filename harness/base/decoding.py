@@ -28,15 +28,22 @@ WRONG = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 T = TypeVar("T")
 
 
+class UndecodableError(HarnessError):
+    """Data that are damaged, too large or of another form."""
+
+
 @contextlib.contextmanager
 def reading(place: str, what: str, way_out: str) -> Iterator[None]:
-    """Raise what is wrong with the data decoded in the block as one line: it is not `what`, and why."""
+    """Raise what is wrong with the data decoded in the block as one line: it is not `what`, and why.
+
+    UndecodableError for the data, another HarnessError for a file that cannot be read.
+    """
     try:
         yield
     except OSError as error:
         raise HarnessError(error.strerror or str(error), place=place, way_out=way_out) from None
     except WRONG as error:
-        raise HarnessError(f"not {what}: {_why(error)}", place=place, way_out=way_out) from None
+        raise UndecodableError(f"not {what}: {_why(error)}", place=place, way_out=way_out) from None
 
 
 def _why(error: Exception) -> str:

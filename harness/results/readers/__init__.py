@@ -73,9 +73,10 @@ def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
     for path in paths:
         try:
             found.append((str(path), read(path, named)))
-        except HarnessError as error:
-            if "not " + _WHAT in str(error):
-                unread.append(path.name)
+        except decoding.UndecodableError:
+            unread.append(path.name)
+        except HarnessError:  # a file of another kind
+            continue
     if not found:
         raise HarnessError("no run of Knee and no file of measured levels in it", place=str(folder), way_out=_way_out())
     whole = joined(found, str(folder))
