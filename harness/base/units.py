@@ -341,10 +341,11 @@ def _limits(
 def _turned(name: str) -> str:
     """Return "did you mean …?" for a limit's name in another spelling, by its figure and percentile; else "".
 
-    >>> _turned("p99ttft"), _turned("ttft-p95"), _turned("TTFT99"), _turned("speed")
-    ("did you mean 'ttft_p99'?", "did you mean 'ttft_p95'?", "did you mean 'ttft_p99'?", '')
+    >>> _turned("p99ttft"), _turned("ttft-p95"), _turned("latency_p99"), _turned("speed")
+    ("did you mean 'ttft_p99'?", "did you mean 'ttft_p95'?", "did you mean 'e2e_p99'?", '')
     """
-    figure = next((each for each in sorted(FIGURES, key=len, reverse=True) if each in name.lower()), "")
+    known = {figure: figure for figure in FIGURES} | _ELSEWHERE | {"latency": "e2e"}
+    figure = next((known[each] for each in sorted(known, key=len, reverse=True) if each in name.lower()), "")
     percentile = re.search(r"[0-9][0-9.]*", name)
     found = f"{figure}_p{percentile[0]}" if percentile else figure
     return f"did you mean '{found}'?" if figure and found in LIMITS and re.fullmatch(r"[\w.-]+", name) else ""
@@ -353,7 +354,8 @@ def _turned(name: str) -> str:
 def known_limit(name: str, place: str) -> None:
     """Refuse a name that is no limit's, with the nearest right one."""
     if name not in LIMITS:
-        near = _turned(name) or nearest(name, LIMITS)
+        no_figure = not name.strip("p0123456789.")
+        near = _turned(name) or ("" if no_figure else nearest(name, LIMITS))
         every = f"known: {', '.join(FIGURES)}, each also with _p and one of {', '.join(PERCENTILES)}"
         raise HarnessError(f"unknown limit {name!r}", place=place, way_out=near if near.endswith("?") else every)
 

@@ -331,8 +331,9 @@ def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
         raise click.UsageError(f"--url and an address without it: {', '.join(urls)}; write all of them as --url")
     flags["url"] = flags["url"] or tuple(each if _is_address(each) else f"http://{each}" for each in urls)
     paths = [each for each in paths if each not in urls]
-    if numbers := [each for each in paths if each.isdigit()]:
-        raise click.UsageError(f"{' '.join(numbers)}: no scenario; write several numbers with commas: --levels 1,2,4")
+    if values := [each for each in paths if (each.isdigit() or set(each) & set("=±,")) and not Path(each).exists()]:
+        way_out = "write several numbers with commas (--levels 1,2,4), and a value with blanks in quotes"
+        raise click.UsageError(f"{' '.join(values)}: no scenario; {way_out}")
     if len(paths) > 1:
         raise click.UsageError(f"more than one scenario: {', '.join(paths)}; give one, and options with --")
     return paths[0] if paths else None

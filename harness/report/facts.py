@@ -12,7 +12,7 @@ from harness.analysis import slo
 from harness.analysis.answer import headline, of_ramp, own_knee
 from harness.analysis.rules import Purpose, usable
 from harness.base.units import span
-from harness.data.judgement import AGREES, Cause
+from harness.data.judgement import AGREES, Cause, Outcome
 from harness.data.machines import Amount
 from harness.data.manifest import Manifest
 from harness.data.prediction import Calibrated, Gap, PredictedLevel
@@ -82,13 +82,16 @@ def in_short(summary: Summary, *, quick: bool) -> list[Fact]:
 
 
 def _how_long(summary: Summary) -> str:
-    """Return ": --level-seconds N", the window that decides the limits at the knee's level; "" if unknown."""
+    """Return ": --level-seconds N", the window that decides the limits at the knee's level; "" if none would.
+
+    It is for the share that met each limit there, and for how its samples clump.
+    """
     at = highest_up_to([each for each in summary.levels if each.slo], slo_knee(summary)[0].met)
-    rate = at.requests_per_s.mean if at else None
-    if at is None or not rate:
+    open_ = [each for each in at.slo if each.outcome == Outcome.UNRESOLVED] if at else []
+    more = [(slo.enough(each) or math.inf) / each.n for each in open_ if each.n]
+    if at is None or not more or not math.isfinite(max(more)):
         return ""
-    needed = max((slo.fewest(each.needed, each.confidence) for each in at.slo if each.needed < 1), default=0)
-    return f": --level-seconds {math.ceil(needed / rate)}" if needed else ""
+    return f": --level-seconds {math.ceil(at.window_s * max(more))}"
 
 
 def _settle(curve: Curve | None, loads: Sequence[float], unit: str) -> list[Fact]:

@@ -67,7 +67,10 @@ USAGE = {
     "predict --quiet": "--quiet: no such option",
     "predict --list cards": "--list: 'cards' is not one of 'models', 'gpus'; see `knee predict --help`",
     "run URL --url http://g:8000": "--url and an address without it: URL; write all of them as --url",
-    "run URL --levels 1 2 4": "2 4: no scenario; write several numbers with commas: --levels 1,2,4",
+    "run URL --levels 1 2 4": "2 4: no scenario; write several numbers with commas (--levels 1,2,4), and a value with "
+    "blanks in quotes",
+    "run URL --slo ttft_p99=2 s,itl=50ms": "s,itl=50ms: no scenario; write several numbers with commas "
+    "(--levels 1,2,4), and a value with blanks in quotes",
     "run chat rag URL": "more than one scenario: chat, rag; give one, and options with --",
 }
 MISTAKES = {
@@ -124,6 +127,7 @@ MISTAKES = {
     "run URL --slo ttft_p99=200": "--slo: '200' has no unit; write 200ms or 200s",
     "run URL --max-ttft 2": "--max-ttft: '2' has no unit; write 2ms or 2s",
     "run URL --slo 'ttft_p99<2s'": "--slo: 'ttft_p99<2s' has no '='; write it like 'ttft_p99=2s,e2e=10s'",
+    "run URL --slo latency_p99=2s": "--slo: unknown limit 'latency_p99'; did you mean 'e2e_p99'?",
     "run URL --slo tfft=2s": "--slo: unknown limit 'tfft'; did you mean 'ttft'?",
     "run URL --goodput ttft=500": "--goodput: 'ttft=500' has no ':'; write it like 'ttft:500 tpot:50'",
     "run URL --slo-fail": "--slo-fail: no SLO to miss; give --slo, like ttft_p99=2s",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import msgspec
 import pytest
 
+from harness.analysis.slo import attained, limits
 from harness.data.judgement import Verdict
 from harness.data.levels import Attainment
 from harness.data.manifest import Manifest
@@ -309,6 +311,17 @@ def judged(outcomes: dict[int, str], *, knee: Value | None) -> Summary:
     ]
     knees = msgspec.structs.replace(summary.knees, slo=knee)
     return msgspec.structs.replace(summary, levels=levels, knees=knees)
+
+
+def test_what_decides_a_limit_is_longer_than_what_did_not() -> None:
+    """16 of 16 are within it, and come in pairs: 299 of 99 % are 598, where a window of 20 s had 16."""
+    found = judged({16: "unresolved"}, knee=Value(16.0, (None, 24.0)))
+    share = attained(*limits({"ttft_p99": 2.0}), 16, 16, 2.0)
+    levels = [msgspec.structs.replace(x, slo=[share]) if x.concurrency == 16 else x for x in found.levels]
+    window_s = next(x.window_s for x in levels if x.concurrency == 16)
+    (said,) = facts.in_short(msgspec.structs.replace(found, levels=levels), quick=False)
+    seconds = math.ceil(598 / 16 * window_s)
+    assert said.value == f"more requests may move the knee; longer levels settle it: --level-seconds {seconds}"
 
 
 def test_of_several_limits_the_answer_names_those_that_are_missed() -> None:
