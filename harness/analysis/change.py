@@ -149,17 +149,31 @@ def _by_seats(levels: Sequence[Occupancy | None]) -> tuple[list[tuple[int, int]]
     fewer though others wait.
     """
     moments: list[tuple[int, int]] = []
-    served: int | None = None
     before: float | None = None
+    since: list[Occupancy] = []
     for i, level in enumerate(levels):
         if level is None:
             continue
+        served = _served(since)
         full = level.most_fraction >= _HELD and level.in_flight >= seats.CROWDED * level.most
         if served and (level.streaming > _OTHER * served or (full and level.most < served / _OTHER)):
             moments.append((i, i))
-            before, served = float(served), None
-        served = level.most if full else served
+            before, since = served, []
+        since.append(level)
     return moments, before
+
+
+def _served(levels: Sequence[Occupancy]) -> float | None:
+    """Return how many requests are served at once, as two loads count it; None where they do not.
+
+    One load alone does not tell: where first tokens come late, few of those in flight stream though nobody waits.
+    """
+    lasting = [each.load for each in levels if each.most_fraction >= _HELD]
+    found = seats.find(levels) if len(set(lasting)) > 1 else None
+    if not found or not found.counted:
+        return None
+    counted = {each.load for each in levels if each.most == found.value and each.most_fraction >= _HELD}
+    return found.value if len(counted) > 1 else None
 
 
 def contradict(points: Sequence[TimedPoint]) -> bool:

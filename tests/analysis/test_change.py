@@ -154,6 +154,26 @@ def test_more_seats_are_counted_where_throughput_hardly_shows_them() -> None:
     assert change.of_levels(points) is None
 
 
+def test_few_that_stream_while_first_tokens_are_late_are_no_seats() -> None:
+    """A first token after 1.5 s, an answer in 0.5 s: 2 of 4 stream at once, more of 8, though nobody ever waits."""
+    shown = [(1, 0.25, 1, 0.25), (2, 0.51, 2, 0.07), (4, 1.1, 2, 0.32), (8, 2.4, 4, 0.11), (16, 5.7, 7, 0.18)]
+    points = [
+        TimedPoint(C, float(C), 11.9 * C**0.94, assumed=True, se=12 * C**0.5, time_s=EVERY_S * i,
+                   occupancy=Occupancy(C, C, streaming, 0.025, 2.1, most, share))
+        for i, (C, streaming, most, share) in enumerate(shown)
+    ]  # fmt: skip
+    assert change.of_levels(points) is None
+    assert change.steady(points[:4], fast=True).points == points[:4]
+    again = [*points[:3], msgspec.structs.replace(points[2], time_s=50.0), *points[3:]]
+    assert change.of_levels(again) is None, "the same load shows the same number"
+
+
+def test_one_load_is_no_count_of_seats() -> None:
+    """What streamed at once at one load may be its own; two loads that show the same number have seats."""
+    points = ramp((serves(24), 11), noise=0.05)
+    assert change.of_levels(crowded(points, (24, 5), (27, 1), (31, 5))) is None
+
+
 def test_a_slower_server_keeps_its_seats() -> None:
     points = ramp((serves(24), 7), (serves(24, 0.6), 4), noise=0.02)
     found = change.steady(crowded(points, (24, 11)))
