@@ -267,19 +267,24 @@ def fit_error(
     Batch means over whatever batches fit, at least 4 of at least 1 request time, widened by t over normal so that few
     batches do not look more precise than they are, at least 0.5 %. Past the knee a request time is mostly queueing,
     which delays no token; where 4 of them do not fit, batches of the time from an answer's first token to its last have
-    to do. Else max(2 %, 1/sqrt(completions)), assumed.
+    to do, if 4 requests ended. Else max(2 %, 1/sqrt(completions)), assumed; so too where the shorter batches scatter
+    more than so many requests of exponential lengths do: they show each request's own prompt and answer.
     """
     mean = float(batches(times, amounts, start, end, 1)[0])
     if mean <= 0:
         return None, True
+    assumed = mean * max(ASSUMED, 1 / math.sqrt(max(completions, 1)))
     n = _fitting(end - start, 1, request_s)
-    if n < _FEW_BATCHES:
+    shorter = n < _FEW_BATCHES
+    if shorter and completions >= _FEW_BATCHES:
         n = min(_MOST_BATCHES, _fitting(end - start, 1, answer_s))
     if n < _FEW_BATCHES:
-        return mean * max(ASSUMED, 1 / math.sqrt(max(completions, 1))), True
+        return assumed, True
     x = uncorrelated(lambda n: batches(times, amounts, start, end, n), n, 2 * _FEW_BATCHES)
-    se = float(x.std(ddof=1)) / math.sqrt(len(x)) * t_quantile(0.975, len(x) - 1) / Z95
-    return max(se, FLOOR * mean), False
+    se = float(x.std(ddof=1)) / math.sqrt(len(x))
+    if shorter and se > mean * math.sqrt(2 / completions):
+        return assumed, True
+    return max(se * t_quantile(0.975, len(x) - 1) / Z95, FLOOR * mean), False
 
 
 def _fitting(span: float, request_times: float, request_s: float | None) -> int:

@@ -208,6 +208,14 @@ def test_past_the_knee_answers_that_fit_four_times_stand_in_for_requests_that_wa
     assert fit_error(*counts, 0.0, 12.0, 2.0, 40, 0.5) == fit_error(*counts, 0.0, 12.0, 2.0, 40)
 
 
+@pytest.mark.parametrize(("completions", "error"), [(1, 1.0), (4, 0.5)])
+def test_a_request_s_own_prompt_and_answer_are_no_error(completions: int, error: float) -> None:
+    """Requests in step, each silent for 1.5 s and then streaming for 0.5: the window of 2 s holds all of each."""
+    tokens = series([0] * 15 + [completions] * 5)
+    se, assumed = fit_error(tokens[0] / 10, tokens[1], 0.0, 2.0, 2.0, completions, 0.5)
+    assert (se, assumed) == (pytest.approx(error * completions * 2.5), True)
+
+
 def poisson(rng: np.random.Generator, seconds: float) -> tuple[np.ndarray, np.ndarray]:
     times = rng.uniform(0, seconds, rng.poisson(50 * seconds))
     return times, np.ones(len(times))
