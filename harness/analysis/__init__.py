@@ -4,7 +4,7 @@
 - In open loop a request belongs to the window in which it was due; what waits beyond `--max-concurrency`, or for us,
   is lag, and stands in the headline latencies. Open levels are no points of the curve.
 - An open level whose requests in flight rise beyond doubt (the 95 % interval of the slope over four to ten parts of
-  the window, each of two request times where there is room) has no latencies, only rates.
+  the window, each of two request times where there is room) and beyond chance has no latencies, only rates.
 - What a result is warned of is a rule, one function of `rules`. The load generator voids throughput only by harm; where
   it was short of time is a doubt. Late reads cost percentiles (`rules.figures.spoilt`); under the clock's stamps the
   delay counts as sent late.

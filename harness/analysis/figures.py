@@ -63,7 +63,11 @@ def level_summary(
     if made.cached_input_fraction is None and server is not None:
         made = msgspec.structs.replace(made, cached_input_fraction=server.prefix_hit_fraction)
 
-    backlog = window.backlog(table, start, end, conditions.traffic.period_s) if level.rate is not None else None
+    traffic = conditions.traffic
+    asked = level.rate if traffic.speed is None else None  # how many of a trace are due only its dataset says
+    backlog = None
+    if level.rate is not None:
+        backlog = window.backlog(table, start, end, traffic.period_s, rate=asked, shape=traffic.shape)
     if backlog is not None and backlog.rising:
         made = _without_steady_state(made)
     known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)

@@ -23,6 +23,8 @@ _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one mo
 _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
 _SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
+_RISE = 24.0  # request times of a window, above which a line through N(t) rises less by chance than N scatters
+_BEYOND = 3.0  # standard deviations of that rise, above which it is not chance
 _KNOWN = 0.5  # of the time in flight in a short window, and of what began in it, whose requests' ends must be known
 _HUNG, _HUNG_S = 0.5, 5.0  # of a window, and seconds in flight, from which on a request without a token hangs
 _SILENCE, _SILENCE_S = 5.0, 1.0  # times the usual gap, and seconds, from which on no token came for long
@@ -82,16 +84,28 @@ class Backlog(msgspec.Struct, frozen=True):
     """How the number in flight moves over a window: requests per second, and whether it rises beyond doubt."""
 
     slope: float
-    rising: bool  # the lower end of its 95 % interval is above 0, and it is no small share of the requests due
+    rising: bool  # the lower end of its 95 % interval is above 0, and neither chance nor a burst explains it
 
 
-def backlog(table: Table, start: float, end: float, period_s: float | None = None) -> Backlog | None:
+def backlog(
+    table: Table,
+    start: float,
+    end: float,
+    period_s: float | None = None,
+    *,
+    rate: float | None = None,
+    shape: float = 1.0,
+) -> Backlog | None:
     """Return the rise per second of requests that are due and not over in [start, end); None: too short a window.
 
     A line through the means of four to ten parts of the window, each of two request times if there is room, with
     Student's t for their scatter about it. An open loop above what the server sustains queues up without end and
     has no steady state to measure. A rise by less than 0.5 % of the requests that come is chance, or no harm: the
-    server completes the rest.
+    server completes the rest. Nor does a queue grow where as many requests ended as come at the level's `rate` in that
+    time (None: that the requests' own times say): then more than that came by chance, and the server kept up.
+
+    Chance moves N(t) by about its root, by the root of N/K where arrivals are in bursts (`shape` K below 1), and
+    forgets it within some request times. The line's rise over the window has to be three times what it gets from that.
     """
     over = np.where(np.isnan(table.done), np.inf, table.done)
     there = (over > start) & (table.scheduled < end)
@@ -110,8 +124,17 @@ def backlog(table: Table, start: float, end: float, period_s: float | None = Non
         return None
     rise, error = slope((edges[:-1] + edges[1:]) / 2, N)
     due = np.count_nonzero((table.scheduled >= start) & (table.scheduled < end)) / (end - start)
-    rising = rise - t_quantile(0.975, len(N) - 2) * error > 0
-    return Backlog(rise, rising=bool(rising and rise >= _SUSTAINED * due))
+    first, last = float(edges[0]), float(edges[-1])
+    ended = np.count_nonzero((over >= first) & (over < last)) / (last - first)
+    # Where N is forgotten as exp(-t/R), the line's rise has 24·R/T of its variance; in few request times, about all.
+    by_chance = math.sqrt(float(N.mean()) / min(1.0, shape) * min(1.0, _RISE * request / (last - first)))
+    rising = (
+        rise - t_quantile(0.975, len(N) - 2) * error > 0
+        and rise >= _SUSTAINED * due
+        and rise * (last - first) > _BEYOND * by_chance
+        and (rate is None or ended < rate)
+    )
+    return Backlog(rise, rising=bool(rising))
 
 
 def _parts(start: float, end: float, least: float) -> Floats:

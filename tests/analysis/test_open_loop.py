@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 from typing import Any
@@ -105,6 +106,47 @@ def test_a_steady_open_loop_is_rarely_called_unstable(window: float) -> None:
         assert found is not None
         rising += found.rising
     assert rising <= 14, "2.5 % are expected by chance; 7 % would be beyond it"
+
+
+def served(kind: str, rate: float, seed: int, *, seats: int, takes: float, end: float) -> list[Record]:
+    """Requests that arrive by `kind` at a server that answers each in `takes` seconds, and `seats` at a time."""
+    free, records = [0.0] * seats, []
+    for due in itertools.takewhile(lambda t: t < end, due_times(parse(kind), rate, seed=seed, level=0)):
+        done = max(heapq.heappop(free), due) + takes
+        heapq.heappush(free, done)
+        records.append(sent(due, takes=done - due))
+    return records
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("gamma(0.5)", 10.0), ("gamma(0.25)", 20.0), ("poisson", 50.0)])
+def test_a_burst_in_a_short_window_is_no_overload(kind: str, rate: float) -> None:
+    # Twelve seats that answer in 0.12 s serve 100 a second.
+    known = Conditions(traffic=parse(kind))
+    found = [
+        level(served(kind, rate, seed, seats=12, takes=0.12, end=6.0), 0.5, 3.5, rate, known) for seed in range(100)
+    ]
+    assert sum("unstable" in codes(s) for s in found) <= 1
+    assert sum(s.e2e_s.mean is None for s in found) <= 1
+
+
+@pytest.mark.parametrize("window", [3.0, 12.0])
+def test_a_server_that_falls_behind_in_bursts_is_found_in_a_short_window(window: float) -> None:
+    kind, rate = "gamma(0.5)", 150.0
+    known = Conditions(traffic=parse(kind))
+    for seed in range(20):
+        records = served(kind, rate, seed, seats=12, takes=0.12, end=window + 6.0)
+        assert codes(level(records, 0.5, 0.5 + window, rate, known))["unstable"] == "invalid"
+
+
+def test_a_server_that_completed_what_was_asked_for_did_not_fall_behind() -> None:
+    # 12 a second are due for a while where 10 were asked for, and the server completes 11.
+    records, free = [], 0.0
+    for i in range(480):
+        due = i / 12
+        free = max(free, due) + 1 / 11
+        records.append(sent(due, takes=free - due))
+    assert "unstable" not in codes(level(records, 5.0, 35.0, 10.0))
+    assert codes(level(records, 5.0, 35.0, 12.0))["unstable"] == "invalid"
 
 
 def at_rate(kind: str, rate: float, end: float, **changes: Any) -> list[Record]:
