@@ -12,7 +12,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.data.machines import Card
 from harness.data.manifest import Manifest, StackStart
-from harness.data.summary import Summary
+from harness.data.summary import ClassWorkload, Lengths, LengthSpread, Summary, WorkloadSummary
 from harness.data.views import Estimate
 from harness.decide.compare.comparison import compare
 from harness.decide.compare.runs import of_files, of_folder
@@ -46,6 +46,32 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
     top = next(each for each in found.loads if each.load == 32)
     rate = found.points[7].throughput
     assert top.usd_per_million == pytest.approx(2.0 / (rate * 3600) * 1e6)
+
+
+def test_the_error_of_a_folder_s_lengths_is_over_all_its_classes() -> None:
+    def lengths(mean: float, se: float | None) -> Lengths:
+        return Lengths(law=None, asked=None, realised=LengthSpread(mean, None, None, None, None), mean_se=se)
+
+    def of(*classes: tuple[int, float, float | None]) -> tuple[float | None, float | None]:
+        rows = [
+            ClassWorkload(
+                class_=str(i), requests=n, share_asked=1.0, share=1.0,
+                input_tokens=lengths(mean, se), output_tokens=lengths(128.0, 0.0),
+            )
+            for i, (n, mean, se) in enumerate(classes)
+        ]  # fmt: skip
+        summary = msgspec.structs.replace(summaries.full(), workload=WorkloadSummary(classes=rows))
+        run = of_folder("x", summaries.MANIFEST, summary)[0]
+        return run.input_tokens_se, run.output_tokens_se
+
+    assert of((100, 64.0, 0.8)) == (0.8, 0.0)
+    # half of 400 requests have 60 tokens, half 100, each within 30: a variance of 30² + 20²
+    assert of((200, 60.0, 30 / math.sqrt(200)), (200, 100.0, 30 / math.sqrt(200)))[0] == pytest.approx(
+        math.sqrt(30**2 + 20**2) / 20
+    )
+    assert of((1, 64.0, None)) == (None, None)
+    run = of_folder("x", summaries.MANIFEST, summaries.full())[0]
+    assert (run.input_tokens_se, run.output_tokens_se) == (None, None), "its requests are alike"
 
 
 def test_what_a_folder_does_not_say_is_unknown() -> None:

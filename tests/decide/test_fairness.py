@@ -167,6 +167,37 @@ def test_the_lengths_of_short_runs_are_compared_by_their_stacks_means() -> None:
     assert lengths(of(64.0, 80.0), of(72.0, 72.0)) == ("fatal", "repeats of one stack differ by 25.0%, more than 10%")
 
 
+def test_lengths_of_one_workload_may_differ_by_chance_up_to_ten_percent() -> None:
+    def lengths(tokens: float, se: float | None, *, workload: str = "w", **of: float) -> tuple[str, str]:
+        facts = differing(workload=workload)
+        other = run("b", input_tokens=tokens, input_tokens_se=se, facts=facts, **of)
+        stacks = [[run("a", input_tokens=64.0, input_tokens_se=0.8)], [other]]
+        return next((row.state, row.why) for row in fairness.rows(stacks) if row.name == "realised lengths")
+
+    # 0.8 and 0.6 are together 1 standard error: three of them are 3 tokens
+    by_chance = ("allowed", "they differ by 3.9%, as means of so few requests do by chance")
+    assert lengths(66.5, 0.6) == by_chance
+    assert lengths(67.5, 0.6) == ("fatal", "they differ by 5.5%, more than 2%")
+    assert lengths(66.5, None) == ("fatal", "they differ by 3.9%, more than 2%")
+    assert lengths(66.5, 0.6, workload="v") == ("fatal", "they differ by 3.9%, more than 2%")
+    assert lengths(66.5, 0.6, output_tokens=140.0) == ("fatal", "they differ by 9.4%, more than 2%")
+    assert lengths(66.5, 0.6, output_tokens=140.0, output_tokens_se=9.0)[0] == "fatal", "one side's is not known"
+    assert lengths(80.0, 8.0) == ("fatal", "they differ by 25.0%, which may be chance: measure more requests")
+
+
+def test_runs_of_one_folder_share_the_error_of_their_lengths() -> None:
+    def state(places: Sequence[str]) -> str:
+        stacks = [
+            [run(label, input_tokens=tokens, input_tokens_se=1.0, place=f"{label}{place}") for place in places]
+            for label, tokens in (("a", 64.0), ("b", 67.0))
+        ]
+        return next(row.state for row in fairness.rows(stacks) if row.name == "realised lengths")
+
+    assert state(["1"]) == "allowed"  # 3 tokens apart, 3 standard errors are 4.2
+    assert state(["1", "1", "1"]) == "allowed"
+    assert state(["1", "2", "3"]) == "fatal"  # three folders have three times the requests: 2.4 tokens
+
+
 def test_repeats_of_one_stack_that_differ_are_fatal_whatever_may_vary() -> None:
     stacks = [[run("a"), run("a", facts=differing(engine="llama"))], [run("b")]]
     row = next(row for row in fairness.rows(stacks, ["engine"]) if row.name == "engine")

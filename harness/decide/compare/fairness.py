@@ -8,7 +8,9 @@ errors, lost loads, transport, cache hits, and how it was measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
+from itertools import combinations
 from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -24,6 +26,7 @@ UNKNOWN: Final = "unknown"
 FATAL: Final = "fatal"
 LENGTHS = 0.02  # relative, by which realised lengths of two stacks may differ
 _OF_REPEATS = 0.1  # and those of one stack's runs, which may have few requests each
+_BY_CHANCE = 3  # standard errors of a difference of two means, up to which it is no sign of anything
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +185,11 @@ def _joined(values: Sequence[str | None]) -> str | None:
 
 
 def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
-    """Compare the mean tokens of the requests that were answered, of each stack over its runs."""
+    """Compare the mean tokens of the requests that were answered, of each stack over its runs.
+
+    Lengths that are drawn at random differ by chance: means of one workload that are more than LENGTHS apart are alike
+    within three standard errors, and within what repeats of one stack may differ by.
+    """
     means = [_Lengths.of(runs) for runs in stacks]
 
     def row(state: State, why: str = "") -> Row:
@@ -190,22 +197,39 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
 
     if (repeats_apart := max(mean.repeats_apart for mean in means)) > _OF_REPEATS:
         return row(FATAL, f"repeats of one stack differ by {repeats_apart:.1%}, more than {_OF_REPEATS:.0%}")
-    outputs_apart = _apart([mean.outputs for mean in means])
-    apart = max(_apart([mean.inputs for mean in means]), outputs_apart)
+    inputs, outputs = [mean.inputs for mean in means], [mean.outputs for mean in means]
+    apart = max(_apart(inputs), _apart(outputs))
+    every = [run for runs in stacks for run in runs]
     if apart <= LENGTHS:
-        every = [run for runs in stacks for run in runs]
         return row(UNKNOWN if any(None in (run.input_tokens, run.output_tokens) for run in every) else EQUAL)
     own = [mean.own_inputs for mean in means]
-    if None not in own and max(_apart(own), outputs_apart) <= LENGTHS:
+    if None not in own and max(_apart(own), _apart(outputs)) <= LENGTHS:
         return row(ALLOWED, "they differ by the chat templates alone")
+    of_inputs, of_outputs = [mean.inputs_se for mean in means], [mean.outputs_se for mean in means]
+    asked = {run.facts.workload for run in every}
+    if len(asked) == 1 and None not in asked and _by_chance(inputs, of_inputs) and _by_chance(outputs, of_outputs):
+        if apart <= _OF_REPEATS:
+            return row(ALLOWED, f"they differ by {apart:.1%}, as means of so few requests do by chance")
+        return row(FATAL, f"they differ by {apart:.1%}, which may be chance: measure more requests")
     return row(FATAL, f"they differ by {apart:.1%}, more than {LENGTHS:.0%}")
 
 
+def _by_chance(means: Sequence[float | None], errors: Sequence[float | None]) -> bool:
+    """Return whether every two means are alike, or no further apart than their standard errors explain."""
+    for (a, of_a), (b, of_b) in combinations(zip(means, errors, strict=True), 2):
+        explained = 0.0 if of_a is None or of_b is None else _BY_CHANCE * math.hypot(of_a, of_b)
+        if a is not None and b is not None and _apart([a, b]) > LENGTHS and abs(a - b) > explained:
+            return False
+    return True
+
+
 class _Lengths(NamedTuple):
-    """Mean tokens of a stack's requests; None where they are not known."""
+    """Mean tokens of a stack's requests, with their standard errors; None where they are not known."""
 
     inputs: float | None
     outputs: float | None
+    inputs_se: float | None
+    outputs_se: float | None
     own_inputs: float | None  # without the chat template
     repeats_apart: float  # the largest relative difference between two of its runs
 
@@ -219,6 +243,8 @@ class _Lengths(NamedTuple):
         return cls(
             inputs=known_mean(inputs),
             outputs=known_mean(outputs),
+            inputs_se=_error_of_mean([(run.place, run.input_tokens_se) for run in runs]),
+            outputs_se=_error_of_mean([(run.place, run.output_tokens_se) for run in runs]),
             own_inputs=None if None in own else known_mean(own),
             repeats_apart=max(_apart(inputs), _apart(outputs)),
         )
@@ -227,6 +253,14 @@ class _Lengths(NamedTuple):
         if self.inputs is None or self.outputs is None:
             return None
         return f"{self.inputs:,.1f} in, {self.outputs:,.1f} out".replace(".0 ", " ")
+
+
+def _error_of_mean(errors: Sequence[tuple[str, float | None]]) -> float | None:
+    """Return the standard error of the mean of runs; those of one place share their requests, and so their error."""
+    places = [place for place, _ in errors]
+    of_place = dict(errors)
+    known = [error * places.count(place) / len(places) for place, error in of_place.items() if error is not None]
+    return math.hypot(*known) if len(known) == len(of_place) else None
 
 
 def lost_loads(stacks: Sequence[Sequence[Run]]) -> Row | None:

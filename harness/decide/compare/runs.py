@@ -22,7 +22,7 @@ from harness.data.levels import LevelSummary
 from harness.data.machines import Card
 from harness.data.manifest import Manifest
 from harness.data.prediction import Assumptions
-from harness.data.summary import Summary
+from harness.data.summary import Lengths, Summary
 from harness.decide.levels import opened, valid, weighted, within_reason
 from harness.predict.catalog import short
 from harness.results import readers
@@ -95,6 +95,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     input_tokens: float | None = None  # mean of the requests, as they were counted
     output_tokens: float | None = None
+    input_tokens_se: float | None = None  # one standard error of that mean; None where requests do not differ
+    output_tokens_se: float | None = None
     points: list[Point]  # of valid levels with as many in flight as were requested
     loads: list[Load]
     lost: dict[float, str] = {}  # loads that failed or that nobody answered at, and how
@@ -217,6 +219,7 @@ def of_folder(place: str, manifest: Manifest, summary: Summary) -> list[Run]:
         weighted((getattr(level, name), level.requests) for level in ramp)
         for name in ("input_tokens_mean", "output_tokens_mean")
     ]
+    classes = summary.workload.classes if summary.workload else []
     start = manifest.stack or None
     out = []
     for repeat in sorted({level.repeat for level in summary.levels}):
@@ -231,6 +234,8 @@ def of_folder(place: str, manifest: Manifest, summary: Summary) -> list[Run]:
                 simulated=summary.simulated,
                 input_tokens=lengths[0],
                 output_tokens=lengths[1],
+                input_tokens_se=_standard_error([(each.requests, each.input_tokens) for each in classes]),
+                output_tokens_se=_standard_error([(each.requests, each.output_tokens) for each in classes]),
                 points=points,
                 loads=[_load(level, manifest) for level in valid(levels)],
                 lost={
@@ -248,6 +253,19 @@ def of_folder(place: str, manifest: Manifest, summary: Summary) -> list[Run]:
             )
         )
     return out
+
+
+def _standard_error(classes: Sequence[tuple[int, Lengths]]) -> float | None:
+    """Return one standard error of the mean length over the requests of all classes; None where it is not known."""
+    known = [
+        (n, each.realised.mean, each.mean_se or 0.0) for n, each in classes if n and each.realised.mean is not None
+    ]
+    total = sum(n for n, _, _ in known)
+    if total < 2:
+        return None
+    mean = sum(n * own for n, own, _ in known) / total
+    variance = sum(n * (n * se**2 + (own - mean) ** 2) for n, own, se in known) / total  # within classes and between
+    return math.sqrt(variance / total)
 
 
 # ---- the facts of a folder's run -------------------------------------------------------------------------------------
