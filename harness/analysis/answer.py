@@ -15,6 +15,7 @@ from harness.analysis import slo
 from harness.analysis.conclusion import NARROW
 from harness.analysis.curve import operating_point
 from harness.analysis.points import Point, pool
+from harness.analysis.rules.requests import unstable
 from harness.analysis.stats import Z95
 from harness.data.judgement import Outcome
 from harness.data.levels import LevelSummary
@@ -66,6 +67,7 @@ class SloKnee(msgspec.Struct, frozen=True):
     missed: float | None  # the lowest load above it that misses them
     decided: bool = False  # it is known that `met` meets them
     lowest: bool = False  # `missed` is the lowest load of all
+    overloaded: str = ""  # what happened at `missed`, where no limit is known to be missed there
     judged: bool = True  # some load says something of the limits
     chunked: Sequence[str] = ()  # limits that no load can be judged by, since its tokens come in chunks
 
@@ -74,11 +76,29 @@ def slo_knee(knees: Knees, levels: Sequence[LevelSummary], *, rates: bool) -> Sl
     """Return the SLO knee in concurrency or in rate; without one, the lowest load that missed the limits."""
     knee = knees.slo_rate if rates else knees.slo
     if knee is not None and knee.value is not None:
-        return SloKnee(knee.value, knee.ci95[1] if knee.ci95 else None, is_decided(knee))
+        above = knee.ci95[1] if knee.ci95 else None
+        return SloKnee(knee.value, above, is_decided(knee), overloaded=_overloaded_at(above, levels, rates=rates))
     found = slo.by_load(levels, rates=rates)
     missed = next((load for load, each in found.items() if each.outcome == Outcome.MISSED), None)
     lowest = missed is not None and missed == min(found)
-    return SloKnee(None, missed, lowest=lowest, judged=bool(found), chunked=slo.by_chunks(found))
+    return SloKnee(
+        None,
+        missed,
+        lowest=lowest,
+        overloaded=_overloaded_at(missed, levels, rates=rates),
+        judged=bool(found),
+        chunked=slo.by_chunks(found),
+    )
+
+
+def _overloaded_at(load: float | None, levels: Sequence[LevelSummary], *, rates: bool) -> str:
+    """Return what happened at a load that was too much for the server, "" where a limit was seen to be missed there."""
+    at = [each for each in levels if load is not None and (each.rate if rates else each.concurrency) == load]
+    if any(slo.outcome(each.slo) == Outcome.MISSED for each in at):
+        return ""
+    if any(unstable.voids(each) for each in at) or (rates and load is not None and load >= slo.capacity(levels)):
+        return "requests pile up"
+    return "more than 1 % of the requests fail" if any(slo.overloaded(each) for each in at) else ""
 
 
 _AT = 1.05  # of a knee: a load up to there counts as at the knee

@@ -220,22 +220,25 @@ def _highest_within(knee: SloKnee, unit: str) -> str:
     if knee.met is None:
         return beyond_limits(knee, unit)
     met, missed = count(knee.met, unit), number(knee.missed)
+    misses = f"{knee.overloaded} at {missed}" if knee.overloaded else f"{missed} miss them"
     if not knee.decided:
-        above = "" if knee.missed is None else f", {missed} miss them"
+        above = "" if knee.missed is None else f", {misses}"
         return f"about {met} within the limits (provisional: too few requests to decide){above}"
     if knee.missed is None:
         return f"at least {met} within the limits: no level misses them"
-    return f"{met} {'meets' if knee.met == 1 else 'meet'} the limits, {missed} miss them"
+    return f"{met} {'meets' if knee.met == 1 else 'meet'} the limits, {misses}"
 
 
 def beyond_limits(knee: SloKnee, unit: str) -> str:
     """Return as words that every load misses the limits, or why none can be judged."""
     if knee.lowest:
-        return f"below {count(knee.missed, unit)}: the lowest level misses the limits"
+        why = f"{knee.overloaded} at the lowest level" if knee.overloaded else "the lowest level misses the limits"
+        return f"below {count(knee.missed, unit)}: {why}"
     if knee.chunked:
         return f"not measurable: tokens come in chunks, so {listed(knee.chunked)} cannot be judged; limit tpot or icl"
     if knee.missed is not None:
-        below = f"below {count(knee.missed, unit)}: {number(knee.missed)} miss the limits"
+        why = f"{knee.overloaded} there" if knee.overloaded else f"{number(knee.missed)} miss the limits"
+        below = f"below {count(knee.missed, unit)}: {why}"
         return f"{below}, lower levels have too few requests"
     if not knee.judged:
         return "not measurable: no valid level says whether it meets the limits"

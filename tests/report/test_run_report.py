@@ -313,6 +313,32 @@ def judged(outcomes: dict[int, str], *, knee: Value | None) -> Summary:
     return msgspec.structs.replace(summary, levels=levels, knees=knees)
 
 
+def test_a_level_that_is_overloaded_does_not_miss_limits_that_nobody_could_judge_there() -> None:
+    failing = Verdict("errors_above_1_percent", "invalid", "3 of 60 requests failed")
+    pile = Verdict("unstable", "invalid", "requests in flight rose")
+
+    def knee(outcome: str, verdict: Verdict, value: Value | None, *, rates: bool) -> str:
+        summary = judged({}, knee=value)
+        lowest = summary.levels[0]
+        share = Attainment("ttft_p99=2s", 0.99, 10, 10, 1.0, (0.7, 1.0), outcome)
+        over = msgspec.structs.replace(lowest, slo=[share], verdicts=[verdict])
+        levels, knees = [over, *summary.levels[1:]], summary.knees
+        if rates:
+            levels = [msgspec.structs.replace(x, rate=float(x.concurrency or 0), concurrency=None) for x in levels]
+            knees = msgspec.structs.replace(knees, slo=None, slo_rate=value)
+        return answer(msgspec.structs.replace(summary, levels=levels, knees=knees))[0]
+
+    assert knee("unresolved", failing, None, rates=False) == (
+        "Knee: below 1 request in flight: more than 1 % of the requests fail at the lowest level"
+    )
+    assert knee("missed", failing, None, rates=False).endswith("the lowest level misses the limits")
+    assert knee("unresolved", pile, None, rates=True) == (
+        "Knee: below 1 request per second: requests pile up at the lowest level"
+    )
+    met = knee("unresolved", pile, Value(0.5, (0.5, 1.0)), rates=True)
+    assert met == "Knee: 0.500 requests per second meet the limits, requests pile up at 1"
+
+
 def test_what_decides_a_limit_is_longer_than_what_did_not() -> None:
     """16 of 16 are within it, and come in pairs: 299 of 99 % are 598, where a window of 20 s had 16."""
     found = judged({16: "unresolved"}, knee=Value(16.0, (None, 24.0)))
