@@ -18,7 +18,7 @@ from harness.data.views import Estimate, Spread
 from harness.report.answer import unit_of
 from harness.report.document import Column, Section, shown
 from harness.report.format import MISSING, half_width, label, ms, number, percent
-from harness.report.levels import declared_columns, mean_of, of_loads
+from harness.report.levels import above_zero, declared_columns, mean_of, of_loads
 from harness.report.remarks import SIGNS, legend, worst
 from harness.spec.work import Unit
 
@@ -143,7 +143,7 @@ def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
 def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
     """Return the columns of the server's share of time in prompts and the tokens/s of each phase while it runs."""
     found = [x.phases or LevelPhases() for x in levels]
-    share = Column("time in\nprompts", [percent(x.prefill_share.mean) for x in found], spare=15)
+    share = Column("time in\nprompts", [percent(above_zero(x.prefill_share)) for x in found], spare=15)
     prefill = Column("prefill\ntok/s", [number(_known(x.prefill_tokens_per_s)) for x in found], spare=16)
     decode = Column("decode\ntok/s", [number(_known(x.decode_tokens_per_s)) for x in found], spare=17)
     return shown([share, prefill, decode])
@@ -151,8 +151,8 @@ def _phases(levels: Sequence[LevelSummary]) -> list[Column]:
 
 def _known(rate: Estimate) -> float | None:
     """Return a rate; None where its interval is wider than itself, as that of a phase that takes hardly any time."""
-    low, high = rate.ci95 or (rate.mean, rate.mean)
-    return rate.mean if low is not None and high is not None and high - low <= (rate.mean or 0.0) else None
+    low, high = rate.ci95 or (0.0, 0.0)
+    return above_zero(rate) if high - low <= (rate.mean or 0.0) else None
 
 
 def _ttft(level: LevelSummary) -> Spread:

@@ -106,20 +106,34 @@ def binding_phase(level: LevelSummary) -> list[Fact]:
         return []
     share, at = found.prefill_share.mean, load_of(level)
     ends = "–".join(percent(end) for end in found.prefill_share.ci95 or ()) or NO_INTERVAL
-    if share >= _HALF:
+    most = found.prefill_share.ci95[1] if found.prefill_share.ci95 else share
+    if above_zero(found.prefill_share) is None:
+        value = f"at least {percent(1 - most)} of the server's time goes into responses at {at}"
+        helps = f"at most {percent(most)} into prompts: shorter prompts cannot save more"
+    elif share >= _HALF:
         value = f"{percent(share)} of the server's time goes into prompts at {at} ({ends})"
         helps = "shorter prompts or a prefix cache help, more seats do not"
     else:
         value = f"{percent(1 - share)} of the server's time goes into responses at {at}"
         helps = f"{percent(share)} into prompts ({ends}): shorter prompts cannot save more"
     rates = [
-        f"{number(rate.mean)} {what}" if rate.mean is not None else ""
+        f"{number(known)} {what}" if (known := above_zero(rate)) is not None else ""
         for rate, what in (
             (found.prefill_tokens_per_s, "prompt tok/s while it computes prompts"),
             (found.decode_tokens_per_s, "output tok/s while it makes responses"),
         )
     ]
     return [Fact("Phases", value, joined(helps, *rates, f"by {SOURCES[found.source]}"))]
+
+
+def above_zero(figure: Estimate) -> float | None:
+    """Return a phase's share or rate; None where it is 0, or its 95 % interval does not leave out 0.
+
+    >>> above_zero(Estimate(0.2, (0.1, 0.3))), above_zero(Estimate(0.01, (0.0, 0.3)))
+    (0.2, None)
+    """
+    low = figure.ci95[0] if figure.ci95 else figure.mean
+    return figure.mean if low is not None and low > 0 else None
 
 
 def _latencies(level: LevelSummary) -> str:

@@ -120,6 +120,25 @@ def test_the_heads_of_the_phases_are_explained_below_the_table() -> None:
     assert "time in prompts" not in level_table.by_load(full()).note
 
 
+def test_a_phase_that_may_take_no_time_has_a_dash_in_the_table_and_a_bound_in_the_sentence() -> None:
+    none = LevelPhases(
+        prefill_share=Estimate(1.47e-8, (0.0, 0.04)),
+        prefill_tokens_per_s=Estimate(0.0, (0.0, 0.0)),
+        decode_tokens_per_s=Estimate(50.0, (48.0, 52.0)),
+        source="records",
+    )
+    some = msgspec.structs.replace(none, prefill_share=Estimate(0.2, (0.1, 0.3)))
+    found = level_table.by_load(msgspec.structs.replace(full(), levels=[level(1, phases=none), level(4, phases=some)]))
+    cells = {column.head: column.cells for column in found.columns}
+    assert cells["time in\nprompts"] == ["–", "20 %"]
+    assert cells["decode\ntok/s"] == ["50", "50"]
+    assert "prefill\ntok/s" not in cells
+    (said,) = levels.binding_phase(level(1, phases=none))
+    assert said.value == "at least 96 % of the server's time goes into responses at C = 1"
+    assert "at most 4 % into prompts" in said.detail
+    assert "while it computes prompts" not in said.detail
+
+
 def test_few_requests_have_a_mean_in_the_table_of_a_terminal_and_in_the_progress() -> None:
     few = msgspec.structs.replace(full().levels[0], ttft_s=Spread(0.05, None, None, None, None, 0.06, 9))
     summary = msgspec.structs.replace(full(), levels=[few, *full().levels[1:]])
