@@ -408,14 +408,36 @@ def workload_digest(scenario: Scenario) -> str:
     Left out: address, name, price, seed, levels, their start, bounds, hardware, limits, and where tokenizer and data
     lie; data count by their requests and mean lengths.
     """
+    return _digest(list(_asked(scenario).values()))
+
+
+def asked(scenario: Scenario) -> dict[str, str]:
+    """Return what `workload_digest` is of as texts: a value by its key, like {"workload.input_tokens": "64±8"}."""
+    found: dict[str, str] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, each in value.items():
+                add(f"{name}.{key}", each)
+        elif value not in (None, []):
+            found[name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    for name, value in _asked(scenario).items():
+        add(name, {each["name"]: each for each in value} if name == "class" else value)
+    return found
+
+
+def _asked(scenario: Scenario) -> dict[str, Any]:
     workload, ramp = msgspec.to_builtins(scenario.workload), scenario.ramp
     workload.update(seed=None, tokenizer=None)
     workload.get("dataset", {}).pop("path", None)
     classes = [each | {"slo": {}} for each in msgspec.to_builtins(scenario.class_ or [])]
     target = shown(scenario).target
-    arrives = [scenario.load.is_open and ramp.arrivals, msgspec.to_builtins(ramp.think or 0), ramp.probe]
-    asked = [workload, classes, target.api, target.extra_body, arrives, *([target.omit] if target.omit else [])]
-    return _digest(asked)
+    load = f"open loop, {ramp.arrivals}" if scenario.load.is_open else "closed loop"
+    think = msgspec.to_builtins(ramp.think or 0)
+    parts = {"workload": workload, "class": classes, "target.api": target.api, "target.extra_body": target.extra_body}
+    parts |= {"load": load, "ramp.think": think, "ramp.probe": ramp.probe}
+    return parts | ({"target.omit": list(target.omit)} if target.omit else {})
 
 
 def _digest(data: Any) -> str:

@@ -40,6 +40,24 @@ def test_work_and_hardware_that_differ_are_fatal_and_unknown_where_they_are_miss
     assert state(row, FACTS, differing(**{field: None, "model": "m"})) == "unknown"
 
 
+def test_a_workload_that_differs_is_named_by_its_keys_and_not_by_digests() -> None:
+    def row(*asked: dict[str, str]) -> fairness.Row:
+        stacks = [[run("x", facts=differing(workload=str(i), asked=each))] for i, each in enumerate(asked)]
+        return next(row for row in fairness.rows(stacks) if row.name == "workload")
+
+    short, long = {"workload.input_tokens": "64±8", "load": "closed loop"}, {"workload.input_tokens": "512"}
+    found = row(short, long | {"load": "closed loop"})
+    assert (found.values, found.state) == (["workload.input_tokens 64±8", "workload.input_tokens 512"], "fatal")
+    found = row({"load": "closed loop"}, {"load": "open loop, poisson"})
+    assert (found.values, found.state) == (["load closed loop", "load open loop, poisson"], "fatal")
+    assert found.why == "levels and rates have no load in common"
+    assert row(short, long).values[1] == "workload.input_tokens 512, load none"
+    many = row({f"k{i}": "a" for i in range(6)}, {f"k{i}": "b" * 60 for i in range(6)})
+    assert many.values[0] == "k0 a, k1 a, k2 a, k3 a, and 2 more"
+    assert len(many.values[1] or "") < 200
+    assert row({}, {}).values == ["0", "1"], "nothing is known of them but that they differ"
+
+
 @pytest.mark.parametrize(
     ("row", "field", "other"),
     [

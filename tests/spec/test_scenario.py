@@ -294,6 +294,19 @@ def test_the_digest_of_the_work_is_of_what_is_asked_alone() -> None:
     assert one != longer
 
 
+def test_what_the_digest_of_the_work_is_of_is_named_by_the_keys_of_a_scenario() -> None:
+    def unlike(one: str, other: str) -> dict[str, tuple[str | None, str | None]]:
+        a, b = scenario.asked(build(one)), scenario.asked(build(other))
+        return {key: (a.get(key), b.get(key)) for key in sorted({*a, *b}) if a.get(key) != b.get(key)}
+
+    assert unlike("[workload]\nseed = 7", "[ramp]\nlevels = [4]\nstart = 'burst'") == {}
+    assert unlike("[ramp]\nlevels = [4]", "[ramp]\nrates = [4]") == {"load": ("closed loop", "open loop, poisson")}
+    assert unlike("", '[workload]\ninput_tokens = "64±8"') == {"workload.input_tokens": ("512", "64±8")}
+    assert unlike("", "[target.extra_body]\ntop_k = 1") == {"target.extra_body.top_k": (None, "1")}
+    shares = ('[[class]]\nname = "x"\nshare = 1', '[[class]]\nname = "x"\nshare = 0.5')
+    assert unlike(*shares) == {"class.x.share": ("1.0", "0.5")}
+
+
 def test_any_change_changes_the_digest() -> None:
     assert scenario.digest(build("[workload]\nseed = 1")) != scenario.digest(build("[workload]\nseed = 2"))
 

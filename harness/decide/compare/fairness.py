@@ -9,7 +9,7 @@ errors, lost loads, transport, cache hits, and how it was measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
@@ -17,6 +17,7 @@ import msgspec
 
 from harness.analysis.stats import known_mean, wilson
 from harness.base.errors import HarnessError, nearest
+from harness.base.terminal import cut
 from harness.decide.compare.runs import ONE, TOGETHER, Run
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
@@ -45,6 +46,7 @@ _METHOD = {  # rows of how it was measured, that may differ
     "measured by": ("measured_by", "another tool divides by its whole run, so its throughput is lower"),
     "transport": ("transport", "they cost the client unlike"),
 }
+_KEYS, _LETTERS = 4, 40  # that a row shows of a workload that differs: keys, and letters of a value
 _CACHED, _CHUNKED = 0.05, 0.05  # from which on two shares of cached prompts, and two numbers of tokens a chunk, differ
 # Rows, named like their facts.
 VARIED = ("engine", "precision", "kv-dtype", "tp", "pools", "balance", "max-num-seqs", "start")
@@ -66,6 +68,7 @@ def varied(text: str | None) -> frozenset[str]:
 def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Row]:
     """Return a row for each fact that should be alike between stacks; `vary`: what may differ (default: VARIED)."""
     found = [_row(name, fact, stacks) for name, fact in _SAME.items()]
+    found[0] = _with_keys(found[0], stacks)
     found[1:1] = [_lengths(stacks), _model(stacks)]
     found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
     found += [_row(name, name.replace("-", "_"), stacks, allowed=not vary or name in vary) for name in VARIED]
@@ -99,6 +102,29 @@ def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool
     return Row(name=name, values=values, state=state)
 
 
+def _with_keys(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
+    """Return the row of the workload; where it differs, with the keys that differ in place of the digests."""
+    each = [[run.facts.asked for run in runs] for runs in stacks]
+    every = [asked for found in each for asked in found if asked]
+    names = _unlike(every)
+    if row.state != FATAL or not names:
+        return row
+
+    def words(asked: Mapping[str, str]) -> str:
+        more = f", and {len(names) - _KEYS} more" if len(names) > _KEYS else ""
+        return ", ".join(f"{name} {cut(asked.get(name, 'none'), _LETTERS)}" for name in names[:_KEYS]) + more
+
+    values = [_joined([words(asked) for asked in found if asked]) for found in each]
+    why = "levels and rates have no load in common" if names == ["load"] else ""
+    return msgspec.structs.replace(row, values=values, why=row.why or why)
+
+
+def _unlike(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of settings that are not alike in all of them."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({each.get(name) for each in settings}) > 1]
+
+
 def _with_seats(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
     """Return the row of max-num-seqs with measured seats in place of settings that are not known.
 
@@ -128,8 +154,7 @@ def _flags(stacks: Sequence[Sequence[Run]]) -> Row | None:
     each = [runs[0].facts.flags for runs in stacks]
     if len(engines) > 1 or not all(each):
         return None
-    names = dict.fromkeys(name for flags in each for name in flags)
-    unlike = [name for name in names if len({flags.get(name) for flags in each}) > 1]
+    unlike = _unlike(each)
     if not unlike:
         return None
     values = [", ".join(f"{name} {flags.get(name, 'off')}" for name in unlike) for flags in each]

@@ -29,7 +29,7 @@ from harness.results import readers
 from harness.results.folder import MANIFEST, has_requests
 from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, in_words
 from harness.spec.choices import ROUND_ROBIN
-from harness.spec.scenario import workload_digest
+from harness.spec.scenario import asked, workload_digest
 from harness.spec.work import Unit, usd_per_million
 
 TOGETHER = "together"  # prefill and decode, on the same servers
@@ -49,6 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     measured_by: str
     workload: str | None = None
+    asked: Mapping[str, str] = {}  # what the workload's digest is of, by its keys
     unit: str | None = None  # a Unit: what throughput counts
     model: str | None = None
     parameters: float | None = None
@@ -288,6 +289,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
     return Facts(
         measured_by=f"knee{simulated}",
         workload=workload_digest(manifest.scenario),
+        asked=asked(manifest.scenario),
         unit=summary.unit,
         model=short(model).lower() if model else None,
         parameters=assumed.parameters if assumed else None,
