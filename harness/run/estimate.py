@@ -31,6 +31,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     seconds: float
     dollars: float | None
+    most: Estimate | None = None  # where levels last until they are precise: if that takes as long as it may
 
 
 def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows: str = "") -> Estimate:
@@ -39,14 +40,22 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
     A closed-loop level: one or two requests a slot to warm up, of tasks at least a whole one; C in flight during the
     window, C that end after it. An open-loop level: its rate over two request times, the window and one more. `probes`
     are the prompt tokens of levels before the ramp, each of one request in flight, `rows` is the path of a dataset's
-    table. The ramp is assumed to reach its highest level, and no window to be extended. At high levels requests take
-    longer: fewer are sent, or the run takes longer.
+    table. The ramp is assumed to reach its highest level, and no window to be extended; `most` has those that last
+    until they are precise extended as far as they are. At high levels requests take longer: fewer are sent, or the run
+    takes longer.
 
     >>> from harness.spec.scenario import Ramp
     >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
     >>> made.requests, made.usage.output_tokens, made.seconds  # 8 + 80 + 4; 128 each; 1 + 10 + 0.5
     (92, 11776, 11.5)
     """
+    made, most = (_estimate(scenario, e2e_s, probes, rows, check) for check in (0, -1))
+    longer = most.requests != made.requests or not math.isclose(most.seconds, made.seconds)
+    return msgspec.structs.replace(made, most=most) if longer else made
+
+
+def _estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int], rows: str, check: int) -> Estimate:
+    """Return the estimate where levels that last until they are precise are so at this one of their checks."""
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
     requests = seconds = tokens_in = 0.0
     mean, rest_s = shape.of(scenario).mean(), tasks.rest_s(scenario, rows)
@@ -57,7 +66,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
     for step, input_tokens in levels:
         rate = min(step.rate or 0.0 if step.concurrency is None else step.concurrency * slot_rate, quota)
         lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None, rate)
-        window = lasts.window_s or check_lengths(e2e_s + rest_s)[0]
+        window = lasts.window_s or check_lengths(e2e_s + rest_s)[check]
         if step.concurrency is not None:
             warm_up = max(lasts.warm_up * step.concurrency / rate, task_s if scenario.has_tasks else 0.0)
         else:
@@ -126,11 +135,12 @@ def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[s
         )
         if value is not None
     ]  # fmt: skip
-    cost = "" if made.dollars is None else f", ${made.dollars:,.2f}"
-    tokens = f"{made.usage.input_tokens:,} tokens in and {made.usage.output_tokens:,} out"
+    most = made.most or made
+    cost = "" if most.dollars is None else f", ${most.dollars:,.2f}"
+    tokens = f"{most.usage.input_tokens:,} tokens in and {most.usage.output_tokens:,} out"
     return [
         f"{hosts} {'are public hosts' if ',' in hosts else 'is a public host'}; this is the plan, an estimate:",
-        f"up to {made.levels} levels, {made.requests:,} requests, {tokens}, {made.seconds / 60:,.1f} min{cost}",
+        f"up to {made.levels} levels, {most.requests:,} requests, {tokens}, {most.seconds / 60:,.1f} min{cost}",
         f"(every request as long as the first, {e2e_s:.3g} s; bounded by {', '.join(bounds) or 'nothing'})",
     ]
 
@@ -142,6 +152,10 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
     first, end = (span(seconds) for seconds in search_s(scenario, e2e_s, rows))
     if spec.load.is_given:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
+        if made.most is not None:
+            what += (
+                f", or up to {made.most.requests:,} requests, {span(made.most.seconds)}, until throughput is precise"
+            )
     elif spec.load.is_open:
         what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {end}"
         what += repeats
@@ -152,7 +166,8 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
         what += f", then {span(spec.duration)} at one load"
     if spec.max_requests and not spec.load.is_given:
         what += f", unless --max-requests {spec.max_requests} ends it before"
-    cost = f", at most ${made.dollars:,.2f}" if made.dollars is not None else ""
+    dearest = (made.most or made).dollars
+    cost = f", at most ${dearest:,.2f}" if dearest is not None else ""
     return f"plan: {what}{cost}; a request takes {e2e_s:.2g} s alone. Ctrl-C ends the run and keeps its levels"
 
 

@@ -116,6 +116,22 @@ def test_the_plan_is_one_line_with_what_a_person_wants_to_know() -> None:
     assert "a first answer in about 35 s, the knee in about 1 min, and that 2 times;" in line
 
 
+def test_a_plan_says_how_long_levels_may_last_that_end_when_they_are_precise() -> None:
+    """50/s and 0.08 s a request: windows of 3 s, at most 3 · 1.5⁵ s, and 3 · 0.08 s around them: 1,151.06."""
+    given = spec(ramp={"rates": [50.0]}, workload={"input_tokens": 10, "output_tokens": 2})
+    made = estimate.estimate(given, 0.08)
+    most = made.most
+    assert most is not None
+    assert (made.requests, most.requests) == (162, round(50 * (3 * 1.5**5 + 0.24)))
+    line = estimate.outlook(made, given, 0.08)
+    assert line.startswith("plan: 1 level, about 162 requests, 3 s, or up to 1,151 requests, 23 s, until")
+    said = estimate.plan(made, given, 0.08, "example.com")[1]
+    assert said == "up to 1 levels, 1,151 requests, 11,511 tokens in and 2,302 out, 0.4 min"
+    bounded = spec(ramp={"rates": [50.0], "max_requests": 100})
+    assert estimate.estimate(bounded, 0.08).most is None, "the bound ends it before"
+    assert estimate.estimate(spec(ramp={"rates": [50.0], "level_seconds": 3}), 0.08).most is None
+
+
 def test_a_prefill_probe_s_own_levels_are_in_the_plan() -> None:
     """Prompts of 64 and 512 tokens and then C = 2 of 100, at 1 s and windows of 10 s: 13 requests, 13 and 26."""
     wanted = spec(
