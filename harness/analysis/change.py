@@ -22,6 +22,7 @@ import numpy as np
 from harness.analysis import posterior, seats
 from harness.analysis.points import FALLEN, SHORT, Point, points_of, weights
 from harness.analysis.posterior import Data, Posterior
+from harness.analysis.rules.figures import cut_short
 from harness.analysis.seats import Occupancy
 from harness.analysis.stats import ASSUMED, FLOOR
 from harness.analysis.table import Floats
@@ -49,6 +50,7 @@ class TimedPoint(Point, frozen=True, kw_only=True):
 
     time_s: float = math.nan  # the middle of its window, since the run's start
     occupancy: Occupancy | None = None  # what it shows of the server's seats
+    cut: bool = False  # its window ended early: a point of the curve, but no evidence of a change
 
 
 class Shift(msgspec.Struct, frozen=True):
@@ -86,7 +88,12 @@ def timed(levels: Sequence[LevelSummary]) -> list[TimedPoint]:
     """Return the levels of a closed loop as points, each with its window's middle and what it shows of the seats."""
     pairs = [(s, point) for s in levels for point in points_of([s])]
     return [
-        TimedPoint(**msgspec.structs.asdict(point), time_s=sum(s.window) / 2, occupancy=seats.occupancy(s))
+        TimedPoint(
+            **msgspec.structs.asdict(point),
+            time_s=sum(s.window) / 2,
+            occupancy=seats.occupancy(s),
+            cut=any(map(cut_short.made, s.verdicts)),
+        )
         for s, point in pairs
     ]
 
@@ -105,7 +112,7 @@ def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
     `fast`, for a search: look for a change of the curve only if levels contradict each other or seats changed.
     """
     crowd = [p.occupancy for p in points]
-    moments, _ = _by_seats(crowd)
+    moments, _ = _by_seats([None if p.cut else p.occupancy for p in points])
     shift = of_levels(points) if not fast or moments or contradict(points) else None
     start, places = moments[-1][1] if moments else 0, shift.places if shift else slice(None)
     of_seats = crowd[places] if places.stop is not None and places.stop <= start else crowd[start:]
@@ -114,7 +121,7 @@ def steady(points: Sequence[TimedPoint], *, fast: bool = False) -> Steady:
 
 def of_levels(points: Sequence[TimedPoint]) -> Shift | None:
     """Return how the server changed while the points were measured, which are in order of time; None: it did not."""
-    place = [i for i, p in enumerate(points) if p.valid and p.throughput > 0]
+    place = [i for i, p in enumerate(points) if p.valid and p.throughput > 0 and not p.cut]
     kept = [points[i] for i in place]
     levels = _levels(kept)
     shift = _shift(levels, kept, _moments(levels, 0, len(kept)))

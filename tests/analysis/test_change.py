@@ -12,6 +12,7 @@ import pytest
 from harness.analysis import change
 from harness.analysis.change import Shift, TimedPoint
 from harness.analysis.seats import Occupancy
+from harness.data.judgement import Verdict
 from harness.data.levels import LevelSummary
 from harness.data.views import Estimate
 from tests.builders.summaries import level
@@ -152,6 +153,17 @@ def test_more_seats_are_counted_where_throughput_hardly_shows_them() -> None:
     assert (found.since, found.served, found.steady) == (10, 24.0, (0, 10))
     assert len(change.steady(crowded(points, (24, 10), (27, 1))).crowd) == 10
     assert change.of_levels(points) is None
+
+
+def test_a_level_that_was_cut_short_is_no_evidence_of_a_change() -> None:
+    points = crowded(ramp((serves(24), 10), (serves(27.5), 1), noise=0.05), (24, 10), (27, 1))
+    cut = [*points[:-1], msgspec.structs.replace(points[-1], cut=True)]
+    assert change.of_levels(points) is not None
+    assert change.of_levels(cut) is None
+    assert change.steady(cut).points == cut
+    short = Verdict(code="cut_short", level="doubt", message="an interrupt ended the level", advice="")
+    made = summaries(points[:2])
+    assert [p.cut for p in change.timed([made[0], msgspec.structs.replace(made[1], verdicts=[short])])] == [False, True]
 
 
 def test_few_that_stream_while_first_tokens_are_late_are_no_seats() -> None:
