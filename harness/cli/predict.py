@@ -90,12 +90,16 @@ def predict(scenario: str | None, **flags: Any) -> None:
     deployed.check_arrivals(flags)
     flags["demand"] = _demand(flags)
     resolved = deployed.scenario_of(scenario, flags)
-    for name, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
+    missing = (
+        ("model_config", "no --model; name a model: `knee predict --list models`"),
+        ("gpu", "no --gpu; name a card, or --gpu all: `knee predict --list gpus`"),
+    )
+    for name, said in missing:
         flags[name] = flags[name] or getattr(resolved.hardware, name)
         if name == "gpu" and flags[name] is None:
             catalog.model_config(flags["model_config"], "--model")  # a wrong name is said before a missing card
         if flags[name] is None:
-            raise click.UsageError(f"no {flag}; name a model and a card, or --gpu all: `knee predict --list gpus`")
+            raise click.UsageError(said)
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
     if any(flags[name] is not None for name in ("prefill_gpus", "decode_gpus", "prefill_tp")):

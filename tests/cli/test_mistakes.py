@@ -28,7 +28,8 @@ USAGE = {
     # what is missing
     "run": "no endpoint; give http://host:8000, or --url sim: for the simulated one",
     "run URL --levels": "--levels: it needs a value; write --levels VALUE",
-    "predict --gpu l4": "no --model-config; name a model and a card, or --gpu all: `knee predict --list gpus`",
+    "predict --gpu l4": "no --model; name a model: `knee predict --list models`",
+    "predict --model llama-3.1-8b": "no --gpu; name a card, or --gpu all: `knee predict --list gpus`",
     "report": "no DIR; see `knee report --help`",
     "export results/x": "no --to; give one of: csv, vllm",
     "fit": "no FILE|DIR|-; see `knee fit --help`",
