@@ -52,6 +52,7 @@ from harness.report.levels import (
 )
 from harness.spec.work import Unit
 
+_NEAR_RATE = 0.05  # of a rate, by which the requests that came may differ before the answer says it
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
 
 
@@ -282,7 +283,18 @@ def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact
         return Fact("Sustained rate", f"{number(top.rate)} requests/s; at {number(min(above))} they pile up")
     least = f"at least {number(top.rate)} requests/s, the highest rate measured"
     lower = f"they piled up at {number(min(over))}, which a longer window would settle" if over else ""
-    return Fact("Sustained rate", joined(least, lower))
+    return Fact("Sustained rate", joined(least, _came(top), lower))
+
+
+def _came(level: LevelSummary) -> str:
+    """Return as words how many requests per second came in a level's window, where these differ from its rate.
+
+    "" where they are within 5 % of the rate.
+    """
+    rate, came = level.rate, level.offered_requests_per_s
+    if rate is None or came is None or abs(came - rate) <= _NEAR_RATE * rate:
+        return ""
+    return f"in its window {number(came)} a second came"
 
 
 def count(value: float | None, unit: str) -> str:

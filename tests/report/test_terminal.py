@@ -354,6 +354,9 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     none = msgspec.structs.replace(nothing, levels=over[1:])
     assert re.match(r"Sustained rate +below 2 requests/s: they pile up$", answered(none)[0])
     assert re.match(r"Throughput +not measurable: no valid level$", answered(none)[1])
+    fewer = [levels[0], msgspec.structs.replace(levels[1], offered_requests_per_s=1.68)]
+    said = answered(msgspec.structs.replace(nothing, levels=fewer))[0]
+    assert said.endswith("at least 2 requests/s, the highest rate measured; in its window 1.68 a second came")
     heads = [column.head for column in columns(nothing)]
     assert heads[0] == "target\nreq/s"
     assert "lag ms\np99" in heads
