@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -49,36 +50,44 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
     >>> made.requests, made.usage.output_tokens, made.seconds  # 8 + 80 + 4; 128 each; 1 + 10 + 0.5
     (92, 11776, 11.5)
     """
-    made, most = (_estimate(scenario, e2e_s, probes, rows, check) for check in (0, -1))
-    longer = most.requests != made.requests or not math.isclose(most.seconds, made.seconds)
-    return msgspec.structs.replace(made, most=most) if longer else made
-
-
-def _estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int], rows: str, check: int) -> Estimate:
-    """Return the estimate where levels that last until they are precise are so at this one of their checks."""
-    spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
-    requests = seconds = tokens_in = 0.0
+    quota = scenario.target.max_rps or float("inf")
     mean, rest_s = shape.of(scenario).mean(), tasks.rest_s(scenario, rows)
     slot_rate, task_s = tasks.requests_per_s(scenario, e2e_s, rows), tasks.seconds(scenario, e2e_s, rows)
     ramped = [(step, mean.input_tokens) for step in _steps(scenario, e2e_s, rest_s, mean.output_tokens)]
-    inputs = scenario.workload.inputs or 1
-    levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
-    for step, input_tokens in levels:
+    levels = []
+    for step, input_tokens in (*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped):
         rate = min(step.rate or 0.0 if step.concurrency is None else step.concurrency * slot_rate, quota)
         lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None, rate)
-        window = lasts.window_s or check_lengths(e2e_s + rest_s)[check]
         if step.concurrency is not None:
             warm_up = max(lasts.warm_up * step.concurrency / rate, task_s if scenario.has_tasks else 0.0)
         else:
             warm_up = 2 * e2e_s
-        lasting = warm_up + window + e2e_s
-        seconds += lasting
-        requests += rate * lasting
-        tokens_in += rate * lasting * input_tokens * inputs
-    seconds, requests, tokens_in = (spec.repeat * each for each in (seconds, requests, tokens_in))
+        levels.append(_Planned(rate, input_tokens, warm_up + e2e_s, lasts.window_s))
+    windows = check_lengths(e2e_s + rest_s)
+    made, most = (_in_all(scenario, levels, windows[check], mean.output_tokens) for check in (0, -1))
+    longer = most.requests != made.requests or not math.isclose(most.seconds, made.seconds)
+    return msgspec.structs.replace(made, most=most) if longer else made
+
+
+class _Planned(NamedTuple):
+    """A level of a run that is to come."""
+
+    rate: float  # requests per second
+    input_tokens: float  # of a prompt
+    around_s: float  # before and after its window
+    window_s: float | None  # None: until it is precise
+
+
+def _in_all(scenario: Scenario, levels: Sequence[_Planned], precise_s: float, output_tokens: float) -> Estimate:
+    """Return the estimate of all levels, where a window that lasts until it is precise has `precise_s` seconds."""
+    spec, inputs = scenario.ramp, scenario.workload.inputs or 1
+    lasting = [each.around_s + (each.window_s or precise_s) for each in levels]
+    sent = [each.rate * lasts_s for each, lasts_s in zip(levels, lasting, strict=True)]
+    seconds, requests = spec.repeat * sum(lasting), spec.repeat * sum(sent)
+    tokens_in = spec.repeat * sum(n * each.input_tokens * inputs for n, each in zip(sent, levels, strict=True))
 
     def usage(share: float) -> Usage:
-        return Usage(round(tokens_in * share), 0, round(round(requests * share) * mean.output_tokens))
+        return Usage(round(tokens_in * share), 0, round(round(requests * share) * output_tokens))
 
     cost = dollars(scenario.hardware, seconds, usage(1.0))
     bounds = ((spec.max_requests, requests), (spec.max_seconds, seconds), (spec.max_dollars, cost))
@@ -153,9 +162,8 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
     if spec.load.is_given:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
         if made.most is not None:
-            what += (
-                f", or up to {made.most.requests:,} requests, {span(made.most.seconds)}, until throughput is precise"
-            )
+            most = f"{made.most.requests:,} requests, {span(made.most.seconds)}"
+            what += f" (up to {most}, if throughput takes that long to be precise)"
     elif spec.load.is_open:
         what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {end}"
         what += repeats

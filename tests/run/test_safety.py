@@ -124,7 +124,7 @@ def test_a_plan_says_how_long_levels_may_last_that_end_when_they_are_precise() -
     assert most is not None
     assert (made.requests, most.requests) == (162, round(50 * (3 * 1.5**5 + 0.24)))
     line = estimate.outlook(made, given, 0.08)
-    assert line.startswith("plan: 1 level, about 162 requests, 3 s, or up to 1,151 requests, 23 s, until")
+    assert line.startswith("plan: 1 level, about 162 requests, 3 s (up to 1,151 requests, 23 s, if throughput takes")
     said = estimate.plan(made, given, 0.08, "example.com")[1]
     assert said == "up to 1 levels, 1,151 requests, 11,511 tokens in and 2,302 out, 0.4 min"
     bounded = spec(ramp={"rates": [50.0], "max_requests": 100})
