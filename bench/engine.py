@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import engine_floor
 import numpy as np
 import summary_speed
 
@@ -71,16 +72,17 @@ def cost(streams: int = STREAMS, **changes: object) -> tuple[float, str]:
 def floor(
     streams: int = STREAMS, answer: int = ANSWER, pace: StreamPace = SMOOTH, *, running_usage: bool = False
 ) -> float:
-    """Return what receiving alone costs on this machine now (bench/engine_floor.c); CPU seconds per million tokens."""
-    script = Path(__file__).with_name("engine_floor.py")
+    """Return what receiving alone costs on this machine now, in CPU seconds per million tokens."""
     with serving(Reference(pace=pace), cpu=processors()[0]) as served:
-        command = [
-            sys.executable, str(script), "--url", served.url, "--streams", str(streams), "--answer", str(answer),
-            "--seconds", "6", "--spread", str(pace.ttft_s + pace.itl_s * answer), "--itl", str(pace.itl_s),
-            "--cpu", str(processors()[-1]), *(["--running-usage"] if running_usage else []),
-        ]  # fmt: skip
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
-    return float(found["cpu_s"] / found["tokens"] * 1e6)
+        return engine_floor.cost(
+            served.url,
+            streams,
+            answer,
+            spread_s=pace.ttft_s + pace.itl_s * answer,
+            itl_s=pace.itl_s,
+            cpu=processors()[-1],
+            running_usage=running_usage,
+        )
 
 
 def p99(values: np.ndarray) -> float:

@@ -10,6 +10,7 @@ endpoint wrote meanwhile.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import sysconfig
@@ -32,6 +33,19 @@ def one_request(host: str, answer: int, *, running_usage: bool) -> bytes:
     encoder = DIALECTS["chat"].encoder("reference", drop=drop)
     head = request_head("POST", "/v1/chat/completions", [("Host", host)])
     return request(head, "floor", encoder.encode(Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=answer)))
+
+
+def cost(
+    url: str, streams: int, answer: int, *, spread_s: float, itl_s: float, cpu: int, running_usage: bool = False
+) -> float:
+    """Return what receiving alone costs on this machine now, in CPU seconds per million tokens, by 6 s of load."""
+    command = [
+        sys.executable, __file__, "--url", url, "--streams", str(streams), "--answer", str(answer), "--seconds", "6",
+        "--spread", str(spread_s), "--itl", str(itl_s), "--cpu", str(cpu),
+        *(["--running-usage"] if running_usage else []),
+    ]  # fmt: skip
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return float(found["cpu_s"] / found["tokens"] * 1e6)
 
 
 def main() -> None:

@@ -49,6 +49,9 @@ from harness.sim.connection import Entry, entries
 from harness.sim.process import running
 from harness.sim.profile import Reference, StreamPace
 
+sys.path.append(str(ROOT / "bench"))
+import engine_floor  # its folder is a line above
+
 PACE = StreamPace(ttft_s=0.2, itl_s=0.025, groups=64)
 REQUEST_S = PACE.ttft_s + (ANSWER_TOKENS - 1) * PACE.itl_s
 SERVER_CPU, TOOL_CPU = 0, 1
@@ -205,15 +208,10 @@ def run(tool: Tool, streams: int, seconds: float, repeat: int, tokenizer: Path) 
 
 
 def run_floor(streams: int, repeat: int) -> Row:
-    """What receiving alone costs on this machine now (bench/engine_floor.c), of as many streams at the same pace."""
+    """Return what receiving as many streams at the same pace costs by itself, as a row."""
     with running(Reference(pace=PACE), cpu=SERVER_CPU) as url:
-        command = [
-            sys.executable, str(ROOT / "bench/engine_floor.py"), "--url", url, "--streams", str(streams),
-            "--answer", str(ANSWER_TOKENS), "--seconds", "6", "--spread", str(REQUEST_S), "--itl", str(PACE.itl_s),
-            "--cpu", str(TOOL_CPU),
-        ]  # fmt: skip
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
-    return Row("floor", "of this machine", streams, repeat, cpu_load_s_per_m=found["cpu_s"] / found["tokens"] * 1e6)
+        cost = engine_floor.cost(url, streams, ANSWER_TOKENS, spread_s=REQUEST_S, itl_s=PACE.itl_s, cpu=TOOL_CPU)
+    return Row("floor", "of this machine", streams, repeat, cpu_load_s_per_m=cost)
 
 
 def measure(command: list[str], env: dict[str, str], folder: Path, limit_s: float) -> ToolRun:
