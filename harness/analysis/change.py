@@ -175,8 +175,7 @@ def _served(levels: Sequence[Occupancy]) -> float | None:
 
     One load alone does not tell: where first tokens come late, few of those in flight stream though nobody waits.
     """
-    lasting = [each.load for each in levels if each.most_fraction >= _HELD]
-    found = seats.find(levels) if len(set(lasting)) > 1 else None
+    found = seats.find(levels)
     if not found or not found.counted:
         return None
     counted = {each.load for each in levels if each.most == found.value and each.most_fraction >= _HELD}

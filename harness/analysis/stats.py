@@ -15,6 +15,7 @@ from harness.analysis.table import Counts, Floats, Ints, pieces
 from harness.data.views import Estimate, Spread
 
 Z95 = 1.959964  # two-sided 95 % of the normal distribution
+BY_CHANCE = 3  # standard errors of a difference, up to which it is no sign of anything
 
 # Samples that a percentile q needs: P(Bin(n, 1-q) <= 1) <= 0.01, so at least two lie beyond it.
 SAMPLES = {50: 11, 75: 24, 90: 64, 95: 130, 99: 662, 99.9: 6636}

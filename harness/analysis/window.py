@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.analysis.stats import slope, t_quantile
+from harness.analysis.stats import BY_CHANCE, slope, t_quantile
 from harness.analysis.table import Bools, Floats, Table
 from harness.data.record import Level
 
@@ -24,7 +24,6 @@ _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
 _SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
 _RISE = 24.0  # request times of a window, above which a line through N(t) rises less by chance than N scatters
-_BEYOND = 3.0  # standard deviations of that rise, above which it is not chance
 _KNOWN = 0.5  # of the time in flight in a short window, and of what began in it, whose requests' ends must be known
 _HUNG, _HUNG_S = 0.5, 5.0  # of a window, and seconds in flight, from which on a request without a token hangs
 _SILENCE, _SILENCE_S = 5.0, 1.0  # times the usual gap, and seconds, from which on no token came for long
@@ -131,7 +130,7 @@ def backlog(
     rising = (
         rise - t_quantile(0.975, len(N) - 2) * error > 0
         and rise >= _SUSTAINED * due
-        and rise * (last - first) > _BEYOND * by_chance
+        and rise * (last - first) > BY_CHANCE * by_chance
         and (rate is None or ended < rate)
     )
     return Backlog(rise, rising=bool(rising))

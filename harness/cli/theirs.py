@@ -207,8 +207,8 @@ def _load(parts: Parts, *, certain: bool) -> None:
         parts.say("--levels", [",".join(levels)])
     if seconds := parts.one("seconds"):
         number, unit = re.fullmatch(r"([0-9.]*)(.*)", seconds).groups()  # type: ignore[union-attr]
-        each = units.number(number or "1", "--max-seconds")
-        parts.say("--max-seconds", [f"{each * (len(levels) or 1):g}{unit}"])
+        amount = units.number(number or "1", "--max-seconds")
+        parts.say("--max-seconds", [f"{amount * (len(levels) or 1):g}{unit}"])
 
 
 def _usual_load(parts: Parts, requests: int) -> list[str]:

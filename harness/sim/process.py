@@ -117,11 +117,11 @@ def serving(
 
 @contextmanager
 def _process(command: list[str], profile: Profile | Reference) -> Iterator[tuple[str, int]]:
-    # A session of its own: Ctrl-C is for the run, which still has to end its requests here.
     """Start one process of the endpoint, yield (its URL, its pid) once it serves, and end it.
 
     HarnessError where it ends before it serves.
     """
+    # A session of its own: Ctrl-C is for the run, which still has to end its requests here.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from harness.analysis.rules import Finding, Place, Purpose, rule
+from harness.analysis.stats import BY_CHANCE
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.levels import Drift, LevelSummary, Trend
 from harness.data.record import NOT_FAILED, Level, Record
@@ -16,7 +17,6 @@ from harness.spec.choices import LEAST_IN_FLIGHT
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 UNEVEN = 0.25  # of an equal share, by which the share of the busiest replica may be above it
-_BY_CHANCE = 3  # standard deviations of a share, up to which it is no sign of anything
 # Shares by which a figure has to move over the window before it counts; a slope that is smaller may be as sure.
 DECAYS, CREEPS, GROWS = 0.02, 0.10, 0.02
 
@@ -95,7 +95,7 @@ def replicas_uneven(seen: Observed) -> Finding | None:
         shares, what = {url: each.in_flight_share or 0.0 for url, each in s.replicas.items()}, "what was in flight"
     equal = 1 / len(s.replicas)
     url = max(shares, key=lambda url: shares[url], default="")
-    chance = _BY_CHANCE * (equal * (1 - equal) / max(1, requests)) ** 0.5
+    chance = BY_CHANCE * (equal * (1 - equal) / max(1, requests)) ** 0.5
     if not url or shares[url] <= equal + max(UNEVEN * equal, chance):
         return None
     return Finding(

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from harness.analysis.rules import Finding, Place, rule
+from harness.analysis.stats import BY_CHANCE
 from harness.base.terminal import few
 from harness.data.judgement import DOUBT, INVALID, NOTE
 from harness.data.manifest import Manifest, Shard
@@ -17,7 +18,6 @@ from harness.data.summary import ClassWorkload, Lengths, NodeLoss, WorkloadSumma
 from harness.spec.work import Unit
 
 LENGTHS_OFF = 0.02  # of the mean that was asked
-_BY_CHANCE = 3  # standard errors of the realised mean, up to which it is no sign of anything
 APART = 0.01  # of the shortest window, above which a clock's error moves its edges too far
 
 
@@ -211,7 +211,7 @@ def _lengths_off(of_class: ClassWorkload) -> Iterator[str]:
 def _is_off(lengths: Lengths, asked: float | None) -> bool:
     if not asked or lengths.realised.mean is None:
         return False
-    return abs(lengths.realised.mean - asked) > max(LENGTHS_OFF * asked, _BY_CHANCE * (lengths.mean_se or 0.0))
+    return abs(lengths.realised.mean - asked) > max(LENGTHS_OFF * asked, BY_CHANCE * (lengths.mean_se or 0.0))
 
 
 @rule(Recorded, DOUBT, brief="prompts are random words: use a --dataset of real ones")

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 
-from harness.analysis.stats import known_mean, wilson
+from harness.analysis.stats import BY_CHANCE, known_mean, wilson
 from harness.base.errors import HarnessError, nearest
 from harness.base.terminal import cut
 from harness.decide.compare.runs import ONE, TOGETHER, Run
@@ -27,7 +27,6 @@ UNKNOWN: Final = "unknown"
 FATAL: Final = "fatal"
 LENGTHS = 0.02  # relative, by which realised lengths of two stacks may differ
 _OF_REPEATS = 0.1  # and those of one stack's runs, which may have few requests each
-_BY_CHANCE = 3  # standard errors of a difference of two means, up to which it is no sign of anything
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +66,8 @@ def varied(text: str | None) -> frozenset[str]:
 
 def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Row]:
     """Return a row for each fact that should be alike between stacks; `vary`: what may differ (default: VARIED)."""
-    found = [_row(name, fact, stacks) for name, fact in _SAME.items()]
-    found[0] = _with_keys(found[0], stacks)
-    found[1:1] = [_lengths(stacks), _model(stacks)]
+    workload, *others = [_row(name, fact, stacks) for name, fact in _SAME.items()]
+    found = [_with_keys(workload, stacks), _lengths(stacks), _model(stacks), *others]
     found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
     found += [_row(name, name.replace("-", "_"), stacks, allowed=not vary or name in vary) for name in VARIED]
     found = [_with_seats(row, stacks) if row.name == "max-num-seqs" else row for row in found]
@@ -242,7 +240,7 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
 def _by_chance(means: Sequence[float | None], errors: Sequence[float | None]) -> bool:
     """Return whether every two means are alike, or no further apart than their standard errors explain."""
     for (a, of_a), (b, of_b) in combinations(zip(means, errors, strict=True), 2):
-        explained = 0.0 if of_a is None or of_b is None else _BY_CHANCE * math.hypot(of_a, of_b)
+        explained = 0.0 if of_a is None or of_b is None else BY_CHANCE * math.hypot(of_a, of_b)
         if a is not None and b is not None and _apart([a, b]) > LENGTHS and abs(a - b) > explained:
             return False
     return True
