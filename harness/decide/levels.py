@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,10 @@ from harness.analysis.answer import of_ramp
 from harness.analysis.points import Point
 from harness.analysis.rules import Purpose, usable
 from harness.analysis.summarise import summarise
+from harness.base.errors import HarnessError
 from harness.data.levels import LevelSummary
 from harness.data.manifest import Manifest
-from harness.data.summary import Summary
+from harness.data.summary import Lengths, Summary
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.result import Result, read_summary, run_manifest
 
@@ -57,3 +59,25 @@ def weighted(pairs: Iterable[tuple[float | None, int]]) -> float | None:
     known = [(value, n) for value, n in pairs if value is not None and n > 0]
     total = sum(n for _, n in known)
     return sum(value * n for value, n in known) / total if total else None
+
+
+def error_of_mean(classes: Sequence[tuple[int, Lengths]]) -> float | None:
+    """Return one standard error of the mean length over the requests of all classes; None where it is not known."""
+    known = [
+        (n, each.realised.mean, each.mean_se or 0.0) for n, each in classes if n and each.realised.mean is not None
+    ]
+    total = sum(n for n, _, _ in known)
+    if total < 2:
+        return None
+    mean = sum(n * own for n, own, _ in known) / total
+    variance = sum(n * (n * se**2 + (own - mean) ** 2) for n, own, se in known) / total  # within classes and between
+    return math.sqrt(variance / total)
+
+
+def each_once(places: Sequence[str]) -> Sequence[str]:
+    """Return the places of one side; HarnessError where one is given twice, which would count as its own repeat."""
+    known = [Path(place).resolve() for place in places]
+    for place, own in zip(places, known, strict=True):
+        if known.count(own) > 1:
+            raise HarnessError("is given twice", place=place, way_out="give each folder once")
+    return places

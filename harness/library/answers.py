@@ -19,7 +19,7 @@ from harness.decide.check import decision, expression, figures, sides
 from harness.decide.check.expression import Threshold
 from harness.decide.compare import comparison, fairness, runs
 from harness.decide.compare.comparison import Comparison
-from harness.decide.compare.runs import each_once
+from harness.decide.levels import each_once
 from harness.decide.plan import capacity, replicas
 from harness.decide.plan import plan as plans
 from harness.decide.plan.plan import Plan

@@ -94,13 +94,9 @@ def _read(
     images = DIALECTS[scenario.target.api].images
 
     def counted(rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield the rows to be kept, and count their tokens, models and notes.
-
-        A row longer than skip_longer is left out, with the rest of its session.
-        """
+        """Yield the rows that are kept, and count them: a session ends before its first row above skip_longer."""
         nonlocal prompts, answers, left_out
-        session, before = "", 0.0  # of the row before; tokens of its session so far
-        latest = -math.inf
+        session, before, latest = "", 0.0, -math.inf  # of the row before; tokens of its session so far; time
         for row in rows:
             notes.update(row.notes)
             if not images and isinstance(row.prompt, tuple) and any(each.parts for each in row.prompt):

@@ -22,8 +22,8 @@ from harness.data.levels import LevelSummary
 from harness.data.machines import Card
 from harness.data.manifest import Manifest
 from harness.data.prediction import Assumptions
-from harness.data.summary import Lengths, Summary
-from harness.decide.levels import opened, valid, weighted, within_reason
+from harness.data.summary import Summary
+from harness.decide.levels import each_once, error_of_mean, opened, valid, weighted, within_reason
 from harness.predict.catalog import short
 from harness.results import readers
 from harness.results.folder import MANIFEST, has_requests
@@ -159,15 +159,6 @@ def read_foreign(place: str, format: str = "") -> ForeignResult:
     return readers.read_folder(place, format) if Path(place).is_dir() else readers.read(place, format)
 
 
-def each_once(places: Sequence[str]) -> Sequence[str]:
-    """Return the places of one side; HarnessError where one is given twice, which would count as its own repeat."""
-    known = [Path(place).resolve() for place in places]
-    for place, own in zip(places, known, strict=True):
-        if known.count(own) > 1:
-            raise HarnessError("is given twice", place=place, way_out="give each folder once")
-    return places
-
-
 def _named(text: str) -> tuple[str, str]:
     """Return a stack's name, "" for none, and its folder or file.
 
@@ -235,8 +226,8 @@ def of_folder(place: str, manifest: Manifest, summary: Summary) -> list[Run]:
                 simulated=summary.simulated,
                 input_tokens=lengths[0],
                 output_tokens=lengths[1],
-                input_tokens_se=_standard_error([(each.requests, each.input_tokens) for each in classes]),
-                output_tokens_se=_standard_error([(each.requests, each.output_tokens) for each in classes]),
+                input_tokens_se=error_of_mean([(each.requests, each.input_tokens) for each in classes]),
+                output_tokens_se=error_of_mean([(each.requests, each.output_tokens) for each in classes]),
                 points=points,
                 loads=[_load(level, manifest) for level in valid(levels)],
                 lost={
@@ -254,19 +245,6 @@ def of_folder(place: str, manifest: Manifest, summary: Summary) -> list[Run]:
             )
         )
     return out
-
-
-def _standard_error(classes: Sequence[tuple[int, Lengths]]) -> float | None:
-    """Return one standard error of the mean length over the requests of all classes; None where it is not known."""
-    known = [
-        (n, each.realised.mean, each.mean_se or 0.0) for n, each in classes if n and each.realised.mean is not None
-    ]
-    total = sum(n for n, _, _ in known)
-    if total < 2:
-        return None
-    mean = sum(n * own for n, own, _ in known) / total
-    variance = sum(n * (n * se**2 + (own - mean) ** 2) for n, own, se in known) / total  # within classes and between
-    return math.sqrt(variance / total)
 
 
 # ---- the facts of a folder's run -------------------------------------------------------------------------------------
