@@ -42,7 +42,7 @@ def headline(knees: Knees, fitted: Curve | None, *, has_slo: bool = False, sessi
 
 
 def own_knee(summary: Summary) -> Headline:
-    """Return the server's own knee, whatever limits a run has: its seats where they are known, else the curve's."""
+    """Return the server's own knee, whatever limits a run has: its seats if they are known, else the curve's."""
     return headline(summary.knees, summary.curve, sessions=summary.of_sessions)
 
 
@@ -67,7 +67,7 @@ class SloKnee(msgspec.Struct, frozen=True):
     missed: float | None  # the lowest load above it that misses them
     decided: bool = False  # it is known that `met` meets them
     lowest: bool = False  # `missed` is the lowest load of all
-    overloaded: str = ""  # what happened at `missed`, where no limit is known to be missed there
+    overloaded: str = ""  # what happened at `missed`, if no limit is known to be missed there
     judged: bool = True  # some load says something of the limits
     chunked: Sequence[str] = ()  # limits that no load can be judged by, since its tokens come in chunks
 
@@ -92,7 +92,7 @@ def slo_knee(knees: Knees, levels: Sequence[LevelSummary], *, rates: bool) -> Sl
 
 
 def _overloaded_at(load: float | None, levels: Sequence[LevelSummary], *, rates: bool) -> str:
-    """Return what happened at a load that was too much for the server, "" where a limit was seen to be missed there."""
+    """Return what happened at a load that was too much for the server, "" if a limit was seen to be missed there."""
     at = [each for each in levels if load is not None and (each.rate if rates else each.concurrency) == load]
     if any(slo.outcome(each.slo) == Outcome.MISSED for each in at):
         return ""
@@ -101,7 +101,7 @@ def _overloaded_at(load: float | None, levels: Sequence[LevelSummary], *, rates:
     return "more than 1 % of the requests fail" if any(slo.overloaded(each) for each in at) else ""
 
 
-_AT = 1.05  # of a knee: a load up to there counts as at the knee
+_AT = 1.05  # a load up to 1.05 times the knee counts as at the knee
 
 
 def knee_load(knee: float | None, loads: Iterable[float]) -> float | None:

@@ -28,10 +28,10 @@ from harness.data.views import ServerView
 PASS, DOUBT, NOT_MEASURED = "pass", "doubt", "not measured"
 SECONDS = ("p99_ttft",)  # checks whose threshold is a time; the others' are shares
 
-PREFILL_MOST = 0.5  # of the time on a request: beyond it output tok/s is limited by prompts
+PREFILL_MOST = 0.5  # share of the time on a request; beyond it output tok/s is limited by prompts
 TTFT_P99_S = 2.0  # MLPerf Inference v4.0, Llama 2 70B, server scenario: 99 % within 2,000 ms
 _ALONE = 1.5  # requests in flight up to which TTFT is the time on the prompt, without a queue
-HITS_SHORT = 0.10  # of the looked-up tokens, by which hits may fall short of those that the workload allows
+HITS_SHORT = 0.10  # share of the looked-up tokens that may miss although the workload allows a hit
 TAIL = 2.0  # p99 of the context over its mean, from which on a workload has a tail
 
 
@@ -78,7 +78,7 @@ def _unmeasured(name: str, why: str, at: float | None = None, **figures: float) 
 def _judged(
     name: str, doubt: str, at: float | None, figures: dict[str, float], source: str, threshold: float | None = None
 ) -> Check:
-    """Return a check with its figures; it passes where there is no doubt ("")."""
+    """Return a check with its figures; it passes if there is no doubt ("")."""
     outcome = DOUBT if doubt else PASS
     return Check(name=name, outcome=outcome, figures=figures, threshold=threshold, source=source, at=at, message=doubt)
 
@@ -189,7 +189,7 @@ def long_context_tail(at: LevelSummary, server: ServerView | None, workload: Wor
 
 
 def _tail(workload: WorkloadSummary | None) -> float | None:
-    """Return p99 of prompt + answer as measured, of the class where it is longest, over the mean that was asked."""
+    """Return the measured p99 of prompt + answer, of the class with the longest, over the requested mean."""
     weights = total = longest = 0.0
     for each in workload.classes if workload is not None else ():
         prompt, answer = each.input_tokens, each.output_tokens

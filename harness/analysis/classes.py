@@ -124,7 +124,7 @@ def attainments(
 def asked(own: Distribution, prefix: int, share: float) -> tuple[str, LengthSpread]:
     """Return what lengths are asked for, a `share` of them behind a prefix: as a text, and their mean and percentiles.
 
-    Percentiles are None where only some requests have the prefix.
+    Percentiles are None if only some requests have the prefix.
 
     >>> text, found = asked(distribution.parse("100..102"), 50, 1.0)
     >>> text, found.mean, found.p50
@@ -138,7 +138,7 @@ def asked(own: Distribution, prefix: int, share: float) -> tuple[str, LengthSpre
 
 
 def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> WorkloadSummary | None:
-    """Return each class's lengths, asked for and measured in the levels' windows; None where all requests are alike."""
+    """Return each class's lengths, asked for and measured in the levels' windows; None if all requests are alike."""
     workload = scenario.workload
     conversation = bool(workload.session or workload.node)
     dataset = bool(workload.dataset)
@@ -157,7 +157,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     shares = sum(spec.share for spec in specs)
 
     def row(spec: ClassSpec) -> ClassWorkload:
-        """Return a class's lengths, asked and measured, and its share of the requests; None where none was asked."""
+        """Return a class's lengths, asked and measured, and its share of the requests; None if none was asked."""
         sent: Bools = began & of_class[spec.name]
         answered = sent & table.ok
         prompt = answer = None

@@ -30,10 +30,10 @@ from harness.data.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, CurveP
 from harness.data.views import Value
 
 DRAWS = 300  # curves that figures other than the knee are read from
-_PLACES, _AT_KNEE = 36, 16  # of the grid that curves are drawn on: over the loads, and by the quantiles of the knee
+_PLACES, _AT_KNEE = 36, 16  # places of the grid of drawn curves: over the loads, and by the quantiles of the knee
 _LINE = 33  # places of the curve that is kept in a summary
 _ENDS = 0.025, 0.975
-_LOST = 0.02  # of the plateau, that a fall past the knee loses at least
+_LOST = 0.02  # share of the plateau that a fall past the knee loses at least
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -62,6 +62,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = DRAWS) -> Fit:
 
 
 def _fitted(levels: PooledLevels, evidence: Evidence, draws: Curves, found: Posterior) -> Fit:
+    """Return the fit of enough levels: the curve, its knees (None where none is shown), and the posterior's draws."""
     kept, said = evidence.levels, conclusion.of(evidence)
     bends = said.state in (FOUND, PROVISIONAL)
     top = evidence.top

@@ -26,7 +26,7 @@ from harness.data.record import Level, Record
 from harness.data.views import Estimate, Value
 
 Answer: TypeAlias = CanaryAnswer | Record  # to a canary: unloaded, or of the load
-ALPHA = 0.05  # of all tests of a run together
+ALPHA = 0.05  # level of significance of all tests of a run together
 _CHANGES = ("words", "flaws", "ends", "scores")  # fields of Changes
 PHRASES = {
     "words": "are not those of the unloaded server",
@@ -50,7 +50,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A load at which answers changed: how many of them, and of those that it was tested against."""
+    """A load at which answers changed: how many changed there, and how many of those it was tested against."""
 
     load: float
     what: str  # one of the fields of Changes
@@ -120,7 +120,7 @@ def _log_choices(n: int, k: int) -> float:
 def detectable(n: int, unloaded: Changes, levels: int) -> float | None:
     """Return the smallest share of changed words among n answers that would be found against the unloaded server alone.
 
-    None where not even all of them would be.
+    None if not even all of them would be.
 
     >>> detectable(20, Changes(n=20), 1)  # C(20, 6)/C(40, 6) = 0.0101 is below 0.05/4, C(20, 5)/C(40, 5) = 0.0236 not
     0.3
@@ -140,7 +140,7 @@ class Quality(msgspec.Struct, frozen=True):
 
     @property
     def changed_at(self) -> float | None:
-        """The smallest load at which answers changed."""
+        """Return the smallest load at which answers changed."""
         return min((each.load for each in self.found), default=None)
 
 
@@ -208,7 +208,7 @@ def accuracy(answers: Iterable[Answer]) -> Estimate | None:
 def knee(unqualified: float | None, levels: Sequence[LevelSummary], changed_at: float | None) -> Value | None:
     """Return the knee, lowered to the largest load with canaries below the lowest load at which answers changed.
 
-    Requests in flight; None where there is no knee or no such load.
+    Requests in flight; None if there is no knee or no such load.
     """
     if unqualified is None:
         return None

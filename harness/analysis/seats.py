@@ -22,25 +22,25 @@ from harness.data.levels import LevelSummary, Service
 from harness.data.views import ServerView, Value
 from harness.results.readers.level import ForeignLevel
 
-LASTING = 0.001  # of a window: what streams at once for less is an overlap of stamps
-EDGE = 0.025  # of a window at the greatest number: a bound; the top 0.1 % of a normal count, σ >= 1, has 0.003 there
+LASTING = 0.001  # share of a window: what streams at once for less is an overlap of stamps
+EDGE = 0.025  # share of a window at the greatest number, if that is a bound; of a normal count, σ >= 1, it is 0.003
 CROWDED = 1.15  # in flight over in service, from where on requests wait
 TREND = 0.25  # d ln(in service)/d ln(in flight), above which there is no fixed number
-APART = 0.1  # by which the server's own count may differ: it is read between two steps
-_STREAMS = 0.5  # of the time in service; below it the prompts decide, which are not seen
+APART = 0.1  # the server's own count may differ by this share: it is read between two steps
+_STREAMS = 0.5  # share of the time in service; below it the prompts decide, which are not seen
 _TYPICAL, _PRIOR = 0.05, 2  # scatter between loads, and how many loads that assumption counts for
 
 
 class Occupancy(msgspec.Struct, frozen=True):
-    """What one level shows of the seats; where there are no records `streaming` is throughput times TPOT."""
+    """What one level shows of the seats; if there are no records `streaming` is throughput times TPOT."""
 
     load: float  # requested: requests in flight, or sessions
     in_flight: float  # mean requests
     streaming: float  # mean requests between their first token and their last
     tpot_s: float
-    seconds: float  # of the window, as the weight
-    most: int = 0  # that streamed at once; 0: not known
-    most_fraction: float = 0.0  # of the window, with so many
+    seconds: float  # length of the window, its weight
+    most: int = 0  # the most requests that streamed at once; 0: not known
+    most_fraction: float = 0.0  # share of the window with `most` streams
     running: float | None = None  # the server's own, as is `waiting`
     waiting: float | None = None
 
@@ -56,7 +56,7 @@ class Seats(msgspec.Struct, frozen=True):
 
     @property
     def onset(self) -> float:
-        """The lowest measured load at which requests wait."""
+        """Return the lowest measured load at which requests wait."""
         return self.loads[0]
 
 
@@ -87,7 +87,7 @@ def occupancies(levels: Sequence[LevelSummary]) -> list[Occupancy]:
 
 
 def occupancy(level: LevelSummary) -> Occupancy | None:
-    """Return how many requests of a level stream and wait, for the search of seats; None where that is not known."""
+    """Return how many requests of a level stream and wait, for the search of seats; None if that is not known."""
     load, N, tpot_s = level.concurrency, level.in_flight, level.tpot_s.mean
     if load is None or level.input_tokens_asked is not None or not usable(level, Purpose.POINT):
         return None
@@ -121,18 +121,18 @@ def _by_law(tokens_per_s: float | None, tpot_s: float | None) -> float | None:
 
 
 def waiting(levels: Sequence[Occupancy]) -> list[float]:
-    """Return the loads at which requests wait to be served, in order; a list."""
+    """Return the list of loads at which requests wait to be served, in order."""
     crowd = _Crowd.of(levels)
     return [level.load for level in crowd.only(crowd.waits).levels]
 
 
 def find(levels: Sequence[Occupancy]) -> Seats | None:
-    """Return the seats with their 95 % interval, in requests; None where the levels do not show them.
+    """Return the seats with their 95 % interval, in requests; None if the levels do not show them.
 
     Where the same greatest number streams at two loads at which requests wait, for a good part of the time, that is
     the number: it is counted, and no server has less. Else it is the mean that streams, with the prompts that are
-    computed then (`_Crowd`), if that does not move with the load. None where requests wait at fewer than two loads,
-    where prompts take more than half of the time in service, and where the server counts another number itself.
+    computed then (`_Crowd`), if that does not move with the load. None if requests wait at fewer than two loads,
+    if prompts take more than half of the time in service, or if the server counts another number itself.
 
     >>> rows = (4, 3.8, 4), (8, 7.6, 8), (12, 7.6, 8), (16, 7.6, 8)  # load, streaming on average and at most
     >>> find([Occupancy(load, load, mean, 0.02, 20.0, most, 0.5) for load, mean, most in rows])
@@ -187,7 +187,7 @@ class _Crowd(msgspec.Struct, frozen=True):
         return cls(pooled, lows[-1], highs[-1], lows.min(0), True)
 
     def column(self, name: str) -> Floats:
-        """Return a field of the levels, nan where it is None; shape [loads]."""
+        """Return a field of the levels, nan if it is None; shape [loads]."""
         return _column(self.levels, name)
 
     def mean(self, values: Floats) -> float:
@@ -197,7 +197,7 @@ class _Crowd(msgspec.Struct, frozen=True):
 
     @property
     def waits(self) -> Bools:
-        """Whether requests wait at each load, shape [loads]."""
+        """Return whether requests wait at each load, shape [loads]."""
         return np.asarray(self.column("in_flight") >= CROWDED * np.maximum(self.low, self.column("most")))
 
     def only(self, rows: Bools) -> _Crowd:
@@ -241,7 +241,7 @@ def _counted(full: _Crowd) -> _Found | None:
 def _mean(full: _Crowd) -> _Found | None:
     """Return the mean number of requests served at the full loads, with an interval by Student's t for their scatter.
 
-    None where requests wait at every load, so that the time of a prompt is not known, and where it rises with load.
+    None if requests wait at every load, so that the time of a prompt is not known, or if it rises with load.
     """
     if not full.prompts_known:
         return None

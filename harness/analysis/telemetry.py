@@ -85,7 +85,7 @@ def pauses(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, 
 
 
 def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
-    """Return the GPUs that were busy in a window; None where none was, or none watched. Samples are in order of time.
+    """Return the GPUs that were busy in a window; None if none was, or none watched. Samples are in order of time.
 
     Power and energy are sums over these GPUs, None unless each has its own; utilisation and the mean clock are means,
     memory and temperature the highest, the throttle shares those of the GPU that has most of each: in tensor
@@ -167,6 +167,6 @@ def _mean(points: Points) -> float:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum, None where one is missing: a sum over some of the GPUs would pass for all of them."""
+    """Return the sum, None if one is missing: a sum over some of the GPUs would pass for all of them."""
     known = list(values)
     return None if None in known else sum(value for value in known if value is not None)

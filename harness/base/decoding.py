@@ -19,7 +19,7 @@ from harness.base.errors import HarnessError
 
 LARGEST = 4 << 20  # bytes of a manifest, a scenario, a config: a hundred times what they are
 _DEEPEST = 64  # levels of nesting
-_FARTHEST, _NEAREST = 2**63, 1e-30  # of any number but 0: what 64 bits hold, and far below any time or share
+_FARTHEST, _NEAREST = 2**63, 1e-30  # bounds of any number but 0: what 64 bits hold, and far below any time or share
 
 # What decoders raise for bytes that are not what they should be. RecursionError: nested too deep; ValueError is also
 # text that is no UTF-8, and an integer with more digits than Python converts.
@@ -36,7 +36,7 @@ class UndecodableError(HarnessError):
 def reading(place: str, what: str, way_out: str) -> Iterator[None]:
     """Raise what is wrong with the data decoded in the block as one line: it is not `what`, and why.
 
-    UndecodableError for the data, another HarnessError for a file that cannot be read.
+    Raise UndecodableError for the data, another HarnessError for a file that cannot be read.
     """
     try:
         yield
@@ -55,13 +55,13 @@ def _why(error: Exception) -> str:
 
 
 def content(path: Path, most: int = LARGEST) -> bytes:
-    """Return all bytes of a regular file; ValueError where they are more than `most`."""
+    """Return all bytes of a regular file; raise ValueError if they are more than `most`."""
     with files.opened(path) as file:
         return bounded(file, most)
 
 
 def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
-    """Return the content of an open file; ValueError where that is more than `most` bytes."""
+    """Return the content of an open file; raise ValueError if that is more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it is longer than {most:,} bytes")
@@ -69,7 +69,7 @@ def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
 
 
 def json(data: bytes, *, numbers: bool = True) -> Any:
-    """Return JSON as plain data; one of WRONG where it is none, or out of bounds.
+    """Return JSON as plain data; raise one of WRONG if it is none, or out of bounds.
 
     Without `numbers` they are not checked, and may be Infinity or NaN as Python writes them: for a file with numbers
     that this program does not read.
@@ -87,7 +87,7 @@ def json(data: bytes, *, numbers: bool = True) -> Any:
 
 
 def toml(data: bytes) -> dict[str, Any]:
-    """Return TOML as plain data, dates among it; one of WRONG where it is none."""
+    """Return TOML as plain data, dates among it; raise one of WRONG if it is none."""
     import tomllib  # most commands read none
 
     return tomllib.loads(data.decode())

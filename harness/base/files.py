@@ -24,7 +24,7 @@ import msgspec
 
 from harness.base.errors import HarnessError
 
-_OURS, _EVERYBODYS = 0o600, 0o666  # of new files; the user's umask takes away from both
+_OURS, _EVERYBODYS = 0o600, 0o666  # modes of new files; the user's umask takes away from both
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Linux's, with which a folder need not be readable
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -54,8 +54,8 @@ def write_json(path: Path, value: Any, *, private: bool = False, way_out: str = 
 def replacing(path: Path, *, private: bool = False, way_out: str = "") -> Iterator[BinaryIO]:
     """Yield a new file that takes the path's place, in one step, when the block has ended well; else it goes away.
 
-    Its mode is the umask's, or 0600 where it is private. HarnessError where the path or its folder is a link, where
-    something else than a file is there, and where it cannot be written; `way_out` of the last.
+    Its mode is the umask's, or 0600 if it is private. Raise HarnessError if the path or its folder is a link, if
+    something else than a file is there, or if it cannot be written; `way_out` is for the last.
     """
     part = f".knee-{os.urandom(16).hex()}.part"
     with _failing(path, way_out), _folder(path.parent) as folder:
@@ -75,7 +75,7 @@ def replacing(path: Path, *, private: bool = False, way_out: str = "") -> Iterat
 def appending(path: Path, *, new: bool, way_out: str = "") -> int:
     """Return a file descriptor to append by: of a file that is made now, or of one that is there.
 
-    HarnessError where a link or something else than a file is there, and where the file has another name too: what
+    Raise HarnessError if a link or something else than a file is there, or if the file has another name too: what
     is appended would be written there as well.
     """
     with _failing(path, way_out), _folder(path.parent) as folder:
@@ -91,7 +91,7 @@ def appending(path: Path, *, new: bool, way_out: str = "") -> int:
 
 
 def read(path: Path) -> bytes:
-    """Return all of a file; OSError where it cannot be read, HarnessError where it is a pipe, a device or a folder."""
+    """Return all of a file; raise OSError if it cannot be read, HarnessError if it is a pipe, a device or a folder."""
     with opened(path) as file:
         return file.read()
 
@@ -104,7 +104,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def make_new_folder(path: Path, *, way_out: str) -> bool:
-    """Make a folder whose parent is there; return False where one has that name. Of two at once one makes it."""
+    """Make a folder whose parent is there; return False if one has that name. Of two at once one makes it."""
     with _failing(path, way_out):
         try:
             path.mkdir()
@@ -114,7 +114,7 @@ def make_new_folder(path: Path, *, way_out: str) -> bool:
 
 
 def make_folder(path: Path, *, way_out: str = "") -> None:
-    """Make a folder and those above it, where it is not there yet; HarnessError where that cannot be, or for a link."""
+    """Make a folder and its parents unless they exist; raise HarnessError if that fails, or for a link."""
     with _failing(path, way_out):
         if not path.is_symlink():
             path.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def remove_folder(path: Path) -> None:
 
 
 def real_folder(path: Path, *, way_out: str = "") -> int:
-    """Return a file descriptor of a folder; HarnessError where there is none, or a link in its place."""
+    """Return a file descriptor of a folder; raise HarnessError if there is none, or a link in its place."""
     with _failing(path, way_out), _folder(path) as fd:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
 
@@ -155,7 +155,7 @@ def named(path: Path) -> Path:
 
 
 def child(folder: Path, name: str) -> Path:
-    """Return what lies in a folder by that name; HarnessError where the name would leave the folder.
+    """Return what lies in a folder by that name; raise HarnessError if the name would leave the folder.
 
     >>> str(child(Path("results"), "chat-1"))
     'results/chat-1'

@@ -39,7 +39,7 @@ class _Selector:
     def unregister(self, fd: int, /) -> None:
         try:
             self._selector.unregister(fd)
-        except (KeyError, ValueError) as error:  # as epoll says of a descriptor that it does not have
+        except (KeyError, ValueError) as error:  # epoll raises these for a descriptor that it does not have
             raise FileNotFoundError(str(error)) from None
 
     def poll(self, timeout: float, most: int, /) -> list[tuple[int, int]]:
@@ -61,7 +61,7 @@ def _mask(events: int) -> int:
     return (IN if events & selectors.EVENT_READ else 0) | (OUT if events & selectors.EVENT_WRITE else 0)
 
 
-Poller: TypeAlias = "select.epoll | _Selector"  # by name: only Linux has the first
+Poller: TypeAlias = "select.epoll | _Selector"  # a string, since only Linux has epoll
 
 
 def poller() -> Poller:
@@ -132,7 +132,7 @@ def pipe() -> tuple[int, int]:
 
 
 def waited_s() -> float | None:
-    """Return the seconds that this process waited for a processor since it began; None where the kernel lacks that."""
+    """Return the seconds that this process waited for a processor since it began; None if the kernel lacks that."""
     try:
         with open("/proc/self/schedstat", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst

@@ -27,9 +27,9 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str, kind: type = object) -> Any:
-    """Load the object that a package has under a name; None where no package has the name.
+    """Load the object that a package has under a name; None if no package has the name.
 
-    HarnessError where two packages have it, where it cannot be imported, and where it is not of the kind.
+    Raise HarnessError if two packages have it, if it cannot be imported, or if it is not of the kind.
     """
     found = [point for point in _points(group) if point.name == name]
     if not found:

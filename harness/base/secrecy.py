@@ -25,7 +25,7 @@ GONE = "(hidden)"  # in place of a secret in a text
 _PIECE = 8  # characters: the longest piece of a secret that may be left of one that was cut off
 
 _HARMLESS_HEADERS = {"accept", "content-type", "user-agent"}  # any other's value may be a secret
-_SCHEMES = {"apikey", "basic", "bearer", "key", "token"}  # of a header's value, before the secret itself
+_SCHEMES = {"apikey", "basic", "bearer", "key", "token"}  # words of a header's value that stand before the secret
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ANYWHERE = {"apikey", "authorization", "credential", "credentials", "passphrase", "passwd", "password", "secret"}
 _AT_THE_END = {"auth", "key", "keys", "token", "tokens"}  # `max_tokens` is a number, and only texts are secrets
@@ -71,7 +71,7 @@ def variables(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def resolved(text: str, environ: Mapping[str, str], place: str) -> str:
     """Return the value that `env:NAME` names; any other text is itself.
 
-    HarnessError where the variable is unset or empty, and for a value that was hidden when it was stored.
+    Raise HarnessError if the variable is unset or empty, and for a value that was hidden when it was stored.
 
     >>> resolved("Bearer env:MY_KEY", {"MY_KEY": "s3cret"}, "--header")
     'Bearer s3cret'

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MOST = 400  # characters of one text in a sentence or a table
-_MOST_LINE = 4_000  # of a line on stderr, whoever wrote it
+_MOST_LINE = 4_000  # longest line on stderr, whoever wrote it
 
 # Unicode's controls, formats, surrogates, line and paragraph separators, and what else has no glyph by its definition
 # (Default_Ignorable_Code_Point). Line feeds and tabs are no harm.

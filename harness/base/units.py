@@ -18,13 +18,13 @@ _BYTES = {
 }  # fmt: skip
 
 MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine can open
-MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
+MOST_TOKENS = 10_000_000  # most tokens of a prompt or an answer: the longest context of a model that is served
 
-# That an SLO may limit (docs/definitions.md, Times of a request).
+# Times that an SLO may limit (docs/definitions.md, Times of a request).
 FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")
 _NAMED = {figure: figure for figure in FIGURES} | {"turn": "e2e"}  # an agent's turn is a request
 PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
-LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figure, and the share that has to meet it
+LIMITS: dict[str, tuple[str, float | None]] = {  # SLO limits by name: the figure, and the share that has to meet it
     **{name: (figure, None) for name, figure in _NAMED.items()},
     **{f"{name}_p{q}": (figure, round(float(q) / 100, 4)) for name, figure in _NAMED.items() for q in PERCENTILES},
 }
@@ -34,14 +34,14 @@ _ELSEWHERE = {  # names of limits in vLLM and AIPerf, whose inter-token latency 
     "time_to_first_output_token": "ttfat",
 }  # fmt: skip
 BEYOND = 1e15  # seconds, tokens, requests: nothing that can be measured has so many
-_MOST_CPUS = 65_536  # of any machine
+_MOST_CPUS = 65_536  # more than any machine has
 _LEAST_SD = 1e-6  # tokens: less is none
 _AS_LENGTHS = "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'"
 N = TypeVar("N", int, float)
 
 
 def _scaled(text: str, table: dict[str, float], what: str, place: str, example: str) -> float:
-    """Return the number in a text times its unit's factor in `table`; HarnessError for another unit or form."""
+    """Return the number in a text times its unit's factor in `table`; raise HarnessError for another unit or form."""
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in table:
         raise HarnessError(f"{text!r} is not {what}", place=place, way_out=f"write it like {example}")
@@ -141,7 +141,7 @@ def lengths(text: str | int, place: str = "") -> dict[str, Any]:
 
 
 def _distribution(text: str) -> dict[str, Any]:
-    """Return the plain data of a distribution without bounds; ValueError where it is none."""
+    """Return the plain data of a distribution without bounds; raise ValueError if it is none."""
     if "±" in text:
         return {"kind": "normal"} | _mean_and_sd(text, "±")
     if text.startswith("lognormal(") and text.endswith(")"):
@@ -186,7 +186,7 @@ def _length(text: str) -> int:
 
 
 def _tokens(text: str, most: float = MOST_TOKENS) -> float:
-    """Return a number of tokens; ValueError where it is none, or more than any model has."""
+    """Return a number of tokens; raise ValueError if it is none, or more than any model has."""
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in _COUNTS:
         raise ValueError(f"{text.strip()!r} is not a number")
@@ -317,7 +317,7 @@ def _limits(
 ) -> dict[str, float]:
     """Return the limits in parts like name=value or name:value, read by `read`, by their names.
 
-    HarnessError for an unknown name, a limit that is given twice or not above 0, and where there is none.
+    Raise HarnessError for an unknown name, a limit that is given twice or not above 0, or if there is none.
     """
     way_out = f"write it like {example}"
     found: dict[str, float] = {}

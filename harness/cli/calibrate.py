@@ -79,7 +79,7 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
     from harness.report import prediction, terminal
     from harness.results.result import run_manifest
 
-    run_manifest(measured)  # an error where it is no run's folder
+    run_manifest(measured)  # an error if it is no run's folder
     path = Path(out) if out else Path(measured) / "calibration.json"
     where = files.named(path) if out else path
     files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # before the work that takes time

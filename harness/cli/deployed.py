@@ -32,7 +32,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         option("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
         option("--host-cpus", metavar="0,1", help="Cores of this machine that serve; default all."),
     ),
-    (  # by the names of predict.deployment.Deployment, as are the shares and times below
+    (  # named like the fields of predict.deployment.Deployment, as are the shares and times below
         "How it is served",
         option("--gpus", type=click.IntRange(1), metavar="N", help="How many GPUs serve; default tp · pp · dp."),
         option("--tp", type=click.IntRange(1), metavar="N", help="GPUs that share every matrix (tensor parallel)."),
@@ -93,7 +93,7 @@ def options(command: F) -> F:
 
 
 def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Deployment that the options set, times in seconds; HarnessError if one is out of range."""
+    """Return the fields of a Deployment that the options set, in seconds; raise HarnessError if one is out of range."""
     values = {name: flags[name] for name in _FIELDS if flags[name] is not None}
     values |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
     if flags["mfu"] is not None:
@@ -137,7 +137,7 @@ def card(key: str, cpus: str | None) -> Gpu:
 
 
 def check_arrivals(flags: Mapping[str, Any]) -> None:
-    """Raise HarnessError where requests are to arrive on a schedule and nothing is simulated."""
+    """Raise HarnessError if requests are to arrive on a schedule and nothing is simulated."""
     for flag in ("rate", "arrivals"):
         if flags[flag] is not None and not flags["simulate"]:
             raise HarnessError("it has no effect without --simulate", place=f"--{flag}", way_out="add --simulate")
@@ -190,7 +190,7 @@ def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float
 
 
 def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
-    """Return what to predict for one card, by options and scenario; `several`: cards are ranked, in every TP size."""
+    """Return what to predict for one card, by options and scenario; `several` if cards are ranked, in every TP size."""
     from harness.predict import question
     from harness.spec.work import MeanLengths, means
     from harness.workload import shape

@@ -22,11 +22,11 @@ from harness.data.progress import LevelProgress, RunProgress
 from harness.report.live import LiveView
 
 _LONGEST_NOTE = 400  # characters: a line has to fit into a pipe at once
-_LEAVES_S = 15.0  # after the end of the run, at most
+_LEAVES_S = 15.0  # the longest that the page's server lives after the end of the run
 
 
 def listening(port: int) -> socket.socket:
-    """Return a socket that listens on the port of this machine alone, 0 for a free one; HarnessError if it is taken."""
+    """Return a socket that listens on this machine alone, port 0 for a free one; raise HarnessError if it is taken."""
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -65,7 +65,7 @@ class LivePage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server.stdin is not None
-        self._server.stdin.close()  # which ends it
+        self._server.stdin.close()  # the end of its stdin ends it
         try:
             self._server.wait(_LEAVES_S)
         except subprocess.TimeoutExpired:

@@ -25,7 +25,7 @@ from harness.report import document as doc
 from harness.report import live, page, run_report
 from harness.results.result import Result
 
-_WATCHES_S = 3.0  # since a page last asked: somebody watches
+_WATCHES_S = 3.0  # somebody watches if a page asked in the last 3 s
 _LOOKS_S = 0.5  # for levels that have ended
 
 

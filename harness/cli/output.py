@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.results.levelmap import Map
     from harness.results.result import Result
 
-secrets: list[str] = []  # of this process's run, to redact a traceback
+secrets: list[str] = []  # the secrets of this run, which a traceback must not show
 
 
 class More(NamedTuple):
@@ -42,7 +42,7 @@ def write_reports(
     *,
     plots: bool,
 ) -> Document:
-    """Write summary.json and report.md; return the report's document, of which page and plots are drawn later."""
+    """Write summary.json and report.md; return the report's document, from which page and plots are drawn later."""
     from harness.base import files
     from harness.report import markdown, run_report
     from harness.results.folder import SUMMARY
@@ -91,7 +91,7 @@ def open_in_browser(page: Path) -> None:
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
-    """Raise HarnessError unless every report can be written into the folder."""
+    """Raise HarnessError unless the name of each report file in the folder is free or a plain file's."""
     from harness.base import files
     from harness.results.folder import FOR_PEOPLE, SUMMARY
 

@@ -85,7 +85,7 @@ def sim(
 def _profile(profile: str | None, flags: Mapping[str, Any]) -> Profile:
     """Return what to serve; a model or a card that is not named is the default's.
 
-    HarnessError for options without an effect, and for --profile beside a named model or card.
+    Raise HarnessError for options without an effect, and for --profile beside a named model or card.
     """
     from harness.sim import profile as profiles
 

@@ -26,7 +26,7 @@ INVALID, DOUBT, NOTE = Gravity
 class Verdict(msgspec.Struct, frozen=True):
     """A note, a doubt or an invalid: what was seen, where, and what to do about it."""
 
-    code: str  # of a rule, or of one of another version
+    code: str  # code of a rule, perhaps one of another version
     level: str  # a Gravity
     message: str
     advice: str = ""

@@ -47,8 +47,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     error_p50_s: float
     error_p99_s: Amount
     error_max_s: float
-    merged_fraction: float  # of the tokens, that shared a read and so a stamp
-    cpu_s_per_million: float  # of the worker, per million tokens
+    merged_fraction: float  # share of the tokens that shared a read and so a stamp
+    cpu_s_per_million: float  # CPU seconds of the worker per million tokens
 
 
 class ClientCalibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,25 +58,25 @@ class ClientCalibration(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime
     host: str  # hash of its name
     cpu: str
-    cpus: int  # that it was allowed, of those that there are
+    cpus: int  # number of CPUs that this process was allowed to use
     python: str
     harness_version: str
     transport: str
     timestamp_source: str  # kernel | user
     receive: str = "pure"  # compiled | pure: the receive path (docs/receive.md)
     workers: int
-    load_average: float  # of the minute before: a busy machine calibrates itself too low
+    load_average: float  # mean over the minute before: a busy machine calibrates itself too low
     single: Ceiling  # tokens a second, one write each
     bulk: Ceiling  # tokens a second, many a write
     requests: Ceiling  # requests a second, of one token
     streams: int  # open at once, by client and endpoint alike
     streams_asked: int
     timing: tuple[Timing, ...]
-    ttft_error_p99_s: float | None  # of |TTFT − (first write − send)|; None: too few requests
+    ttft_error_p99_s: float | None  # p99 of |TTFT − (first write − send)|; None: too few requests
 
     @property
     def error_p99_s(self) -> float:
-        """The worst of the loads' 99th percentiles of arrival errors, seconds."""
+        """Return the worst of the loads' 99th percentiles of arrival errors, seconds."""
         return max(row.error_p99_s for row in self.timing)
 
 
@@ -87,7 +87,7 @@ class WorkerClock(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     offset_s: float  # the worker's minus ours as the session begins; its times are moved to the run's by that
     error_s: Amount  # the largest of the estimates: each true offset lies within its estimate's
-    drift_s: float  # of all estimates, the one that is furthest from the first, minus the first
+    drift_s: float  # the estimate furthest from the first, minus the first
     # One as the session begins, one a level and one a minute; times are moved by the newest that differs.
     estimates: Count
 
@@ -100,13 +100,13 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_source: str | UnsetType | None = UNSET  # kernel | user
     receive: str | UnsetType = UNSET  # compiled | pure: the receive path, pure if it was for one worker
     transport: str | UnsetType = UNSET
-    cpus: list[list[int]] | UnsetType = UNSET  # of each worker; none: wherever the system liked
-    clocks: list[WorkerClock] | UnsetType = UNSET  # of the workers on other machines
+    cpus: list[list[int]] | UnsetType = UNSET  # CPUs of each worker; absent: the system chose them
+    clocks: list[WorkerClock] | UnsetType = UNSET  # clocks of the workers on other machines
     resent: Natural | UnsetType = UNSET  # requests that a promised connection had swallowed
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU by its driver; None where the card does not report it.
+    """One GPU by its driver; None if the card does not report it.
 
     `id` is a digest of its UUID: two runs on one card are seen to be, and the card stays unnamed.
     """
@@ -136,27 +136,27 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What some cores of a machine reach together: bytes, bytes/s, FLOP/s."""
 
     cpu: str
-    cpus: tuple[int, ...]  # that were measured
-    memory_bytes: float  # of the machine, or of the container that this runs in
+    cpus: tuple[int, ...]  # numbers of the measured CPUs
+    memory_bytes: float  # memory of the machine, or of the container that this runs in
     read_bytes_per_s: float  # an array summed up
     copy_bytes_per_s: float  # one into another, both counted
     add_bytes_per_s: float  # the sum of two into a third, all three counted
     fp32_flops: float  # matrices of float32
-    extension: str = ""  # by which it multiplies bf16; "": it has none
+    extension: str = ""  # instructions that multiply bf16; "": it has none
 
     @property
     def bandwidth(self) -> float:
-        """The best of the streams; bytes/s."""
+        """Return the best of the streams; bytes/s."""
         return max(self.read_bytes_per_s, self.copy_bytes_per_s, self.add_bytes_per_s)
 
     @property
     def flops(self) -> dict[str, float]:
-        """FLOP/s by compute dtype: fp32 as measured, bf16 from it by what the processor's instructions do."""
+        """Return FLOP/s by compute dtype: fp32 as measured, bf16 from it by what the processor's instructions do."""
         return {"fp32": self.fp32_flops, "bf16": self.fp32_flops * BF16_OVER_FP32.get(self.extension, 1.0)}
 
     @property
     def source(self) -> str:
-        """How these figures came about, in words."""
+        """Return how these figures came about, in words."""
         ratio = BF16_OVER_FP32.get(self.extension)
         stands_in = f"{ratio:g} × that by {self.extension}" if ratio else "the same, for want of bf16 instructions"
         cores = f"core{'s' if len(self.cpus) > 1 else ''} {','.join(map(str, self.cpus))}"

@@ -41,15 +41,15 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: Amount | UnsetType = UNSET
     seed: int | UnsetType = UNSET
     prompt_words: Count | UnsetType = UNSET
-    prompt_tokens: Amount | UnsetType | None = UNSET  # that they come to, by the server's count
+    prompt_tokens: Amount | UnsetType | None = UNSET  # tokens of a prompt, by the server's count
     template_tokens: Annotated[int, Meta(ge=-(10**9), le=10**9)] | UnsetType = (
-        UNSET  # of these, that all have in common
+        UNSET  # leading tokens that all prompts share
     )
     tokens_per_word: Amount | UnsetType = UNSET
     probe_lengths: list[Count] | UnsetType = UNSET
-    expected_hit_rate: Amount | UnsetType | None = UNSET  # of a prefix cache that keeps all; None: no reuse is asked
+    expected_hit_rate: Amount | UnsetType | None = UNSET  # hit rate of a cache that keeps all; None: no reuse
     images: Count | UnsetType = UNSET  # in each request
-    image_bytes: Count | UnsetType = UNSET  # of these together, as PNG
+    image_bytes: Count | UnsetType = UNSET  # bytes of a request's images together, as PNG
     sampling: Sampling | UnsetType = UNSET
 
 
@@ -67,9 +67,9 @@ class CanaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class UnloadedAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """The canaries' answers before the load, one request in flight."""
 
-    digests: list[str]  # of the first answer to each; "": it failed
+    digests: list[str]  # digests of the first answer to each prompt; "": it failed
     answers: list[CanaryAnswer]  # in the order in which they came
-    prompts_digest: str = ""  # of prompts and of what is expected of their answers
+    prompts_digest: str = ""  # digest of the prompts and the expected answers
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +83,9 @@ class RoofWindow(msgspec.Struct, frozen=True):
     """Seconds in layers that look back only so many tokens."""
 
     tokens: int
-    kv: float
-    attend: float
-    prompt_attend: float
+    kv: float  # reading one token's KV
+    attend: float  # attending to one token of context
+    prompt_attend: float  # per squared prompt token
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,11 +116,11 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WallClock(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a machine's wall clock may be off; None where its kernel does not tell."""
+    """How far a machine's wall clock may be off; None if its kernel does not tell."""
 
     synchronised: bool | None = None
     error_s: Amount | None = None  # at most; None for a clock that nothing keeps right
-    stepped_s: Seconds | UnsetType = UNSET  # by which it was set while the run went on
+    stepped_s: Seconds | UnsetType = UNSET  # seconds by which it was set while the run went on
 
 
 class Shard(shard.Shard, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ class Shard(shard.Shard, frozen=True, kw_only=True):
     of: ShardNumber
     start_s: Seconds
     clock: WallClock = WallClock()
-    host: Host | UnsetType = UNSET  # of a merged run, where the manifest's own are the first machine's
+    host: Host | UnsetType = UNSET  # this machine in a merged run; the manifest's own host is the first machine
     client: Client | UnsetType = UNSET
 
 
@@ -138,14 +138,14 @@ class CachedPrompts(msgspec.Struct, frozen=True, kw_only=True):
     """Some prompts of the audit of the prefix cache."""
 
     first_s: Amount  # to the first token, median
-    tokens: Amount | None = None  # of a prompt, mean
+    tokens: Amount | None = None  # mean tokens of a prompt
     cached: Amount | None = None  # share of them, by the server's count
 
 
 class CacheAudit(msgspec.Struct, frozen=True, kw_only=True):
     """What the prefix cache gave before the load, one request in flight."""
 
-    new: CachedPrompts  # that nobody has sent
+    new: CachedPrompts  # prompts that nobody has sent
     again: CachedPrompts  # the same once more
     own: CachedPrompts | None = None  # the load's
     outcome: Literal["on", "off", "unclear"]
@@ -185,27 +185,27 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """How long it loaded."""
+        """Return how long it loaded; only of a session that has an end."""
         return (self.ended_s or 0.0) - (self.began_s or 0.0)
 
 
 class PoolServer(msgspec.Struct, frozen=True, kw_only=True):
     """A server that was started behind the endpoint, for one phase of every request."""
 
-    name: str  # of its pool, with its number where the pool has several
+    name: str  # name of its pool, numbered if the pool has several servers
     url: str
-    command: list[str]  # without its secrets
+    command: list[str]  # secrets are removed
 
 
 class StackStart(msgspec.Struct, frozen=True, kw_only=True):
     """How the server was started for this run, and how long that took."""
 
     name: str
-    command: list[str]  # without its secrets
-    version: str | None = None  # by a command of its recipe; None: see `server`
+    command: list[str]  # secrets are removed
+    version: str | None = None  # given by a command of the recipe; None: see `server`
     start_to_ready_s: Amount
-    first_answer_s: Amount | None = None  # of one request once it was ready
-    pools: list[PoolServer] | UnsetType = UNSET  # not in the file where the command is the server's own
+    first_answer_s: Amount | None = None  # time of one request to the ready server
+    pools: list[PoolServer] | UnsetType = UNSET  # absent if the command is the server's own
 
 
 # ---- the manifests ----------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = False
     command: str | None = None
     harness_version: str | None = None
-    scenario: Scenario = Scenario()  # without its secrets (`scenario.shown`)
+    scenario: Scenario = Scenario()  # secrets are removed (`scenario.shown`)
     scenario_digest: str | None = None
 
 
@@ -228,15 +228,15 @@ class Manifest(Begun, frozen=True, kw_only=True):
     """A run's manifest."""
 
     workload: Workload = Workload()
-    url: str | None = None  # without secrets
-    urls: list[str] | UnsetType = UNSET  # of the replicas, where there are several, as the records have them
+    url: str | None = None  # secrets are removed
+    urls: list[str] | UnsetType = UNSET  # URLs of several replicas, as records name them
     model: str | None = None
     api: str | None = None
     unit: CountedIn = UNSET  # what throughput counts, where not output tokens
     server: dict[str, Fact] = {}  # what it published, and what the operator stated of it
     cache_config: dict[str, str] = {}  # vLLM's, as published
     model_listed: bool = True  # the server's list of models had it, or there was none
-    models_after: list[str] | UnsetType = UNSET  # what a server listed after the load, where that was not the model
+    models_after: list[str] | UnsetType = UNSET  # what a server listed after the load, if that was not the model
     dropped_fields: list[str] = []  # those that the server refused, and those that were to be omitted
     simulated: Simulated | None = None
     gpu: str | None = None
@@ -245,29 +245,29 @@ class Manifest(Begun, frozen=True, kw_only=True):
     host: Host = Host()
     client: Client = Client()
     notes: list[str] = []
-    gpu_facts: list[Card] | None = None  # where the GPUs are on this machine
-    machine: Machine | None = None  # where its cores serve
+    gpu_facts: list[Card] | None = None  # None unless the GPUs are on this machine
+    machine: Machine | None = None  # None unless cores of this machine serve
     prediction: Prediction | None = None  # made before any load
     agents: Agents | UnsetType = UNSET  # predicted before any load, where requests belong together
     roof: Roof | None = None
-    stack: StackStart | UnsetType = UNSET  # where `knee stacks run` started the server
-    quality: UnloadedAnswers | UnsetType = UNSET  # where the scenario has canaries
-    cache: CacheAudit | UnsetType = UNSET  # with --audit-cache
+    stack: StackStart | UnsetType = UNSET  # absent unless `knee stacks run` started the server
+    quality: UnloadedAnswers | UnsetType = UNSET  # absent unless the scenario has canaries
+    cache: CacheAudit | UnsetType = UNSET  # absent without --audit-cache
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     clock: Clock | UnsetType = UNSET
     ramp: list[RampStep] | UnsetType = UNSET  # its decisions, once it is over
-    shards: list[Shard] | UnsetType = UNSET  # of a run on several machines: those whose requests are here
+    shards: list[Shard] | UnsetType = UNSET  # the shards of a run on several machines whose requests are here
 
     @property
     def loaded(self) -> list[Session]:
-        """The sessions so far that came to load anything."""
+        """Return the sessions so far that came to load anything."""
         return [session for session in self.sessions if session.began_s is not UNSET]
 
 
 class MapManifest(Begun, frozen=True, kw_only=True):
     """The manifest of a level map or a comparison of stacks; each of its cells has a run's."""
 
-    stacks: list[Stack] | UnsetType = UNSET  # of a comparison
+    stacks: list[Stack] | UnsetType = UNSET  # the stacks of a comparison
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     model: str | UnsetType | None = UNSET
     gpu: str | UnsetType | None = UNSET
@@ -289,7 +289,7 @@ def read(stored: Any) -> Manifest | MapManifest:
 
 
 def missing(found: Manifest | MapManifest) -> str | None:
-    """Return the name of a field that the manifest lacks and resuming needs; None where nothing is missing."""
+    """Return the name of a field that the manifest lacks and resuming needs; None if nothing is missing."""
     needed: list[tuple[str, object]] = [("scenario_digest", found.scenario_digest)]
     if isinstance(found, MapManifest):
         needed.append(("name", found.name))

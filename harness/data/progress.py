@@ -14,24 +14,24 @@ class LevelProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How a level runs at one moment. What is None is not known yet."""
 
     phase: str  # warm-up, window or cooldown
-    elapsed_s: float  # of the phase
-    expected_s: float | None = None  # of the phase
+    elapsed_s: float  # seconds since the phase began
+    expected_s: float | None = None  # seconds that the phase takes
     in_flight: float | None = None  # requests
     output_tokens_per_s: float | None = None
     errors: int = 0
     ttft_s: float | None = None  # median of the last requests
-    left_s: float | None = None  # of the run
+    left_s: float | None = None  # seconds until the run ends
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a run goes at one moment, for who watches it from another process."""
 
-    folder: str = ""  # of the result
+    folder: str = ""  # result folder
     level: str = ""  # the running one's load
     place: str = ""  # among the levels
     reason: str = ""  # why it is next
     now: LevelProgress | None = None
-    unit: str = "tok/s"  # of throughput
+    unit: str = "tok/s"  # unit of throughput
     note: str = ""  # the last one
     report: str = ""  # the file of the whole report, once the run is over
 
@@ -39,7 +39,7 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class View(Protocol):
     """Shows the progress of the levels, and notes."""
 
-    unit: str  # of throughput
+    unit: str  # unit of throughput
 
     def measuring(self, folder: Path) -> None: ...
 

@@ -11,7 +11,7 @@ from array import array
 
 import msgspec
 
-# Of all files of a result folder; a change of name or meaning raises it. 1 and 2 were before the first version.
+# Version of all files of a result folder; a change of name or meaning raises it. 1 and 2 precede the first version.
 FORMAT = 3
 
 SERVER = "server"  # source of a server's own figures; of one of several replicas it goes on with its address
@@ -73,11 +73,11 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     error_message: str = ""  # the start of the server's or the system's error message
     merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
     tls_s: float | None = None  # TLS handshake when this request had to open its connection
-    lumped: int = 0  # of the merged ones, those that the server sent together: the read that brought them was in time
-    canary: int | None = None  # which prompt of [quality] it had; None: a request of the load
+    lumped: int = 0  # merged events that the server sent together: the read that brought them was in time
+    canary: int | None = None  # number of the prompt of [quality] that it had; None: a request of the load
     differs_at: int | None = None  # words after which its answer leaves that of an unloaded server; None: nowhere
     flaw: str = ""  # what is wrong with its text (`workload.answers`); "": nothing
-    score: float | None = None  # of an answer that has one expected, 0 or 1
+    score: float | None = None  # 0 or 1 if an answer is expected, else None
     noted: str = ""  # codes of what it was measured in spite of, a comma between (docs/definitions.md)
 
 
@@ -85,10 +85,10 @@ class Role(enum.StrEnum):
     """What a level is measured for, which decides how long it lasts (`search.pace`); files contain the values."""
 
     FIXED = "given"  # the operator chose it
-    FIRST_PASS = "first pass"  # where the bend lies at all
+    FIRST_PASS = "first pass"  # searches where the bend lies at all
     REFINEMENT = "refinement"  # what narrows the answer
     REPEAT = "repeat"  # a level of the refinement that was measured before
-    SLO = "slo"  # where an SLO stops being met
+    SLO = "slo"  # searches where an SLO stops being met
     SLO_DECISION = "slo decision"  # a load next to that, for as long as it takes to decide it
     PROBE = "probe"  # a prompt length of a phase probe
     SOAK = "soak"  # for long, at a share of the knee
@@ -127,7 +127,7 @@ class Level(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     rate: float | None = None  # open loop: requests per second that were to be sent
     reason: str = ""  # why the ramp chose it
-    input_tokens: int | None = None  # of its prompts, where a probe varies them; None: the scenario's
+    input_tokens: int | None = None  # length of a probe's prompts, if it varies them; None: the scenario's
     role: Role | None = None  # what for; None: of a level without a reason
     hung: int = 0  # requests that were still in flight at its end, for much longer than any that succeeded took
 
@@ -137,7 +137,7 @@ class Level(msgspec.Struct, frozen=True):
 
     @property
     def window(self) -> tuple[float, float]:
-        """From when to when it was measured, once that is over."""
+        """Return when its window began and ended; raise ValueError while that is not over."""
         if self.window_start_s is None or self.window_end_s is None:
             raise ValueError(f"level {self.index} has no closed window")
         return self.window_start_s, self.window_end_s

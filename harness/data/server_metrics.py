@@ -34,35 +34,35 @@ class Figure(enum.StrEnum):
     BATCH_LIMIT = "batch_limit"  # requests that a batch may have
     KV_USAGE = "kv_usage"  # share of the KV cache
     PREFIX_QUERIES = "prefix_queries"  # tokens or blocks that were looked up in the prefix cache
-    PREFIX_HITS = "prefix_hits"  # of these, found
-    PREFIX_MISSES = "prefix_misses"  # of these, not found, where there is no count of queries
+    PREFIX_HITS = "prefix_hits"  # tokens or blocks that were found
+    PREFIX_MISSES = "prefix_misses"  # tokens or blocks that were not found, if queries are not counted
     CACHED_TOKENS = "cached_tokens"  # prompt tokens from the cache, by the tier that had them
     PROMPT_TOKENS = "prompt_tokens"  # counted when the first token is made
     GENERATION_TOKENS = "generation_tokens"  # counted as they are made
     ENDED_PROMPT_TOKENS = "ended_prompt_tokens"  # counted when the answer ends
     ENDED_GENERATION_TOKENS = "ended_generation_tokens"  # counted when the answer ends
     QUEUED_PROMPT_TOKENS = "queued_prompt_tokens"  # counted when the request comes
-    COMPUTED_PROMPT_TOKENS = "computed_prompt_tokens"  # without those from the cache
+    COMPUTED_PROMPT_TOKENS = "computed_prompt_tokens"  # prompt tokens that did not come from the cache
     PREEMPTIONS = "preemptions"
     REQUESTS_SUCCEEDED = "requests_succeeded"
     DRAFTS = "drafts"  # steps of one request that verified drafted tokens
     DRAFT_TOKENS = "draft_tokens"
-    ACCEPTED_TOKENS = "accepted_tokens"  # of these, kept
-    ACCEPTED_LENGTH = "accepted_length"  # tokens that such a step brings, where there are no counters
-    QUEUE_SECONDS = "queue_seconds"  # of all requests, added up
+    ACCEPTED_TOKENS = "accepted_tokens"  # drafted tokens that were kept
+    ACCEPTED_LENGTH = "accepted_length"  # tokens that such a step brings, if there are no counters
+    QUEUE_SECONDS = "queue_seconds"  # queue time of all requests, added up
     PREFILL_SECONDS = "prefill_seconds"
     DECODE_SECONDS = "decode_seconds"
-    EXECUTIONS = "executions"  # of a batch
+    EXECUTIONS = "executions"  # executions of a batch
     EXECUTED = "executed"  # requests in these batches
     TTFT = "ttft_s"
     QUEUE_TIME = "queue_s"
     PREFILL_TIME = "prefill_s"
     DECODE_TIME = "decode_s"
-    TRANSFER_TIME = "transfer_s"  # of a request's KV cache from a prefill server to a decode server
+    TRANSFER_TIME = "transfer_s"  # time to move a request's KV cache from a prefill server to a decode server
     TRANSFER_BYTES = "transfer_bytes"
     STEP_TOKENS = "step_tokens"  # prompt and output tokens of an engine step
     BATCH_SIZE = "batch_size"  # requests
-    MEMORY = "memory_bytes"  # of the process that has the page
+    MEMORY = "memory_bytes"  # memory of the process that publishes the page
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -78,9 +78,9 @@ class Metric(msgspec.Struct, frozen=True):
 class Engine(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """An engine's names, as engines.toml has them; of a histogram that without `_bucket`, `_sum` and `_count`."""
 
-    name: str  # as the manifest has it
-    version: str  # of the sources that the names were read from
-    prefix: str  # that its names begin with
+    name: str  # name in the manifest
+    version: str  # version of the sources that the names were read from
+    prefix: str  # how its names begin
     rank: str = ""  # the label that tells the engines behind one page apart
     stage: str = ""  # the label of an engine's stages, which all publish the same requests: the first one counts
     share: str = ""  # the label that is empty on the total of an added gauge, and else names a part of it
@@ -110,8 +110,8 @@ class Meaning(msgspec.Struct, frozen=True):
     figure: Figure
     kind: Kind
     scale: float = 1.0
-    engine: str = ""  # which of several behind the page; "": there is one, or the page does not name them
-    part: str = ""  # of a histogram: bucket, sum or count
+    engine: str = ""  # one of several engines behind the page; "": there is one, or the page does not name them
+    part: str = ""  # which series of a histogram: bucket, sum or count
     up_to: float = 0.0  # the upper bound of a bucket, scaled
 
 
@@ -167,7 +167,7 @@ def meanings(series: str) -> tuple[Meaning, ...]:
     >>> [(m.figure.value, m.engine) for m in meanings('vllm:num_requests_running{engine="1"}')]
     [('running', '1')]
     """
-    if series in _WORDS:  # as telemetry was before
+    if series in _WORDS:  # telemetry of older versions has these names
         figure = Figure(series)
         return (Meaning(figure, _GAUGES.get(figure, Kind.COUNTER)),)
     name, _, inside = series.removesuffix("}").partition("{")
@@ -196,7 +196,7 @@ def meanings(series: str) -> tuple[Meaning, ...]:
 
 
 def engine_of(names: Collection[str]) -> str:
-    """Return the name of the engine whose page has these metrics, Triton's backend first; "" where it is not known."""
+    """Return the name of the engine whose page has these metrics, Triton's backend first; "" if it is not known."""
     return next((engine.name for engine in ENGINES if any(name.startswith(engine.prefix) for name in names)), "")
 
 

@@ -21,7 +21,7 @@ class Settle(msgspec.Struct, frozen=True):
     """What would turn a provisional answer, or one beyond the levels, into a found one."""
 
     levels: list[int]  # concurrencies to measure, those measured already among them
-    seconds: float | None = None  # that they would take; None where nothing is known of time
+    seconds: float | None = None  # seconds that they would take; None: not known
 
 
 FOUND, PROVISIONAL, BEYOND, NONE = CurveState
@@ -31,7 +31,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
     """One place of the curve: throughput in the run's unit per second, with its 95 % interval."""
 
     in_flight: float
-    concurrency: float  # that keeps so many in flight
+    concurrency: float  # concurrency that keeps so many in flight
     per_s: float
     low: float
     high: float
@@ -60,8 +60,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     hinge_concurrency: Value  # the corner: where the rising branch ends
     plateau_tokens_per_s: Value
     plateau_reached: bool
-    dip: Value | None  # share of the plateau that is lost at the last level; None where none is shown
-    weights: dict[str, float] | None = None  # of families; there are none
+    dip: Value | None  # share of the plateau that is lost at the last level; None if none is shown
+    weights: dict[str, float] | None = None  # weights of families of curves; None, as there are none
     parameters: dict[str, float]  # noise: relative σ of a level; roughness, softness: of the curve (docs/method.md)
     line: list[CurvePoint] = []  # from the lowest level to the highest
     verdicts: list[Verdict]
@@ -72,18 +72,18 @@ class Knees(msgspec.Struct, frozen=True, kw_only=True):
     plateau95: Value | None = None
     half_point: Value | None = None
     slo: Value | None = None  # largest concurrency that meets the SLO; up to the smallest that misses it (`is_decided`)
-    seats: Value | None = None  # requests that the server serves at once, where the records show it (analysis.seats)
+    seats: Value | None = None  # requests that the server serves at once, if the records show it (analysis.seats)
     peak: Value | None = None
     slo_rate: Value | None = None  # `slo` of an open loop, requests per second
     quality: Value | UnsetType | None = UNSET  # the knee, below loads at which answers change; not without canaries
 
 
 class Headline(Ends, msgspec.Struct, frozen=True):
-    """The knee unqualified: the SLO's if one is given, else the seats where they are known, else the curve's hinge."""
+    """The knee unqualified: the SLO's if one is given, else the seats if they are known, else the curve's hinge."""
 
     kind: str  # slo | seats | hinge
     state: str  # a CurveState; found: both ends are finite, the upper at most 1.5 times the lower
-    value: float | None = None  # None where the state is beyond or none
+    value: float | None = None  # None if the state is beyond or none
     ci95: tuple[float | None, float | None] | None = None
 
 
@@ -94,17 +94,17 @@ def is_decided(knee: Value | None) -> bool:
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_output_tokens: float | None = None
-    usd_per_million_input_tokens: float | UnsetType = UNSET  # where nothing is decoded; else not in the file
-    usd_per_million_documents: float | UnsetType = UNSET  # where nobody counts tokens; else not in the file
+    usd_per_million_input_tokens: float | UnsetType = UNSET  # absent unless nothing is decoded
+    usd_per_million_documents: float | UnsetType = UNSET  # absent unless nobody counts tokens
     usd_per_gpu_hour: float | None = None
     gpus: int | None = None
     at_concurrency: float | None = None
 
 
 class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
-    events_per_s_ceiling: float | None = None  # of all workers together, by this host's calibration
+    events_per_s_ceiling: float | None = None  # all workers together, by this host's calibration
     ceiling_is_lower_bound: bool | None = None  # the calibration's server, not its client, was the limit
-    timestamp_error_p99_s: float | None = None  # by the calibration: arrival stamp against the server's own
+    timestamp_error_p99_s: float | None = None  # arrival stamp against the server's own, by the calibration
     timestamp_source: str | None = None  # kernel | user
     transport: str = "socket"
     workers: int = 1
@@ -117,7 +117,7 @@ class RampStep(msgspec.Struct, frozen=True):
     reason: str
     rate: float | None = None
     repeat: int = 0
-    role: Role | None = None  # of a level: what it is measured for
+    role: Role | None = None  # what a level is measured for
     stopped: bool = False  # whether an end is a remark: what was to be measured did not come to an end
 
     @classmethod
@@ -132,7 +132,7 @@ class PrefillPhase(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: Value  # capacity: prompt tok/s at the plateau of its ramp, at the requested prompt length
     seconds_per_token: Value  # dTTFT/dP at one request in flight
     ttft_base_s: Value  # TTFT of an empty prompt, extrapolated
-    mfu: Value | None  # from that slope; None where hardware or model is not known
+    mfu: Value | None  # from that slope; None if hardware or model is not known
     lengths: list[tuple[float, float]]  # (prompt tokens, mean TTFT in seconds)
 
 
@@ -141,7 +141,7 @@ class DecodePhase(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens_per_s: Value  # capacity: output tok/s without first tokens, at the plateau of its ramp
     itl_s: float | None  # at one request in flight
-    mbu: Value | None  # from that ITL; None where hardware or model is not known
+    mbu: Value | None  # from that ITL; None if hardware or model is not known
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ class LengthSpread(msgspec.Struct, frozen=True):
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths as they were asked and as they came."""
 
-    law: str | None  # as it is written, like "lognormal(512,300)"; None where it is not known, like the two with it
+    law: str | None  # how it is written, like "lognormal(512,300)"; None if it is not known, as is `asked`
     asked: LengthSpread | None
     realised: LengthSpread
     mean_se: float | None  # one standard error of the realised mean
@@ -176,7 +176,7 @@ class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
     class_: str = msgspec.field(name="class")  # "": the workload has no classes
     requests: int  # answered
     share_asked: float
-    share: float | None  # of the requests that were sent
+    share: float | None  # share of the requests that were sent
     input_tokens: Lengths
     output_tokens: Lengths
 
@@ -194,7 +194,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str  # pass | doubt | not measured
     figures: dict[str, float] = {}
     threshold: float | None = None  # a share, of p99_ttft seconds
-    source: str = ""  # of the threshold
+    source: str = ""  # where the threshold comes from
     at: float | None = None  # concurrency, or in open loop rate, of the level
     message: str = ""  # why it is a doubt, or what would measure it
 
@@ -203,10 +203,10 @@ class LossPhase(msgspec.Struct, frozen=True, kw_only=True):
     """All replicas, and those that were not lost, before, during or after a loss."""
 
     seconds: float
-    output_tokens_per_s: float  # of all replicas
+    output_tokens_per_s: float  # all replicas together
     survivors_output_tokens_per_s: float
     survivors_in_flight: float  # mean
-    survivors_ttft_s: Spread  # of the requests that were sent then and succeeded
+    survivors_ttft_s: Spread  # requests that were sent then and succeeded
 
 
 class NodeLoss(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +234,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: list[Verdict]
     unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what throughput counts, the curve's too
     knee_concurrency: float | None  # the value of `knee`
-    knee: Headline = Headline("hinge", NONE)  # of a file of an earlier version as if there were none
+    knee: Headline = Headline("hinge", NONE)  # the value for files of earlier versions, which have none
     levels: list[LevelSummary]
     curve: Curve | None
     knees: Knees
@@ -243,29 +243,29 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientSummary
     ramp: list[RampStep] = []
     phases: Phases | None = None
-    workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
-    checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
-    node_losses: list[NodeLoss] | UnsetType = UNSET  # not in the file where no replica was lost
-    unloaded_quality: AnswerQuality | UnsetType = UNSET  # of the canaries before the load; not in the file without any
-    agents: Agents | UnsetType = UNSET  # predicted and measured hits; not in the file without a prediction of them
-    counted: str | UnsetType = UNSET  # agents, where a level counts them; else not in the file
+    workload: WorkloadSummary | UnsetType = UNSET  # absent if all requests are alike
+    checks: list[Check] | UnsetType = UNSET  # absent without a valid level
+    node_losses: list[NodeLoss] | UnsetType = UNSET  # absent if no replica was lost
+    unloaded_quality: AnswerQuality | UnsetType = UNSET  # canaries before the load; absent without any
+    agents: Agents | UnsetType = UNSET  # predicted and measured hits; absent without a prediction of them
+    counted: str | UnsetType = UNSET  # agents, if a level counts them; else absent
 
     @property
     def load_unit(self) -> str:
-        """What a level of a closed loop counts, and its knee."""
+        """Return what a level of a closed loop, and its knee, counts."""
         return self.counted or ("sessions" if self.of_sessions else "requests in flight")
 
     @property
     def of_sessions(self) -> bool:
-        """Whether a level counts sessions, tasks or agents."""
+        """Return whether a level counts sessions, tasks or agents."""
         return any(level.sessions for level in self.levels)
 
     @property
     def open_loop(self) -> bool:
-        """Whether requests were sent at fixed rates instead of by slots."""
+        """Return whether requests were sent at fixed rates instead of by slots."""
         return any(level.rate is not None for level in self.levels)
 
     @property
     def limited(self) -> bool:
-        """Whether the run has limits, which make the knee."""
+        """Return whether the run has limits, which make the knee."""
         return bool(self.knees.slo or self.knees.slo_rate) or any(level.slo for level in self.levels)

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A mean with its 95 % interval; `ci95` None where the samples do not carry one."""
+    """A mean with its 95 % interval; `ci95` None if the samples do not carry one."""
 
     mean: float | None
     ci95: tuple[float, float] | None = None
@@ -28,12 +28,12 @@ class Ends:
 
     @property
     def low(self) -> float | None:
-        """Return the lower end of the interval; None where it is unbounded or not known."""
+        """Return the lower end of the interval; None if it is unbounded or not known."""
         return self.ci95[0] if self.ci95 else None
 
     @property
     def high(self) -> float | None:
-        """Return the upper end of the interval; None where it is unbounded or not known."""
+        """Return the upper end of the interval; None if it is unbounded or not known."""
         return self.ci95[1] if self.ci95 else None
 
 
@@ -50,7 +50,7 @@ class Value(Ends, msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A distribution; a percentile is None where n samples do not carry it (docs/method.md, Percentiles)."""
+    """A distribution; a percentile is None if n samples do not carry it (docs/method.md, Percentiles)."""
 
     mean: float | None
     p50: float | None
@@ -71,7 +71,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's own figures over the level's window; None where it does not publish one.
+    """The server's own figures over the level's window; None if it does not publish one.
 
     Of several engines the sum, of `kv_usage` the mean. Distributions by buckets have no `max`.
     """
@@ -85,7 +85,7 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_per_s: float | None = None
     generation_tokens_ratio: float | None = None  # server's token counter / ours, over the level
     prompt_tokens_ratio: float | None = None
-    queue_s: Spread | None = None  # of a request: in the queue, computing its prompt, making its answer, TTFT
+    queue_s: Spread | None = None  # seconds of a request: in the queue, computing its prompt, making its answer, TTFT
     prefill_s: Spread | None = None
     decode_s: Spread | None = None
     ttft_s: Spread | None = None
@@ -94,16 +94,16 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     batch_limit: float | None = None  # requests that all batches together may have
     batch_utilization: float | None = None  # running / batch_limit
     step_tokens: Spread | None = None  # prompt and output tokens of one engine step
-    acceptance: float | None = None  # of the drafted tokens, kept
-    tokens_per_step: float | None = None  # that one step of one request brings: 1 + kept drafts
-    engines: dict[str, EngineView] = {}  # by the engine's label; empty where there is one
+    acceptance: float | None = None  # share of the drafted tokens that were kept
+    tokens_per_step: float | None = None  # tokens that one step of one request brings: 1 + kept drafts
+    engines: dict[str, EngineView] = {}  # by the engine's label; empty with one engine
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A server behind the endpoint that has one phase of every request; None where it does not publish a figure."""
+    """A server behind the endpoint that has one phase of every request; None if it does not publish a figure."""
 
     server: ServerView | None = None
-    transfer_s: Spread | None = None  # of a KV cache to a decode server, by the side that counts it
+    transfer_s: Spread | None = None  # time to move a KV cache to a decode server, by the side that counts it
     transfer_bytes: Spread | None = None
 
 
@@ -112,29 +112,29 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_fraction: float | None = None
     read_delay_p99_s: float | None = None
-    merged_fraction: float | None = None  # of the events, that shared a read because it came late
+    merged_fraction: float | None = None  # share of the events that shared a read because it came late
     ceiling_fraction: float | None = None  # events a second over what this host's calibration followed
     limited: bool | None = None  # throughput is void on the client's account
-    late_fraction: float | None = None  # of the slots' time, between an answer's end and the next send
-    lumped_fraction: float | None = None  # of the events, that the server sent together with others
+    late_fraction: float | None = None  # share of the slots' time between an answer's end and the next send
+    lumped_fraction: float | None = None  # share of the events that the server sent together with others
     timestamp_source: str | None = None  # kernel | user
-    waited_fraction: float | None = None  # of the time, that the worker could have run and had no processor
-    steal_fraction: float | None = None  # of the processors' time, that the hypervisor gave to others
-    throttled_fraction: float | None = None  # of the time, that this container was throttled at its CPU limit
-    idle_processors: float | None = None  # of this host, on average
+    waited_fraction: float | None = None  # share of the time that the worker could have run and had no processor
+    steal_fraction: float | None = None  # share of the processors' time that the hypervisor gave to others
+    throttled_fraction: float | None = None  # share of the time that this container was throttled at its CPU limit
+    idle_processors: float | None = None  # mean number on this host
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of this machine that were busy over the level's window; None where they do not publish it."""
+    """The GPUs of this machine that were busy over the level's window; None if they do not publish it."""
 
     gpus: int  # how many; the rest of the machine's idled and are not in here
     utilization: float | None = None  # share of the time in which any kernel ran, 0 to 1
-    power_w: float | None = None  # of all of them together, and so the energy
+    power_w: float | None = None  # all of these GPUs together, as is the energy
     energy_j: float | None = None
     joules_per_output_token: float | None = None  # all energy on the output tokens
-    memory_used_bytes: float | None = None  # of the fullest one
+    memory_used_bytes: float | None = None  # memory of the fullest GPU
     sm_clock_hz: float | None = None
     sm_clock_min_hz: float | None = None
     temperature_max_c: float | None = None
     throttle: dict[str, float] | None = None  # share of the window by reason, those that occurred
-    throttled_fraction: float | None = None  # by heat or power brake; the ordinary power cap is not in it
+    throttled_fraction: float | None = None  # share of the time throttled by heat or power brake, not by the power cap

@@ -23,7 +23,7 @@ _LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level ha
 
 
 def opened(place: str, limits: Mapping[str, float] | None = None) -> tuple[Manifest, Summary, Result | None]:
-    """Return (manifest, summary, records) of a result folder; records are None where its requests were removed.
+    """Return (manifest, summary, records) of a result folder; records are None if its requests were removed.
 
     With its requests the levels are judged by `limits` (seconds by name) in place of those of the run and its classes.
     """
@@ -51,7 +51,7 @@ def within_reason(point: Point) -> bool:
 
 
 def weighted(pairs: Iterable[tuple[float | None, int]]) -> float | None:
-    """Return the mean of (value, its number of requests), weighted by the requests; None where no value has any.
+    """Return the mean of (value, its number of requests), weighted by the requests; None if no value has any.
 
     >>> weighted([(100.0, 1), (200.0, 3), (None, 5)])
     175.0
@@ -62,7 +62,7 @@ def weighted(pairs: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def error_of_mean(classes: Sequence[tuple[int, Lengths]]) -> float | None:
-    """Return one standard error of the mean length over the requests of all classes; None where it is not known."""
+    """Return one standard error of the mean length over the requests of all classes; None if it is not known."""
     known = [
         (n, each.realised.mean, each.mean_se or 0.0) for n, each in classes if n and each.realised.mean is not None
     ]
@@ -75,7 +75,7 @@ def error_of_mean(classes: Sequence[tuple[int, Lengths]]) -> float | None:
 
 
 def each_once(places: Sequence[str]) -> Sequence[str]:
-    """Return the places of one side; HarnessError where one is given twice, which would count as its own repeat."""
+    """Return the places of one side; raise HarnessError if one is given twice, which would count as its own repeat."""
     known = [Path(place).resolve() for place in places]
     for place, own in zip(places, known, strict=True):
         if known.count(own) > 1:

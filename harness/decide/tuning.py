@@ -1,4 +1,4 @@
-"""Which setting of a server is best: short runs of all, longer ones of those that may still be it.
+"""Search for a server's best setting: short runs of all settings, longer ones of those that may still be the best.
 
 Every setting is measured in the first round, for one unit of time. Those that are shown to be worse than the best are
 dropped, and so are all but the better half; the rest is measured for two units, and at most three of them for six. A
@@ -20,20 +20,20 @@ from harness.base.errors import HarnessError
 from harness.data.views import Value
 
 Goal = Literal["plateau", "slo", "cost"]
-# Of a setting: open ones are not shown to be worse than the best, untried ones are those that the time did not allow.
+# Open settings are not shown to be worse than the best; the time did not allow the untried ones.
 State = Literal["best", "open", "worse", "failed", "left out", "untried"]
 ROUNDS = (1, 2, 6)  # units of time that a setting is measured for, by round
-KEPT = (0.5, 3)  # after the first round this share of the settings, after the second so many
+KEPT = (0.5, 3)  # share of the settings kept after the first round, number kept after the second
 BETWEEN = 0.015  # relative σ between two starts of one server: on live servers repeats differ by 1 to 2 %
 _MOST = 512  # settings
 _SHORTEST, _USUAL, _LONGEST = 5.0, 20.0, 120.0  # seconds of a unit that is one window
-_SEARCH = 3  # times as long is a unit that is a search for limits, which measures several loads
+_SEARCH = 3  # times as long a unit takes if it is a search for limits, which measures several loads
 
 
 class Setting(msgspec.Struct, frozen=True):
     """One combination of the values to try."""
 
-    values: dict[str, str]  # by option, as it was typed
+    values: dict[str, str]  # by option, as typed
     predicted: float | None = None  # in the goal's unit; None: there is no prediction
     left_out: str = ""  # why it is not tried
 
@@ -48,10 +48,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     setting: str
     round: int  # from 0
-    folder: str = ""  # of its records, in the folder of the comparison
+    folder: str = ""  # folder of its records, within the comparison's
     value: float | None = None  # in the goal's unit, the higher the better; None: it could not be measured
     se: float = 0.0  # relative, one standard error of this run alone
-    seconds: float = 0.0  # with the start of the server
+    seconds: float = 0.0  # the start of the server included
     error: str = ""  # why there is no value
     refused: bool = False  # the server ended at once, for its command line has what it does not know
 
@@ -64,7 +64,7 @@ class Estimate(NamedTuple):
 
     @property
     def value(self) -> Value:
-        """Return it with its 95 % interval, in the goal's unit."""
+        """Return the mean with its 95 % interval, in the goal's unit."""
         half = Z95 * self.se
         return Value(math.exp(self.mean), (math.exp(self.mean - half), math.exp(self.mean + half)))
 
@@ -75,7 +75,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     setting: str
     state: State
     value: Value | None = None  # in the goal's unit
-    of_best: Value | None = None  # as a share of the best, with its interval
+    of_best: Value | None = None  # share of the best setting's figure
     predicted: float | None = None
     trials: int = 0
     why: str = ""  # it failed or was left out

@@ -15,7 +15,7 @@ from harness.spec.choices import APIS
 
 
 class _Dialects(dict[str, Dialect]):
-    """Knee's own; that of another package is loaded when its name is asked for, and is not among them."""
+    """Knee's own dialects by name; another package's is loaded when its name is asked for, and is not stored."""
 
     def __missing__(self, name: str) -> Dialect:
         return _plugin(name)
@@ -23,7 +23,7 @@ class _Dialects(dict[str, Dialect]):
 
 @cache
 def _plugin(name: str) -> Dialect:
-    """Return the dialect of that name from another package; HarnessError if none has it or it generates no answer."""
+    """Return another package's dialect of that name; raise HarnessError if none has it or it generates no answer."""
     found: Dialect | None = plugins.find(plugins.DIALECTS, name, Dialect)
     if found is None:
         raise HarnessError(f"unknown api '{name}'", place="--api", way_out=f"known: {', '.join(APIS)}")

@@ -32,7 +32,7 @@ class _Message(msgspec.Struct, gc=False):
 
 class _Block(msgspec.Struct, gc=False):
     text: str | None = None
-    name: str | None = None  # of a tool
+    name: str | None = None  # name of a tool
 
 
 class _Delta(msgspec.Struct, gc=False):

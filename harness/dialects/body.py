@@ -14,7 +14,7 @@ _json = msgspec.json.Encoder().encode
 
 _MOST_SHARED = 10_000  # classes and lengths of answers whose bodies are remembered
 _UNNATURAL = ("ignore_eos", "min_tokens")  # they make an answer longer than the model ends it
-_SETTINGS = ("options", "parameters")  # where some APIs have all settings: the operator's are added to them
+_SETTINGS = ("options", "parameters")  # some APIs have all settings here: the operator's are added to them
 
 Tools = Sequence[dict[str, Any]]  # definitions of functions, as OpenAI's API has them
 
@@ -202,7 +202,7 @@ read_body = msgspec.json.Decoder(Body).decode
 
 
 def message_texts(body: Body) -> list[str]:
-    """Return the texts of a body's messages; ValueError where it has none."""
+    """Return the texts of a body's messages; raise ValueError if it has none."""
     if not body.messages:
         raise ValueError("messages must be a list with at least one message")
     texts = []
@@ -213,7 +213,7 @@ def message_texts(body: Body) -> list[str]:
 
 
 def prompt_texts(body: Body) -> list[str]:
-    """Return a body's prompt, or as many words as it has token ids; ValueError where it has none."""
+    """Return a body's prompt, or as many words as it has token ids; raise ValueError if it has none."""
     prompt, texts = body.prompt, list[str]()
     if isinstance(prompt, list) and all(isinstance(each, int) for each in prompt):
         texts = [str(token) for token in prompt]

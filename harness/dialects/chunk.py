@@ -108,7 +108,7 @@ def output_tokens(usage: Usage, reasoning: int) -> int | None:
 
 
 def cached_tokens(timings: msgspec.Raw) -> int | None:
-    """Return the prompt tokens that were not computed, by llama-server's timings; None where these do not say."""
+    """Return the prompt tokens that were not computed, by llama-server's timings; None if these do not say."""
     try:
         return _timings(timings).cache_n
     except UNREADABLE:
@@ -136,7 +136,7 @@ def call_text(call: msgspec.Raw) -> str:
 
 
 def usage_of(prompt: int | None, completion: int | None, cached: int | None = None) -> Usage:
-    """Return the usage from an API that names its counts otherwise, or in parts; None where it gives none."""
+    """Return the usage from an API that names its counts otherwise, or in parts; a count not given is None."""
     return Usage(
         None if prompt is None else min(prompt, MOST),
         None if completion is None else min(completion, MOST),

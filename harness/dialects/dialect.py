@@ -23,7 +23,7 @@ class Decoder(Protocol):
     """Reads one response, whose body is of the media type `media`.
 
     `feed` takes a piece of the body with the stamp of its read, nanoseconds, and returns the chunks in it that carried
-    tokens; it raises ProtocolError where the rest cannot be read, and nothing else. `end` may follow at any time;
+    tokens; it raises ProtocolError if the rest cannot be read, and nothing else. `end` may follow at any time;
     `ended`: the body came to its own end, not to that of its connection. `came_whole`: only that is still to come.
     """
 
@@ -47,11 +47,11 @@ Decoders = Callable[..., Decoder]
 class Wording(msgspec.Struct, frozen=True, kw_only=True):
     """How a server words its answers; OpenAI's API reference, as vLLM writes it."""
 
-    id: str  # before the request's own
+    id: str  # what stands before the request's own id
     event: str  # `object` of each event
     whole: str  # `object` of an answer that is not streamed
-    opening: bytes | None  # of an event before the first token; None: there is none
-    token: bytes  # of the event that brings a token, which replaces %s
+    opening: bytes | None  # event before the first token; None: there is none
+    token: bytes  # event that brings a token, which replaces %s
     reasoning: bytes | None  # the same for a token of reasoning; None: there is none
     choice: Callable[[str, str], dict[str, Any]]  # what holds text and reasoning of an answer that is not streamed
 
@@ -59,24 +59,24 @@ class Wording(msgspec.Struct, frozen=True, kw_only=True):
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """The server's half of an API: how the simulated endpoint reads a request and words the answer."""
 
-    texts: Callable[[Body], list[str]]  # of a request's prompt; ValueError where it has none
+    texts: Callable[[Body], list[str]]  # texts of a request's prompt; raises ValueError if it has none
     template: bool = False  # whether a chat template adds to the prompt
-    output_tokens: int | None = None  # of an answer where the request does not say; None: as many as there is room for
+    output_tokens: int | None = None  # default length of an answer; None: as many as there is room for
     wording: Wording
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One API, the client's half and, where the simulated endpoint speaks it, the server's."""
 
-    name: str = ""  # as `--api` has it; that of another package's dialect is its entry point's
+    name: str = ""  # name for `--api`; another package's dialect has its entry point's name
     path: str  # below the root; {model} is the model's name
     root: str = "/v1"
     unit: Unit = Unit.OUTPUT_TOKENS
     encoder: Encoders
     decoder: Decoders
-    whole: Decoders | None = None  # of an answer that does not stream; None: it always does
+    whole: Decoders | None = None  # decoders of an answer that does not stream; None: it always does
     images: bool = False  # whether requests can have image parts
-    headers: dict[str, str] = {}  # of every request
+    headers: dict[str, str] = {}  # headers of every request
     key: str = "Authorization"  # the header that has the API key
     server: Server | None = None
 

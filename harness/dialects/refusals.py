@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Sent where the server takes them, the least missed first; left out when the first request is refused with them
+# Sent if the server takes them, the least missed first; left out when the first request is refused with them
 # (docs/definitions.md, Words of a run). In place of max_tokens its newer name is sent.
 OPTIONAL = (
     "ignore_eos",
@@ -25,7 +25,7 @@ _FEW = 2  # fields that one error may be about
 
 
 def refused_field(message: str, sent: list[str]) -> str | None:
-    """Return which of the optional fields that were sent an error names, in whatever words; None where it names none.
+    """Return which of the optional fields that were sent an error names, in whatever words; None if it names none.
 
     An error that names all of them repeats the request.
 

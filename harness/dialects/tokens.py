@@ -20,7 +20,7 @@ _LENGTH = frozenset(
 )  # reasons of an answer cut by it
 _THOUGHT = re.compile("reason|think|thought|analysis", re.I)  # names of fields that hold no answer
 _UNCOUNTED = 0.1  # share of prompt and output by which the total may be more without a note
-_MOST_NOTES = 8  # of one answer: field names are the server's
+_MOST_NOTES = 8  # notes on one answer: field names are the server's
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
 
 
@@ -56,16 +56,16 @@ class Shown:
         self._placer = placer
         self._asked = asked
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
-        self._counted: int | None = None  # the server's running count, where it sends one before the end
+        self._counted: int | None = None  # the server's running count, if it sends one before the end
         self._answered = -1  # the first chunk that carries some of the answer, not of the reasoning
         self._empty = 0  # chunks after the first token that showed none of their own
         self._unlisted = array("I")  # chunks whose text is in a field that nobody listed
         self._field = ""  # the first such
         self._noted: list[str] = []
-        self._usage: Usage | None = None  # that came with the end
+        self._usage: Usage | None = None  # usage that came with the end
         self._reasoned = False
-        self._lengths = array("H")  # of each chunk's text, in bytes
-        self._tokens: array[int] | None = None  # of each chunk; None while each has one
+        self._lengths = array("H")  # length of each chunk's text, in bytes
+        self._tokens: array[int] | None = None  # tokens of each chunk; None while each has one
         self._arrivals = array("q")
         self._error = ""
         self._message = ""
@@ -127,7 +127,7 @@ class Shown:
                 self._tokens = None
         if self._error and self._output_tokens is None:
             self._output_tokens = len(self._arrivals) if self._tokens is None else sum(self._tokens)
-        self._lengths, self._text = array("H"), None  # of a finished response only the arrivals are kept
+        self._lengths, self._text = array("H"), None  # a finished response keeps its arrivals only
         return source
 
     def _settle_unlisted(self) -> None:
@@ -145,7 +145,7 @@ class Shown:
             self._keep_chunks([each not in unlisted for each in range(chunks)])
 
     def _shown_tokens(self) -> int | None:
-        """Return the output tokens that the stream showed, by the server's count; None where it gave none.
+        """Return the output tokens that the stream showed, by the server's count; None if it gave none.
 
         Without those of a reasoning that was not streamed: they have no arrival. 0 for a text that came is a
         placeholder.
@@ -194,7 +194,7 @@ class Shown:
         return array("i", placed) if found and may_be else None
 
     def _note_uncounted(self) -> None:
-        """Note the tokens of the usage's total that are neither the prompt's nor the answer's, where they are many."""
+        """Note the tokens of the usage's total that are neither the prompt's nor the answer's, if they are many."""
         usage = self._usage or Usage()
         counted = (usage.prompt_tokens or 0) + (self._output_tokens or 0)
         beyond = min(usage.total_tokens or 0, 2**31 - 1) - counted
@@ -202,7 +202,7 @@ class Shown:
             self._note(f"uncounted:{beyond}")
 
     def _first_content(self) -> int:
-        """Return the stamp of the first chunk of the answer, after any reasoning; 0 where none is known."""
+        """Return the stamp of the first chunk of the answer, after any reasoning; 0 if none is known."""
         if "think" in self._noted:
             return 0
         answered = self._answered if self._reasoned else 0
@@ -210,7 +210,7 @@ class Shown:
 
 
 def _shared(total: int, lengths: array[int]) -> array[int]:
-    """Share a total out by length: whole numbers that add up to it, none of them 0 where there is enough for all.
+    """Share a total out by length: whole numbers that add up to it, none of them 0 if there is enough for all.
 
     >>> _shared(6, array("H", [4, 2])), _shared(3, array("H", [100, 1, 1])), _shared(1, array("H", [2, 2]))
     (array('i', [4, 2]), array('i', [1, 1, 1]), array('i', [1, 0]))

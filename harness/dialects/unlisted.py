@@ -19,7 +19,7 @@ _NO_TEXT = frozenset((
     "data", "encrypted_content", "finish_reason", "stop_reason", "stop_sequence", "service_tier", "system_fingerprint",
     "annotations", "citations",
 ))  # fmt: skip
-_LABELS = frozenset(("name", "channel", "recipient", "author", "provider", "phase"))  # of a delta as a whole
+_LABELS = frozenset(("name", "channel", "recipient", "author", "provider", "phase"))  # labels of a delta as a whole
 _WORDS = ("error", "errors", "detail", "message", "msg", "error_message", "error_msg")
 _LONGEST_KEPT = 512  # bytes of choices that are remembered with what was found in them
 _LONGEST_NAME = 40  # characters of a name that are kept: it is the server's
@@ -64,12 +64,12 @@ def look(event: bytes) -> Look:
             whole = msgspec.json.decode(event, type=dict[str, Any])
             found = _in_choice(whole) or Look(words=error_words(whole))
         return found
-    except (*UNREADABLE, AttributeError, LookupError, TypeError):  # of another form
+    except (*UNREADABLE, AttributeError, LookupError, TypeError):  # the event has another form
         return Look()
 
 
 def _in_choices(raw: bytes) -> Look | None:
-    """Look at the first of an event's choices; None where it has none."""
+    """Look at the first of an event's choices; None if it has none."""
     choices = msgspec.json.decode(raw or b"null")
     return (_in_choice(choices[0]) or Look()) if choices else None
 
@@ -79,7 +79,7 @@ _in_choices_kept = functools.lru_cache(maxsize=64)(_in_choices)
 
 
 def _in_choice(choice: dict[str, Any]) -> Look | None:
-    """Look at what a choice brings; None where that is no object."""
+    """Look at what a choice brings; None if that is no object."""
     delta = choice.get("delta", choice.get("message"))
     if isinstance(delta, str) and "delta" in choice:
         delta = {"delta": delta}

@@ -74,7 +74,7 @@ def read(source: str, *more: str, format: str = "") -> Measured:
 
 
 def of_foreign(found: ForeignResult, place: str) -> Measured:
-    """Return the levels of another tool's closed loop; HarnessError where it has none."""
+    """Return the levels of another tool's closed loop; raise HarnessError if it has none."""
     levels = readers.closed_loop(found, place)
     rated = sum(1 for level in found.levels if level.rate and level.output_tokens_per_s)
     about = [] if found.source == table.PLAIN else [f"from {found.source}", *found.lacks]
@@ -106,7 +106,7 @@ def compare(*stacks: str | Path, vary: str = "", force: bool = False, format: st
     Each stack is a result folder, or another tool's file or a folder of them, with its name in front where it needs
     one: "vllm=results/a". Several of one name are its repeats. `vary` names all that may differ of how servers are set
     up, and `force` ranks although something else does. `format` names the files' format, where their content does not
-    say it. HarnessError where nothing can be compared.
+    say it. Raise HarnessError if nothing can be compared.
     """
     found = runs.labelled([str(each) for each in stacks], format)
     return comparison.compare(found, vary=fairness.varied(vary), forced=force)
@@ -125,7 +125,7 @@ def plan(source: Source, *, slo: str | Mapping[str, float] | None = None, by: st
 
     `source` is a run on one replica. What is asked has its name in `question` of plan.json: `requests_per_s` or `users`
     with `think_s`, `gpu_hour` in USD, `utilization`; `rps` and `price` are short for the first two amounts.
-    `slo` takes the place of the run's limits. HarnessError for what is not known or contradicts itself.
+    `slo` takes the place of the run's limits. Raise HarnessError for what is not known or contradicts itself.
     """
     tables: dict[str, dict[str, Any]] = {name: {} for name in _TABLES}
     for name, value in asked.items():
@@ -160,7 +160,7 @@ def check(
 def decided(
     wanted: Sequence[tuple[Threshold, str]], sources: Sequence[str], baselines: Sequence[str]
 ) -> decision.Report:
-    """Return whether folders meet thresholds, each of which comes with where it is given."""
+    """Return whether folders meet thresholds, each with the place where it is given."""
     figures.must_be_decidable(wanted, baseline=bool(baselines))
     read = [[run for place in each_once(some) for run in sides.read(place)] for some in (sources, baselines)]
     return decision.decide([each for each, _ in wanted], *read)

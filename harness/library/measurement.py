@@ -31,7 +31,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     @cached_property
     def summary(self) -> Summary:
-        """Return the answer, as in summary.json: made from the records, or as stored where they were taken out."""
+        """Return the answer, as in summary.json: made from the records, or as stored if these were removed."""
         if not self.has_requests:
             return read_summary(self.path)
         from harness.analysis.summarise import summarise
@@ -93,7 +93,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
 
 
 def load(path: str | Path) -> Measurement:
-    """Return the result folder of a run, finished, interrupted or dead; HarnessError where it is none."""
+    """Return the result folder of a run, finished, interrupted or dead; raise HarnessError if it is none."""
     folder, manifest = Path(path), run_manifest(path)
     if not has_requests(folder) and not (folder / SUMMARY).exists():
         raise HarnessError("neither requests nor summary.json here", place=str(folder), way_out="was it a run?")
@@ -108,7 +108,7 @@ def text(run: Measurement, to: str) -> str:
 def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path]:
     """Write a run, or its folder, for another tool, and return the files: `to` names the format.
 
-    They are levels.csv and requests.csv, a JSON for each level, or one of all metrics. HarnessError where the format
+    They are levels.csv and requests.csv, a JSON for each level, or one of all metrics. Raise HarnessError if the format
     cannot have them.
     """
     exporter = exporters.find(to)

@@ -26,7 +26,7 @@ def predict(
     `model` is a shipped name, a config.json or its folder; `gpu` a key like "h100-sxm". `slo` are seconds by limit,
     like {"ttft_p99": 2.0}; `price` is USD per GPU and hour. The deployment is what `knee predict` has options for, like
     dtype, kv_dtype, gpus, tp, pp, dp, ep, max_num_seqs, max_num_batched_tokens, kv_tokens, prefix_hit and mbu; what is
-    left out is as vLLM does by default. HarnessError for what is not known or does not fit.
+    left out is as vLLM does by default. Raise HarnessError for what is not known or does not fit.
     """
     figures: dict[str, Any] = dict(deployment)
     asked = Question(

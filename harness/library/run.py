@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harness.run.experiment import Outcome
 
 _SAME = {"concurrency": "levels", "rate": "rates"}  # what people guess for a field of a scenario
-_SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # of a scenario, whose fields are options
+_SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # sections of a scenario whose fields are options
 
 
 def run(
@@ -44,8 +44,8 @@ def run(
     `scenario` is a file, a ready scenario's name, or a Scenario. The options are its fields by their names, like
     `model`, `levels`, `rates`, `input_tokens`, `slo` or `max_seconds`, and are laid over it; a value may be a text as
     `knee run` takes it ("1,4", "10s"). `out` is the new folder, by default one in results/. `progress` shows the levels
-    on stderr. `yes` agrees to load a public host. HarnessError where nothing can be measured; KeyboardInterrupt after
-    Ctrl-C, with everything measured so far in the folder.
+    on stderr. `yes` agrees to load a public host. Raise HarnessError if nothing can be measured, KeyboardInterrupt
+    after Ctrl-C, with everything measured so far in the folder.
     """
     waiting, signals = _begun(url, scenario, out, options, progress=progress, yes=yes)
     try:
@@ -88,7 +88,7 @@ def _begun(
     progress: bool,
     yes: bool,
 ) -> tuple[Future[Outcome], Signals]:
-    """Begin the run in a thread of its own; return it, and what interrupts it. HarnessError where it cannot be."""
+    """Begin the run in a thread of its own; return it, and what interrupts it. Raise HarnessError if it cannot be."""
     from harness.report.live import LiveView
     from harness.results.folder import SUMMARY
     from harness.run import experiment

@@ -20,7 +20,7 @@ from harness.load.http1 import ResponseParser, replaced, request_head
 from harness.load.transport import Target
 
 _READ = 65_536
-_NEXT_ADDRESS_S = 0.25  # before the name's next address is tried too (RFC 8305, section 5)
+_NEXT_ADDRESS_S = 0.25  # then the name's next address is tried too (RFC 8305, section 5)
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +44,7 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._response = _AnyResponse()
-        self._first_pieces: list[bytes] = []  # of the body, that came with its head
+        self._first_pieces: list[bytes] = []  # pieces of the body that came with its head
         self.http_version = "HTTP/1.1"
 
     @property
@@ -118,7 +118,7 @@ class SocketClient:
 
     @contextlib.asynccontextmanager
     async def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> AsyncIterator[Reply]:
-        """Send a request on a connection of its own and yield the reply; TransportError where that fails."""
+        """Send a request on a connection of its own and yield the reply; raise TransportError if that fails."""
         sent = replaced(self._headers, headers)
         if content:
             sent["Content-Length"] = str(len(content))
@@ -134,7 +134,7 @@ class SocketClient:
             await connection.close()
 
     async def _opened(self) -> _Connection:
-        """Return a new connection; ConnectDeadlineError after `connect_s`, else ConnectError where none is made."""
+        """Return a new connection; ConnectDeadlineError after `connect_s`, else ConnectError if none is made."""
         target = self._target
         try:
             async with asyncio.timeout(self._connect_s):
@@ -150,7 +150,7 @@ class SocketClient:
         except TimeoutError:
             raise ConnectDeadlineError(f"no connection within {self._connect_s:g} s") from None
         except OSError as error:
-            if isinstance(error, ConnectionResetError) and error.errno is None:  # so asyncio, amid a handshake
+            if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio raises this amid a handshake
                 error = ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "unexpected eof while reading")
                 error.reason = "UNEXPECTED_EOF_WHILE_READING"
             one = target.uds or isinstance(error, ssl.SSLError | socket.gaierror)

@@ -26,7 +26,7 @@ from harness.load.messages import Command, Plan, encode
 from harness.load.schedule import Offset
 
 _CONNECT_S = 5.0
-_START_S = 120.0  # of an actor, whose node may start a Python first
+_START_S = 120.0  # longest start of an actor, whose node may start a Python first
 _CLOSE_S = 10.0
 _UNTAKEN = 64  # messages that wait on a node; beyond them its worker notices that nobody reads
 _FIRST_NODE = "start one by `ray start --head`, and join this machine to it"
@@ -46,7 +46,7 @@ OURS = (__version__, platform.python_version())  # what a node and this process 
 def spread(nodes: Sequence[Node], count: int | None, servers: Collection[str]) -> list[Node]:
     """Return the node of each worker: they take turns, a worker a processor; `count` None: one on each node.
 
-    A node at one of the servers' addresses has none. HarnessError where the workers have no place.
+    A node at one of the servers' addresses has none. Raise HarnessError if the workers have no place.
     """
     able = [node for node in nodes if node.address not in servers]
     if not able:
@@ -65,7 +65,7 @@ def spread(nodes: Sequence[Node], count: int | None, servers: Collection[str]) -
 def joined(address: str) -> Iterator[list[Node]]:
     """Yield the live nodes of the cluster at an address, `auto` or HOST:PORT; leaving ends this process's actors.
 
-    HarnessError where Ray is not installed or no cluster is there.
+    Raise HarnessError if Ray is not installed or no cluster is there.
     """
     try:
         import ray
@@ -96,7 +96,7 @@ def joined(address: str) -> Iterator[list[Node]]:
 
 
 def _must_answer(address: str) -> None:
-    """Raise HarnessError where nothing listens at HOST:PORT: Ray would try for a minute."""
+    """Raise HarnessError if nothing listens at HOST:PORT: Ray would try for a minute."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -207,7 +207,7 @@ class RayWorker:
         return cls(node.address, servers, actor, lost=RayError, end=ray.kill)
 
     async def start(self) -> None:
-        """Start the worker on its node; HarnessError for another version there, a server out of reach, or no start."""
+        """Start the worker on its node; raise HarnessError for another version, a server out of reach, or no start."""
         place = f"node {self.node}"
         try:
             found = await asyncio.wait_for(self._actor.versions.remote(), _START_S)

@@ -50,16 +50,16 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The body as UTF-8, whatever charset it claims: some of Python's codecs take quadratic time, or inflate."""
+        """Return the body as UTF-8, whatever charset it claims: some codecs take quadratic time, or inflate."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """Return the JSON data of a 200 response; None where it is anything else."""
+        """Return the JSON data of a 200 response; None if it is anything else."""
         if self.status != 200:
             return None
         try:
             return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
-        except (ValueError, RecursionError):  # of any depth
+        except (ValueError, RecursionError):  # JSON may be nested to any depth
             return None
 
 
@@ -115,7 +115,7 @@ async def page(client: Client, path: str, within_s: float, body: bytes | None = 
 async def whole(reply: Reply) -> bytes:
     """Return the body as it was before any compression; bytes.
 
-    TransportError for more than LONGEST bytes, and for a compression that is not known or broken.
+    Raise TransportError for more than LONGEST bytes, and for a compression that is not known or broken.
     """
     coding = reply.headers.get("content-encoding", "identity").strip().lower() or "identity"
     if coding not in _CODINGS:
@@ -141,7 +141,7 @@ def _inflated(body: bytes, coding: str) -> bytes:
 
 
 async def pieces(reply: Reply, longest: int = LONGEST) -> AsyncIterator[bytes]:
-    """Yield the body's bytes as they were sent, as they arrive; TransportError for more than `longest` bytes."""
+    """Yield the body's bytes as they were sent, as they arrive; raise TransportError for more than `longest` bytes."""
     size = 0
     async for piece in reply.body():
         size += len(piece)

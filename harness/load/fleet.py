@@ -45,7 +45,7 @@ class FleetTransport:
         probe: Callable[[Replica], Awaitable[bool]] = answers,
     ) -> None:
         self._replicas, self._transports, self._balancer = replicas, transports, balancer
-        self._deadline_s = deadline_s  # of a request; one that the workload gives up before it says nothing of a server
+        self._deadline_s = deadline_s  # a request that the workload gives up before this says nothing of a server
         self._probe = probe
         self._probing: dict[int, asyncio.Task[None]] = {}
 

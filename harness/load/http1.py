@@ -27,7 +27,7 @@ _MOST_INTERIM = 16  # 1xx responses before the final one
 _LONGEST_LENGTH_LINE = 1024  # a chunk's length with its extensions
 _LONGEST_LONE = 2048  # bytes of the longest read that `lone` checks
 
-OWN = ("content-type", "content-length", "x-request-id")  # of each request, by `request`
+OWN = ("content-type", "content-length", "x-request-id")  # headers that each request has of its own (`request`)
 _STATUS_LINE = re.compile(rb"HTTP/1\.(\d) ([1-9]\d\d)(?: .*)?", re.DOTALL)
 _BLANKS = re.compile(rb"\r\n[ \t]+")  # a folded header goes on
 _NAME = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -53,7 +53,7 @@ ANY_HEADER = zlib.MAX_WBITS | 32  # gzip's or zlib's, by zlib's manual of inflat
 
 
 def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return a request's head without the empty line that ends it; UnicodeEncodeError where it is not Latin-1."""
+    """Return a request's head without the empty line that ends it; raise UnicodeEncodeError if it is not Latin-1."""
     return f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + header_lines(headers)
 
 
@@ -146,7 +146,7 @@ class ResponseParser:
         return (self._left, bytes(self._tail)) if self._mode == "chunked" else None
 
     def go_on(self, left: int, line: bytes) -> None:
-        """Frame the rest of a chunked body, of which another has framed what came until now."""
+        """Frame the rest of a chunked body whose beginning other code has framed."""
         self._left, self._tail, self._even = left, bytearray(line), not left and not line
 
     def end(self) -> None:
@@ -188,7 +188,7 @@ class ResponseParser:
     def _head(self, data: bytes, pieces: list[bytes]) -> None:
         """Take bytes of the response head; once it is whole, decide how its body is framed and take what follows it.
 
-        Interim responses are skipped. ProtocolError for what is not HTTP/1.1 or cannot be framed.
+        Interim responses are skipped. Raise ProtocolError for what is not HTTP/1.1 or cannot be framed.
         """
         while True:
             began = bytes(self._tail[:7]) + data[:7]
@@ -270,7 +270,7 @@ class ResponseParser:
                 at = line + 2
                 if not length:
                     self._mode, self._even, self._left = "trailers", False, 0
-                    self._tail += b"\r\n"  # so that no trailers and some end alike
+                    self._tail += b"\r\n"  # trailers and no trailers end alike
                     self._body(data[at:], pieces)
                     return
                 end = at + length
@@ -322,7 +322,7 @@ def is_readable(media: str, headers: Mapping[str, str], start: bytes) -> bool | 
 
 
 def decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return the start of a body without its coding, where that is gzip or deflate.
+    """Return the start of a body without its coding, if that is gzip or deflate.
 
     >>> import gzip
     >>> decompressed(gzip.compress(b"slow down"), {"content-encoding": "gzip"})
@@ -375,7 +375,7 @@ def _content_length(value: str) -> int:
 
 
 def _chunk_length(line: bytes) -> int:
-    """Return a chunk's length in bytes from its hexadecimal line; ProtocolError if it is none or too long."""
+    """Return a chunk's length in bytes from its hexadecimal line; raise ProtocolError if it is none or too long."""
     if len(line) > _LONGEST_LENGTH_LINE:
         raise ProtocolError("chunk length line longer than 1 KiB")
     match = _CHUNK_LENGTH.fullmatch(line)

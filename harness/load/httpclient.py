@@ -91,11 +91,11 @@ def _client(target: Target, timeout: httpx.Timeout | None = None, *, kept: int |
     """Return an httpx client of the target's server, with the environment's proxies, HTTP/2 if installed, no cookies.
 
     At most `kept` connections idle; None: all.
-    HarnessError where httpx can use no such proxy.
+    Raise HarnessError if httpx can use no such proxy.
     """
     import httpx
 
-    # Without https no certificate is checked: an empty context takes no time to make.
+    # An empty context takes no time to make: no certificate is checked without https.
     trust = tls.context(target) if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=IDLE_S)
     unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
@@ -111,7 +111,7 @@ def _client(target: Target, timeout: httpx.Timeout | None = None, *, kept: int |
             limits=limits,
             timeout=timeout,
         )
-    except (ImportError, ValueError, httpx.InvalidURL) as error:  # whose words may hold a proxy's password
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # the error's words may hold a proxy's password
         why = "SOCKS needs socksio" if isinstance(error, ImportError) else "its address is not like http://host:port"
         raise HarnessError(
             f"a proxy of the environment cannot be used: {why}",
@@ -137,7 +137,7 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Resp
 
     try:
         return await client.send(request, stream=True)
-    except (httpx.InvalidURL, ValueError) as error:  # of a redirect, which is not followed, or of a header's bytes
+    except (httpx.InvalidURL, ValueError) as error:  # a redirect, which is not followed, or a header's bytes
         raise httpx.RemoteProtocolError(f"the answer's head cannot be read: {error}") from error
 
 

@@ -39,7 +39,7 @@ class Link(Protocol):
         ...
 
     def frames(self) -> AsyncIterator[bytes]:
-        """Yield its messages as they arrive, until it is gone; HarnessError where one is damaged."""
+        """Yield its messages as they arrive, until it is gone; raise HarnessError if one is damaged."""
         ...
 
     async def exit_reason(self) -> str:
@@ -115,7 +115,7 @@ class LocalWorker:
 async def received(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield the payload of every frame that comes, until the stream's end, which may be amid one.
 
-    HarnessError for a frame that is damaged.
+    Raise HarnessError for a frame that is damaged.
     """
     while True:
         try:

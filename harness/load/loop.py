@@ -40,7 +40,7 @@ CLOCK_SET = 1_000_000  # ns between two reads of its offset: slewing (adjtimex(2
 _READABLE = kernel.IN
 _NEVER = 1 << 62
 _timespec = struct.Struct("qq").unpack_from
-Decrypt = Callable[[bytes, int], bytes | None]  # of a read and its stamp
+Decrypt = Callable[[bytes, int], bytes | None]  # takes a read and its stamp
 now = time.monotonic_ns
 
 
@@ -113,7 +113,7 @@ class HotSelector(selectors.BaseSelector):
         self._offset_until = 0
         self._next_tick = 0
         self._polled = now()  # when the sockets were last polled
-        self.poller: Poller | None = None  # of the compiled path
+        self.poller: Poller | None = None  # the compiled path's poller
         if receive.poller is not None and not pure:
             fd = cast(select.epoll, self._epoll).fileno()
             self.poller = receive.poller(fd, self, self.decode_queue.append, LateRead)
@@ -179,7 +179,7 @@ class HotSelector(selectors.BaseSelector):
             return self._select_compiled(self.poller, timeout)
         t = now()
         if not self.stamped and (self.busy or self.decode_queue):
-            # Without the kernel's stamps a token came when it is read: so as soon as it is there, not by ticks.
+            # Tokens without a kernel stamp are stamped when read, and so read at once, not by ticks.
             if self.decode_queue:
                 self.decode_until(t)
             else:
@@ -206,7 +206,7 @@ class HotSelector(selectors.BaseSelector):
         if t > self._offset_until or abs(time.time_ns() - t - offset) > CLOCK_SET:
             self._offset = clock_offset()
             self._offset_until = now() + 1_000_000_000
-            # Which of the two offsets a stamp needs is unknown this once: put into the future, where ours replaces it.
+            # It is unknown this once which offset a stamp needs: put it into the future, where ours replaces it.
             offset = -(1 << 62) if offset and abs(self._offset - offset) > CLOCK_SET else self._offset
         ready = []
         hot, keys, late, view = self._hot, self._keys, self.late, self._view
@@ -238,7 +238,7 @@ class HotSelector(selectors.BaseSelector):
                 sec, nsec = _timespec(ancillary[0][2])
                 if sec != second:
                     second, base = sec, sec * 1_000_000_000 - offset
-                stamp = base + nsec  # of the last segment consumed
+                stamp = base + nsec  # stamp of the last segment consumed
                 if stamp > t:  # only if the wall clock was set: then ours
                     stamp = t
                 bin_ = (t - stamp) >> LATE_SHIFT
@@ -286,7 +286,7 @@ class HotSelector(selectors.BaseSelector):
 
     @property
     def late_read(self) -> bool:
-        """Whether so long passed since the previous poll that the events of one read may have been sent apart."""
+        """Return whether the previous poll is so long past that the events of one read may have been sent apart."""
         return self.span > _PROMPT_TICKS * self.tick_ns
 
     def unstamped_read(self, stamp: int) -> None:
@@ -387,7 +387,7 @@ class Stamping:
 
 
 def enable_stamps(sock: socket.socket) -> bool:
-    """Have the kernel stamp what the socket receives; False where it cannot."""
+    """Have the kernel stamp what the socket receives; False if it cannot."""
     if not hasattr(select, "epoll"):  # the option's number is Linux's
         return False
     try:

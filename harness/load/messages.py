@@ -27,16 +27,16 @@ UNREAD_S = 30.0  # a worker whose messages are not read for so long stops its lo
 class Replica(msgspec.Struct, frozen=True):
     """A server that the load goes to, or one of several that share it."""
 
-    url: str  # as its records have it
+    url: str  # URL that its records name
     target: Target
-    probe_path: str = ""  # a page that tells whether it answers, where several share the load
+    probe_path: str = ""  # a page that tells whether it answers, if several share the load
 
 
 class Codec(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are written and their answers read: an API, and what the server takes of it. It may hold secrets."""
 
     api: str = "chat"
-    model: str  # as requests name it
+    model: str  # model that requests name
     stream: bool = True
     drop: frozenset[str] = frozenset()  # optional fields that the server refuses, or that are to be left out
     extra_body: dict[str, Any] = {}  # fields that the operator adds
@@ -44,13 +44,13 @@ class Codec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def encoder(self) -> Encoder:
-        """What makes the bodies of requests."""
+        """Return what makes the bodies of requests."""
         make = DIALECTS[self.api].encoder
         return make(self.model, drop=self.drop, extra=self.extra_body, classes=self.classes, stream=self.stream)
 
     @property
     def decoders(self) -> Decoders:
-        """What makes the decoder of one answer."""
+        """Return what makes the decoder of one answer."""
         return DIALECTS[self.api].decoders(stream=self.stream)
 
 
@@ -70,11 +70,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_rps: float | None  # this worker's share
     start: str  # staggered | burst | batch
     think_ms: Distribution | None = None  # between two requests of a slot; None: none
-    max_in_flight: int  # of an open loop; requests beyond it wait, which is lag
+    max_in_flight: int  # bound of an open loop; requests beyond it wait, which is lag
     tick_ns: int
     origin_ns: int
     tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
-    secrets: tuple[str, ...] = ()  # that no record may have, whatever a server repeats
+    secrets: tuple[str, ...] = ()  # secrets that no record may contain, whatever a server repeats
     cpus: tuple[int, ...] = ()
 
 
@@ -101,9 +101,9 @@ class BeginLevel(msgspec.Struct, frozen=True, tag="begin_level", tag_field="kind
     at_ns: int
     rate: float | None = None
     arrivals: str = "poisson"
-    prompt_words: int | None = None  # where this level's prompts have another length than the plan's
-    requests: int | None = None  # that its slots send in all, this worker's part; None: as long as the level lasts
-    first_request: int | None = None  # number of its first request, where its times and its requests belong together
+    prompt_words: int | None = None  # length of this level's prompts, if it is not the plan's
+    requests: int | None = None  # requests that this worker's slots send in all; None: as long as the level lasts
+    first_request: int | None = None  # number of its first request, if its times and its requests belong together
 
 
 class Origin(msgspec.Struct, frozen=True, tag="origin", tag_field="kind"):
@@ -134,20 +134,20 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     time_s: float
     level: int
     in_flight: int
-    ended: int  # of the requests sent in this level
-    failed: int  # of the level's requests, as far as their answers are decoded
+    ended: int  # requests of this level that ended
+    failed: int  # requests of this level that failed, as far as their answers are decoded
     waiting: int  # new slots whose staggered start is still to come
     tokens: int  # token-carrying chunks decoded since the run began
-    oldest_sent_s: float | None  # of the requests in flight, or due and not yet sent
+    oldest_sent_s: float | None  # when the oldest request in flight was sent; in an open loop, when the oldest was due
     begun_in_run: int
-    cpu_s: float  # of this process, since it began
+    cpu_s: float  # processor time of this process since it began
     reads: int
     unstamped: int
     late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second; trimmed
     worker: int = 0
     prepared: int = 0  # number of the last Prepare that was carried out
     took_s: float = 0.0  # from BeginLevel.at_ns to the beginning of the level
-    paused_s: float = 0.0  # by which the sleep before this message was longer than planned: the process stood still
+    paused_s: float = 0.0  # the sleep before this message was longer than planned by so much: the process stood still
     surplus: int = 0  # slots of a higher level that are not over
     waited_s: float | None = None  # for a processor, since the process began; sent with `late`
     oldest: tuple[float, ...] = ()  # when the oldest requests in flight were sent, in order

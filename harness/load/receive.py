@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from harness.load._receive import Poller
 
 COMPILED, PURE = "compiled", "pure"
-OVER = 2  # of a stream's `feed`: the response is over
+OVER = 2  # result of a stream's `feed`: the response is over
 
 
 def _compiled() -> type[Poller] | None:
-    """Return the compiled poller; None where it was not built, is switched off, or the system has no epoll."""
+    """Return the compiled poller; None if it was not built, is switched off, or the system has no epoll."""
     if os.environ.get("KNEE_RECEIVE") == PURE or not hasattr(select, "epoll"):
         return None
     try:

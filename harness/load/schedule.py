@@ -127,8 +127,8 @@ def _weight(session: str, replica: int) -> bytes:
     return hashlib.blake2b(f"{replica}/{session}".encode("utf-8", "replace"), digest_size=8).digest()
 
 
-_TRIPS = 16  # of one estimate; the quickest ways out and back bound it, and most trips are slower
-_LONGEST_NS = 1_000_000_000  # of an estimate: a level waits for it
+_TRIPS = 16  # round trips in one estimate; the quickest ways out and back bound it, and most trips are slower
+_LONGEST_NS = 1_000_000_000  # longest estimate: a level waits for it
 
 
 class Offset(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from harness.load.transport import Exchange, Target, TlsError
 _PIECE = 2048  # bytes that are decrypted at once: most records have fewer, and memory for the longest takes time
 _OTHER_NAME = (62, 64)  # openssl/x509_vfy.h: of a host, of an IP address
 _UNKNOWN_AUTHORITY = "its certificate comes from an authority that is not trusted here", "give --ca-file PEM"
-_REFUSED = {  # by the codes of the same file: why a certificate is refused, and the way out
+_REFUSED = {  # codes of the same file: why a certificate is refused, and the way out
     10: ("its certificate has expired", "renew it; --insecure measures all the same"),
     18: ("its certificate is self-signed", "give it as --ca-file, or --insecure"),
     **dict.fromkeys((2, 19, 20, 21), _UNKNOWN_AUTHORITY),
@@ -125,7 +125,7 @@ class SecureConnection(Connection):
         super().begin(exchange, self._outgoing.read())
 
     def decrypt(self, data: bytes, stamp: int) -> bytes | None:
-        """Return what a read brings in plain text; None where the connection ends with it: then all of it is taken."""
+        """Return what a read brings in plain text; None if the connection ends with it: then all of it is taken."""
         tls, incoming = self._tls, self._incoming
         incoming.write(data)
         pieces: list[bytes] = []
@@ -163,7 +163,7 @@ class SecureConnection(Connection):
     def close(self) -> None:
         """Tell the server that the connection ends, unless some of a request is still unsent, and close it."""
         if self.open and not self._unsent:
-            with contextlib.suppress(OSError):  # sends close_notify; raises where the peer's has not come
+            with contextlib.suppress(OSError):  # sends close_notify; raises if the peer's has not come
                 self._tls.unwrap()
             with contextlib.suppress(OSError):
                 self.sock.send(self._outgoing.read())

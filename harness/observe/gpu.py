@@ -56,7 +56,7 @@ class Gpus:
 
 
 def opened(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
-    """Open the GPUs that CUDA_VISIBLE_DEVICES leaves, all without it; None where there is no driver or no GPU.
+    """Open the GPUs that CUDA_VISIBLE_DEVICES leaves, all without it; None if there is no driver or no GPU.
 
     `nvml` is the module pynvml or what replaces it.
     """
@@ -153,7 +153,7 @@ def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
 
 
 def _first(nvml: Any, *ways: Callable[[], Any]) -> Any:
-    """Return a figure by the first of its ways that reads it; None where none does."""
+    """Return a figure by the first of its ways that reads it; None if none does."""
     for way in ways:
         with contextlib.suppress(nvml.NVMLError):
             return way()
@@ -161,6 +161,8 @@ def _first(nvml: Any, *ways: Callable[[], Any]) -> Any:
 
 
 def _card(nvml: Any, index: str, handle: Any) -> Card:
+    """Return what NVML says of a GPU; None for each figure that it does not know."""
+
     def query(way: Callable[[], Any]) -> Any:
         return _first(nvml, way)
 

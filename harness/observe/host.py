@@ -72,10 +72,10 @@ _LOST_TIME = _LostTime()
 
 
 def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Return the seconds that a CPU limit has held this container's processors, summed; None where none are counted."""
+    """Return the seconds that a CPU limit has held this container's processors, summed; None if none are counted."""
     for file, unit in ((folder / "cpu.stat", 1e-6), (folder / "cpu" / "cpu.stat", 1e-9)):  # cgroup 2, cgroup 1
         try:
-            # As bytes: a text file's decoder leaves a string in Python's cache of attributes, which fills for hours.
+            # Read bytes: a text file's decoder leaves a string in Python's cache of attributes, which fills for hours.
             figures = dict(line.split() for line in file.read_bytes().decode().splitlines())
         except (OSError, ValueError):
             continue

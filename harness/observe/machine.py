@@ -30,9 +30,9 @@ from harness.data.machines import BF16_OVER_FP32, Machine
 _PLACE = "--gpu host"
 _SYS = Path("/sys/devices/system/cpu")
 _LARGER = 4  # times the last-level cache: an array that cannot stay in it
-_USUAL_CACHE = 32 * 2**20  # bytes, where the machine has no figure
+_USUAL_CACHE = 32 * 2**20  # bytes, if the machine has no figure
 _PIECE = 16 * 2**20  # bytes of an array at once: half a millisecond of a core, so that few are interrupted
-_EDGE = 512  # of the multiplied matrices: 3 MiB together, so that they come from the cache
+_EDGE = 512  # side of the multiplied matrices: 3 MiB together, so that they come from the cache
 _WAIT_S = 60.0  # for the measuring process
 
 

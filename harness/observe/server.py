@@ -28,8 +28,8 @@ _SAMPLE = re.compile(
     r"[ \t]++([^\s]{1,64}+)(?=\s|\Z)"
 )
 _LABEL = re.compile(r'[ \t,{]*+([a-zA-Z_][a-zA-Z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
-MOST = 1e18  # of anything that is counted; more is no count
-_MOST_LABELS, _LONGEST_LABEL = 64, 200  # that are kept of a series, and characters of each
+MOST = 1e18  # bound of any count; more is no count
+_MOST_LABELS, _LONGEST_LABEL = 64, 200  # labels of a series that are kept, and characters of each
 
 
 class Series(NamedTuple):
@@ -70,8 +70,8 @@ def _labels(text: str) -> dict[str, str]:
     return found
 
 
-_MOST_SERIES = 20_000  # of known names on one page; a server has some for each of its engines
-_MOST_SAMPLES = 5_000  # of one page; 64 engines of vLLM make 3,500
+_MOST_SERIES = 20_000  # series of known names on one page; a server has some for each of its engines
+_MOST_SAMPLES = 5_000  # samples of one page; 64 engines of vLLM make 3,500
 
 
 def published(page: str) -> dict[str, float]:
@@ -112,7 +112,7 @@ def figures(page: str) -> dict[str, float]:
 
 
 def engine(page: str) -> str:
-    """Return the name of the engine that publishes the page; "" where it is not known."""
+    """Return the name of the engine that publishes the page; "" if it is not known."""
     prefixes = tuple(each.prefix for each in server_metrics.ENGINES)
     found = series(page, lambda name: name.startswith(prefixes))
     return server_metrics.engine_of({each.name for each in found})
@@ -129,7 +129,7 @@ class Pages:
 
     def __init__(self, source: str = SERVER) -> None:
         self._source = source
-        self._buckets: dict[str, float] | None = None  # of the page before: what each took by itself, ever
+        self._buckets: dict[str, float] | None = None  # observations in each bucket alone, by the page before
 
     def samples(self, time_s: float, page: str) -> list[Sample]:
         """Return the samples of the next page: values as they are, and by how much each bucket of a histogram grew.
@@ -137,7 +137,7 @@ class Pages:
         It grew since the page before. No samples of a page that has more than any server.
         """
         found: dict[str, float] = {}
-        cumulative: dict[tuple[str, str], list[tuple[float, str, float]]] = {}  # of each histogram its buckets
+        cumulative: dict[tuple[str, str], list[tuple[float, str, float]]] = {}  # cumulative buckets of each histogram
         for key, value in published(page).items():
             for meaning in server_metrics.meanings(key)[:1]:
                 if meaning.part == "bucket":
@@ -162,7 +162,7 @@ class Pages:
         return [Sample(time_s, self._source, key, value) for key, value in found.items()]
 
 
-# Of DCGM: our figure, and what makes it one of base units. A figure that a card lacks is a number beyond reason.
+# DCGM's names: our figure, and its factor to base units. A card without a figure reports an absurdly large number.
 _GPU = {
     "DCGM_FI_DEV_GPU_UTIL": ("utilization", 1e-2),
     "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", 2.0**20),
@@ -174,7 +174,7 @@ _GPU = {
     "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": ("throttle_reasons", 1.0),
     "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": ("throttle_reasons", 1.0),  # its name before DCGM 4
 }
-_MOST_OF_EXPORTER = 2_000  # of one page: 256 GPUs have as many
+_MOST_OF_EXPORTER = 2_000  # samples of one page: 256 GPUs have as many
 
 
 def exporter_samples(exporter: int, time_s: float, page: str) -> list[Sample]:

@@ -114,7 +114,7 @@ class StepMachine:
         self._decoding = 0
         self._offsets = 0  # sum over those that decode
         self._phases = [0] * self.block_size  # how many need their next block at a count, modulo the block size
-        self._ends: dict[int, dict[int, SequenceState]] = {}  # by count
+        self._ends: dict[int, dict[int, SequenceState]] = {}  # requests that end at each count
         self._end_counts: list[int] = []  # heap of its keys
 
     @property
@@ -150,7 +150,7 @@ class StepMachine:
         return self._blocks(request.prompt_tokens + request.output_tokens) <= self.num_blocks
 
     def submit(self, request: SimulatedRequest) -> None:
-        """Put a request at the end of the queue; ValueError if it is here already, or could never finish."""
+        """Put a request at the end of the queue; raise ValueError if it is here already, or could never finish."""
         if request.id in self._waiting or request.id in self._running:
             raise ValueError(f"request {request.id} is here already")
         if not self.fits(request) or request.prompt_tokens < 1 or request.output_tokens < 1:
@@ -360,7 +360,7 @@ class StepMachine:
         self.free_blocks += blocks
 
     def _preempt(self) -> SequenceState:
-        """Preempt the youngest request, or that of the highest priority number: free it, put it first in the queue."""
+        """Free the youngest request (by priority: the one with the highest number) and put it first in the queue."""
         self.preemptions += 1
         youngest = reversed(self._running.values())
         sequence = max(youngest, key=_PRIORITY) if self._by_priority else next(youngest)

@@ -35,14 +35,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     memory_bytes: float
     bandwidth: float
-    flops: dict[str, float]  # by compute dtype; a dtype without tensor cores is absent
+    flops: dict[str, float]  # FLOP/s by compute dtype; a dtype without tensor cores is absent
     link: float | None = None  # bytes/s in one direction, to the other GPUs of its node
-    bridged: int | None = None  # GPUs that the bridge joins, where the link is one; more of them speak over PCIe
-    pcie: float | None = None  # bytes/s in one direction, where there is a bridge too
+    bridged: int | None = None  # GPUs that the bridge joins, if the link is one; more of them speak over PCIe
+    pcie: float | None = None  # bytes/s in one direction, if there is a bridge too
     certainty: str = ""  # high | medium | low
     source: str = ""
     vendor: str = "NVIDIA"
-    watts: float | None = None  # as rated (TDP)
+    watts: float | None = None  # rated power (TDP)
     usd_per_hour: tuple[float, float] | None = None  # what renting one costs, from cheap to dear; of whole cards only
 
 
@@ -72,7 +72,7 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     return _slice(known[whole], slice_, place) if colon else known[whole]
 
 
-_MEASURABLE = ("cerebras", "sambanova", "groq")  # whose chips share no memory as GPUs do
+_MEASURABLE = ("cerebras", "sambanova", "groq")  # their chips share no memory as GPUs do
 _FIGURES = ("bandwidth", "memory", "fp16", "fp8", "fp4", "int8", "link")
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kmgtp]i?)?(?:b|flops?|ops)?(?:/s)?")
@@ -109,7 +109,7 @@ def gpus() -> list[Gpu]:
 
 
 def among(gpu: Gpu, n: int) -> Gpu:
-    """Return the GPU with the link that n of them have: PCIe where they are more than its bridge joins, or none.
+    """Return the GPU with the link that n of them have: PCIe if they are more than its bridge joins, or none.
 
     >>> among(gpu("h100-pcie"), 2).link, among(gpu("h100-pcie"), 4).link, among(gpu("h100-sxm"), 4).link
     (300000000000.0, 64000000000.0, 450000000000.0)
@@ -121,8 +121,8 @@ def among(gpu: Gpu, n: int) -> Gpu:
     return msgspec.structs.replace(gpu, link=gpu.pcie)
 
 
-_PUBLISHED = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")  # whose published levels set constants, docs/predict.md
-_OLDER = ("t4", "v100")  # without BF16 and with other kernels than any card with published levels
+_PUBLISHED = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")  # their published levels set constants, docs/predict.md
+_OLDER = ("t4", "v100")  # have no BF16, and other kernels than any card with published levels
 Constants = Literal["published", "other cards", "guess"]
 
 
@@ -156,7 +156,7 @@ def doubts(gpu: Gpu) -> list[str]:
 _MIG = re.compile(r"([1-7])g\.([0-9]{1,4})gb")
 _SEVENTHS: dict[int, tuple[int, ...]] = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}
 _QUARTERS: dict[int, tuple[int, ...]] = {1: (1,), 2: (2,), 4: (4,)}
-# By how a card's key begins: parts of its SMs, of its memory, and how many of these come with so many of those.
+# By how a card's key begins: parts of its SMs, parts of its memory, and the memory parts by the number of SM parts.
 _SLICED = {
     **dict.fromkeys(("a100", "h100", "h20-", "h200", "gh200", "b200", "gb200", "b300", "gb300"), (7, 8, _SEVENTHS)),
     **dict.fromkeys(("a30", "rtx-pro-6000"), (4, 4, _QUARTERS)),
@@ -201,6 +201,7 @@ def key_of(name: str) -> str | None:
 
 
 def _without_maker(name: str) -> str:
+    """Return a product name in lower case, without the maker in front."""
     return name.lower().removeprefix("nvidia ").removeprefix("amd ")
 
 
@@ -215,11 +216,13 @@ def driver_names(key: str) -> list[str]:
 
 @cache
 def _nvml_names() -> dict[str, str]:
+    """Return the keys of the cards by their product names, in lower case without the maker."""
     return {_without_maker(name): key for key, row in _rows().items() for name in row["nvml_names"].split("|") if name}
 
 
 @cache
 def _gpus() -> dict[str, Gpu]:
+    """Return the cards of the catalog by their keys, in lower case."""
     return {key: _gpu(key, row) for key, row in _rows().items()}
 
 
@@ -231,8 +234,8 @@ def _rows() -> dict[str, dict[str, str]]:
 
 
 def _gpu(key: str, row: dict[str, str]) -> Gpu:
-    # The driver's own figure where it is known: an "80 GB" H100 has 81,559 MiB = 85.5e9 bytes.
     """Return the card of a row of the catalog, in bytes, bytes/s (of links one way) and FLOP/s; empty cells: None."""
+    # The driver's own figure if it is known: an "80 GB" H100 has 81,559 MiB = 85.5e9 bytes.
     memory = float(row["mem_mib"]) * 2**20 if row["mem_mib"] else float(row["mem_gb"]) * 1e9
     return Gpu(
         key=key,

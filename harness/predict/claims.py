@@ -19,7 +19,7 @@ from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
 from harness.spec.work import MeanLengths
 
-TITLE = "Unsourced claims about such a setup"  # of where they are shown
+TITLE = "Unsourced claims about such a setup"  # heading under which they are shown
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"
 _SIZES = {"7b": (6e9, 9e9), "70b": (65e9, 75e9)}
 _CARDS = ("a100-80", "h100")
@@ -137,7 +137,7 @@ def notes(
 
 
 def _kv_tokens(model: Model, deployment: Deployment, workload: MeanLengths) -> int:
-    """Return KV tokens of one replica, 0 where the model does not fit."""
+    """Return KV tokens of one replica, 0 if the model does not fit."""
     try:
         return kv_capacity(model, deployment, workload.context)
     except HarnessError:

@@ -26,12 +26,12 @@ _USUAL_MFU = {
 _OTHER_MFU = 0.38  # an A100's
 _GIB = 2**30
 _LARGE = 70 * _GIB  # memory from which vLLM takes larger defaults
-_WORKSPACES = 0.2 * _GIB  # of kernels
+_WORKSPACES = 0.2 * _GIB  # memory of kernels
 # What vLLM's sampler holds of a full batch while it measures its memory; bytes a logit. The first is of five models of
 # one to two GPUs with 0.11 (llm-d-benchmark, config_explorer/empirical-vllm-memory-results.md: 38.4 to 39.6), the other
 # of 0.25 on an H100 (results/live-h100-bf16).
 SAMPLER, LEAN_SAMPLER = 38.5, 6.0
-_GRAPHS = 0.7 * _GIB  # CUDA graphs, where there are experts; same source: 0.39 and 1.03, dense models none
+_GRAPHS = 0.7 * _GIB  # CUDA graphs, if there are experts; same source: 0.39 and 1.03, dense models none
 _TILE = 256  # columns: expert weights in mxfp4 are padded to whole tiles (same source: gpt-oss takes 1.067 of its own)
 # Times slower and faster within which about four in five published levels lie, by the kind of model.
 _SPREAD = {"dense": (1.15, 1.22), "experts": (1.22, 1.3), "latent attention": (1.22, 1.25)}
@@ -39,7 +39,7 @@ _OF_ENGINE = {
     ("latent attention", "trtllm"): (1.35, 1.48),  # two releases lie 40 % apart at the same load
     ("dense", "sglang"): (1.15, 1.2),
 }
-_UNTESTED = 1.6  # times slower still where the constants are a guess: other vendors, older cards, this machine's cores
+_UNTESTED = 1.6  # times slower still if the constants are a guess: other vendors, older cards, this machine's cores
 MEMORY = 1.25 * 2**30  # bytes that a GPU has less or more for KV than estimated, docs/predict.md
 _LARGEST = 64  # GPUs of one replica that a way out proposes
 
@@ -74,7 +74,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     o_step: float = 126e-6  # seconds per step; with the next a published fit on H100
     o_req: float = 4.4e-6  # seconds per running request and step
     o_rank: float = 4.8e-6  # the same for each further rank of TP; set on published curves, docs/predict.md
-    engine: str = "vllm"  # of FRONT_ENDS
+    engine: str = "vllm"  # a key of FRONT_ENDS
     o_token: float = 1e-5  # seconds per prompt token of the process that takes requests in: tokenising and scheduling
     o_first: float | None = None  # steps that a first token waits; None: by the engine
     together: float | None = None  # the share that meets; None: by the engine
@@ -83,21 +83,21 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     activations: float | None = None  # bytes a replica; None: by the model and the largest step
     sampler_bytes: float = SAMPLER  # a logit of a full batch; a rank of TP holds its share
     nontorch: float | None = None  # bytes a GPU; None: 0.15 GiB alone, 0.6 GiB among others
-    max_num_seqs: int = 256  # of one replica; `deployment` has more on large cards
+    max_num_seqs: int = 256  # sequences of one replica; `deployment` has more on large cards
     block_size: int = 16  # tokens
-    kv_tokens: int | None = None  # of one replica, as the server itself publishes it; it beats the estimate
+    kv_tokens: int | None = None  # KV tokens of one replica that the server publishes; beats the estimate
     weight_bytes: float | None = None  # what a dense model really weighs, all of it read by every step
     speed: float = 1.0  # 4: the server's clock runs four times as fast; only simulations do that
     tp: int = 1
     pp: int = 1
     dp: int = 1
     ep: int = 1
-    micro_batches: int | None = None  # of a pipeline; None: one a stage
+    micro_batches: int | None = None  # micro-batches of a pipeline; None: one a stage
     link_latency: float = 15e-6  # seconds of one collective before its first byte: 10-20 µs
-    experts_prefill: float = 0.42  # of the MFU, where experts multiply: many small products reach less of the peak
+    experts_prefill: float = 0.42  # share of the MFU that experts reach: they are many small products
     experts_decode: float = 0.2
-    link_share: float = 0.7  # of the link's peak that collectives reach
-    max_num_batched_tokens: int | None = None  # of one step; None: no limit
+    link_share: float = 0.7  # share of the link's peak that collectives reach
+    max_num_batched_tokens: int | None = None  # tokens of one step; None: no limit
     reserve: bool = False  # the engine keeps room for whole answers instead of preempting
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"  # who goes first; only simulations obey it
     prefix_caching: bool = False  # prompts that begin alike share blocks; only simulations obey it
@@ -301,7 +301,7 @@ def kv_capacity(model: Model, deployment: Deployment, context: float | None = No
     """Return the tokens of KV cache of one replica, in whole blocks; what the server publishes beats the estimate.
 
     With windows or states a token's share depends on how long its request is: `context` tokens, or so long that every
-    layer holds it (docs/method.md, The deployment). 0 where the model keeps nothing, HarnessError where it does not fit
+    layer holds it (docs/method.md, The deployment). 0 if the model keeps nothing, HarnessError if it does not fit
     on the card.
     """
     tokens = deployment.kv_tokens

@@ -68,7 +68,7 @@ class Disaggregated(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     gpu: str
-    tp: int  # of a decode replica
+    tp: int  # GPUs of a decode replica
     prefill_tp: int
     input_tokens: float
     output_tokens: float
@@ -77,7 +77,7 @@ class Disaggregated(msgspec.Struct, frozen=True, kw_only=True):
     prefill: Pool
     decode: Pool
     decode_batch: int  # requests of one decode replica, at most
-    transfer_s: float  # of one prompt's KV from one pool to the other
+    transfer_s: float  # time to move one prompt's KV from one pool to the other
     transfer_bytes: float
     transfer_by: str
     asked: Share
@@ -152,7 +152,7 @@ class _Pools(msgspec.Struct, frozen=True):
     def within(self, slo: Mapping[str, float]) -> float:
         """Return the most requests/s whose latencies keep the limits; without limits, the most that the pools take.
 
-        It is 0 where one request alone misses them.
+        It is 0 if one request alone misses them.
         """
         most = min(self.most().values())
 
@@ -243,7 +243,7 @@ def _ends(
     cap = batch_cap(stops_of(model, decode, workload))
     if cap == math.inf:
         raise HarnessError("nothing limits the batch", place="--max-num-seqs", way_out="give the server's")
-    stops_of(model, prefill, workload)  # which refuses what does not fit there
+    stops_of(model, prefill, workload)  # refuses what does not fit there
     costs = [
         [step_cost(model, end(model, where)) for end in (slow, lambda _, middle: middle, fast)]
         for where in (prefill, decode)
@@ -343,7 +343,7 @@ def _slow(level: PredictedLevel) -> float:
 
 
 def _enough(asked: _Asked, rate: float) -> tuple[int, int] | None:
-    """Return the fewest GPUs of each pool that serve a rate within the limits at the slow end; None where none do."""
+    """Return the fewest GPUs of each pool that serve a rate within the limits at the slow end; None if none do."""
     one = asked.of(1, 1)[0]
     alone = one.most()
     n, m = (max(1, math.ceil(rate / alone[name] - _CLOSE)) for name in ("prefill", "decode"))

@@ -18,7 +18,7 @@ PLACE = "--model-config"
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What a model_type implies without saying so in its config.json."""
 
-    matrices: int = 3  # of an MLP: 3 when gated (gate, up, down), else 2
+    matrices: int = 3  # matrices of an MLP: 3 when gated (gate, up, down), else 2
     tied: bool = False  # embeddings are tied by default
     generates: bool = True  # False: an encoder, which answers with a vector
     pattern: int = 0  # one layer in so many attends to everything, the others to a window; 0: all alike
@@ -92,7 +92,7 @@ class Config:
     """The fields of one model's config.json, its name, and its family; a field that is not understood is refused."""
 
     def __init__(self, fields: Mapping[str, Any], name: str) -> None:
-        """Read a model's config; HarnessError for a family, or a field that changes the model, that is unknown here."""
+        """Read a model's config; raise HarnessError for a family or a field that matters but is unknown here."""
         self.fields, self.name = text_of(fields), name
         self.kind = str(self.get("model_type", ""))
         known = FAMILIES.get(self.kind)
@@ -164,7 +164,7 @@ def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
     for field in _INSIDE:
         text |= {_INSIDE[field].get(name, name): value for name, value in mapping(text.get(field)).items()}
     text |= {ours: text[theirs] for theirs, ours in _SAME.items() if theirs in text and ours not in text}
-    listed = text.get("layers_block_type")  # of some Nemotrons, which do not count them
+    listed = text.get("layers_block_type")  # some Nemotrons have this and do not count their layers
     return {"num_hidden_layers": len(listed), **text} if isinstance(listed, list) else text
 
 
@@ -230,7 +230,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     count: int  # E
     per_token: int  # k
     each: int  # parameters of one expert, 3 h f_e
-    shared: int  # of the experts that every token passes
+    shared: int  # parameters of the experts that every token passes
     router: int  # h E
 
 

@@ -17,7 +17,7 @@ _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attenti
 _CHOOSING, _REUSING = "chooses", "reuses"  # attention to chosen tokens, by the layer's own choice or an earlier one's
 _CHOSEN_RATIO = 4  # tokens in one, up to which an indexer chooses among them
 _COMPRESSED = "compressed "  # and how many tokens become one
-_SORTS = {  # of `layer_types`
+_SORTS = {  # names in `layer_types`
     **{each: each for each in (_FULL, _WINDOW, _LINEAR)},
     "attention": _FULL,
     "chunked_attention": _WINDOW,
@@ -44,12 +44,12 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     layers: int
     matrices: dict[str, int]  # parameters by the names that checkpoints use
     kv: float = 0  # elements kept of each token: 2 n_kv d; with latent attention rank + rope
-    kv_heads: int = 0  # over which TP can split them; 0: every rank keeps all
+    kv_heads: int = 0  # heads over which TP can split them; 0: every rank keeps all
     attend: float = 0  # FLOP of one token attending to one other: 4 n_q d
     prefill: float = 0  # the same where whole prompts are computed
     window: int | None = None  # tokens it attends to; None: all of them
     chosen: bool = False  # the window is of chosen tokens, so all are kept
-    index: Index | None = None  # what chooses them, where this layer does
+    index: Index | None = None  # what chooses them, if this layer does
     both_ways: bool = False  # an encoder's tokens see the later ones too
     state: float = 0.0  # bytes a request of constant size, in place of KV
 
@@ -150,7 +150,7 @@ def _choices(config: Config, L: int) -> list[str]:
 
 
 def _window(config: Config) -> int | None:
-    """Return the tokens that a windowed layer attends to; None where it never cuts anything off."""
+    """Return the tokens that a windowed layer attends to; None if it never cuts anything off."""
     # The configs of the Qwens have a window that is off unless another field switches it on.
     if not config.get("use_sliding_window", not config.kind.startswith("qwen")):
         return None
@@ -181,7 +181,7 @@ def _attending(config: Config, layers: int, window: int | None, sort: str) -> At
         matrices={
             "q_proj": queries * h * n_q * d,
             "k_proj": h * n_kv * d,
-            **({"v_proj": h * n_kv * d} if values else {}),  # without it values are keys without positions, kept apart
+            **({"v_proj": h * n_kv * d} if values else {}),  # otherwise values are keys without positions, kept apart
             "o_proj": n_q * d * h,
             **indexing,
         },
@@ -210,7 +210,7 @@ def _latent(config: Config, layers: int, sort: str) -> Attention:
     squeezed = config.maybe("q_lora_rank")
     queries = n_q * (nope + rope)
     q = {"q_a_proj": h * squeezed, "q_b_proj": squeezed * queries} if squeezed else {"q_proj": h * queries}
-    absorbed = 2 * n_q * (2 * rank + rope)  # FLOP of a pair where the work is on the small vector itself, as in decode
+    absorbed = 2 * n_q * (2 * rank + rope)  # FLOP of a pair if the work is on the small vector itself, as in decode
     chosen = config.figure("index_topk") if sort in (_CHOOSING, _REUSING) else None
     index, more = None, {}
     if config.get("mla_use_output_gate"):

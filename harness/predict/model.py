@@ -41,7 +41,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     vocab: int
     tied: bool  # input and output embedding are one matrix
     max_context: int  # tokens of prompt and answer
-    stretched: int = 0  # the same where a server stretches its positions, as the config allows; 0: it does not
+    stretched: int = 0  # the same if a server stretches its positions, as the config allows; 0: it does not
     attention: tuple[Attention, ...]
     dense: int  # parameters of all dense MLPs
     experts: Experts | None = None
@@ -104,7 +104,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
 
 
 def _stretched(config: Config, longest: int) -> int:
-    """Return the longest context that scaling of the rope allows, where that is above `longest`; else 0.
+    """Return the longest context that scaling of the rope allows, if that is above `longest`; else 0.
 
     Configs state their context before such scaling or after it.
     """
@@ -219,7 +219,7 @@ def kv_bytes(model: Model, context: float) -> float:
 
 
 def state_bytes(model: Model) -> float:
-    """Return what a request stores whatever its length, in layers with a state instead of KV; bytes."""
+    """Return the bytes that a request of any length stores in layers with a state instead of KV."""
     return sum(each.layers * each.state for each in model.attention)
 
 

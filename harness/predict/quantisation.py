@@ -28,8 +28,8 @@ class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     method: str = "none"
-    bits: float = 16.0  # of a converted weight, with its share of scales and zero points
-    compute: str = "bf16"  # precision of the multiplication where the card has it
+    bits: float = 16.0  # bits of a converted weight, with its share of scales and zero points
+    compute: str = "bf16"  # precision of the multiplication if the card has it
     attention: float = 1.0
     dense: float = 1.0
     experts: float = 1.0
@@ -96,7 +96,7 @@ def quantisation(
     if not stored:
         return PLAIN if wanted == "auto" or wanted in _SIXTEEN else _BY_DTYPE[wanted]
     rules, kept = _rules(stored, name), _named(stored, name)
-    if config.get("expert_dtype") in ("fp4", "mxfp4"):  # of a DeepSeek-V4
+    if config.get("expert_dtype") in ("fp4", "mxfp4"):  # a DeepSeek-V4
         rules = [(_BY_DTYPE["mxfp4"], ["experts"]), *rules]
     listed = list(modules) if kept or any(targets is not None for _, targets in rules) else []
     scheme = _shared(rules, kept, listed, name) if listed else rules[0][0]
@@ -131,7 +131,7 @@ def _normal(dtype: str) -> str:
 def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
     """Return the bits of one stored element of KV; "auto" is 16 unless the checkpoint brings its own scheme.
 
-    HarnessError for an unknown `kv_dtype`.
+    Raise HarnessError for an unknown `kv_dtype`.
 
     >>> kv_bits({}, "auto"), kv_bits({}, "fp8")
     (16.0, 8.0)
@@ -151,7 +151,7 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
 def _named(stored: Mapping[str, Any], name: str) -> list[str]:
     """Return the names of the modules that stay in 16 bits, from every config field that lists such modules."""
     found = []
-    inner = mapping(stored.get("quantization"))  # of an hf_quant_config.json
+    inner = mapping(stored.get("quantization"))  # where an hf_quant_config.json has them
     for field in _KEPT:
         value = stored.get(field) or inner.get(field) or []
         if not isinstance(value, list):
@@ -252,7 +252,7 @@ def _modelopt(stored: Mapping[str, Any], name: str) -> list[Rule]:
 
 
 def _algorithm(stored: Mapping[str, Any], algorithm: str, name: str) -> Quantisation:
-    """Return the precision of an algorithm by ModelOpt's name for it; HarnessError for an unknown one."""
+    """Return the precision of an algorithm by ModelOpt's name for it; raise HarnessError for an unknown one."""
     if algorithm in ("W4A16_AWQ", "W4A8_AWQ"):
         group = _number(stored, "group_size", name, most=1024)
         # a 16-bit scale a group
@@ -301,7 +301,7 @@ _EXPERT = re.compile(r"\.experts\.[0-9]+(\..*)?$")  # the experts of a layer are
 
 
 def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, int]], name: str) -> Quantisation:
-    """Return the main precision, others attached, each with its share of every model part; `kept`: 16-bit modules."""
+    """Return the main precision with the others attached, each with its share of every part; `kept`: 16-bit modules."""
     taken = _matched(kept, "modules_to_not_convert", modules, name)
     totals = {part: sum(count for each, _, count in modules if each == part) for part in PARTS}
     found: list[tuple[float, Quantisation]] = []
@@ -311,7 +311,7 @@ def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, in
         counts = dict.fromkeys(PARTS, 0)
         for i in mine - taken:
             part, _, count = modules[i]
-            if part != "router" and not (part == "head" and everything):  # the head only where it is named
+            if part != "router" and not (part == "head" and everything):  # the head only if it is named
                 counts[part] += count
         taken |= mine
         if scheme is not PLAIN:
@@ -325,7 +325,7 @@ def _shared(rules: list[Rule], kept: list[str], modules: list[tuple[str, str, in
 def _matched(entries: list[str], field: str, modules: list[tuple[str, str, int]], name: str) -> set[int]:
     """Return the indices of the modules that a config field's entries match.
 
-    HarnessError if an entry matches none, unless it means modules that are not counted here, or if there are too many.
+    Raise HarnessError for too many entries, or for one that matches none and means modules that are counted here.
     """
     names = [dotted for _, dotted, _ in modules]
     if len(entries) * len(modules) > _MOST_COMPARED:

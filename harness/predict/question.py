@@ -39,8 +39,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | Gpu
     input_tokens: float
     output_tokens: float
-    inputs: int = 1  # texts of a request, where nothing is decoded
-    mixture: Mixture = ()  # where requests differ: their lengths, of which the two are the means
+    inputs: int = 1  # texts of a request, if nothing is decoded
+    mixture: Mixture = ()  # lengths if requests differ; the two lengths are then means
     levels: Sequence[int] = LEVELS
     dtype: str = "auto"
     kv_dtype: str = "auto"
@@ -96,7 +96,7 @@ def _of_setup(question: Question, made: Model, where: Deployment, mean: MeanLeng
 
 
 def notes(question: Question) -> list[str]:
-    """Return the notes that apply even where there is no prediction because the model does not fit."""
+    """Return the notes that apply even if there is no prediction because the model does not fit."""
     return _notes(question, *setup(question))
 
 
@@ -119,14 +119,14 @@ def answer(question: Question) -> PredictionResult:
 
 
 HOST = "host"  # the key of this machine's own cores
-_MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
+_MOST_TOKENS = 10**12  # more tokens in one replica's cache are no figure of a server
 
 
 class ServingCard(msgspec.Struct, frozen=True, kw_only=True):
     """The card that serves, if it is known, and how it is known."""
 
     card: Gpu | None = None
-    machine: Machine | None = None  # where the card is this machine
+    machine: Machine | None = None  # figures of this machine, if it is the card
     notes: list[str] = []
 
 
@@ -172,7 +172,7 @@ def host(measured: Machine) -> Gpu:
 def deployed(
     hardware: Hardware, card: Gpu | None, cache_config: Mapping[str, Any] | None
 ) -> tuple[Model, Deployment] | None:
-    """Return the model and where it runs, by the data sheet; None where either is not known.
+    """Return the model and where it runs, by the data sheet; None if either is not known.
 
     `cache_config` is what the engine publishes of its KV blocks, which replaces the estimate where all layers keep all
     tokens. Else vLLM shares its blocks among groups of layers, and a block holds a token of one group alone
@@ -194,7 +194,7 @@ def deployed(
 def figures(hardware: Hardware) -> dict[str, Any]:
     """Return {field of Deployment: value} for GPUs, TP, DP and max_num_seqs that a scenario gives.
 
-    HarnessError for several GPUs without TP, and for GPUs that are no multiple of it.
+    Raise HarnessError for several GPUs without TP, and for GPUs that are no multiple of it.
     """
     found: dict[str, Any] = {"gpus": hardware.gpus}
     if hardware.tp is not None:

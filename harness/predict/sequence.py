@@ -14,8 +14,8 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
     id: int
     prompt_tokens: int
     output_tokens: int
-    cached_tokens: int | None = None  # of the prompt; None: the deployment's share
-    hashes: Sequence[int] = ()  # of the whole blocks of prompt and answer, for the prefix cache
+    cached_tokens: int | None = None  # cached tokens of the prompt; None: the deployment's share
+    hashes: Sequence[int] = ()  # hashes of the whole blocks of prompt and answer, for the prefix cache
     priority: int = 0  # the lowest goes first
 
 
@@ -32,7 +32,7 @@ class SequenceState:
         self.done = 0  # tokens generated, until it decodes
         self.computed = 0  # tokens whose KV is there, until it decodes
         self.blocks = 0  # its KV blocks, until it decodes
-        self.hashed = 0  # of them those in the prefix cache
+        self.hashed = 0  # its blocks that are in the prefix cache
         self.cached: int | None = None  # tokens that were there when it began
         self.decoding = False
         self.base = self.end = 0

@@ -43,12 +43,12 @@ from harness.spec.work import MeanLengths
 FAR = 1e7  # requests; a limit above it counts as none
 Meeting = Literal["evenly", "usual", "at once"]
 MEETINGS: tuple[Meeting, ...] = ("evenly", "usual", "at once")
-_LAST = 0.4  # of the batch, for which the last one in a hundred waits where as many meet as usual
+_LAST = 0.4  # share of the batch for which the last one in a hundred waits where as many meet as usual
 _TAIL = 0.99
 
 
 class SteadyState(msgspec.Struct, frozen=True):
-    """The steady state at one concurrency: seconds and output tokens/s; nan where nothing is decoded."""
+    """The steady state at one concurrency: seconds and output tokens/s; nan if nothing is decoded."""
 
     batch: float
     throughput: float
@@ -127,7 +127,7 @@ def prefilling(cost: StepCost, workload: MeanLengths, B: float) -> float:
 
 
 class Latencies(msgspec.Struct, frozen=True):
-    """Seconds at one concurrency; nan where nothing is decoded."""
+    """Seconds at one concurrency; nan if nothing is decoded."""
 
     ttft: float
     ttft_p99: float
@@ -144,12 +144,12 @@ def latencies(point: SteadyState, cost: StepCost, workload: MeanLengths, meeting
     >>> cost = StepCost(weights=0.01, kv=0, token=0, attend=0, prompt=1e-4, prompt_head=0, prompt_attend=0, step=0,
     ...                 request=0, api=0, together=0.2)
     >>> found = latencies(SteadyState(11, 0.0, 0.02, 0.11), cost, MeanLengths(1000, 100), "usual")
-    >>> round(found.ttft, 3), round(found.ttft_p99, 3)  # of the ten others' prompts of 0.1 s each: one, and four
+    >>> round(found.ttft, 3), round(found.ttft_p99, 3)  # it waits for one, or four, of ten prompts of 0.1 s
     (0.21, 0.51)
     """
     P, G = workload.input_tokens, workload.output_tokens
     prompt = prefill_time(cost, P, cost.cached * P, point.batch)
-    others = max(0.0, point.batch - 1) * prompt if G else 0.0  # without decoding a batch is one pass
+    others = max(0.0, point.batch - 1) * prompt if G else 0.0  # a batch is one pass if nothing is decoded
     mean, last = met(cost, meeting)
     first = point.ttft
     if G:
@@ -169,7 +169,7 @@ def met(cost: StepCost, meeting: Meeting) -> tuple[float, float]:
 
 
 def _longest_gap(point: SteadyState, cost: StepCost, workload: MeanLengths, prompt: float) -> float:
-    """Return the 99th percentile of the gaps between tokens, in seconds; nan where none are decoded.
+    """Return the 99th percentile of the gaps between tokens, in seconds; nan if none are decoded.
 
     It is the mean gap, and the prompts of the steps that by chance have more of them.
     """
@@ -177,7 +177,7 @@ def _longest_gap(point: SteadyState, cost: StepCost, workload: MeanLengths, prom
     if not G or math.isnan(point.itl):
         return math.nan
     mean = point.batch / G  # prompts of a step
-    most = max(1.0, cost.chunk / workload.input_tokens)  # that one step computes
+    most = max(1.0, cost.chunk / workload.input_tokens)  # prompts that one step computes at most
     return point.itl + max(0.0, min(most, _quantile(mean)) - mean) * prompt
 
 
@@ -257,7 +257,7 @@ _FLAT = 0.1  # dlnX/dlnB within which a measurement has reached its plateau, doc
 def caps(
     model: Model, deployment: Deployment, workload: MeanLengths, slo: Mapping[str, float] | None = None
 ) -> dict[str, float | None]:
-    """Return the limits on the batch of one replica by name; None where that one never binds.
+    """Return the limits on the batch of one replica by name; None if that one never binds.
 
     kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's. max_num_batched_tokens:
     as many as a step's tokens allow, M / (1 + P'/G), and one whose prompt takes several steps. slo: the most users
@@ -294,9 +294,9 @@ def stops_of(model: Model, deployment: Deployment, workload: MeanLengths) -> dic
 
 
 def _kv_batch(model: Model, deployment: Deployment, workload: MeanLengths) -> float | None:
-    """Return how many requests fit into the KV cache at once; None where it is unlimited or nothing is decoded.
+    """Return how many requests fit into the KV cache at once; None if it is unlimited or nothing is decoded.
 
-    HarnessError where not even one fits.
+    Raise HarnessError if not even one fits.
     """
     longest = workload.input_tokens + workload.output_tokens
     ctx = longest if deployment.reserve else workload.context
@@ -324,7 +324,7 @@ def least(holds: Callable[[float], bool], low: float, high: float, close: float 
 
 
 def _crossing(f: Callable[[float], float]) -> float | None:
-    """Return the least batch at which f(batch) ≥ 0; None where that lies beyond any batch."""
+    """Return the least batch at which f(batch) ≥ 0; None if that lies beyond any batch."""
     high = 1.0
     while f(high) < 0:
         high *= 2

@@ -48,7 +48,7 @@ class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
     low: float | None = None
     high: float | None = None
     label: str = ""
-    hover: Sequence[str] = ()  # lines to show where there is a pointer, the first most important
+    hover: Sequence[str] = ()  # lines to show if there is a pointer, the first most important
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,7 +58,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     line: Stroke = ""  # through the points
     marker: Marker = ""  # at each of them; a ring does not count
     pale: bool = False  # intervals that are less sure than others
-    end: str = ""  # label of the last point, where there is room
+    end: str = ""  # label of the last point, if there is room
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,7 +94,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     title: str = ""
     subtitle: str = ""
     answer: str = ""  # what it shows, in a sentence
-    simulated: str = ""  # as in `document.Document`
+    simulated: str = ""  # see `document.Document`
     x: Scale
     y: Scale
     series: list[Series]

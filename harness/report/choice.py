@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _GUESSED = "Cards whose MBU, MFU and overheads are a guess come last."
 _UNPRICED = "Cards without a price come after the others, whatever they cost."
-_CLOSE = 0.01  # of what two cards are ranked by: as good as the same
+_CLOSE = 0.01  # relative difference below which two cards rank the same
 
 
 def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float | None) -> str:
-    """Return sentences that recommend the first choice, say why, and name the next card; "" where none is ranked.
+    """Return sentences that recommend the first choice, say why, and name the next card; "" if none is ranked.
 
     `choices` are the best sizes in their order, G the tokens of an answer, and the rate that of a demand.
     """
@@ -47,7 +47,7 @@ def pick(choices: Sequence[Choice], rank: str, G: float, requests_per_s: float |
 
 
 def gains(found: tuple[float, float] | None) -> list[str]:
-    """Return a line on the pick's throughput offline and with prompts alone, as multiples; [] where not known."""
+    """Return a line on the pick's throughput offline and with prompts alone, as multiples; [] if not known."""
     if found is None:
         return []
     offline, prompts = found
@@ -120,6 +120,8 @@ def _known(choices: Sequence[Choice], spare: int = 0) -> list[Column]:
 
 
 def _choices(choices: Sequence[Choice], rank: str, *, whole: bool) -> list[Column]:
+    """Return the columns of the table of choices; `whole` keeps those that a narrow terminal leaves out."""
+
     def spare(order: int) -> int:
         return 0 if whole else order
 

@@ -43,7 +43,7 @@ class Shaded(msgspec.Struct, frozen=True):
     """A cell of a heat map."""
 
     text: str
-    share: float | None  # of the way from the least to the largest; None: no figure
+    share: float | None  # place between the least and the largest, 0 to 1; None: no figure
 
     def __str__(self) -> str:
         return self.text
@@ -78,7 +78,7 @@ class Section(msgspec.Struct, frozen=True):
     title: str = ""
     facts: Sequence[Fact] = ()
     answer: bool = False  # the facts are the answer of the report
-    command: str = ""  # that repeats the run
+    command: str = ""  # command that repeats the run
     charts: Sequence[Chart] = ()
     picture: str = ""  # file of the first chart, for media without charts; charts without one are small
     alt: str = ""  # what the picture shows
@@ -88,7 +88,7 @@ class Section(msgspec.Struct, frozen=True):
     remarks: Sequence[Remark] = ()
     note: str = ""  # about the parts above
     scenario: str = ""  # folded away at first
-    folded: bool = False  # on a page the whole section is
+    folded: bool = False  # whether the whole section is folded on a page
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +96,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     subtitle: str = ""
     answer: str = ""  # in a few words, for the page's title
     sentence: str = ""  # the answer, above the figures
-    figures: Sequence[Fact] = ()  # that a page begins with, before the curve
+    figures: Sequence[Fact] = ()  # figures at the top of a page, before the curve
     simulated: str = ""  # what was simulated; "" for a measurement
     warning: str = ""  # what happened to the server meanwhile
     sections: Sequence[Section]
-    version: str = ""  # of the program that measured
+    version: str = ""  # version of the program that measured
     source: str = ""  # what it was made from, in the page's last line
     again: str = ""  # the command that makes it again
 

@@ -17,11 +17,11 @@ from harness.report.format import MISSING, interval, number, plain
 
 _SIMULATED = "some of these were answered by the simulated endpoint"
 _DAY = 86_400.0
-_LABELS = 6  # at most, on the axis of time
+_LABELS = 6  # most labels on the axis of time
 
 
 def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
-    """Return the table of result folders, with the figure `name` of each; not `whole`: what fits on a terminal."""
+    """Return the table of result folders with each one's figure `name`; without `whole` it fits on a terminal."""
     rows = found.results
     simulated = _SIMULATED if any(each.simulated for each in rows) else ""
     scale, words = _shown(name, unit, rows)
@@ -58,7 +58,7 @@ def index(found: Listing, name: str, unit: str) -> Document:
 
 
 def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
-    """Return the chart of a figure of every run over its time; a colour a model, rings where the figure is doubtful."""
+    """Return the chart of a figure of every run over time; each model has a colour, and rings mark doubtful figures."""
     scale, words = _shown(name, unit, rows)
     tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(PARTS), strict=False))
     points: dict[tuple[str | None, bool], list[Datum]] = {}
@@ -109,7 +109,7 @@ def _shown(name: str, unit: str, rows: Sequence[Entry]) -> tuple[float, str]:
 
 
 def _ticks(begin: float, end: float) -> list[tuple[float, str]]:
-    """Return evenly spaced times with their names: days, or within two days hours.
+    """Return evenly spaced times with their names: days, or hours if all lie within two days.
 
     >>> [name for _, name in _ticks(0.0, 5 * 86400.0)]
     ['1970-01-01', '1970-01-02', '1970-01-03', '1970-01-04', '1970-01-05', '1970-01-06']
@@ -126,7 +126,7 @@ def _date(each: Entry) -> str:
 
 
 def _quantity(found: Quantity, beyond: str, scale: float = 1.0, words: str = "") -> str:
-    """Return as words a figure with its interval; "about" before one in doubt, `beyond` before a lower bound alone.
+    """Return a figure with its interval as text; "about" precedes a doubtful one, `beyond` a lower bound alone.
 
     >>> _quantity(Quantity(16.2, (15.4, 17.1)), ""), _quantity(Quantity(0.05, None, "provisional"), "", 1e3, "ms")
     ('16.2 (15.4–17.1)', 'about 50 ms')

@@ -26,7 +26,7 @@ from harness.report.format import MISSING, half_width, ms, number, plain
 
 _BAR = 16
 _BAR_FROM = 80  # columns; a narrower terminal has no room for one
-_EVERY_S = 60.0  # between two lines of a level where they cannot be redrawn
+_EVERY_S = 60.0  # between two lines of a level if they cannot be redrawn
 _INDENT = " " * 7
 
 
@@ -50,12 +50,12 @@ class LiveView:
         self._quiet = quiet
         self._clock = clock
         self._saved = saved
-        self._folder: Path | None = None  # of the run
+        self._folder: Path | None = None  # folder of the run
         self._live: Live | None = None
-        self.unit = "tok/s"  # of throughput
+        self.unit = "tok/s"  # unit of throughput
         self.noted: set[str] = set()  # every note that was printed
         self._level = ""
-        self._last: LevelProgress | None = None  # of the level
+        self._last: LevelProgress | None = None  # progress of the level
         self._printed_s = clock()
 
     def __enter__(self) -> LiveView:
@@ -211,12 +211,12 @@ def _load(in_flight: float | None) -> str:
 
 
 def _time_left(now: LevelProgress) -> str:
-    """Return the time left of the run as text; "" where it is unknown, or less than a second."""
+    """Return the time left of the run as text; "" if it is unknown, or less than a second."""
     return "" if now.left_s is None or now.left_s < 1 else span(now.left_s)
 
 
 def _left(now: LevelProgress) -> str:
-    """Return what a line of progress ends with: the time left of the run, where it is known."""
+    """Return what a line of progress ends with: the time left of the run, if it is known."""
     return f"  {left} left" if (left := _time_left(now)) else ""
 
 

@@ -32,19 +32,19 @@ _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "page.js")  # Plot needs D3
 _LIVE = "live.js"
 # Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data: blob:"
-# Of a chart as SVG: its size where it is one of several in a row, in inches; what a browser needs and what it assumes.
+# Charts as SVG: the size of one of several in a row, in inches; attributes that are kept; styles that browsers assume.
 _SMALL = (5.4, 4.2)
 _KEPT = ("id", "href", "clip-path", "style", "transform", "d", "x", "y", "width", "height")
 _USUAL = ("font-family: [^;]*", "stroke-dashoffset: 0", "text-anchor: start", "font-size: 9px", f"fill: {SOFT}")
 _ASSUMED = re.compile(f" ?({'|'.join(_USUAL)})(;|$)")
-_FIGURES = 6  # of a coordinate on the page: a ten-thousandth of a pixel
+_FIGURES = 6  # digits of a coordinate on the page: a ten-thousandth of a pixel
 
 
 class Running(NamedTuple):
-    """A run that goes on: the page asks its own server how, and comes anew when the version is another."""
+    """A run that goes on: the page asks its own server for news, and reloads when the version has changed."""
 
     version: str
-    head: str  # where it is
+    head: str  # the phase and level that it is in
     facts: Sequence[doc.Fact]
     note: str = ""
 
@@ -176,7 +176,7 @@ def _small(element: Element, owner: str) -> Iterator[Element]:
 
 
 def _short(name: str, value: str, owner: str) -> str:
-    """Return an attribute's value without what a browser assumes; "" where nothing is left.
+    """Return an attribute's value without what a browser assumes; "" if nothing is left.
 
     >>> _short("id", "figure_1", "curve"), _short("clip-path", "url(#p8dcefc4f35)", "curve")
     ('', 'url(#curve-p8dcefc4f35)')

@@ -29,7 +29,7 @@ _COLOURS: dict[Tone, str] = {
     "cap": GREY, "baseline": PURPLE, "mean": GREY, "p50": BLUE, "p90": GREEN, "p99": VERMILION,
     "stack1": BLUE, "stack2": VERMILION, "stack3": GREEN, "stack4": ORANGE, "stack5": GREY, "stack6": INK,
 }  # fmt: skip
-_READABLE: dict[Tone, str] = {"predicted": AMBER, "cap": SOFT}  # as text, where the line's colour is too light
+_READABLE: dict[Tone, str] = {"predicted": AMBER, "cap": SOFT}  # colours of text if the line's colour is too light
 DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": (0, (1, 1.8))}
 _MARKERS = {"dot": "o", "ring": "o", "square": "s", "diamond": "D"}
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}  # behind a label on lines
@@ -38,7 +38,7 @@ PAPER = (9.0, 5.4)  # inches
 _FOOT = 1.161  # inches: the x axis' labels, and the legend below them
 _DECADES = 1e3  # end over start of an axis that has ticks enough at its powers of ten
 
-Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
+Entry = tuple[Any, str]  # entry of a legend: what is drawn, and its name
 
 
 def draw(chart: Chart) -> bytes:

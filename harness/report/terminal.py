@@ -97,7 +97,7 @@ def _padded(fact: doc.Fact, width: int) -> str:
 
 
 def _table(section: doc.Section, console: Console) -> list[RenderableType]:
-    """Return a section's table; where it is too wide for the terminal, spare columns are left out.
+    """Return a section's table; if it is too wide for the terminal, spare columns are left out.
 
     A table of numbers without spare columns goes on below. One without spare columns is folded in a file, which has no
     width, only where a cell is long.
@@ -122,7 +122,7 @@ def _table(section: doc.Section, console: Console) -> list[RenderableType]:
 def _parts(columns: Sequence[doc.Column], most: int, gap: int) -> list[list[doc.Column]]:
     """Return the table cut into tables no wider than `most`, each begun with the columns that name its rows.
 
-    [] where one would still be wider, or where a column of words lies behind these: words fold instead.
+    [] if one would still be wider, or if a column of words lies behind these: words fold instead.
     """
     named = 1 + next((i for i, column in enumerate(columns[1:]) if not column.words), 0)
     lead, rest = list(columns[:named]), columns[named:]

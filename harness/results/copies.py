@@ -17,16 +17,16 @@ from harness.results.folder import MANIFEST
 from harness.results.levelmap import MAP
 
 _FLAG = "--copy-to"
-_PART = ".part"  # of a file that is being written
+_PART = ".part"  # ending of a file that is being written
 _RESULTS = (MANIFEST, MAP, "tune.json")  # a folder with one of these is a result
-_MISSING = (FileNotFoundError, ftplib.error_perm)  # what is raised where a folder is not there
+_MISSING = (FileNotFoundError, ftplib.error_perm)  # what is raised if a folder is not there
 _PATIENCE_S = 60.0  # in which at least one file of the last copy is finished
 
 
 class Copy:
     """A folder elsewhere that follows a result folder: `follow` as levels end, `finish` at the end.
 
-    HarnessError where nothing can be written there, where another result is, unless the run is `resumed`, or where the
+    Raise HarnessError if nothing can be written there, if another result is, unless the run is `resumed`, or if the
     place lies in the result folder `of`, as far as that is known.
     """
 
@@ -34,7 +34,7 @@ class Copy:
         from fsspec.core import url_to_fs
 
         before, slashes, authority = url.rpartition("://")
-        if ":" in authority.partition("/")[0].rpartition("@")[0]:  # before anything shows the URL
+        if ":" in authority.partition("/")[0].rpartition("@")[0]:  # nothing has shown the URL yet
             kind = before.rpartition(":")[2] if slashes else "SCHEME"  # also in ftp:me:secret@host, me:secret@host:/a
             way_out = f"export FSSPEC_{kind.upper()}_PASSWORD=…, which fsspec reads"
             raise HarnessError("a password in it would be shown to all", place=_FLAG, way_out=way_out)
@@ -60,11 +60,11 @@ class Copy:
         if taken:
             raise HarnessError("a result is there", place=f"{_FLAG} {url}", way_out="choose another place")
         self.url = url
-        self._failure = ""  # of the last copy, "" where it was made
+        self._failure = ""  # failure of the last copy; "" if it was made
         self._sent: dict[str, tuple[int, int]] = {}  # sizes and times of the files as they were copied
         self._folder: Path | None = None
         self._thread = threading.Thread()
-        self._count = 0  # of the files that were sent
+        self._count = 0  # number of files that were sent
 
     def follow(self, folder: Path) -> str:
         """Begin a copy in the background, unless the one before still runs; return a remark where the last failed."""
@@ -135,7 +135,7 @@ class Copy:
         return True
 
     def _must_lie_outside(self, folder: Path) -> None:
-        """Raise HarnessError where the place is the folder or lies in it: a copy would copy itself."""
+        """Raise HarnessError if the place is the folder or lies in it: a copy would copy itself."""
         from fsspec.implementations.local import LocalFileSystem
 
         if isinstance(self._files, LocalFileSystem) and Path(self._place).resolve().is_relative_to(folder.resolve()):

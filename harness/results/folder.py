@@ -16,7 +16,7 @@ from harness.base.errors import HarnessError
 SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 MANIFEST, SUMMARY = "manifest.json", "summary.json"
 FOR_PEOPLE = ("curve.png", "report.html", "report.md")
-_DIGITS = 9  # of a segment's number, and fewer
+_DIGITS = 9  # most digits of a segment's number
 WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
 
 
@@ -30,7 +30,7 @@ def create(path: str | Path) -> Path:
         raise HarnessError(error.strerror or str(error), place=str(folder), way_out=way_out) from None
     if not empty:
         raise HarnessError("the folder is not empty", place=str(folder), way_out=way_out)
-    files.write(folder / MANIFEST, "{}\n", way_out=way_out)  # fails now, not after the load, where it cannot be written
+    files.write(folder / MANIFEST, "{}\n", way_out=way_out)  # fails now, not after the load, if it cannot be written
     return folder
 
 
@@ -80,7 +80,7 @@ def segment(number: int, name: str = SPOOL) -> str:
 
 
 def segments(folder: Path, name: str = SPOOL) -> dict[int, str]:
-    """Return the files of a spool by their numbers, in order; the first one also where it is not there."""
+    """Return the files of a spool by their numbers, in order; the first one even if it does not exist."""
     endings = (each.removeprefix(f"{name}.") for each in os.listdir(folder) if each.startswith(f"{name}."))
     numbers = sorted(int(each) for each in endings if each.isascii() and each.isdecimal() and len(each) < _DIGITS)
     return {number: segment(number, name) for number in (0, *(each for each in numbers if each))}
@@ -100,7 +100,7 @@ def is_claimed(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Lock the folder against other runs, HarnessError where one has it; a process that dies releases it."""
+    """Lock the folder against other runs, raise HarnessError if one has it; a process that dies releases it."""
     fd = files.real_folder(folder, way_out="give the --out of a run")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

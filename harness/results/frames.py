@@ -26,12 +26,12 @@ from harness.results import folder as folders
 
 HEAD = struct.Struct("<II")
 _LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
-_PIECE = 1 << 20  # bytes that are read at once where a frame may not be one
+_PIECE = 1 << 20  # bytes read at once of what may not be a frame
 _MOST_ZEROS = 1 << 26
-LATEST_S = 1e10  # of any time: three hundred years
-_LONGEST_WINDOW_S = 1e7  # of a level: 115 days
-_MOST = 2**31 - 1  # of any count that the columns of requests.parquet keep in 32 bits
-MOST_LEVELS = 4096  # of one run
+LATEST_S = 1e10  # latest time in a record: three hundred years
+_LONGEST_WINDOW_S = 1e7  # longest window of a level: 115 days
+_MOST = 2**31 - 1  # largest count that the columns of requests.parquet keep in 32 bits
+MOST_LEVELS = 4096  # most levels of one run
 ZEROS, TORN = "holds only zeros", "holds no whole frame"
 
 
@@ -95,7 +95,7 @@ class Damage(msgspec.Struct, frozen=True):
     at: int  # bytes before it, all read
     size: int  # bytes of the file; 0: it is not there
     why: str
-    name: str = folders.SPOOL  # of the file
+    name: str = folders.SPOOL  # name of the file
 
     def __str__(self) -> str:
         if not self.size:
@@ -116,7 +116,7 @@ class Spooled(msgspec.Struct, kw_only=True):
 
     @property
     def damage(self) -> Damage | None:
-        """The first damage."""
+        """Return the first damage."""
         return self.damages[0] if self.damages else None
 
 
@@ -166,7 +166,7 @@ def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = N
 
 
 def read_since(path: Path, since: Position, levels: dict[int, Level]) -> Position:
-    """Add the levels of a spool from position `since` on to `levels`; return where its last whole frame ends.
+    """Read the levels of a spool from position `since` into `levels`; return where its last whole frame ends.
 
     A segment after the first repeats the levels before it.
     """

@@ -24,7 +24,7 @@ FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names of cells, and of the
 
 
 def must_name_a_folder(name: str, what: str, place: str) -> None:
-    """Raise HarnessError where the name of a server or a stack cannot be that of a cell's folder."""
+    """Raise HarnessError if the name of a server or a stack cannot be that of a cell's folder."""
     if not FOLDER.fullmatch(name):
         way_out = "letters, digits, '.', '_' and '-', for it names folders"
         raise HarnessError(f"{name!r} cannot name a {what}", place=place, way_out=way_out)
@@ -49,24 +49,24 @@ class Axis(msgspec.Struct, frozen=True):
 class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of the map: its place on the axes and the result of its run."""
 
-    name: str  # of its result folder, next to map.json
+    name: str  # name of its result folder, next to map.json
     at: dict[
         str, int | str
-    ]  # prompt and answer length, or texts of a request, and the server's setting where one was swept
+    ]  # prompt and answer length, or texts of a request, and the server's setting if one was swept
     status: int | None = None  # exit status of its run; None: there was none to its end
     error: str | None = None  # why it could not be measured
     left_out: str | None = None  # why it was not to be: the map's bounds
     knee: Value | None = None  # the unqualified one: of the SLO if there is one, else the seats, else the hinge
-    hinge: Value | None = None  # of the curve, reached or not
-    plateau_tokens_per_s: Value | None = None  # of the curve, reached or not
+    hinge: Value | None = None  # the curve's hinge, reached or not
+    plateau_tokens_per_s: Value | None = None  # the curve's plateau, reached or not
     plateau_reached: bool | None = None  # None: there is no curve
     verdicts: list[str] = []  # codes, the gravest first, each once
     prediction: Prediction | None = None  # made before the load; its levels are in the cell's own folder
     seconds: float = 0.0  # what it cost to measure
     requests: int = 0
-    dollars: float | None = None  # by the prices of the scenario; None without any
-    start_to_ready_s: float | None = None  # of a server that was started for the cell
-    first_answer_s: float | None = None  # of one request to it then
+    dollars: float | None = None  # cost by the prices of the scenario; None without any
+    start_to_ready_s: float | None = None  # seconds until a server that was started for the cell was ready
+    first_answer_s: float | None = None  # time of one request to that server
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,11 +85,11 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per_s(self) -> str:
-        """The unit of its plateaus."""
+        """Return the unit of its plateaus."""
         return Unit.known(self.unit).per_s
 
     def cell(self, at: dict[str, int | str]) -> MeasuredCell | None:
-        """Return the first cell at a place, by the axes named; None where the map has not come to it."""
+        """Return the first cell at a place, by the axes named; None if the map has not come to it."""
         return next((cell for cell in self.cells if all(cell.at.get(k) == v for k, v in at.items())), None)
 
 

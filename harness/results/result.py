@@ -41,7 +41,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def open(cls, path: str | Path) -> Result:
         """Return the run in a result folder, from its spool if there is one, else from its parquet files.
 
-        HarnessError where it has neither, with the runs inside it, if any.
+        Raise HarnessError if it has neither, with the runs inside it, if any.
         """
         folder, about = Path(path), run_manifest(path)
         if (folder / SPOOL).exists():
@@ -61,7 +61,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_spool(cls, folder: Path, about: Manifest = Manifest()) -> Result:
-        """Return the run in a folder's spool, up to any damage; HarnessError if not even its header can be read."""
+        """Return the run in a folder's spool, up to any damage; raise HarnessError if its header cannot be read."""
         place = str(folder / SPOOL)
         with decoding.reading(place, "a spool", "restore it"):
             found = frames.read(folder / SPOOL)
@@ -76,12 +76,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its end by itself, and its files were written."""
+        """Return whether the run came to its end by itself, and its files were written."""
         return self.finished and self.manifest.complete
 
     @property
     def last_s(self) -> float:
-        """The last moment in any of the files, seconds since the origin."""
+        """Return the last moment in any of the files, seconds since the origin."""
         moments = itertools.chain(
             (s.time_s for s in self.samples),
             (max(r.scheduled_s, r.sent_s or 0.0, r.done_s or 0.0) for r in self.records),
@@ -93,7 +93,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def read_manifest(path: str | Path) -> Manifest | MapManifest:
     """Return the manifest in a result folder (or level map's folder); an empty one if the file is missing.
 
-    HarnessError where there is no folder, and where the file is no manifest.
+    Raise HarnessError if there is no folder, or if the file is no manifest.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -123,7 +123,7 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def run_manifest(path: str | Path) -> Manifest:
-    """Read the manifest of a run; HarnessError where the folder is a level map's."""
+    """Read the manifest of a run; raise HarnessError if the folder is a level map's."""
     about = read_manifest(path)
     if isinstance(about, MapManifest):
         way_out = "give the folder of one of its cells"

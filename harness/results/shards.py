@@ -35,7 +35,7 @@ _ALIKE: dict[str, Callable[[Result], object]] = {
 
 
 def merge(paths: Iterable[str | Path]) -> Result:
-    """Return the shards in these folders merged into one result, in memory; HarnessError if of several runs."""
+    """Return the shards in these folders merged into one result, in memory; raise HarnessError if of several runs."""
     runs = sorted(map(_opened, paths), key=lambda run: _shards(run)[0].number)
     for run in runs[1:]:
         _must_be_alike(runs[0], run)

@@ -27,7 +27,7 @@ from harness.results.frames import Position, Spooled
 from harness.results.result import Result
 
 SEGMENT_BYTES = 1 << 26  # from which on a segment is full
-_ROWS_AT_ONCE = 1024  # of one frame that is written anew
+_ROWS_AT_ONCE = 1024  # rows of a frame that is written anew
 
 
 def header(monotonic_ns_origin: int, unix_origin: float) -> Header:
@@ -42,7 +42,7 @@ class Spool:
 
     def __init__(self, folder: Path, header: Header | None = None) -> None:
         self._folder, self._header = folder, header
-        self._levels: dict[int, Level] = {}  # as they are by now
+        self._levels: dict[int, Level] = {}  # the levels as they are now
         self._number = self._before = self._at = 0  # the last segment, the bytes of those before it, and its own
         self._syncing = ThreadPoolExecutor(max_workers=1)  # a disk may take seconds
         self._syncing.submit(bool)  # its thread begins now, not in the middle of a level
@@ -121,13 +121,13 @@ class Spool:
 
     @property
     def position(self) -> Position:
-        """Where the next frame begins."""
+        """Return where the next frame begins."""
         return Position(self._number, self._at)
 
     def between(self, since: Position, until: Position) -> Spooled:
         """Read back the frames written between two positions; from any thread, while more is written.
 
-        HarnessError where they cannot be read or are damaged.
+        Raise HarnessError if they cannot be read or are damaged.
         """
         try:
             found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
@@ -143,7 +143,7 @@ class Spool:
 
     @property
     def size(self) -> int:
-        """Bytes that are written, those of earlier sessions included."""
+        """Return how many bytes are written, those of earlier sessions included."""
         return self._before + self._at
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class Spool:
 
 
 def _write(fd: int, data: bytes) -> None:
-    """Write all of it; OSError where not all fits."""
+    """Write all of it; raise OSError if not all fits."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

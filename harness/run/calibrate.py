@@ -36,13 +36,13 @@ from harness.sim.profile import StreamPace
 
 FORMAT = 1
 OLDEST = timedelta(days=30)
-FULL = 0.90  # of a processor: from here on a process counts as using all of it
-_ITL_S, _TTFT_S = 0.025, 0.2  # of the paced loads: 40 tokens a second and stream
+FULL = 0.90  # share of a processor: from here on a process counts as using all of it
+_ITL_S, _TTFT_S = 0.025, 0.2  # times of the paced loads: 40 tokens a second and stream
 _BULK = 64  # tokens a write
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    seconds: float  # of a flood; a paced load has half of it
+    seconds: float  # length of a flood; a paced load has half of it
     loads: tuple[int, ...]  # streams at 40 tokens a second, smooth and in one step
     streams: int = 4000  # at once, if so many files may be open
 
@@ -178,6 +178,7 @@ def calibrate(effort: Effort = THOROUGH, *, report: Callable[[str], object] = la
 
 
 async def _calibrate(effort: Effort, report: Callable[[str], object]) -> ClientCalibration:
+    """Measure this client's ceilings (events/s, requests/s, streams) and timing errors by servers on loopback."""
     load_average, seconds = os.getloadavg()[0], effort.seconds
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - OTHER_FILES)
@@ -219,6 +220,7 @@ async def _calibrate(effort: Effort, report: Callable[[str], object]) -> ClientC
 
 
 def _timing(streams: int, groups: int, seen: Trial, every: np.ndarray) -> Timing:
+    """Return the errors of the chunks' stamps in one trial: p50, p99 and the greatest, in seconds."""
     off = np.abs(every)
     p50, p99 = np.percentile(off, [50, 99])
     return Timing(

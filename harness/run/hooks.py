@@ -17,7 +17,7 @@ from harness.spec.scenario import Hooks
 
 _RESET = ("/reset_prefix_cache", "/flush_cache")  # vLLM in its development mode, SGLang
 _RESET_S = 10.0
-LOSS_PART = 0.25  # of a repeat's time, for the level in which a replica is stopped
+LOSS_PART = 0.25  # share of a repeat's time for the level in which a replica is stopped
 
 
 async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
@@ -29,7 +29,7 @@ async def before_level(hooks: Hooks, endpoint: Endpoint) -> None:
 
 
 async def reset_cache(endpoint: Endpoint) -> None:
-    """Ask every server to empty its prefix cache; HarnessError if one has no such page or does not answer 200."""
+    """Ask every server to empty its prefix cache; raise HarnessError if one has no such page or does not answer 200."""
     for each in endpoint.replicas or (endpoint,):
         place, fact = f"--reset-cache, {each.address.place}", ""
         async with client(each.wire.target, connect_s=CONNECT_S) as api:
@@ -48,7 +48,7 @@ async def reset_cache(endpoint: Endpoint) -> None:
 
 
 async def command(text: str, option: str) -> None:
-    """Run a command, without a shell, until it ends; HarnessError where it fails."""
+    """Run a command, without a shell, until it ends; raise HarnessError if it fails."""
     try:
         process = await asyncio.create_subprocess_exec(*shlex.split(text), stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
     except (ValueError, OSError) as error:

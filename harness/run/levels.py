@@ -45,9 +45,9 @@ from harness.workload.source import first_row
 _FEW_REQUESTS = 8  # a slot, below which a level with a given number of them has no warm-up
 _UNKNOWN_SPREAD = 10.0  # times the mean that a request of a dataset may take
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
-_DEAD = {LevelNote.REFUSED, LevelNote.STALLED, LevelNote.COOLDOWN_STALLED}  # of a level that nobody answered to its end
-_BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
-_NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # where one is reached, nothing more is sent
+_DEAD = {LevelNote.REFUSED, LevelNote.STALLED, LevelNote.COOLDOWN_STALLED}  # nobody answered such a level to its end
+_BEFORE_START_S = 5.0  # time to make a shard's first level ready: its connections are opened
+_NO_MORE = {Bound.REQUESTS, Bound.DOLLARS}  # nothing more is sent once one of these is reached
 _QUEUE_S, _QUEUE_REQUESTS = 10.0, 3.0  # seconds and request times that the queue of a higher rate has to end
 
 
@@ -83,11 +83,11 @@ class Levels:
         )  # fmt: skip
         self.over = False  # nothing is in flight any more
         self.steps: list[RampStep] = []  # every decision of the ramp
-        self._began_s = 0.0  # of this session
+        self._began_s = 0.0  # when this session began
         self._before, self._sharing = Spent(), 1.0  # `before` and `repeats` of the budget
         self._next_index = earlier.next_index
         self._begun = sum(m is not None for _, m in earlier.levels)
-        self._wanted_s: float | None = None  # of the next level's window, to decide an SLO
+        self._wanted_s: float | None = None  # length of the next level's window, to decide an SLO
         self._last_rate = 0.0  # requests per second of the last level
         self._stop_replica = scenario.hooks.stop_replica if scenario.hooks else None
         self._halfway = asyncio.Event()  # whether half of a level's window is over
@@ -98,7 +98,7 @@ class Levels:
         self._silences: dict[float, float] = {}  # the longest without a token, by load, of levels that did not stall
         self._spread = _UNKNOWN_SPREAD if endpoint.prompts.rows else shape.of(scenario).spread()
         self._last_answer_s = 0.0  # when anything last came from the server
-        self.missing = ""  # of what was asked for, and why; "": nothing is
+        self.missing = ""  # what is missing of what was asked for, and why; "": nothing is
         self._tick_ns = tick_ns(endpoint.alone.itl_s, endpoint.alone.e2e_s)
         self._shown = Shown(scenario, endpoint, inputs.facts, self.live, view)
 
@@ -271,6 +271,7 @@ class Levels:
         return summarise_level(found.records, facts.table(found.records), found.samples, level, facts)
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
+        """Return all that a worker has to know of the run before its first level."""
         scenario, endpoint = self._scenario, self._endpoint
         quota = scenario.target.max_rps
         return Plan(
@@ -359,10 +360,8 @@ class Levels:
         return None
 
     def _spread_s(self, spread_s: float, e2e_s: float) -> float:
-        """Return the seconds over which new slots begin; with tasks a whole task's time, so that turns are mixed.
-
-        A bounded run spends at most a tenth of the time left on it.
-        """
+        """Return the seconds over which new slots begin: those given, or a whole task's time if that is longer."""
+        # Turns are mixed then. A bounded run spends at most a tenth of the time left on it.
         if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
             return spread_s
         whole, left = tasks.seconds(self._scenario, e2e_s, self._endpoint.prompts.rows), self._budget().seconds_left
@@ -381,6 +380,7 @@ class Levels:
         return part if total > 1 or part < _FEW_REQUESTS * level.concurrency else None
 
     def _task(self, level: Level) -> Task:
+        """Return the task of measuring a level, with all that its length in time depends on."""
         total, probe = self._total(), level.input_tokens
         levels_left = 1 if level.role is Role.LOSS else total and total - len(self._took)
         load = level.concurrency or level.rate or 1.0
@@ -419,7 +419,7 @@ class Levels:
         return Budget(self._scenario.ramp, spent, self._before, self._sharing)
 
     def _total(self) -> int | None:
-        """Return how many levels the run has; None where the ramp chooses them."""
+        """Return how many levels the run has; None if the ramp chooses them."""
         spec = self._scenario.ramp
         fixed = spec.load.loads
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat + bool(self._stop_replica) if fixed else None

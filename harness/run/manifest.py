@@ -38,7 +38,7 @@ from harness.workload import hit_rate, image, shape
 from harness.workload.request import Request
 from harness.workload.tasks import Tasks
 
-_BLOCK = 16  # tokens of a block of a prefix cache, where the server does not publish it: vLLM's on GPUs
+_BLOCK = 16  # tokens of a block of a prefix cache, if the server does not publish it: vLLM's on GPUs
 
 
 def now_iso() -> str:
@@ -162,6 +162,7 @@ def _block(endpoint: Endpoint) -> int:
 
 
 def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:
+    """Return the workload as the manifest records it: mean lengths, prompts as the server counts them, images."""
     mean, prompts = shape.of(scenario).mean(), endpoint.prompts
     template = max(0, prompts.added_tokens)
     return Workload(
@@ -183,7 +184,7 @@ def _workload(scenario: Scenario, endpoint: Endpoint) -> Workload:
 
 
 def sampling(codec: Codec) -> Sampling:
-    """Return temperature and ignore_eos as the request bodies have them; None or False where an API lacks them."""
+    """Return temperature and ignore_eos as the request bodies have them; None or False if an API lacks them."""
     request = Request(number=0, prompt="", output_tokens=1)
     body = msgspec.json.decode(Codec(api=codec.api, model=codec.model, drop=codec.drop).encoder.encode(request))
     fields = body | body.get("options", {}) | body.get("parameters", {})

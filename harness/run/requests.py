@@ -41,7 +41,7 @@ from harness.workload.source import Source
 from harness.workload.task import MOST_NODES
 from harness.workload.text import PromptWords
 
-_MOST_MODELS = 100  # of a dataset, whose column of this name may hold anything
+_MOST_MODELS = 100  # most models of a dataset, whose column of this name may hold anything
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
 
 
 def _of_models(scenario: Scenario, place: str, models: Mapping[str, int]) -> Sequence[ClassSpec] | UnsetType:
-    """Return the classes, named after models, with the rows of each model as share; HarnessError if one has no row."""
+    """Return classes named after models, with each one's rows as share; raise HarnessError if one has no row."""
     for each in scenario.class_ or ():
         if each.name not in models:
             fact = f"no row was sent to a model {each.name!r}, which has a class"
@@ -96,7 +96,7 @@ def _read(
     def counted(rows: Iterator[Row]) -> Iterator[Row]:
         """Yield the rows that are kept, and count them: a session ends before its first row above skip_longer."""
         nonlocal prompts, answers, left_out
-        session, before, latest = "", 0.0, -math.inf  # of the row before; tokens of its session so far; time
+        session, before, latest = "", 0.0, -math.inf  # the last row's session, its tokens so far; the latest time
         for row in rows:
             notes.update(row.notes)
             if not images and isinstance(row.prompt, tuple) and any(each.parts for each in row.prompt):
@@ -147,7 +147,7 @@ def _read(
 
 
 def has_texts(spec: DatasetSpec) -> bool:
-    """Return whether a dataset has prompts of its own, by its first request; HarnessError where it has none."""
+    """Return whether a dataset has prompts of its own, by its first request; raise HarnessError if it has none."""
     return any(row.prompt is not None for row in itertools.islice(_opened(spec)[0].rows(), 1))
 
 
@@ -158,9 +158,9 @@ def _opened(spec: DatasetSpec) -> tuple[Dataset, Named | None]:
 
 
 def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:
-    """Return a note on how many requests of a dataset are longer than the server's context; "" where none is.
+    """Return a note on how many requests of a dataset are longer than the server's context; "" if none is.
 
-    HarnessError where they are more than one in a hundred, or of sessions, which they would end.
+    Raise HarnessError if they are more than one in a hundred, or of sessions, which they would end.
     """
     spec = scenario.workload.dataset
     if not spec or not rows or longest is None:
@@ -180,14 +180,14 @@ def must_fit(scenario: Scenario, rows: str, longest: int | None) -> str:
 def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str) -> DatasetSpec:
     """Return the dataset spec with mean lengths of its sessions' requests, whose prompts contain their history.
 
-    HarnessError where every session has one row.
+    Raise HarnessError if every session has one row.
     """
     if table.sessions == len(table):
         fact = "no two of its rows belong to one session"
         raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")
     lengths = tasks.lengths(scenario, path)
     prompts, answers = (sum(each[i] for each in lengths) / len(lengths) for i in (0, 1))
-    agents = table.row(0).after is not None  # as formats of agents' traces have it
+    agents = table.row(0).after is not None  # formats of agents' traces have this
     return msgspec.structs.replace(found, input_tokens=prompts, output_tokens=answers, agents=agents)
 
 
@@ -215,9 +215,9 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     turn: int
     after: tuple[int, ...]  # numbers of those that it waits for
-    input_tokens: float | None  # as requested; of a text in a dataset that does not say it, by its characters
+    input_tokens: float | None  # tokens as requested; for a text of unknown length, by its characters
     output_tokens: int
-    due_s: float | None  # since the first level began; None in closed loop, and where it waits for others
+    due_s: float | None  # since the first level began; None in closed loop, and if it waits for others
     prompt_sha256: str
 
 

@@ -43,7 +43,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
 def rebuilt(written: Scenario, digest: str | None, headers: Mapping[str, str], *, place: str, file: str) -> Scenario:
     """Return a stored scenario with the `headers` whose secret values are hidden in it.
 
-    HarnessError where a header is missing, or the scenario was changed since: it has another digest.
+    Raise HarnessError if a header is missing, or the scenario was changed since: it has another digest.
     """
     stored = written.target.headers
     hidden = [name for name, value in stored.items() if value == HIDDEN]
@@ -178,7 +178,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
     @property
     def took(self) -> list[float]:
-        """Seconds of each level that counts, a probe's included."""
+        """Return the seconds of each level that counts, a probe's included."""
         return [m.seconds for _, m in self.levels if m is not None]
 
     def measured(self, repeat: int) -> list[MeasuredLevel]:

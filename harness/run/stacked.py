@@ -29,11 +29,11 @@ from harness.spec.recipe import Settings, Stack
 from harness.spec.scenario import Ramp, Scenario, Sweep
 
 _HARDWARE = ("tp", "gpus", "dtype", "kv_dtype", "max_num_seqs")  # settings that a scenario has too
-_BROWSING = "config.json"  # of a model's folder; a GGUF file or a hub's name is no folder to read
+_BROWSING = "config.json"  # file that a model's folder has; a GGUF file or a hub's name is no folder to read
 
 
 def plan(scenario: Scenario, stacks: Sequence[Stack]) -> Plan:
-    """Return the plan that measures each stack in turn, repeat by repeat; HarnessError if one cannot be started."""
+    """Return the plan that measures each stack in turn, by repeat; raise HarnessError if one cannot be started."""
     _check(scenario, stacks)
     whole = [set_alike(stack, scenario) for stack in stacks]
     for stack in whole:  # now, not after the runs before it
@@ -78,7 +78,7 @@ def model(stack: Stack, scenario: Scenario) -> str:
 
 
 def set_alike(stack: Stack, scenario: Scenario) -> Stack:
-    """Return the stack with the settings of the scenario where it has none of its own.
+    """Return the stack with the scenario's value for each setting that it does not have itself.
 
     Prefix caching is on where prompts begin alike on purpose, and off elsewhere, on every stack that has a flag for it.
     """
@@ -124,7 +124,7 @@ def of_stack(scenario: Scenario, stack: Stack, ramp: Ramp, name: str, nth: int) 
 
 
 def _check(scenario: Scenario, stacks: Sequence[Stack]) -> None:
-    """Raise HarnessError where the scenario does not fit a comparison: it has a url or a sweep, or a stack no model."""
+    """Raise HarnessError if the scenario does not fit a comparison: it has a url or a sweep, or a stack no model."""
     if scenario.target.url is not None:
         fact = "the stacks have addresses of their own"
         raise HarnessError(fact, place="$.target.url", way_out="leave url out, or use `knee run`")
@@ -133,7 +133,7 @@ def _check(scenario: Scenario, stacks: Sequence[Stack]) -> None:
     for stack in stacks:
         if not model(stack, scenario):
             raise HarnessError("no model to serve", place=stack.spec.name, way_out="give --model DIR")
-        if model(stack, scenario).startswith("-"):  # which a server would take for one of its flags
+        if model(stack, scenario).startswith("-"):  # a server would take it for one of its flags
             raise HarnessError(
                 "its model is no folder, file or name", place=stack.spec.name, way_out="give --model DIR"
             )

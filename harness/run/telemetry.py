@@ -27,7 +27,7 @@ from harness.search.level import Thinned
 from harness.spec.scenario import Scenario
 
 Take = Callable[[Sequence[Sample]], None]
-MOST_REPORTS = 64  # of a worker's read delays in a level, which come five times a second
+MOST_REPORTS = 64  # reports of a worker's read delays in a level, which come five times a second
 _BIN_S = (1 << LATE_SHIFT) * 1e-9
 _READS, _UNSTAMPED, _WAITED_NS = range(LATE_BINS, LATE_BINS + 3)  # columns behind the histogram's
 _SCRAPE_S = 5.0  # for one page of the server's figures
@@ -49,7 +49,7 @@ def scrapes(
 ) -> Iterator[Coroutine[None, None, None]]:
     """Yield for each metrics page (of servers, pools, exporters) a coroutine that scrapes it again and again."""
     ramp = scenario.ramp
-    lasts = ramp.duration if ramp.load.is_given else None  # of a soak's one level
+    lasts = ramp.duration if ramp.load.is_given else None  # length of a soak's one level
     every_s = scrape_every_s(ramp.level_seconds or lasts or None)
     pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
     for replica in endpoint.replicas or (endpoint,):
@@ -121,7 +121,7 @@ class ReadDelays:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, Thinned] = {}  # by worker
+        self._kept: dict[int, Thinned] = {}  # running counts of each worker
         self._late: dict[int, Ints] = {}  # each one's histogram of the level so far
 
     def add(self, report: Progress) -> None:

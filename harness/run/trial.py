@@ -39,7 +39,7 @@ from harness.workload.source import Uniform
 from harness.workload.text import COMMON
 
 LONGEST = 1_000_000  # tokens: an answer that outlasts any trial
-_PATIENCE_S = 30.0  # until all streams have begun
+_PATIENCE_S = 30.0  # all streams have to begin within so long
 _METRICS_S = 10.0  # for an answer of the endpoint's page of metrics
 _WAY_OUT = "see what else this machine is doing, and try again"
 _decode = msgspec.msgpack.Decoder(list[Record]).decode
@@ -52,20 +52,20 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None  # open loop: requests per second, in place of streams
     output_tokens: int = LONGEST
     prompt_words: int = 16
-    spread_s: float = 0.5  # over which the streams begin
+    spread_s: float = 0.5  # the streams begin spread over so long
     start: str = "staggered"
     settle_s: float = 0.0  # from when all have begun to when measuring begins
     running_usage: bool = True  # request the token count in every chunk, as `knee run` does
     transport: str = "socket"
     workers: int = 1
-    processes: int = 1  # of the endpoint
+    processes: int = 1  # processes of the endpoint
 
 
 class Mark(msgspec.Struct, frozen=True):
     """The counters of workers and endpoint at one time."""
 
     progress: Progress
-    server_cpu_s: tuple[float, ...]  # by process
+    server_cpu_s: tuple[float, ...]  # CPU seconds of each process
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -78,8 +78,8 @@ class Trial(msgspec.Struct, frozen=True):
     origin_ns: int
     done: list[Done]
     running: int  # requests, as the endpoint counted them at the end
-    took_s: float  # until the last worker had begun the level, from when it was announced
-    memory_bytes: int  # of the largest worker, at its highest
+    took_s: float  # seconds from its announcement until the last worker had begun the level
+    memory_bytes: int  # peak memory of the largest worker
 
     @property
     def seconds(self) -> float:
@@ -95,23 +95,23 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def client_cpu_s(self) -> float:
-        """Of all workers."""
+        """Return the CPU seconds of all workers."""
         return self.after.progress.cpu_s - self.before.progress.cpu_s
 
     @property
     def server_cpu(self) -> float:
-        """Share of a processor that the busiest process of the endpoint had."""
+        """Return the share of a processor that the busiest process of the endpoint had."""
         spent = [b - a for a, b in zip(self.before.server_cpu_s, self.after.server_cpu_s, strict=True)]
         return max(spent) / self.seconds
 
     @property
     def cpu_s_per_million(self) -> float:
-        """CPU seconds of the workers per million tokens."""
+        """Return the CPU seconds of the workers per million tokens."""
         return self.client_cpu_s / self.tokens * 1e6
 
     @property
     def inside(self) -> list[Record]:
-        """The records of the requests that were sent in the measured seconds."""
+        """Return the records of the requests that were sent in the measured seconds."""
         low, high = self.before.progress.time_s, self.after.progress.time_s
         return [r for r in self.records if r.sent_s is not None and low <= r.sent_s < high]
 
@@ -157,7 +157,7 @@ async def measure(load: Load) -> Trial:
         with serving(where, log=log, cpu=cpus[0] if apart else None, processes=load.processes) as served:
             origin_ns = monotonic_ns()
             run_id = uuid.uuid4().hex[:12]
-            # Workers share the last processor where there is none for each: server and client stay apart.
+            # Workers share the last processor if there is none for each: server and client stay apart.
             of_their_own = len(cpus) - load.processes >= load.workers
             placed = [cpus[-1 - i] if of_their_own else cpus[-1] for i in range(load.workers)]
             plans = [_plan(load, served, run_id, i, (cpu,) if apart else (), origin_ns) for i, cpu in enumerate(placed)]
@@ -200,6 +200,7 @@ async def _begun(workers: Workers, streams: int) -> Progress:
 
 
 def _plan(load: Load, served: Served, run_id: str, worker: int, cpus: tuple[int, ...], origin_ns: int) -> Plan:
+    """Return the plan of one worker for a trial's load on the reference server."""
     where, pace = urlsplit(served.url), load.pace
     assert where.hostname is not None
     assert where.port is not None

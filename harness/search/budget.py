@@ -41,7 +41,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def dollars(hardware: Hardware, seconds: float, usage: Usage) -> float | None:
-    """Return what it cost in USD, GPUs by the hour and tokens by the million; None where no price is known.
+    """Return what it cost in USD, GPUs by the hour and tokens by the million; None if no price is known.
 
     price · GPUs · s/3600 + ((in - cached) · p_in + cached · p_cached + out · p_out)/1e6
 
@@ -67,7 +67,7 @@ class Spent(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     requests: int = 0
     dollars: float = 0.0
-    bytes: int = 0  # of records on the disk
+    bytes: int = 0  # bytes of records on the disk
 
 
 class Bound(enum.Enum):
@@ -147,7 +147,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float | None:
-        """The seconds that this repeat may take, its part of --max-seconds; None where they are not bounded.
+        """Return the seconds that this repeat may take, its part of --max-seconds; None if they are not bounded.
 
         >>> Budget(Ramp(max_seconds=100.0), before=Spent(40.0), repeats=2).seconds
         30.0
@@ -156,21 +156,21 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> float | None:
-        """Requests of the repeat; None where they are not bounded."""
+        """Return how many requests the repeat may send; None if they are not bounded."""
         return self._part(self.ramp.max_requests, self.before.requests)
 
     @property
     def dollars(self) -> float | None:
-        """Dollars of the repeat; None where they are not bounded."""
+        """Return the dollars that the repeat may spend; None if they are not bounded."""
         return self._part(self.ramp.max_dollars, self.before.dollars)
 
     def _part(self, most: float | None, before: float) -> float | None:
-        """Return the repeat's part of a bound, of which so much was spent before it; None where there is no bound."""
+        """Return the repeat's part of what was left of a bound before the repeats; None if there is no bound."""
         return None if most is None else (most - before) / self.repeats
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the repeat's time or money is used up, money at the rate so far; None where neither is bounded.
+        """Return the seconds until the repeat's time, or money at the rate so far, is used up; None if unbounded.
 
         >>> Budget(Ramp(max_seconds=100.0, max_dollars=3.0), Spent(40.0, 10, 2.0)).seconds_left
         20.0
@@ -184,6 +184,6 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def requests_left(self) -> int | None:
-        """Requests that may still be sent; None where they are not bounded."""
+        """Return how many requests may still be sent; None if they are not bounded."""
         most, sent = self.requests, self.spent.requests - self.before.requests
         return None if most is None else max(0, math.floor(most - sent))

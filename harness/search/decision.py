@@ -15,7 +15,7 @@ import msgspec
 from harness.data.record import Role
 
 _APART = "; "  # parts of a reason
-_STOPPED = "stopped: "  # before the reason of a stop
+_STOPPED = "stopped: "  # the reason of a stop follows
 
 
 class Reason(enum.StrEnum):
@@ -56,11 +56,11 @@ class End(enum.StrEnum):
     ALL_MEASURED = "all given {loads} are held"
     SOAKED = "the soak is over"
     QUICK = "--quick: the first pass has an answer, a {state} one"
-    FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # of the first pass, as are the next two
+    FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # the first pass's, as are the next two
     NO_GAIN = "two levels above {best} gained nothing on it"
     WAITING = "requests wait from {load:g} on"
     CEILING = "{bar}"
-    SLO_PASSED = "the SLO is missed at {last}"  # of the first pass
+    SLO_PASSED = "the SLO is missed at {last}"  # the first pass's
     SLO = "{edge}"
     SLO_STOPPED = "{edge}; {why}"
 
@@ -113,7 +113,7 @@ class Decision(msgspec.Struct, frozen=True):
     concurrency: int | None = None
     rate: float | None = None
     role: Role = Role.REFINEMENT
-    window_s: float | None = None  # that it needs; None: by its role
+    window_s: float | None = None  # seconds of window that it needs; None: by its role
 
     @property
     def over(self) -> bool:
@@ -162,7 +162,7 @@ def both(knee: Decision, slo: Decision) -> Decision:
 
 
 def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
-    """Return what is left of the bounds, as too little for `need`; "" where neither is bounded."""
+    """Return what is left of the bounds, as too little for `need`; "" if neither is bounded."""
     if seconds is not None and seconds < 0.5:
         return f"no time is left for {need}"
     if requests == 0:

@@ -19,11 +19,11 @@ from harness.search.budget import Budget
 from harness.search.pace import Moments
 from harness.spec.scenario import Scenario
 
-SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # of one that ends when it is precise
-_RATE_REQUESTS, _RATE_SHARE = 60.0, 0.2  # of a window at a rate that is searched: requests alone, of the time left
-_SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
-_FAILING = 0.5  # of the last requests: where more fail, the level is ended
-_FEWEST_OUTCOMES = 50  # of the last requests, which decide whether a level fails
+SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # bounds of a window that ends when it is precise
+_RATE_REQUESTS, _RATE_SHARE = 60.0, 0.2  # a searched rate's window: times of a request alone, share of the time left
+_SHORTEST_PROBE_S = 1.0  # shortest window at one prompt length, if time is short
+_FAILING = 0.5  # share of the last requests: if more fail, the level is ended
+_FEWEST_OUTCOMES = 50  # number of last requests that decide whether a level fails
 MOST_POINTS = 1 << 14  # 14 minutes of a report every 50 ms; of a longer level every second one is kept, and so on
 _LATEST = 64  # points, three seconds
 
@@ -60,11 +60,11 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
 
     time_s: float
     in_flight: int
-    ended: int  # of the requests sent in this level
+    ended: int  # requests of this level that ended
     waiting: int  # new slots that have not begun
     surplus: int = 0  # slots of a higher level that are not over
     tokens: int  # token-carrying chunks since the run began
-    oldest_sent_s: float | None  # of the requests in flight
+    oldest_sent_s: float | None  # send time of the oldest request in flight
     e2e_s: float  # mean time of the last successes, whichever level they were sent in
     recent_s: float  # mean time of as many of the last successes as the level has slots
     request_s: float  # mean time of the successes that ended in the window; the recent ones' while these are few
@@ -83,16 +83,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     scenario: Scenario
     level: Level
     alone_s: float  # time of a request before any load
-    settle_s: float  # until a request's record is there, after its end was reported
-    rest_s: float = 0.0  # that a slot rests for each request, on average: a window has as many of both
-    levels_left: int | None = None  # of fixed ones, this one included: they share the time
-    moments: Moments | None = None  # that are fixed beforehand; None: they follow from what is seen
+    settle_s: float  # seconds from the report of a request's end until its record is there
+    rest_s: float = 0.0  # mean rest of a slot for each request: a window has as many of both
+    levels_left: int | None = None  # fixed levels left, this one included: they share the time
+    moments: Moments | None = None  # moments that are fixed beforehand; None: they follow from what is seen
     silence_s: float = 0.0  # the longest so far at this load or a lower one; 0: none is known
     silence_load: float = 1.0  # at which that was
     spread: float = 1.0  # times the mean that a request of the load may take
     requests: int | None = None  # all that the level sends, which its window then has; None: as long as it lasts
-    wanted_s: float | None = None  # of a window that decides whether its load meets the SLO; None: by its role alone
-    probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
+    wanted_s: float | None = None  # seconds of window that decide whether its load meets the SLO; None: by its role
+    probes_left: int = 0  # a phase probe's lengths left, this one included: they leave half of the time to its ramp
 
     def pace(self, request_s: float, seconds_left: float | None) -> pace.Pace:
         """Return how long the level lasts, by the time of a request as it is known now."""
@@ -142,12 +142,12 @@ class Thinned:
 
     @property
     def times(self) -> Floats:
-        """Seconds, shape [points]."""
+        """Return the time of each point, seconds, shape [points]."""
         return self._times[: self._points]
 
     @property
     def counts(self) -> Ints:
-        """The counts at each of them, shape [points, columns]."""
+        """Return the counts at each of them, shape [points, columns]."""
         return self._counts[: self._points]
 
     def add(self, time_s: float, counts: Sequence[int] | Ints) -> None:
@@ -170,17 +170,17 @@ class History:
 
     @property
     def times(self) -> Floats:
-        """Seconds, shape [points]."""
+        """Return the time of each point, seconds, shape [points]."""
         return self._kept.times
 
     @property
     def counts(self) -> Ints:
-        """The count at each of them, shape [points]."""
+        """Return the count at each of them, shape [points]."""
         return self._kept.counts[:, 0]
 
     @property
     def latest(self) -> tuple[float, int] | None:
-        """The last point."""
+        """Return the last point."""
         return self._latest[-1] if self._latest else None
 
     def add(self, time_s: float, count: int) -> None:
@@ -189,7 +189,7 @@ class History:
         self._kept.add(time_s, (count,))
 
     def per_s(self, span_s: float) -> float:
-        """Return the count's rise per second over the last `span_s` seconds; 0 where these have no two points."""
+        """Return the count's rise per second over the last `span_s` seconds; 0 if these have no two points."""
         within = [each for each in self._latest if each[0] >= self._latest[-1][0] - span_s]
         if len(within) < 2:
             return 0.0

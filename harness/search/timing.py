@@ -17,28 +17,22 @@ from harness.analysis.table import Floats, Ints
 from harness.data.record import Level, LevelNote
 from harness.search import pace
 from harness.search.budget import Bound
-from harness.search.level import (
-    History,
-    Now,
-    Phase,
-    Task,
-    check_lengths,
-)
+from harness.search.level import History, Now, Phase, Task, check_lengths
 from harness.search.pace import Moments
 from harness.spec import traffic
 from harness.spec.scenario import PRECISION
 
 LONGEST_OPEN_WARM_UP_S = 30.0
-STALL_S, STALL_TIMES = 5.0, 5.0  # without a token, and so many times the longest silence before: the level ends
+STALL_S, STALL_TIMES = 5.0, 5.0  # seconds without a token, and times the longest silence before, that end a level
 REFUSED = 2  # connections in a row that find no server: the level ends
-RECENT = 256  # requests whose times count where a level has no number of slots
+RECENT = 256  # requests whose times count if a level has no number of slots
 
-_FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
-_CHECKS_TO_SETTLE = 2  # of the transient; what has not settled by then is a trend, which more time does not end
+_FAILING_WINDOW_S = 1.0  # window of a level that fails or stalls: enough to be shown with its errors
+_CHECKS_TO_SETTLE = 2  # checks of the transient; what has not settled by then is a trend, which more time does not end
 _MEASURED_SPREAD = 2.0  # times the longest silence that was measured, that another request of the load may take
 _STOOD_STILL_S = 1.0  # between two reports, which come 20 times a second
-_HUNG_TIMES = 5.0  # the longest request time, and STALL_S, from which on a request hangs
-_COOLDOWN_REQUESTS = 2.0  # request times that a level waits for its last requests, where it need not go on
+_HUNG_TIMES = 5.0  # times the longest request time, and at least STALL_S, after which a request hangs
+_COOLDOWN_REQUESTS = 2.0  # request times that a level waits for its last requests, if it need not go on
 
 
 class LevelTiming:
@@ -53,15 +47,15 @@ class LevelTiming:
         self.since_s = task.level.begin_s  # when the phase began
         self.expected_s: float | None = None  # how long the phase will take; None: not known
         self._tokens = History()
-        self.token_s = task.level.begin_s  # since when somebody has waited for a token; now, where nobody waits
+        self.token_s = task.level.begin_s  # since when somebody has waited for a token; now, if nobody waits
         self.answered_s = task.level.begin_s  # when the last token came
-        self.longest_silence_s = 0.0  # of this level, of those that a token ended
+        self.longest_silence_s = 0.0  # longest silence in this level that a token ended
         self._after_higher = False  # whether more were in flight when the level began than it keeps
         self._from_send = False  # whether the window is that of one request, from its send to its end
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
-        self._start_s = self._length_s = 0.0  # of the window, as far as it is known
+        self._start_s = self._length_s = 0.0  # start and length of the window, as known so far
         self._fixed_s: float | None = None  # the window's fixed length; None: it ends when it is precise
-        self._lengths: list[float] = []  # of the window at which precision is checked
+        self._lengths: list[float] = []  # lengths of the window at which precision is checked
         self._checks = 0
         periodic = traffic.parse(task.scenario.ramp.arrivals).period_s is not None  # its transient never ends
         # A soak's window is not moved behind a change in it, nor extended for a trend: these are what it looks for.
@@ -71,12 +65,12 @@ class LevelTiming:
 
     @property
     def requests(self) -> int | None:
-        """All requests of the level; None: as many as come in its time."""
+        """Return how many requests the level has; None: as many as come in its time."""
         return self._task.requests
 
     @property
     def silent_s(self) -> float:
-        """How long no token has come, though somebody waited for one."""
+        """Return how long no token has come, though somebody waited for one."""
         return self._tokens.latest[0] - self.token_s if self._tokens.latest else 0.0
 
     def interrupted(self, time_s: float) -> Level | None:

@@ -35,7 +35,7 @@ WORDS = [
         "happy heart heavy horse house human juice large laugh learn level light lucky metal money month"
     ).split()
 ]
-_ANSWER = [word.decode().strip() for word in WORDS]  # as they come back in the next prompt
+_ANSWER = [word.decode().strip() for word in WORDS]  # words as they come back in the next prompt
 _TEMPLATE = [""] * CHAT_OVERHEAD  # tokens that no text has
 
 
@@ -58,11 +58,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     server: Server  # its dialect's
     prompt_tokens: int
     output_tokens: int
-    reasoning_tokens: int  # of them
+    reasoning_tokens: int  # output tokens that are reasoning
     finish_reason: str
     priority: int
-    hashes: Sequence[int]  # of the whole KV blocks of prompt and answer; none without a prefix cache
-    salt: int  # which words the answer has
+    hashes: Sequence[int]  # hashes of the whole KV blocks of prompt and answer; none without a prefix cache
+    salt: int  # decides which words the answer has
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -143,7 +143,7 @@ class EventWriter:
     """The bytes of one answer of chat or completions, token by token or whole."""
 
     def __init__(self, generation: Generation, request_id: str, model: str, created: int) -> None:
-        self.cached_tokens: int | None = None  # of the prompt, once it is known
+        self.cached_tokens: int | None = None  # cached tokens of the prompt, once they are known
         self._generation = generation
         self._reasoning = generation.reasoning_tokens
         self._wording = generation.server.wording
@@ -155,13 +155,13 @@ class EventWriter:
         )
         self._opening = b"data: " + opening[:-2]  # up to and with the bracket of the choices
         event = self._event(self._wording.token % WORDS[0], None, b"" if generation.continuous_usage else None)
-        self._size = len(event)  # without its usage
+        self._size = len(event)  # bytes without the usage
         self._before, _, self._after = event.rpartition(WORDS[0])
         if generation.continuous_usage:
             self._after = self._after.removesuffix(b"}\n\n")
         else:
             self._before, self._after = b"%x\r\n" % self._size + self._before, self._after + b"\r\n"
-        self._loop = b""  # of `run`: the chunks of all 64 words, and again as many as one run has
+        self._loop = b""  # bytes for `run`: the chunks of all 64 words, and again as many as one run has
 
     def middle(self, position: int) -> bytes:
         """Return `chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
@@ -287,7 +287,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
-        self.cached_tokens = 0  # of them
+        self.cached_tokens = 0  # prompt tokens from the cache
         self.generation_tokens = 0
         self.success = {"stop": 0, "length": 0, "abort": 0}
 

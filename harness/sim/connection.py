@@ -105,7 +105,7 @@ class RequestHead:
     def body_length(self) -> int:
         """Return the body's length by Content-Length, in bytes; 0 without one.
 
-        RefusalError for a body in chunks, one that is too large, and a length that is no number.
+        Raise RefusalError for a body in chunks, one that is too large, and a length that is no number.
         """
         if "transfer-encoding" in self.fields:
             raise RefusalError(411, "BadRequestError", "send the body with a Content-Length")
@@ -144,7 +144,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     id: str  # the client's X-Request-Id
     received_ns: int
     writes: bytes  # int64, taken right before each write that carried tokens
-    tokens: int  # that were really written
+    tokens: int  # tokens that were really written
     finished: bool  # False: cut by the client, or by the server's end
     end_ns: int
 

@@ -171,7 +171,7 @@ class Replicas:
 
     def __init__(self, machines: Sequence[StepMachine]) -> None:
         self._machines = machines
-        self._of: dict[int, StepMachine] = {}  # by request
+        self._of: dict[int, StepMachine] = {}  # the machine of each request
         self._now = 0.0  # seconds, the end of the last step
         self._steps: list[tuple[float, int, Step]] = []  # heap of those that run: when each ends, whose it is
         self._idle = set(range(len(machines)))  # those that take no step

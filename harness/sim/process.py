@@ -76,7 +76,7 @@ def serve(
 
 class Served(NamedTuple):
     url: str
-    pids: tuple[int, ...]  # of its processes
+    pids: tuple[int, ...]  # ids of its processes
     logs: tuple[Path, ...]  # a write log each; none without `log`
 
 
@@ -119,7 +119,7 @@ def serving(
 def _process(command: list[str], profile: Profile | Reference) -> Iterator[tuple[str, int]]:
     """Start one process of the endpoint, yield (its URL, its pid) once it serves, and end it.
 
-    HarnessError where it ends before it serves.
+    Raise HarnessError if it ends before it serves.
     """
     # A session of its own: Ctrl-C is for the run, which still has to end its requests here.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:

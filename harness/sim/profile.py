@@ -33,7 +33,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
     model: Model
     deployment: Deployment
     max_model_len: int  # tokens of the longest request, prompt and answer
-    reasoning_tokens: int = 0  # with which an answer to a chat begins
+    reasoning_tokens: int = 0  # tokens with which an answer to a chat begins
 
     @property
     def model_name(self) -> str:
@@ -113,7 +113,7 @@ def served(
     kv_dtype: str = "auto",
     **figures: Any,
 ) -> Profile:
-    """Return a profile of any model on any card, with `figures` of its Deployment; HarnessError where it serves none.
+    """Return any model's profile on any card, with `figures` of its Deployment; raise HarnessError if it cannot serve.
 
     `path` is a shipped name, a config.json or its folder, `name` what to call it where that is not the same.
     """

@@ -26,12 +26,12 @@ def above_0(way_out: str, read: Read | None = None) -> msgspec.Meta:
 
 
 def reader_of(kind: Any) -> Read | None:
-    """Return how a text is read where a value of this type belongs; None where a text is none."""
+    """Return how a text is read where a value of this type belongs; None if a text is none."""
     return next((meta.extra["read"] for meta in getattr(kind, "__metadata__", ()) if meta.extra), None)
 
 
 def typed(tree: Any, kind: type[T], place: str) -> T:
-    """Return plain data (of TOML or JSON) as `kind`, texts like "2s" as values; HarnessError for an unknown field.
+    """Return plain data (TOML, JSON) as `kind`, texts like "2s" as values; raise HarnessError for unknown fields.
 
     Also for a value out of bounds. A type itself is not strict: a manifest has what a later version added.
     """
@@ -43,7 +43,7 @@ def typed(tree: Any, kind: type[T], place: str) -> T:
 
 
 def _values(value: Any, kind: Any, path: str, place: str) -> Any:
-    """Return plain data with each text read as a value, where its type says how; HarnessError for an unknown field."""
+    """Return plain data, each text read as its type says; raise HarnessError for an unknown field."""
     origin, members = get_origin(kind), get_args(kind)
     if origin is Annotated:
         read = reader_of(kind)

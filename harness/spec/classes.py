@@ -35,7 +35,7 @@ AnswerLength = (
     Annotated[int, bound(f"an answer has {_MOST}", "give a number in that range", length, ge=1, le=units.MOST_TOKENS)]
     | str
 )
-Limit = Annotated[float, msgspec.Meta(extra={"read": units.limit})]  # of an SLO, seconds
+Limit = Annotated[float, msgspec.Meta(extra={"read": units.limit})]  # limit of an SLO, seconds
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,19 +46,19 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     share: Annotated[float, bound("a share of requests is from 0 to 1", "write 0.05 for 5 %", ge=0, le=1)]  # of them
     after_s: Annotated[float, above_0("write it like '2s'", units.seconds)] | None = None  # from the send
-    after_tokens: Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | None = None  # of the answer
+    after_tokens: Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | None = None  # output tokens
 
 
 class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One kind of request among others; its lengths replace the workload's."""
 
-    name: str  # as reports have it
+    name: str  # name in reports
     share: Annotated[float, bound("a share is not negative", "give 0 or more", ge=0)] = 1.0  # relative to the others'
     input: PromptLength = 512  # tokens of a prompt
     output: AnswerLength = 128  # tokens of an answer
     fit: bool = False  # its prompts are shortened to the server's context, and then come as much more often
     model: str = ""  # or the name of an adapter; "": the run's
-    priority: int | None = None  # as the server orders it; None: not sent
+    priority: int | None = None  # number by which the server orders requests; None: not sent
     slo: dict[str, Limit] = {}  # limits as [slo] has them; empty: the run's
     cancel: Cancel | None = None
     structured: bool = False  # whether an answer must be a JSON object: `response_format` is sent

@@ -26,7 +26,7 @@ from harness.base.units import MOST_TOKENS
 
 _RARE = 1e-9  # share of the draws on either side that a mean may leave out
 _FEW = 2_000  # steps of a mean: with so many, their length does not move it by 0.001
-_LEAST, _GREATEST = 1e-300, 1 - 2**-53  # of a probability whose quantile is finite
+_LEAST, _GREATEST = 1e-300, 1 - 2**-53  # bounds of a probability whose quantile is finite
 
 
 class _Law(msgspec.Struct, frozen=True, tag_field="kind", dict=True):
@@ -223,5 +223,5 @@ def _plain(number: float) -> str:
 
 
 def _bounds(low: int, high: int) -> str:
-    """Return the bounds as text, where they are any."""
+    """Return the bounds as text; "" if they are the usual ones."""
     return "" if (low, high) == (1, MOST_TOKENS) else f" in {low}..{high}"

@@ -96,7 +96,7 @@ def read(raw: Mapping[str, Any], *, place: str) -> Scenario:
     if isinstance(tree.get("target"), dict):
         urls = tree["target"].get("urls")
         if isinstance(urls, list) and urls:
-            tree["target"].setdefault("url", urls[0])  # so that what needs one server has one
+            tree["target"].setdefault("url", urls[0])  # some parts need one server
     if isinstance(hardware := tree.get("hardware"), dict) and hardware.get("tp"):
         hardware.setdefault("gpus", hardware["tp"])  # one replica over all
     scenario = typed(tree, Scenario, place)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from harness.base.errors import HarnessError, nearest
 
-_PLACES = Path(__file__).parents[1] / "scenarios", Path(__file__).parents[2] / "scenarios"  # of a wheel, of a clone
+_PLACES = Path(__file__).parents[1] / "scenarios", Path(__file__).parents[2] / "scenarios"  # a wheel's, a clone's
 FOLDER = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
 
 

@@ -54,9 +54,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What is set alike, or on purpose not alike, on every stack; None is the server's own default."""
 
     tp: Natural | None = None  # GPUs that share each layer: tensor parallelism
-    gpus: Natural | None = None  # of the whole server
-    dtype: str | None = None  # of the weights and activations
-    kv_dtype: str | None = None  # of the KV cache
+    gpus: Natural | None = None  # GPUs of the whole server
+    dtype: str | None = None  # type of the weights and activations
+    kv_dtype: str | None = None  # type of the KV cache
     max_num_seqs: Natural | None = None  # requests that run at once, at most
     max_model_len: Natural | None = None  # tokens of a prompt and its answer, at most
     prefix_caching: Literal["on", "off"] | None = None  # whether the server keeps what prompts begin with
@@ -66,7 +66,7 @@ class StackSpec(Settings, frozen=True, kw_only=True):
     """One `[[stack]]`: a recipe, by the name of a shipped one or by its path, and what is its own."""
 
     recipe: str  # the name of one that comes with Knee, or the path of one's own
-    name: str = ""  # of its result folders; "": the recipe's
+    name: str = ""  # name of its result folders; "": the recipe's
     model: str = ""  # a folder or file of its own; "": the one of the whole campaign
     args: list[str] = []  # further words of the command
     pools: dict[str, Natural] = {}  # how many servers a pool of the recipe has; else one

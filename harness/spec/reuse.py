@@ -17,11 +17,11 @@ from harness.base import units
 from harness.base.errors import HarnessError, nearest
 from harness.spec.bounds import Must, Read, above_0, bound
 
-IMAGE_SIZE = "512x512"  # by default
+IMAGE_SIZE = "512x512"  # default size
 LARGEST_SIDE = 4096  # pixels of a side
 
 
-MOST_REQUESTS = 1_000  # of a session or a graph
+MOST_REQUESTS = 1_000  # most requests of a session or a graph
 MOST_PREFIXES = 1_000_000
 
 _SHARE = bound("a share of requests is above 0, at most 1", "write 0.8 for 80 %", gt=0, le=1)
@@ -66,18 +66,18 @@ class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True):
 class SubAgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Agents that a turn of a session sends out, side by side; its next turn waits for them and has their answers."""
 
-    share: Annotated[float, _SHARE]  # of the turns that send some out
+    share: Annotated[float, _SHARE]  # share of the turns that send sub-agents out
     count: Turns = 1  # how many at once
-    turns: Turns = 1  # of each, in a conversation of its own that begins with the session's system prompt
+    turns: Turns = 1  # turns of each, in a conversation of its own that begins with the session's system prompt
 
 
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A user's turns, or an agent's; the answers' length is the workload's."""
 
-    turns: Turns  # of each session
-    user_tokens: Length  # of each message
+    turns: Turns  # turns of each session
+    user_tokens: Length  # tokens of each message
     think: Think = 0.0  # from the end of an answer to the next message
-    history: Literal["live", "scripted"] = "live"  # whose answers it holds: the server's own, or texts of their length
+    history: Literal["live", "scripted"] = "live"  # answers in the history: the server's own, or texts of their length
     system_tokens: Annotated[int, _number(units.MOST_TOKENS, 0)] = 0  # the same for all sessions
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     sub_agents: SubAgentSpec | msgspec.UnsetType = msgspec.UNSET  # then a level counts agents
@@ -86,10 +86,10 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One kind of request of a task; its lengths replace the workload's."""
 
-    name: str  # by which `after` of other requests refers to it
+    name: str  # name by which `after` of other requests refers to it
     after: list[str] = []  # the requests that it waits for; it goes on with the conversation of the first
-    input_tokens: Length | None = None  # of its own message
-    output_tokens: Length | None = None  # of its answer
+    input_tokens: Length | None = None  # tokens of its own message
+    output_tokens: Length | None = None  # tokens of its answer
     pause: Think = 0.0  # from the end of the last that it waits for: a tool's time
     fan_out: Annotated[int, _number(MOST_REQUESTS)] = 1  # how many of it are sent at once
     fresh: bool = False  # begins a conversation of its own, as a sub-agent does
@@ -170,7 +170,7 @@ _IMAGE_SIZE = re.compile(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})")
 
 
 def image_size(text: str, place: str) -> tuple[int, int]:
-    """Return width and height, pixels; HarnessError where the text is no size.
+    """Return width and height, pixels; raise HarnessError if the text is no size.
 
     >>> image_size("640x480", "test")
     (640, 480)
@@ -190,21 +190,21 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Requests from a file, in its order, and again from the first. What is below the line a run fills in."""
 
     path: str  # a file of one of the formats of `workload.dataset`, a result folder, or a name like hf:org/name
-    format: str | None = None  # of the file; None: recognised by its contents
+    format: str | None = None  # format of the file; None: recognised by its contents
     fields: dict[str, str] = {}  # names of its columns by what they mean, like prompt = "question"; no format then
     skip_broken: bool = False  # leave broken rows out, and count them
     skip_longer: Annotated[int, above_0("give a number of tokens")] | None = None  # of prompt and answer: left out
     sessions: bool = False  # a session's rows are sent one after the other; else each row by itself
-    history: Literal["live", "scripted"] = "live"  # of a session: the server's own answers, or the recorded ones
-    think: Pause = 0.0  # of a session, before a row whose file says no pause
-    pauses: Literal["recorded", "drawn"] = "recorded"  # of a session: the file's, or all by `think`
+    history: Literal["live", "scripted"] = "live"  # a session's answers: the server's own, or recorded ones
+    think: Pause = 0.0  # pause in a session before a row whose file says none
+    pauses: Literal["recorded", "drawn"] = "recorded"  # a session's pauses: the file's, or all by `think`
     # ---
     requests: int | None = None
     skipped: int = 0
     input_tokens: float | None = None  # mean of its prompts
     output_tokens: float | None = None  # mean of its answers
-    revision: str | None = None  # of a data set with a name
-    licence: str | None = None  # of it, as its card names it
+    revision: str | None = None  # revision of a data set with a name
+    licence: str | None = None  # licence on the data set's card
     agents: bool = False  # its sessions say which request waits for which
 
 

@@ -22,7 +22,7 @@ from harness.spec.classes import ClassSpec
 from harness.spec.load import Levels, RateSearch, Search
 from harness.spec.scenario import HEADER_VALUE, Scenario, Sweep
 
-MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
+MOST_LEVELS = 10_000  # most levels of a run, its repeats included; and most cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
     broken: Test
     fact: str
     way_out: str
-    typed: bool = False  # refused where it was typed; a file may prepare for what another command asks
+    typed: bool = False  # refused if it was typed; a file may prepare for what another command asks
 
     def error(self, found: Any, place: str) -> HarnessError:
         values = found if isinstance(found, tuple) else (found,)
@@ -102,12 +102,12 @@ def _repeated(values: Iterable[Any]) -> bool:
 
 
 def _first(names: Iterable[str]) -> str:
-    """Return the first of the names, as it is shown; "" where there is none."""
+    """Return the first of the names, as it is shown; "" if there is none."""
     return next(iter(names), "")
 
 
 def _task_table(s: Scenario) -> str:
-    """Return the table of a scenario's sessions or graphs; "" where it has none."""
+    """Return the table of a scenario's sessions or graphs; "" if it has none."""
     table = "workload.session" if s.workload.session else "workload.node" if s.workload.node else "workload.dataset"
     return table if s.has_tasks else ""
 
@@ -155,7 +155,7 @@ def _of_tokens(s: Scenario) -> tuple[str, str] | None:
 
 
 def _too_many_levels(s: Scenario) -> tuple[str, str] | None:
-    """Return the levels, where they are more than a run keeps, and how often it may repeat them."""
+    """Return the levels, if they are more than a run keeps, and how often it may repeat them."""
     levels = max(1, len(s.ramp.levels or s.ramp.rates or ()))
     most = f"{max(1, MOST_LEVELS // levels):,}"
     return (f"{levels * s.ramp.repeat:,}", most) if levels * s.ramp.repeat > MOST_LEVELS else None
@@ -368,7 +368,7 @@ def must_agree(scenario: Scenario, place: str) -> None:
 
 
 def with_effect(scenario: Scenario, base: Scenario, typed: Collection[str], place: str) -> Scenario:
-    """Return the scenario without fields that lost their effect; HarnessError for a typed field without an effect.
+    """Return the scenario without fields that lost their effect; raise HarnessError for others without an effect.
 
     `typed` are the paths of what was laid over `base`. A field of the base that had an effect there, and has none
     with what was typed, falls back to its default.

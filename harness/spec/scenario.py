@@ -77,12 +77,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False  # take any certificate
     transport: Transport = "socket"
     stream: bool | UnsetType = UNSET  # whether answers come piece by piece; UNSET: they do
-    metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
+    metrics_url: str | None = None  # page of the server's figures; None: /metrics next to the API
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
-    urls: Urls | UnsetType = UNSET  # of several replicas, `url` the first of them
+    urls: Urls | UnsetType = UNSET  # URLs of several replicas; `url` is the first
     balance: Balance | UnsetType = UNSET  # over the replicas; UNSET: round-robin
     versus: Balance | UnsetType = UNSET  # the other way to balance, which a run of its own measures
-    allow_different_replicas: bool | UnsetType = UNSET  # of other versions or limits than the first
+    allow_different_replicas: bool | UnsetType = UNSET  # replicas may differ from the first in version or limits
     session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
     exporters: list[str] | UnsetType = UNSET  # pages of DCGM exporters
     pool_metrics: dict[str, str] | UnsetType = UNSET  # pages of servers behind a proxy, by their pools' names
@@ -105,7 +105,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: PromptLength = 512
     output_tokens: AnswerLength = 128
     tokenizer: str | None = None
-    seed: int | None = None  # of the prompts; None: another one each run, written to the manifest
+    seed: int | None = None  # seed of the prompts; None: another one each run, written to the manifest
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     prefix: PrefixSpec | UnsetType = UNSET
     session: SessionSpec | UnsetType = UNSET
@@ -113,7 +113,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
     dataset: DatasetSpec | UnsetType = UNSET
     tool_time_scale: Annotated[float, _TOOL_TIME] | UnsetType = UNSET  # pauses of sessions and tasks times this; else 1
-    inputs: Inputs | UnsetType = UNSET  # texts of a request, where nothing is decoded; each has `input_tokens`
+    inputs: Inputs | UnsetType = UNSET  # texts of a request, if nothing is decoded; each has `input_tokens`
     images: Annotated[int, bound("1 to 64 images", "give 1 to 64", ge=1, le=64)] | UnsetType = UNSET  # in each request
     image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
 
@@ -122,29 +122,29 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     levels: Levels | None = None  # None: doubling up to max_concurrency
     max_concurrency: Streams = 1024
     level_seconds: Annotated[float, above_0("write '10s'", units.seconds)] | None = (
-        None  # of every window; None: until it is precise
+        None  # length of every window; None: until it is precise
     )
-    precision: HalfWidth | None = None  # of a level's 95 % interval, relative, at which its window may end
+    precision: HalfWidth | None = None  # relative half-width of a level's 95 % interval at which its window may end
     quick: bool = False  # end the ramp at its first answer, found or provisional
     max_ttft: Latency | None = None  # seconds; the ramp ends where TTFT p99 passes it
     max_seconds: Lasting | None = None
     max_requests: Annotated[int, above_0("give 1 or more", units.count)] | None = None
-    max_dollars: Annotated[float, above_0("give 1 or more")] | None = None  # by the prices in `hardware`
+    max_dollars: Annotated[float, above_0("give 1 or more")] | None = None  # most dollars, by the prices in `hardware`
     rates: Rates | None = None  # open loop: requests per second, a level each; no levels then
     search_rate: bool = False  # open loop: search for the largest rate that meets the SLO
     probe: Phase | None = None  # measure that phase alone
-    slo_confidence: Confidence | UnsetType = UNSET  # with which a limit has to be met or missed; UNSET: 0.95
+    slo_confidence: Confidence | UnsetType = UNSET  # confidence with which a limit has to be met or missed; UNSET: 0.95
     slo_fail: bool = False  # missing the SLO ends with exit status 99
-    arrivals: str = "poisson"  # of an open loop, as harness.spec.traffic has them
+    arrivals: str = "poisson"  # arrivals of an open loop, written like harness.spec.traffic
     start: Start = "staggered"
     think: Pause | UnsetType = UNSET  # closed loop: from the end of an answer to the slot's next request
     repeat: Count = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
     ray: str | UnsetType = UNSET  # address of the cluster whose nodes have the workers; else this machine has them
-    keep_going: bool = False  # with fixed levels or rates: one that fails does not end the run
+    keep_going: bool = False  # a fixed level or rate that fails does not end the run
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
-    duration: Lasting | UnsetType = UNSET  # of a soak: one window at one load
-    knee_share: Annotated[float, above_0("write 0.8")] | UnsetType = UNSET  # of the knee, its load; UNSET: 0.8
+    duration: Lasting | UnsetType = UNSET  # length of a soak: one window at one load
+    knee_share: Annotated[float, above_0("write 0.8")] | UnsetType = UNSET  # load of a soak over the knee; UNSET: 0.8
     max_disk: Annotated[int, above_0("write '10GB'", units.size)] | UnsetType = (
         UNSET  # bytes of the run's records on the disk
     )
@@ -159,13 +159,13 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """What the prediction and the cost need; without gpu and model_config there is no prediction."""
 
     gpu: str | None = None  # a key of the table; "host": this machine's own cores, measured
-    host_cpus: list[int] | None = None  # of these cores; None: all that the run may use
+    host_cpus: list[int] | None = None  # cores that serve; None: all that the run may use
     gpus: Natural = 1
     price: Price | None = None  # USD per GPU-hour
     price_per_mtok: Prices | None = None  # USD per million tokens: in, out and, if they are cheaper, cached
     model_config: str | None = None
     tp: Natural | None = None  # GPUs of a replica; None: one GPU serves
-    dtype: str | None = None  # of the weights as the server loads them; None: as they are stored
+    dtype: str | None = None  # type of the weights as the server loads them; None: as they are stored
     kv_dtype: str | None = None
     max_num_seqs: int | None = None
     calibration: str | None = None  # a profile of `knee calibrate model`, for a second prediction
@@ -191,12 +191,12 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool | UnsetType = UNSET  # else as engines do: on where prompts begin alike
     block_size: Natural | UnsetType = UNSET  # tokens of a KV block; else 16
     kv_tokens: Natural | UnsetType = UNSET  # tokens of a GPU's KV cache; else as many as it has memory for
-    scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # which request goes first; else by arrival
-    reasoning_tokens: NotNegative | UnsetType = UNSET  # before an answer
+    scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # order of requests; UNSET: by arrival
+    reasoning_tokens: NotNegative | UnsetType = UNSET  # reasoning tokens before an answer
     replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one
 
 
-MOST_SHARE = 0.02  # of the load: what is measured stays the workload's
+MOST_SHARE = 0.02  # most of the load: what is measured stays the workload's
 _SHARE = bound("canaries are more than 0 and at most 2 % of the load", "write 0.02", gt=0, le=MOST_SHARE)
 _REPEATS = bound("a first answer is compared with at least one more, at most 100", "give 2 to 100", ge=2, le=100)
 
@@ -285,7 +285,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 HEADER_VALUE = re.compile(r"[\t -~]*")
-SLO_CONFIDENCE = 0.95  # on one side
+SLO_CONFIDENCE = 0.95  # one-sided
 PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, by default
 
 
@@ -392,7 +392,7 @@ def to_toml(scenario: Scenario) -> str:
             tree[name] = {key: each for key, each in section.items() if each not in (None, {}, [])}
     try:
         return tomli_w.dumps({name: section for name, section in tree.items() if section})
-    except TypeError:  # of what JSON has, TOML lacks null alone
+    except TypeError:  # null is the one value of JSON that TOML lacks
         fact = "null cannot be written in TOML"
         raise HarnessError(fact, place="--print-scenario", way_out="leave the field out") from None
 

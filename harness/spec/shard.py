@@ -89,7 +89,7 @@ def shown(unix_s: float) -> str:
 
 
 def of_run(scenario: Scenario, text: str, start_at: str | None, run_id: str | None) -> Shard:
-    """Return the shard that --shard, --start-at and --run-id describe; HarnessError where it cannot be one."""
+    """Return the shard that --shard, --start-at and --run-id describe; raise HarnessError if it cannot be one."""
     number, of = parse(text)
     if start_at is None:
         fact = "shards begin at one moment, and none is given"
@@ -129,7 +129,7 @@ def check(scenario: Scenario) -> None:
 
 
 def must_lie_ahead(start_s: float, now_s: float) -> None:
-    """Raise HarnessError where the start time is past, or more than a week ahead."""
+    """Raise HarnessError if the start time is past, or more than a week ahead."""
     if start_s <= now_s:
         fact = f"{shown(start_s)} is past by {now_s - start_s:.3g} s"
         raise HarnessError(fact, place=_START, way_out="start all shards anew, a minute ahead")

@@ -28,9 +28,9 @@ import msgspec
 from harness.base import units
 from harness.base.errors import HarnessError, nearest
 
-LEAST_SHAPE = 0.001  # of a gamma distribution: burstier gaps are 0 to the clock, and never end
-MOST_RATES = 10_000  # of a series
-_STEPS = 720  # of a wave: the rate of a step is within 0.5 % of the sine's range
+LEAST_SHAPE = 0.001  # smallest shape of a gamma distribution: burstier gaps are 0 to the clock, and never end
+MOST_RATES = 10_000  # most rates of a series
+_STEPS = 720  # steps of a wave: the rate of a step is within 0.5 % of the sine's range
 _EXAMPLES = {
     "poisson": "poisson",
     "constant": "constant",
@@ -42,7 +42,7 @@ _EXAMPLES = {
 }
 _GAPS = "poisson", "constant", "gamma"
 
-_Keys = Mapping[str, Callable[[str, str], float]]  # of the values in a kind's brackets, by name: how each is read
+_Keys = Mapping[str, Callable[[str, str], float]]  # reads the values in a kind's brackets, by name
 _WAVE: _Keys = {"period": units.seconds, "low": units.number, "high": units.number}
 _SPIKE: _Keys = {**_WAVE, "for": units.seconds, "at": units.seconds}
 _TRACE: _Keys = {"speed": units.number}
@@ -57,7 +57,7 @@ class Series(msgspec.Struct, frozen=True, dict=True):
     (25.0, 1800.0, 90.0, 120.0)
     """
 
-    starts: tuple[float, ...]  # of each rate, seconds, rising; the first is 0
+    starts: tuple[float, ...]  # start of each rate, seconds, rising; the first is 0
     rates: tuple[float, ...]  # requests per second
     period_s: float
 
@@ -96,17 +96,17 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     shape: float = (
         1.0  # K of the gamma distribution of the gaps: 1 is Poisson, inf even; the variance is 1/K of Poisson's
     )
-    profile: Series | None = None  # of the rate over time; None: the level's, all the time
-    speed: float | None = None  # of a trace; None: there is none
+    profile: Series | None = None  # rate over time; None: the level's, all the time
+    speed: float | None = None  # speed of a trace; None: there is none
 
     @property
     def own_rate(self) -> float | None:
-        """Return the mean requests per second where no level says another; None where a level or the trace says it."""
+        """Return the mean requests per second where no level says another; None if a level or the trace says it."""
         return self.profile.mean if self.profile is not None else None
 
     @property
     def period_s(self) -> float | None:
-        """Return the seconds after which the rate begins anew; None where it does not vary, or nobody knows how."""
+        """Return the seconds after which the rate begins anew; None if it does not vary, or nobody knows how."""
         return self.profile.period_s if self.profile is not None else None
 
     @property
@@ -169,6 +169,7 @@ def _named(text: str, known: Collection[str], what: str, place: str) -> tuple[st
 
 
 def _must(holds: bool, fact: str, name: str, place: str) -> None:
+    """Raise HarnessError with the fact, and an example of the shape of that name, unless it holds."""
     if not holds:
         raise HarnessError(fact, place=place, way_out=f"write it like {_EXAMPLES[name]}")
 
@@ -185,7 +186,7 @@ def _shape(name: str, parts: Sequence[str], place: str) -> float:
 
 
 def _values(name: str, parts: Sequence[str], read: _Keys, place: str) -> dict[str, float]:
-    """Return {key: value} from parts like key=value; HarnessError for an unknown, repeated or missing key."""
+    """Return {key: value} from parts like key=value; raise HarnessError for an unknown, repeated or missing key."""
     found: dict[str, float] = {}
     for part in parts:
         key, _, value = part.partition("=")
@@ -199,6 +200,7 @@ def _values(name: str, parts: Sequence[str], read: _Keys, place: str) -> dict[st
 
 
 def _series(parts: Sequence[str], place: str) -> Series:
+    """Return the rates of series(0s:5,60s:20,120s), requests/s; without an end the last lasts like the one before."""
     _must(len(parts) <= MOST_RATES, f"more than {MOST_RATES:,} rates", "series", place)
     ends = parts[-1:] if parts and ":" not in parts[-1] else ()
     times, rates = [], []

@@ -15,7 +15,7 @@ class Unit(enum.StrEnum):
 
     OUTPUT_TOKENS = "output tokens"
     INPUT_TOKENS = "input tokens"
-    DOCUMENTS = "documents"  # texts of requests, where nobody counts their tokens
+    DOCUMENTS = "documents"  # texts of requests, if nobody counts their tokens
 
     @classmethod
     def known(cls, text: str) -> Unit:
@@ -43,7 +43,7 @@ class MeanLengths(msgspec.Struct, frozen=True):
     input_tokens: float
     output_tokens: float
     weighted: float | None = None  # mean context of a decoded token, where lengths vary
-    inputs: int = 1  # texts of a request, each of so many input tokens, where nothing is decoded
+    inputs: int = 1  # texts of a request, each of so many input tokens, if nothing is decoded
 
     @property
     def context(self) -> float:

@@ -105,7 +105,7 @@ def _repeats(words: Sequence[str]) -> bool:
     return False
 
 
-_AROUND = "\"'`*.,:;!?()[]{}"  # of a word that names a choice
+_AROUND = "\"'`*.,:;!?()[]{}"  # marks around a word that names a choice
 _FENCE = "```"
 
 
@@ -184,7 +184,7 @@ def score(expected: Expected, text: str) -> float:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Say whether an RE2 pattern is found in a text; ValueError where it is none.
+    """Say whether an RE2 pattern is found in a text; raise ValueError if it is none.
 
     >>> matches(r"\\b4[0-9]\\b", "it is 42"), matches("(a+)+$", "a" * 10_000 + "b")
     (True, False)
@@ -197,7 +197,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def _named(text: str, choices: tuple[str, ...]) -> str | None:
-    """Return the first of the choices that a text names; None where it names none."""
+    """Return the first of the choices that a text names; None if it names none."""
     return next((word for word in (each.strip(_AROUND) for each in text.split()) if word in choices), None)
 
 
@@ -326,8 +326,8 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read(spec: QualitySpec) -> tuple[Canary, ...]:
-    """Return the canaries of a scenario; HarnessError for a line that is none, with its place."""
-    from harness.workload.dataset import files  # of no use to a worker
+    """Return the canaries of a scenario; raise HarnessError for a line that is none, with its place."""
+    from harness.workload.dataset import files  # no worker needs it
 
     if spec.file is None:
         return tuple(Canary(prompt=prompt, output_tokens=spec.output_tokens) for prompt in PROMPTS)
@@ -356,7 +356,7 @@ def _canary(line: _Line, output_tokens: int) -> Canary:
 def _expected(line: _Line) -> Expected | None:
     """Return what answer a line of the canaries' file expects (exact, regex, choice or schema); None: nothing.
 
-    ValueError where it expects several, for choices without the right one, and for a pattern that is too long or wrong.
+    Raise ValueError for several expectations, choices without the right one, or a pattern that is too long or wrong.
     """
     named = [name for name in ("exact", "regex", "choice", "json_schema") if getattr(line, name) is not None]
     if len(named) > 1:

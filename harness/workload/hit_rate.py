@@ -74,7 +74,7 @@ class Prompts:
             return found
         node, number, recorded = self._task.nodes[place], self._task.number, self._source.recorded
         row = None if recorded is None else recorded.of_turn(number, place)
-        again = 0 if recorded is None else number // recorded.table.sessions  # that its rows began anew
+        again = 0 if recorded is None else number // recorded.table.sessions  # times that its rows began anew
         prompt = Prompt(0, [])
         if node.parents and not node.fresh:
             self.of(node.parents[0])
@@ -142,13 +142,13 @@ def of_rows(rows: Iterable[Row], block: int | None = None, template: int = 0) ->
 
 
 def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> float | None:
-    """Return the prefix-cache hit rate to expect of a scenario's prompts, 0 to 1; None where they share nothing.
+    """Return the prefix-cache hit rate to expect of a scenario's prompts, 0 to 1; None if they share nothing.
 
     `rows` is the path of the table of its dataset.
 
     >>> from harness.spec.reading import build
     >>> asked = build({"workload": {"session": {"turns": 2, "user_tokens": 48}, "output_tokens": 16}}, place="")
-    >>> round(expected(asked, block=16), 3)  # of 48 and of 48 + 16 + 48 tokens the second has four blocks
+    >>> round(expected(asked, block=16), 3)  # 48 and 48 + 16 + 48 tokens: four blocks of the second are known
     0.4
     """
     total = served = 0
@@ -194,7 +194,7 @@ def _of_task(source: tasks.Tasks, number: int, block: int, template: int, known:
             shared = wholes[parents[0]] + sum(task.nodes[parent].output_tokens for parent in node.answers)
         row = None if source.recorded is None else source.recorded.of_turn(number, place)
         wholes.append(shared + _own_tokens(node, row, template))
-        # Only the first parent's prompt was sent as it is, and its answer where it is the server's own: other parents'
+        # Only the first parent's prompt was sent as it is, and its answer if it is the server's own: other parents'
         # answers are new behind them.
         if parents and not node.fresh:
             shared = wholes[parents[0]] + (task.nodes[parents[0]].output_tokens if source.live else 0)

@@ -16,12 +16,12 @@ from harness.spec.scenario import Scenario
 from harness.workload import shape
 
 PREFILL, DECODE = "prefill", "decode"
-FEWEST_WORDS = 16  # of a prompt: fewer might be drawn twice, and a server would know it
+FEWEST_WORDS = 16  # words of a prompt: fewer might be drawn twice, and a server would know it
 SHORT_PROMPT = 32  # tokens of a decode probe's prompts, as far as the server adds less than half of them
 LONG_ANSWER = 256  # tokens of its answers at least
 _SHORTEST, _LONGEST = 64, 4096  # tokens of a prefill probe's prompts; the longest four times the asked, if that is more
 _LENGTHS = 8
-_NEARLY_ALL, _ROOM = 0.99, 0.95  # of the answers; of the context, where a word may be more than a token
+_NEARLY_ALL, _ROOM = 0.99, 0.95  # share of the answers; share of the context, since a word may be more than a token
 _TOO_NEAR = 1.1  # a length within 10 % of the asked one would tell the same again
 
 

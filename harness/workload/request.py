@@ -44,17 +44,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     conversations.
     """
 
-    number: int  # of a run, each once; with the seed it decides everything else
+    number: int  # number in a run, each once; with the seed it decides everything else
     prompt: str | tuple[Message, ...]
     output_tokens: int
-    input_tokens: int | None = None  # that the prompt comes to, where its source knows
+    input_tokens: int | None = None  # tokens of the prompt, if its source knows
     tools: tuple[dict[str, Any], ...] | None = None  # definitions that come before the prompt, as OpenAI's API has them
     images: tuple[str, ...] = ()  # PNG as base64, behind the text of its last message
     class_: str = ""
-    canary: int | None = None  # which prompt of [quality] it is: its answer ends where the model ends it
+    canary: int | None = None  # number of a prompt of [quality]: its answer ends where the model ends it
     cancel: Cancel | None = None  # when it is given up; None: it is not
     session: str = ""
-    turn: int = 0  # of its session
+    turn: int = 0  # turn of its session
     after: tuple[int, ...] = ()  # numbers of the requests whose ends it waits for
     target: str = ""  # "": wherever the run points
     due_s: float | None = None  # since the level began; None: as soon as there is a place for it

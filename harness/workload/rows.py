@@ -29,18 +29,18 @@ from harness.workload.request import Message, Request
 from harness.workload.task import MOST_NODES, Node, Task
 from harness.workload.text import Passages, PromptWords, Vocabulary, spaced
 
-CHARACTERS_A_TOKEN = 4  # of English text, OpenAI's rule of thumb, where a dataset has texts without their lengths
+CHARACTERS_A_TOKEN = 4  # of English text, by OpenAI's rule of thumb, for datasets that have texts without their lengths
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag_field="kind"):
     """A source of a table's requests; row = number mod rows."""
 
-    path: str  # of the table, on the worker's machine
+    path: str  # path of the table, on the worker's machine
     words: tuple[str, ...]
     seed: int
-    prompt_words: int = 1  # of the mean prompt
-    output_tokens: int  # of an answer whose length no row says
-    added_tokens: int = 0  # by the server's template, to every prompt
+    prompt_words: int = 1  # words of the mean prompt
+    output_tokens: int  # tokens of an answer whose length no row says
+    added_tokens: int = 0  # tokens that the server's template adds to every prompt
     tokens_per_word: float = 1.0
     classes: dict[str, Cancel | None] = {}  # by the models that rows were sent to: when their requests are given up
 
@@ -72,7 +72,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         )
 
     def classed(self, row: Row, number: int) -> tuple[str, Cancel | None]:
-        """Return (class of a row's request by its model, or ""; when it is given up, by its row, else its class)."""
+        """Return (class, cancellation) of a row's request: its model's class or "", and its own or its class's."""
         class_ = row.model if row.model in self.classes else ""
         if row.cancel_s is not None:
             return class_, Cancel(share=1.0, after_s=row.cancel_s)
@@ -93,7 +93,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         return _added(row, self.of_turn(session, 0) if turn else None)
 
     def answer(self, session: int, turn: int) -> str | None:
-        """Return the recorded answer of a turn of a session; None where the file has none."""
+        """Return the recorded answer of a turn of a session; None if the file has none."""
         return self.of_turn(session, turn).answer
 
     def of_turn(self, session: int, turn: int) -> Row:
@@ -154,7 +154,7 @@ def _added(row: Row, first: Row | None) -> tuple[Message, ...]:
 
 
 def answer_tokens(row: Row) -> int | None:
-    """Return the tokens of a row's answer: as it says, or by its recorded answer; None where it has neither."""
+    """Return the tokens of a row's answer: as it says, or by its recorded answer; None if it has neither."""
     if row.output_tokens is not None:
         return row.output_tokens
     return max(1, round(len(row.answer) / CHARACTERS_A_TOKEN)) if row.answer else None
@@ -177,8 +177,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="record
     """The sessions of a table, in the order of their first rows, and again from the first."""
 
     rows: Rows
-    think_ms: Distribution | None = None  # before a row whose file says no pause; None: no time
-    drawn: bool = False  # before each, in place of what the file says
+    think_ms: Distribution | None = None  # pause before a row whose file says none; None: no time
+    drawn: bool = False  # whether pauses are drawn although the file says them
 
     @property
     def seed(self) -> int:

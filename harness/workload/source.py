@@ -62,7 +62,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="uniform
     alike: bool = False  # prompts of one length hold the same words, so that they come to the same number of tokens
 
     def __post_init__(self) -> None:
-        """Raise HarnessError where the server's template leaves no word for the prompt."""
+        """Raise HarnessError if the server's template leaves no word for the prompt."""
         if self.prompt_words < 1:
             raise HarnessError(
                 f"no prompt is left: the server adds more tokens than were asked ({self.prompt_words})",
@@ -103,9 +103,9 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", t
 
     mix: Mix
     words: tuple[str, ...]
-    added_tokens: int = 0  # by the server's template, to every prompt
+    added_tokens: int = 0  # tokens that the server's template adds to every prompt
     tokens_per_word: float = 1.0
-    prefixes: Prefixes | None = None  # which one by the request's number
+    prefixes: Prefixes | None = None  # the request's number chooses one
     tools: tuple[dict[str, Any], ...] | None = None
 
     @property
@@ -301,6 +301,6 @@ def times(source: Source) -> Sequence[float]:
 
 
 def starts(source: Source) -> Sequence[float] | None:
-    """Return when the sessions of a trace began, by the same clock; None where rows are sent by themselves."""
+    """Return when the sessions of a trace began, by the same clock; None if rows are sent by themselves."""
     rows = source.recorded if isinstance(source, Tasks) else None
     return None if rows is None else [rows.table.at_s[rows.of_session(n)[0]] for n in range(rows.table.sessions)]

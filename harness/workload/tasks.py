@@ -44,7 +44,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     after: tuple[str, ...] = ()  # steps that it waits for; it goes on with the conversation of the first
-    input_tokens: Distribution  # of its own message
+    input_tokens: Distribution  # tokens of its own message
     output_tokens: Distribution
     pause_ms: Distribution | None = None  # from the end of the last that it waits for: a tool's time; None: none
     fan_out: int = 1  # times that it is sent, with texts of their own; a step that waits for it waits for all of them
@@ -64,7 +64,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", t
 
     steps: tuple[Step, ...]
     turns: Distribution | None = None  # how often the one step of a session comes; at most MOST_NODES are taken of them
-    sub_agents: SubAgents | None = None  # of a session's turns
+    sub_agents: SubAgents | None = None  # sub-agents of a session's turns
     seed: int
 
     def __post_init__(self) -> None:
@@ -146,10 +146,10 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
 
     kinds: Graph | Recorded
     vocabulary: Vocabulary
-    history: Literal["live", "scripted"] = "live"  # where earlier answers are from
+    history: Literal["live", "scripted"] = "live"  # where earlier answers come from
     system: Prefixes | None = None  # system prompts; which one goes by the task
     tools: tuple[dict[str, Any], ...] | None = None
-    pause_scale: float = 1.0  # of all pauses, as drawn or as recorded
+    pause_scale: float = 1.0  # factor of all pauses, drawn or recorded
 
     @property
     def seed(self) -> int:
@@ -272,7 +272,7 @@ def of(scenario: Scenario, words: PromptWords = PromptWords(), rows: str = "") -
 
 
 def _graph(scenario: Scenario) -> Graph | None:
-    """Return the sessions or the graph that a scenario describes; None where it describes neither."""
+    """Return the sessions or the graph that a scenario describes; None if it describes neither."""
     workload = scenario.workload
     seed = workload.seed or 0
     if asked := workload.session:

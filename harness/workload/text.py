@@ -169,8 +169,8 @@ class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
     """The words that prompts are made of, and what they come to by the server's count; by default a token each."""
 
     words: tuple[str, ...] = COMMON
-    count: int | None = None  # of words in the mean prompt; None: as many as it has tokens
-    added_tokens: int = 0  # by the server's template, to every prompt
+    count: int | None = None  # words of the mean prompt; None: as many as it has tokens
+    added_tokens: int = 0  # tokens that the server's template adds to every prompt
     tokens_per_word: float = 1.0
     exact: bool = False  # a tokenizer was named: every word comes to the same number of tokens
 
@@ -232,9 +232,9 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """
 
     vocabulary: Vocabulary
-    tokens: int  # of each, before whatever else a prompt holds
+    tokens: int  # tokens of each prefix
     pool: int = 1  # different prefixes
-    share: float = 1.0  # of the requests that have one
+    share: float = 1.0  # share of the requests that have one
     zipf: float = 0.0  # s: the k-th of the pool is drawn in proportion to 1/k^s; 0 draws all alike often
 
     def index(self, number: int) -> int | None:
@@ -245,7 +245,7 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return bisect(self._upto, drawn.random() * self._upto[-1], hi=self.pool - 1)
 
     def text(self, number: int) -> str:
-        """Return the prefix of a request; "" where it has none."""
+        """Return the prefix of a request; "" if it has none."""
         found = self.index(number)
         return "" if found is None else self.vocabulary.text(self.tokens, f"prefix:{found}")
 
@@ -268,7 +268,7 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def prefixes(scenario: Scenario, vocabulary: Vocabulary) -> Prefixes | None:
-    """Return the prefixes that a scenario asks for; None where it asks for none."""
+    """Return the prefixes that a scenario asks for; None if it asks for none."""
     spec = scenario.workload.prefix
     if not spec:
         return None

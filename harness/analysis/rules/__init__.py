@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
     severity: Gravity | None = None  # None: the first of the rule's
     at: float | None = None  # the load that it is about, where the context has none
-    kind: str = ""  # of a rule with kinds, as `timeout` in `said_timeout`
+    kind: str = ""  # the kind, if the rule has kinds: `timeout` in `said_timeout`
 
 
 class Purpose(enum.Enum):
@@ -80,7 +80,7 @@ class Rule(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     of: type[T]
     severities: tuple[Gravity, ...]
     brief: str  # its line on the first screen, {} is where; "": its message
-    place: Place  # on the first screen
+    place: Place  # place on the first screen
     kinds: bool  # a kind follows the code
     excused_for: tuple[Purpose, ...]  # for which an invalid level is still good
 
@@ -110,7 +110,7 @@ class Rule(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return " ".join((inspect.getdoc(self.judge) or "").partition("\n\n")[0].split())
 
 
-_registered: dict[str, list[Rule[Any]]] = {}  # by the module that they stand in
+_registered: dict[str, list[Rule[Any]]] = {}  # every rule, by the module that defines it
 
 
 def rule(

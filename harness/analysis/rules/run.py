@@ -17,8 +17,8 @@ from harness.data.record import Level, LevelNote
 from harness.data.summary import ClassWorkload, Lengths, NodeLoss, WorkloadSummary
 from harness.spec.work import Unit
 
-LENGTHS_OFF = 0.02  # of the mean that was asked
-APART = 0.01  # of the shortest window, above which a clock's error moves its edges too far
+LENGTHS_OFF = 0.02  # share of the requested mean by which the measured one may differ from it
+APART = 0.01  # share of the shortest window, above which a clock's error moves its edges too far
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,17 +47,17 @@ class Threshold(Subject, frozen=True, kw_only=True):
     text: str
     comparison: Comparison
     bound: float | None = None  # in the figure's unit: seconds, a share of 1, per second, or a number
-    unit: str = NUMBER  # of the bound
-    factor: float | None = None  # on the baseline's figure
+    unit: str = NUMBER  # unit of the bound
+    factor: float | None = None  # bound over the baseline's figure
 
     @property
     def least(self) -> bool:
-        """Whether the bound is a lower one."""
+        """Return whether the bound is a lower one."""
         return self.comparison in (">", ">=")
 
 
 def parse(text: str, place: str = "--threshold") -> Threshold:
-    """Return the threshold (figure, level, comparison, bound) that a text states; HarnessError if it states none.
+    """Return the threshold (figure, level, comparison, bound) that a text states; raise HarnessError if it states none.
 
     >>> found = parse("ttft_p99@32 < 2s")
     >>> found.figure, found.at, found.comparison, found.bound, found.unit
@@ -128,7 +128,7 @@ def _bounded(made: Threshold, bound: str, place: str) -> Threshold:
 
 
 def _factor(text: str, made: Threshold, place: str) -> float:
-    """Return the factor before "baseline": 1 without one; HarnessError unless it is a number or share above 0."""
+    """Return the factor before "baseline": 1 without one; raise HarnessError unless it is a number or share above 0."""
     if not text:
         return 1.0
     value, unit = quantity(text[:-1], place) if text.endswith("*") else (0.0, NUMBER)

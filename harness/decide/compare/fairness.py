@@ -30,7 +30,7 @@ _OF_REPEATS = 0.1  # and those of one stack's runs, which may have few requests 
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact of all stacks; a value is None where it is unknown."""
+    """One fact of all stacks; a value is None if it is unknown."""
 
     name: str
     values: list[str | None]  # in the order of the stacks; of repeats that differ all of them
@@ -45,14 +45,14 @@ _METHOD = {  # rows of how it was measured, that may differ
     "measured by": ("measured_by", "another tool divides by its whole run, so its throughput is lower"),
     "transport": ("transport", "they cost the client unlike"),
 }
-_KEYS, _LETTERS = 4, 40  # that a row shows of a workload that differs: keys, and letters of a value
+_KEYS, _LETTERS = 4, 40  # keys, and letters of a value, that a row shows of a workload that differs
 _CACHED, _CHUNKED = 0.05, 0.05  # from which on two shares of cached prompts, and two numbers of tokens a chunk, differ
 # Rows, named like their facts.
 VARIED = ("engine", "precision", "kv-dtype", "tp", "pools", "balance", "max-num-seqs", "start")
 
 
 def varied(text: str | None) -> frozenset[str]:
-    """Return the names of --vary; HarnessError for one that cannot vary.
+    """Return the names of --vary; raise HarnessError for one that cannot vary.
 
     >>> sorted(varied("engine, kv_dtype"))
     ['engine', 'kv-dtype']
@@ -65,7 +65,7 @@ def varied(text: str | None) -> frozenset[str]:
 
 
 def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Row]:
-    """Return a row for each fact that should be alike between stacks; `vary`: what may differ (default: VARIED)."""
+    """Return a row for each fact that should be alike between stacks; facts in `vary` (default VARIED) may differ."""
     workload, *others = [_row(name, fact, stacks) for name, fact in _SAME.items()]
     found = [_with_keys(workload, stacks), _lengths(stacks), _model(stacks), *others]
     found += [_method(name, *each, stacks) for name, each in _METHOD.items()]
@@ -78,7 +78,7 @@ def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Ro
 
 
 def differing(table: Sequence[Row]) -> list[Row]:
-    """Return the rows that a comparison is about: how the servers are set up, where that differs."""
+    """Return the rows that a comparison is about: how the servers are set up, if that differs."""
     return [row for row in table if row.state == ALLOWED and row.name in (*VARIED, "flags")]
 
 
@@ -101,7 +101,7 @@ def _row(name: str, fact: str, stacks: Sequence[Sequence[Run]], *, allowed: bool
 
 
 def _with_keys(row: Row, stacks: Sequence[Sequence[Run]]) -> Row:
-    """Return the row of the workload; where it differs, with the keys that differ in place of the digests."""
+    """Return the row of the workload; if it differs, with the keys that differ in place of the digests."""
     each = [[run.facts.asked for run in runs] for runs in stacks]
     every = [asked for found in each for asked in found if asked]
     names = _unlike(every)
@@ -147,7 +147,7 @@ def _method(name: str, fact: str, why: str, stacks: Sequence[Sequence[Run]]) -> 
 
 
 def _flags(stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Compare the servers' settings, of one engine; None where they are alike or not known."""
+    """Compare the servers' settings, of one engine; None if they are alike or not known."""
     engines = {(run.facts.engine or "").partition(" ")[0] for runs in stacks for run in runs}
     each = [runs[0].facts.flags for runs in stacks]
     if len(engines) > 1 or not all(each):
@@ -166,7 +166,7 @@ class _Mean(NamedTuple):
     of: Callable[[Run], float | None]
     text: str
     apart: Callable[[Sequence[float]], bool]
-    why: str = ""  # it matters where they are apart
+    why: str = ""  # why a difference matters
 
 
 _MEANS = (
@@ -179,7 +179,7 @@ _MEANS = (
 
 
 def _on_average(figure: _Mean, stacks: Sequence[Sequence[Run]]) -> Row | None:
-    """Return the row of a mean that stacks may differ in (each stack's runs averaged); None where no run has it."""
+    """Return the row of a mean that stacks may differ in (each stack's runs averaged); None if no run has it."""
     each = [known_mean(figure.of(run) for run in runs) for runs in stacks]
     known = [mean for mean in each if mean is not None]
     if not any(known):
@@ -247,13 +247,13 @@ def _by_chance(means: Sequence[float | None], errors: Sequence[float | None]) ->
 
 
 class _Lengths(NamedTuple):
-    """Mean tokens of a stack's requests, with their standard errors; None where they are not known."""
+    """Mean tokens of a stack's requests, with their standard errors; None if they are not known."""
 
     inputs: float | None
     outputs: float | None
     inputs_se: float | None
     outputs_se: float | None
-    own_inputs: float | None  # without the chat template
+    own_inputs: float | None  # prompt tokens without the chat template
     repeats_apart: float  # the largest relative difference between two of its runs
 
     @classmethod

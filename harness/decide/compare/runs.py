@@ -1,7 +1,7 @@
-"""Runs as they are compared: of which stack each is, its conditions, its levels, and the points of its curve.
+"""Runs for a comparison: the stack of each, its conditions, its levels, and the points of its curve.
 
 A run is read from a result folder, with its records or with its summary alone, or from another tool's files. Its facts
-are words, by which two stacks are told alike or not. What is not known is None.
+are texts: equal texts mean equal conditions, and None means unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     measured_by: str
     workload: str | None = None
-    asked: Mapping[str, str] = {}  # what the workload's digest is of, by its keys
+    asked: Mapping[str, str] = {}  # the fields that the workload's digest is made from
     unit: str | None = None  # a Unit: what throughput counts
     model: str | None = None
     parameters: float | None = None
@@ -60,12 +60,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str | None = None
     tp: str | None = None
     pools: str = TOGETHER  # servers of each pool, by its name
-    balance: str = ONE  # over several servers
+    balance: str = ONE  # how requests are divided over several servers
     max_num_seqs: str | None = None
-    seats: str | None = None  # the same as it was measured
+    seats: str | None = None  # requests that it was seen to serve at once
     engine: str | None = None
-    start: str | None = None  # of a level: staggered, burst or batch
-    transport: str | None = None  # that sent the requests: socket or httpx
+    start: str | None = None  # how a level starts: staggered, burst or batch
+    transport: str | None = None  # what sent the requests: socket or httpx
     flags: Mapping[str, str] = {}  # the server's settings, by its command or as it published them
 
 
@@ -88,7 +88,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One measured run of a stack."""
 
-    label: str = ""  # of the stack, where it is compared with others
+    label: str = ""  # the stack's label in a comparison
     stack: str | None = None  # its name where `knee stacks run` started it
     place: str  # folder or files
     began: str | None = None  # when, as ISO 8601
@@ -96,24 +96,24 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     input_tokens: float | None = None  # mean of the requests, as they were counted
     output_tokens: float | None = None
-    input_tokens_se: float | None = None  # one standard error of that mean; None where requests do not differ
+    input_tokens_se: float | None = None  # one standard error of that mean; None if requests do not differ
     output_tokens_se: float | None = None
-    points: list[Point]  # of valid levels with as many in flight as were requested
+    points: list[Point]  # valid levels with as many in flight as were requested
     loads: list[Load]
     lost: dict[float, str] = {}  # loads that failed or that nobody answered at, and how
     failed: tuple[int, int] | None = None  # requests that failed, of all
     cached: float | None = None  # share of the prompt tokens that came from a prefix cache
     tokens_per_chunk: float | None = None
-    template_tokens: float | None = None  # of a prompt, that its chat template adds
+    template_tokens: float | None = None  # tokens that the chat template adds to a prompt
     predicted_plateau: float | None = None  # output tok/s, by the data sheet
     start_to_ready_s: float | None = None
-    first_answer_s: float | None = None  # of one request once it was ready
+    first_answer_s: float | None = None  # time of one request to the ready server
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
         """Return {concurrency: (ln throughput, its relative error)} of the run; repeats of a level are pooled.
 
-        Where a level's error is only assumed, the difference between repeats of levels takes its place.
+        If a level's error is only assumed, the difference between repeats of levels takes its place.
         """
         if not self.points:
             return {}
@@ -124,7 +124,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return {float(C): (math.log(X), float(own if C in measured else more)) for C, X, own, more in rows}
 
 
-# ---- of which stack each folder and file is -------------------------------------------------------------------------
+# ---- the stack of each folder and file ------------------------------------------------------------------------------
 
 
 def labelled(stacks: Sequence[str], format: str = "") -> list[Run]:
@@ -149,7 +149,7 @@ def labelled(stacks: Sequence[str], format: str = "") -> list[Run]:
 
 
 def is_run(place: str) -> bool:
-    """Return whether a place is a folder of a run of Knee, whole or in part."""
+    """Return whether a place is a folder with a manifest, or with requests that Knee recorded."""
     folder = Path(place)
     return folder.is_dir() and ((folder / MANIFEST).exists() or has_requests(folder))
 
@@ -191,7 +191,7 @@ def _labels(named: Sequence[tuple[str, str]], *found: Mapping[str, str]) -> list
 
 
 def read_folder(place: str) -> list[Run]:
-    """Read the runs of a result folder, without a label; HarnessError where none has a finished level."""
+    """Read the runs of a result folder, without a label; raise HarnessError if none has a finished level."""
     manifest, summary, _ = opened(place)
     found = of_folder(place, manifest, summary)
     if not found:
@@ -200,7 +200,7 @@ def read_folder(place: str) -> list[Run]:
 
 
 def unfinished(place: str) -> HarnessError:
-    """Return the error with which a folder is refused that has nothing to compare."""
+    """Return the error for a folder without a finished level."""
     return HarnessError("no level of it is finished", place=place, way_out="give the run more time")
 
 
@@ -326,7 +326,7 @@ def _power(cards: Sequence[Card] | None) -> str | None:
 
 
 def _precision(dtype: str | None, assumed: Assumptions | None) -> str | None:
-    """Return as words the stated dtype of the weights and the bits that a weight takes; None where neither is known.
+    """Return as words the stated dtype of the weights and the bits that a weight takes; None if neither is known.
 
     >>> _precision("fp8", Assumptions(weight_bytes=9.08e9, parameters=8.03e9)), _precision(None, None)
     ('fp8, 9 bits a weight', None)
@@ -344,7 +344,7 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
     """Return the runs in another tool's files of one stack.
 
     A file or folder with several loads is a run. Those with one load each are the levels of one run together. A load
-    that comes again within a run is measured twice, and pooled. HarnessError where the files are of two models,
+    that comes again within a run is measured twice, and pooled. Raise HarnessError if the files are of two models,
     engines, cards or tools, or one of them is of a simulation.
     """
     for name in SHARED:
@@ -368,6 +368,7 @@ def _word(fact: str | int) -> str:
 
 
 def _of_file(label: str, places: Sequence[str], found: ForeignResult) -> Run:
+    """Return another tool's result as a run; levels that are not valid, or without load or throughput, are left out."""
     points, loads = [], []
     for level in found.levels:
         load, X, gpus = level.requested or level.rate, level.output_tokens_per_s, found.gpus
@@ -414,7 +415,7 @@ def _of_file(label: str, places: Sequence[str], found: ForeignResult) -> Run:
 
 
 def _failed(levels: Sequence[ForeignLevel]) -> tuple[int, int] | None:
-    """Return (failed requests, all requests) over the levels; None where a level does not say."""
+    """Return (failed requests, all requests) over the levels; None if a level does not say."""
     failed = [level.failed for level in levels]
     if None in failed:
         return None

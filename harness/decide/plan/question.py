@@ -10,7 +10,7 @@ import msgspec
 from harness.base.errors import HarnessError
 
 By = Literal["slo", "cost", "knee"]
-UTILIZATION = 0.7  # of the operating point: a headroom of 1/0.7 - 1 = 43 % above the peak
+UTILIZATION = 0.7  # share of the operating point: a headroom of 1/0.7 - 1 = 43 % above the peak
 MONTH_H = 720.0  # hours: 30 days
 MOST = 1e9  # requests per second, users, dollars: nothing that is planned has more
 
@@ -22,7 +22,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     users: float | None = None  # at the peak; each sends again `think_s` after an answer's end
     documents_per_s: float | None = None  # at the peak, of work that decodes nothing
     think_s: float | None = None
-    traffic: str | None = None  # of a day, as `harness.spec.traffic` writes it
+    traffic: str | None = None  # a day's traffic, written like `harness.spec.traffic`
     offline_tokens: float | None = None  # a batch: output tokens, of work that decodes nothing input tokens
     offline_documents: float | None = None  # a batch of work that decodes nothing
     deadline_s: float | None = None
@@ -31,14 +31,14 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offline(self) -> bool:
-        """Whether it is a batch."""
+        """Return whether the demand is a batch."""
         return self.offline_tokens is not None or self.offline_documents is not None
 
 
 class Reserve(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept above the peak."""
 
-    utilization: float = UTILIZATION  # of the operating point's throughput, at the peak; headroom = 1/u - 1
+    utilization: float = UTILIZATION  # share of the operating point's throughput at the peak; headroom = 1/u - 1
     spare: int | None = None  # replicas that may be down at the peak (N+k)
 
 
@@ -46,15 +46,15 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica costs, and how long one takes to start; None: not known, and what needs it is left out."""
 
     gpu_hour: float | None = None  # USD
-    gpus: float | None = None  # of one replica; None: as recorded
-    cold_start_s: float | None = None  # of one replica; None: as measured
+    gpus: float | None = None  # GPUs of one replica; None: the recorded number
+    cold_start_s: float | None = None  # start of one replica; None: the measured time
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan is asked."""
 
     demand: Demand
-    by: By | None = None  # None: by the SLO where there is one, else the knee
+    by: By | None = None  # None: by the SLO if there is one, else the knee
     reserve: Reserve = Reserve()
     prices: Prices = Prices()
 

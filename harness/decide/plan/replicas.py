@@ -27,7 +27,7 @@ from harness.spec import traffic
 from harness.spec.work import usd_per_million
 
 _MOST = 100_000  # replicas: more is a mistake in the demand
-_CELLS = 1440  # of a period: minutes of a day
+_CELLS = 1440  # cells of a period: minutes of a day
 _HEADER = "time,requests_per_s"
 
 
@@ -35,7 +35,7 @@ class FleetOption(msgspec.Struct, frozen=True, kw_only=True):
     """One size of the fleet."""
 
     replicas: int
-    utilization: float  # of the operating point's throughput, at the peak
+    utilization: float  # share of the operating point's throughput at the peak
     one_lost: float | None  # the same with one replica fewer; None: there is none left
     usd_per_month: float | None = None
 
@@ -48,14 +48,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     ci95: tuple[int, int]  # over the interval of the measured throughput
     exact: float  # replicas before rounding up, headroom in it, spares not
-    needed: int  # that carry the peak without any reserve
+    needed: int  # replicas that carry the peak without any reserve
     may_fail: int  # replicas that may be down at the peak before the operating point is passed
     in_flight: float | None  # at the peak, on all: λ·R by Little's law
     options: list[FleetOption]  # one fewer, this, one more
 
 
 def request_s(capacity: Capacity, at: MeasuredLoad, work: float) -> float | None:
-    """Return the seconds that a request of `work` takes at a measured load; None where that is not known.
+    """Return the seconds that a request of `work` takes at a measured load; None if that is not known.
 
     The throughput X is taken to stay, so by Little's law R = N·w/X is in proportion to the work w.
     """
@@ -119,8 +119,8 @@ class TrafficFleet(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     replicas_peak: int
     replicas_least: int
-    hours_at_peak: float  # of a fleet for the peak all the time
-    hours_following: float | None  # of one that follows the traffic; None: the cold start is not known
+    hours_at_peak: float  # replica-hours of a fleet that keeps its size for the peak
+    hours_following: float | None  # the same of one that follows the traffic; None: the cold start is not known
     cold_start_s: float | None
 
 
@@ -207,7 +207,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     replicas: int
     ci95: tuple[int, int]
-    seconds: float  # that they take
+    seconds: float  # time that they take
     usd: float | None
     usd_per_million: float | None
 
@@ -238,14 +238,14 @@ def batch(at: MeasuredLoad, work: float, deadline_s: float, prices: Prices) -> B
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of the fleet, or of one that follows the traffic where that is known; None is not known."""
+    """Costs of the fleet, or of one that follows the traffic if that is known; None means unknown."""
 
     usd_per_hour: float  # at the peak
-    usd_per_month_at_peak: float  # of a fleet for the peak all the time
-    usd_per_month: float  # of one that follows the traffic, where that is known
-    usd_per_million_at_point: Value  # of the run's unit, each replica at its operating point
-    usd_per_million: float  # of the run's unit, as the fleet is used
-    usd_per_million_blended: float | None  # of input and output tokens together
+    usd_per_month_at_peak: float  # for a fleet that keeps its size for the peak
+    usd_per_month: float  # for a fleet that follows the traffic, if its hours are known
+    usd_per_million_at_point: Value  # per million of the run's unit, each replica at its operating point
+    usd_per_million: float  # per million of the run's unit, as the fleet is used
+    usd_per_million_blended: float | None  # per million input and output tokens together
     usd_per_request: float
 
 
@@ -291,14 +291,14 @@ def _per_million(usd_per_hour: float, per_s: Value) -> Value:
 
 
 def work_of(capacity: Capacity, demand: Demand) -> float:
-    """Return the work of a request, with the demand's own lengths where it has them."""
+    """Return the work of a request, with the demand's own lengths if it has them."""
     own = demand.output_tokens if capacity.counts.decodes else demand.input_tokens
     tokens = capacity.output_tokens if capacity.counts.decodes else capacity.input_tokens
     return capacity.work_per_request if own is None or not tokens else own
 
 
 def usd_per_month(replicas: int, prices: Prices) -> float | None:
-    """Return what replicas cost all month; None where price or GPUs are not known."""
+    """Return what replicas cost all month; None if price or GPUs are not known."""
     if prices.gpu_hour is None or not prices.gpus:
         return None
     return replicas * prices.gpus * prices.gpu_hour * MONTH_H

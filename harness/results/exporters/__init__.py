@@ -49,8 +49,8 @@ class Exporter(msgspec.Struct, frozen=True, kw_only=True):
     """What can be made of a run for another tool; None: nothing of the kind."""
 
     files: Callable[[Run], Mapping[str, Any]] | None = None  # by name: text as it is, or plain data for JSON
-    text: Callable[[Run], str] | None = None  # on stdout; None: each file's data as a line of JSON
-    send: Callable[[Run, str], str] | None = None  # to an address, or a folder where there are no files; in a line
+    text: Callable[[Run], str] | None = None  # text on stdout; None: each file's data as a line of JSON
+    send: Callable[[Run, str], str] | None = None  # to an address, or a folder if there are no files; in a line
 
     def on_stdout(self, run: Run) -> str:
         """Return the exported run as text for stdout: the exporter's text, or its documents as JSON."""
@@ -66,7 +66,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Exporter:
-    """Return the exporter called `name`, built in or of another package; HarnessError for an unknown name."""
+    """Return the exporter called `name`, built in or of another package; raise HarnessError for an unknown name."""
     if name in names():
         found: Exporter = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").EXPORTER
         return found

@@ -54,21 +54,21 @@ def of_level(level: LevelSummary, manifest: Manifest, index: int = 0, simulated:
 
 
 def _total(mean: float | None, n: int) -> float | None:
-    """Return the tokens of all requests, by their mean; whole where they are whole but for rounding."""
+    """Return the tokens of all requests, by their mean; whole if they are whole but for rounding."""
     if mean is None:
         return None
     return round(mean * n) if abs(mean * n - round(mean * n)) < 1e-6 else mean * n
 
 
 def _burstiness(manifest: Manifest) -> float | None:
-    """Return the shape of the gamma distribution of the gaps: 1 for Poisson; None where arrivals have none."""
+    """Return the shape of the gamma distribution of the gaps: 1 for Poisson; None if arrivals have none."""
     arrivals = parse(manifest.scenario.ramp.arrivals)
     steady = arrivals.own_rate is None and arrivals.speed is None and math.isfinite(arrivals.shape)
     return arrivals.shape if steady else None
 
 
 def _date(created: str | None) -> str | None:
-    """Return the moment as that tool writes it; None where it is not known.
+    """Return the moment as that tool writes it; None if it is not known.
 
     >>> _date("2026-11-20T22:44:13+00:00")
     '20261120-224413'

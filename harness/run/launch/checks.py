@@ -33,7 +33,7 @@ from harness.spec.scenario import Scenario
 from harness.workload import probe, shape, tasks
 
 _KEY = "Authorization"  # the header in which a resolved scenario has the API key
-_MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
+_MOST_FIT = 0.99  # share of requests that fit into the context, if lengths vary
 _SERVE_ALIKE = "serve the same on all replicas, or add --allow-different-replicas"
 
 
@@ -42,15 +42,15 @@ class How(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False  # a named tokenizer may run code from its folder
     busy: Awaitable[object] | None = None  # other work of this process: it is awaited before a request is timed
     any_model: bool = False  # its list of models need have no name that is given
-    secrets: tuple[str, ...] = ()  # that the scenario does not have
-    ips: Mapping[str, Sequence[str]] = {}  # IP addresses of the URLs' hosts, where they are known
+    secrets: tuple[str, ...] = ()  # secrets that the scenario does not have
+    ips: Mapping[str, Sequence[str]] = {}  # IP addresses of the URLs' hosts, if they are known
     note: reach.Note = reach.nowhere  # says what is waited for long
 
 
 async def check(scenario: Scenario, urls: Sequence[str], how: How = How()) -> Endpoint:
     """Check every server at `urls` and return the endpoint to load; HarnessError with the way out if a check fails.
 
-    Of several servers it is the first, with all as `replicas`. HarnessError where one serves another model, or differs
+    Of several servers it is the first, with all as `replicas`. HarnessError if one serves another model, or differs
     in version or limits, unless the scenario allows it. A field that one of them refuses is sent to none.
     """
     first = await _of_one(scenario, urls[0], how)
@@ -181,7 +181,7 @@ def _wire(scenario: Scenario, where: Address) -> Wire:
 
 
 def with_api(scenario: Scenario, where: Address) -> Scenario:
-    """Return the scenario with the API and the model of the address; HarnessError if an option contradicts them."""
+    """Return the scenario with the address's API and model; raise HarnessError if an option contradicts them."""
     api, spec = where.api or scenario.target.api, scenario.target
     if DIALECTS[api].path == DIALECTS[spec.api].path:
         api = spec.api  # two APIs may have one path
@@ -235,7 +235,7 @@ def _target(scenario: Scenario, where: Address) -> Target:
 
 
 def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
-    """Raise HarnessError where prompts and answers of a class are longer than the context that the server publishes.
+    """Raise HarnessError if prompts and answers of a class are longer than the context that the server publishes.
 
     Where lengths vary, one request in a hundred may be: more would void a level. Of tasks none may be: their last
     requests hold all before them.

@@ -32,7 +32,7 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 
     yes: bool = False  # to every question
     named_by: str = ""  # the file that alone names the address; "": it was typed
-    resumed: bool = False  # that file is a result folder
+    resumed: bool = False  # whether that file is a result folder
     trust_remote_code: bool = False  # a tokenizer may run code of its own
 
 
@@ -124,7 +124,7 @@ def is_loopback(address: str) -> bool:
 
 
 def must_be_possible(place: str, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
-    """Raise HarnessError where no terminal can show a plan and take the answer; `fact` is why one is needed."""
+    """Raise HarnessError if no terminal can show a plan and take the answer; `fact` is why one is needed."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):  # a closed stream is None
         raise HarnessError(f"{fact}, and there is no terminal to ask on", place=place, way_out=way_out)
 

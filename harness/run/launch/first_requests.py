@@ -36,7 +36,7 @@ from harness.workload.request import Request
 from harness.workload.source import Uniform, together
 
 _PROBES = 6  # tries to meet the prompt length
-_NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
+_NEAR = 0.005  # share of the prompt length: near enough where prompts are made of whole words
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
 _NO_STREAM = re.compile(r"stream\w*\W[^.]{0,40}\b(not|un|isn't|disabled)|not support\w*\W[^.]{0,20}stream", re.I)
@@ -45,7 +45,7 @@ _INSTEAD = {
     "temperature": "left out; the server samples by its default",
 }
 _FEW = 16  # tokens: OpenAI's newer models refuse fewer, and a run need not wait for a long answer
-_SHORTER = 0.01  # of the load's answers may be shorter than the first one
+_SHORTER = 0.01  # share of the load's answers that may be shorter than the first one
 
 
 async def first_requests(
@@ -213,7 +213,7 @@ class _Requests:
         workload, lengths = scenario.workload, shape.of(scenario)
         planned = image.plan(workload)
         self._images = image.Images(*planned, workload.seed or 0) if planned else None
-        # Without models and adapters: that the first request to one loads it is a part of the load.
+        # Models and adapters are left out: the first request to one loads it, which is a part of the load.
         own = {
             name: {field: value for field, value in fields.items() if field != "model"}
             for name, fields in class_fields(scenario).items()
@@ -230,21 +230,21 @@ class _Requests:
         shortest = [each.output.quantile(_SHORTER) for each in lengths.classes if each.share]
         self.first_tokens = min([few, answer, *shortest])  # what is refused here, the load's answers would be
         self.timed_tokens = min(few, answer) if scenario.target.streams else answer
-        self.status, self.http_version = 0, ""  # of the last answer
-        self.counts: list[text.Counted] = []  # of the prompts so far, where the server counts them
+        self.status, self.http_version = 0, ""  # from the last answer
+        self.counts: list[text.Counted] = []  # counts of the prompts so far, if the server counts them
 
     @property
     def sent(self) -> int:
-        """Requests that were answered so far."""
+        """Return how many requests were answered so far."""
         return self.used - self._first
 
     def off(self, tokens: int) -> int:
-        """Return the tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
+        """Return the tokens of the last prompt beyond the wanted ones; 0 if the server does not count them."""
         return self.counts[-1].tokens - tokens if self.counts else 0
 
     @property
     def notes(self) -> list[str]:
-        """What the answers showed that the load has to know."""
+        """Return what the answers showed that the load has to know."""
         refused = [name for name in refusals.OPTIONAL if name in self.drop - self._omit]
         found = [f"the server refuses {name}: {_INSTEAD.get(name, 'left out')}" for name in refused]
         return [*found, *self._seen]
@@ -302,10 +302,10 @@ class _Requests:
     async def send_kinds(self, prompt_words: int) -> None:
         """Send one request with the tools of the load, and one for each set of fields that classes have of their own.
 
-        HarnessError where the server does not take one: all such requests of the load would fail.
+        Raise HarnessError if the server does not take one: all such requests of the load would fail.
         """
         tools = self._scenario.workload.tools
-        kinds = {tuple(fields): name for name, fields in reversed(self._classes.items())}  # of each kind the first
+        kinds = {tuple(fields): name for name, fields in reversed(self._classes.items())}  # the first of each kind
         if tools and not kinds:
             kinds = {(): ""}
         for fields, name in kinds.items():
@@ -339,7 +339,7 @@ class _Requests:
     async def _answer(self, request: Request) -> decoder.DecodedResponse:
         """Send a request and return the decoded answer; drop any field that the server refuses, and send it again.
 
-        HarnessError for a redirect, a failed response, and a refusal that no dropped field mends.
+        Raise HarnessError for a redirect, a failed response, and a refusal that no dropped field mends.
         """
         target, place = self._scenario.target, self.place
         while True:

@@ -23,12 +23,12 @@ from harness.run.launch.endpoint import Address
 from harness.spec.scenario import Scenario
 from harness.workload import shape, tasks
 
-OTHER_FILES = 64  # that a process needs besides its connections
+OTHER_FILES = 64  # files that a process needs besides its connections
 _WORKERS_A_PROCESSOR, _FEWEST_WORKERS = 4, 8  # more would compete for the processors
-_STREAM_BYTES = 64 << 10  # of a connection, its task and its buffers
-_BYTES_A_TOKEN = 7  # of a prompt: a short word and its space
+_STREAM_BYTES = 64 << 10  # memory of a connection, its task and its buffers
+_BYTES_A_TOKEN = 7  # bytes of a prompt: a short word and its space
 _PROMPTS_A_STREAM = 3  # in flight, built ahead, and being built
-_BYTES_AN_ARRIVAL = 24  # of an answer's token: its stamp, its count, and its record
+_BYTES_AN_ARRIVAL = 24  # bytes of an answer's token: its stamp, its count, and its record
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -60,7 +60,7 @@ def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | No
     allowed = kernel.cpus()
     server = scenario.target.url == "sim:" and len(allowed) >= 2
     free = allowed[1:] if server else allowed
-    one = scenario.ramp.start == "batch"  # which waits for all of its requests
+    one = scenario.ramp.start == "batch"  # a batch waits for all of its requests
     free_cpus, streams = max(1, len(allowed) - 1), most_streams(scenario)
     if machines is not None:
         free_cpus, streams = _FEWEST_WORKERS, -(-streams // machines)
@@ -80,7 +80,7 @@ def links(
     """Yield a link to each worker to be started: `here` of them on this machine, or those on the scenario's cluster.
 
     `addresses` are the servers' IP addresses: no worker runs on a node that has one of them. `rows` is the path of
-    the table of the run's dataset. HarnessError where the run cannot be measured from other machines.
+    the table of the run's dataset. Raise HarnessError if the run cannot be measured from other machines.
     """
     if not scenario.ramp.ray:
         yield [LocalWorker() for _ in range(here)]
@@ -115,7 +115,7 @@ def described_clocks(clocks: Sequence[WorkerClock]) -> list[str]:
 
 
 def _check_connections(scenario: Scenario, machines: int) -> None:
-    """Raise HarnessError where the highest level needs more connections than files may be open."""
+    """Raise HarnessError if the highest level needs more connections than files may be open."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted, most = -(-most_streams(scenario) // machines), files - OTHER_FILES
     if files != resource.RLIM_INFINITY and wanted > most:
@@ -125,7 +125,7 @@ def _check_connections(scenario: Scenario, machines: int) -> None:
 
 
 def _check_memory(scenario: Scenario, machines: int) -> None:
-    """Raise HarnessError where the requests in flight at the highest level need more memory than is free."""
+    """Raise HarnessError if the requests in flight at the highest level need more memory than is free."""
     streams, mean, free = -(-most_streams(scenario) // machines), shape.of(scenario).mean(), memory()
     prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * mean.input_tokens
     each = round(_STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * mean.output_tokens)

@@ -23,13 +23,13 @@ from harness.spec.scenario import Target as TargetSpec
 
 T = TypeVar("T")
 Note = Callable[[str], None]
-AFTER_S = 3.0  # of waiting, after which it is noted
-AGAIN_S = 5.0  # that a run waits for a server which has stopped answering, unless --wait says otherwise
+AFTER_S = 3.0  # seconds of waiting, after which it is noted
+AGAIN_S = 5.0  # seconds that a run waits for a server which has stopped answering, unless --wait says otherwise
 _EVERY_S = 0.25  # between two tries
 _TRY_S = 2.0  # for one of them
 _LOADING = (502, 503, 504)  # what a server that loads its model answers, or a proxy before it
 _HANDSHAKE_S = 2.0  # for what shows whether a server speaks TLS or plain HTTP
-_LATE_S = 1.0  # after which a server that should speak TLS is asked whether it does
+_LATE_S = 1.0  # after so long a server that should speak TLS is asked whether it does
 _LONGEST_REASON = 200  # characters of why a connection broke
 _NO_TLS, _IS_HTTP = "it does not speak TLS", "is it http://?"
 

@@ -39,9 +39,9 @@ from harness.workload.request import Request
 from harness.workload.source import Uniform, together
 from harness.workload.tasks import Tasks
 
-ROUNDS, MOST_ROUNDS = 8, 24  # of the audit; the most where it stays unclear, as on a machine that is busy
+ROUNDS, MOST_ROUNDS = 8, 24  # rounds of the audit; the most if it stays unclear, as on a machine that is busy
 _CACHED, _NONE = 0.5, 0.1  # share of a repeated prompt's tokens: from here on a cache is on, up to here it is off
-_SOONER, _AS_LATE = 0.8, 0.9  # of the time to the first token
+_SOONER, _AS_LATE = 0.8, 0.9  # a repeated prompt's TTFT over a new one's: up to here sooner, from here on as late
 _WARM = 0.2  # share of the load's own prompts that is cached, from which on they are not cold
 
 
@@ -50,11 +50,11 @@ class Reply(msgspec.Struct, frozen=True):
 
     text: str = ""
     finish_reason: str = ""
-    error: str = ""  # as in a record; "" is success
-    message: str = ""  # of the error
+    error: str = ""  # see `Record.error`; "" is success
+    message: str = ""  # message of the error
     first_s: float = 0.0  # to the first token
-    tokens: int | None = None  # of the prompt, by the server's count
-    cached: int | None = None  # of these, from its cache
+    tokens: int | None = None  # tokens of the prompt, by the server's count
+    cached: int | None = None  # prompt tokens from its cache
 
 
 Ask = Callable[[Request], Awaitable[Reply]]
@@ -107,7 +107,7 @@ async def with_canaries(spec: QualitySpec, target: Target, endpoint: Endpoint, n
 
 
 def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) -> Endpoint:
-    """Return the endpoint with an earlier session's canaries; HarnessError where the file has other prompts now."""
+    """Return the endpoint with an earlier session's canaries; raise HarnessError if the file has other prompts now."""
     found = read(spec)
     if _digest(found) != unloaded.prompts_digest or len(found) != len(unloaded.digests):
         fact = "its prompts are not those that the run began with"
@@ -116,7 +116,7 @@ def resumed(spec: QualitySpec, endpoint: Endpoint, unloaded: UnloadedAnswers) ->
 
 
 async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], endpoint: Endpoint, ask: Ask) -> Endpoint:
-    """Ask the canaries `spec.repeats` times; return the endpoint with their answers; HarnessError if all fail.
+    """Ask the canaries `spec.repeats` times; return the endpoint with their answers; raise HarnessError if all fail.
 
     Every prompt is asked once before any is asked again.
     """
@@ -184,7 +184,7 @@ async def audited(scenario: Scenario, endpoint: Endpoint, note: Callable[[str], 
 async def audit(scenario: Scenario, endpoint: Endpoint, seed: int, ask: Ask) -> tuple[CacheAudit, int]:
     """Send new, repeated and the load's prompts in rounds; return what they show of the cache, and the rounds.
 
-    Rounds go on while the outcome is unclear, up to a limit. HarnessError where a request fails.
+    Rounds go on while the outcome is unclear, up to a limit. Raise HarnessError if a request fails.
     """
     prompts = endpoint.prompts
     made = Uniform(words=prompts.words, prompt_words=prompts.count or 1, output_tokens=1, seed=seed)

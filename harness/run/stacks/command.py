@@ -19,7 +19,7 @@ from harness.spec import recipe as recipes
 from harness.spec.recipe import Pool, Recipe, Settings, Stack, StackSpec
 
 _LINE = 300  # characters of a command on one line
-_SWITCHES = {"on": "--{}", "off": "--no-{}"}  # of a server, by value
+_SWITCHES = {"on": "--{}", "off": "--no-{}"}  # a server's switches, by value
 _CONTEXT, _SEQS = 4096, 8  # tokens and seats, for a server that has to be given their product
 
 
@@ -28,15 +28,15 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     words: list[str]
     port: int = 0
-    health: str = ""  # of a server of a pool: a page that answers 200 once it is ready
-    pool: str = ""  # which server of a pool it is, like "prefill"; "": it is the endpoint
+    health: str = ""  # a page that answers 200 once a server of a pool is ready
+    pool: str = ""  # its pool's name, like "prefill", numbered if there are several; "": it is the endpoint
     env: dict[str, str] = {}  # besides the environment that knee has
 
 
 def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
     """Return the commands that start a stack: its pools' servers, then the endpoint.
 
-    HarnessError where the recipe cannot load the model or has no such setting.
+    Raise HarnessError if the recipe cannot load the model or has no such setting.
 
     >>> from harness.spec.recipe import StackSpec
     >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
@@ -46,7 +46,7 @@ def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
     recipe, gpus = stack.recipe, stack.spec.tp or 1
     model = loaded(recipe, model)
     values = {"model": model, "served": served(recipe, model), "python": sys.executable}
-    values["recipes"] = str(RECIPES)  # where files lie that a recipe brings along
+    values["recipes"] = str(RECIPES)  # folder of the files that a recipe brings along
     made: list[Command] = []
     named: list[str] = []
     for name, pool, number in servers(stack):
@@ -68,7 +68,7 @@ def processes(stack: Stack, model: str, ports: Iterator[int]) -> list[Command]:
 def loaded(recipe: Recipe, model: str) -> str:
     """Return what the server loads: `model`, or the only file of the recipe's pattern if `model` is a folder.
 
-    HarnessError where the folder has no such file, or several.
+    Raise HarnessError if the folder has no such file, or several.
     """
     folder = Path(model)
     if not recipe.model_file or not folder.is_dir():
@@ -83,7 +83,7 @@ def loaded(recipe: Recipe, model: str) -> str:
 def servers(stack: Stack) -> Iterator[tuple[str, Pool, int]]:
     """Yield every server of the pools: the pool's name, the pool and the server's number in it, from 1.
 
-    HarnessError where the stack names a pool that its recipe lacks.
+    Raise HarnessError if the stack names a pool that its recipe lacks.
     """
     unknown = next((name for name in stack.spec.pools if name not in stack.recipe.pools), None)
     if unknown is not None:

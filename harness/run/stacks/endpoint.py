@@ -39,8 +39,8 @@ from harness.spec.recipe import Stack
 _VERSION_S = 60.0  # for a command that prints it; importing an engine takes a while
 _LONGEST_FACT = 200  # characters
 _EVERY_S = 0.2  # between two looks
-_LOOK_S = 5.0  # that one may take
-_TOKENS = 8  # of the first answer
+_LOOK_S = 5.0  # longest time of one look
+_TOKENS = 8  # tokens of the first answer
 _QUESTION = "Name ten rivers."
 _BODIES: dict[str, dict[str, object]] = {
     "chat": {"messages": [{"role": "user", "content": _QUESTION}]},
@@ -144,8 +144,8 @@ class NotReadyError(Exception):
 
 
 class Answered(NamedTuple):
-    ready_at: float  # on the monotonic clock
-    answer_s: float | None  # of its first answer; None: that API's answer is left to the checks
+    ready_at: float  # time on the monotonic clock
+    answer_s: float | None  # seconds of its first answer; None: that API's answer is left to the checks
     model: str  # the name that requests carry
 
 
@@ -189,7 +189,7 @@ async def first_answer(
 
 
 async def _asked(http: Client, path: str, within_s: float, field: str, body: bytes | None = None) -> list[Any]:
-    """Return the list in a field of a page's JSON; NotReadyError if it is missing or empty."""
+    """Return the list in a field of a page's JSON; raise NotReadyError if it is missing or empty."""
     try:
         page = await control.page(http, path, within_s, body)
     except TransportError as error:
@@ -204,9 +204,9 @@ async def _asked(http: Client, path: str, within_s: float, field: str, body: byt
 # ---- a process of it, owned by a watchdog that outlives knee ---------------------------------------------------------
 
 
-_BEYOND_S = 90.0  # that the watchdog may take besides the server, for what is left of it
+_BEYOND_S = 90.0  # the watchdog may take so long besides the server, for what is left of it
 _USAGE = 2  # exit status of a program whose command line is wrong, by argparse and click
-_SHOWN_LINES, _SHOWN = 12, 1_500  # of the end of a log
+_SHOWN_LINES, _SHOWN = 12, 1_500  # lines and characters from the end of a log
 _LINE, _AFTER, _LAST = 300, 2, 4  # characters of a line; lines from the first exception on, and at the end
 _RAISED = re.compile(  # how a traceback ends, behind what an engine's logger puts before each line
     r"(?:\([^)]*\) )?(?:ERROR [^\]]*\] )?(?:\w+\.)*\w*(?:Error|Exception): "
@@ -217,7 +217,7 @@ class Server:
     """The knee's end of the watchdog's pipes."""
 
     def __init__(self, watchdog: subprocess.Popen[bytes]) -> None:
-        self.pid: int | None = None  # of the server's own process, once it is started
+        self.pid: int | None = None  # the server's own process, once it is started
         self.status: int | None = None  # it ended by itself
         self.error = ""  # why it was never started
         self.log = ""  # the end of it, once it has ended
@@ -226,7 +226,7 @@ class Server:
 
     @property
     def over(self) -> bool:
-        """Whether the server has ended, or never began."""
+        """Return whether the server has ended, or never began."""
         self.listen(0.0)
         return self.status is not None or bool(self.error) or self._watchdog.poll() is not None
 

@@ -30,11 +30,11 @@ _OFFSET = re.compile(r" \(byte (\d+)\)$")  # how msgspec says where the text is 
 _NO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _OPENS, _QUOTE = b"{[", b'"'
 _NO_OBJECT = "it is not an object, with a comma to the next"
-_SENT = (  # fields with what is sent, where a null means something
+_SENT = (  # fields that are sent, in which a null means something
     "messages", "turns", "body", "conversations", "conversation", "items", "prompt", "input", "tools", "functions",
     "parameters",
 )  # fmt: skip
-_ROWS_AT_ONCE = 128  # of a Parquet file: each may be long
+_ROWS_AT_ONCE = 128  # rows of a Parquet file: each may be long
 _EXPANDS = 100  # data over the size of a Parquet file, at most; usually 2 to 5
 _SLACK = 1 << 20  # bytes that a Parquet file of any size may expand to
 
@@ -47,7 +47,7 @@ class Lines:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.number = 0  # of the line that was read last, from 1 on
+        self.number = 0  # number of the line that was read last, from 1 on
         self.begin = 0  # byte at which it begins
         self.end = 0  # byte at which the next one does
 
@@ -175,7 +175,7 @@ class _Window:
 
 def _objects(window: _Window) -> Iterator[tuple[int, int, bytes | ValueError]]:
     """Yield (line, byte, content or error) of each JSON object in a file of one array, found by brackets alone."""
-    depth = at = 0  # of brackets, within an object; index up to which they are counted
+    depth = at = 0  # depth of brackets within an object; index up to which they are counted
     array = over = False  # its first bracket, and its last one, have come
     while True:
         at = _no_bracket(window.data, at)
@@ -233,7 +233,7 @@ def _delimited_columns(path: Path) -> list[str]:
 
 def delimited(path: Path, kind: type[T]) -> Found[T]:
     """Read delimited text with a header, commas, semicolons or tabs between; an empty cell is one that is missing."""
-    csv.field_size_limit(LONGEST)  # of this process; the default is shorter than a long prompt
+    csv.field_size_limit(LONGEST)  # the process's limit; the default is shorter than a long prompt
     begin = 0  # byte of the row that is read
 
     def text(line: bytes) -> str:
@@ -315,7 +315,7 @@ def parquet(path: Path, kind: type[T]) -> Found[T]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file to be read piece by piece; HarnessError if it is none, or claims to hold more than it can."""
+    """Open a Parquet file to read in pieces; raise HarnessError if it is none, or claims to hold more than it can."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -361,7 +361,7 @@ _COMPRESSED = {
 
 
 def container(path: Path) -> Container:
-    """Return how a file holds its records, by its first bytes; HarnessError where it is empty or compressed."""
+    """Return how a file holds its records, by its first bytes; raise HarnessError if it is empty or compressed."""
     where = str(path)
     with decoding.reading(where, "a dataset", "give a file that can be read"), files.opened(path) as file:
         line = file.readline(LONGEST).removeprefix(_BOM)

@@ -21,7 +21,7 @@ _ROLES = {
     "model": _ASSISTANT, "ai": _ASSISTANT, "function_call": _ASSISTANT, "tool_call": _ASSISTANT,
     "tool": _TOOL, "function": _TOOL, "observation": _TOOL, "tool_response": _TOOL, "ipython": _TOOL,
 }  # fmt: skip
-# Of OpenAI's messages, besides role and content; what is of another type is another tool's.
+# Fields of OpenAI's messages besides role and content; a field of another type is another tool's.
 _KEPT = {"tool_calls": list, "function_call": dict, "tool_call_id": str, "name": str}
 _TEXTS = ("text", "input_text", "output_text")
 
@@ -38,14 +38,14 @@ class Entry(msgspec.Struct, frozen=True):
     function_call: Any = None
     tool_call_id: Any = None
     name: Any = None
-    type: Any = None  # of an item of Responses
+    type: Any = None  # type of an item of Responses
     call_id: Any = None
     arguments: Any = None
     output: Any = None
 
 
 def messages(found: list[Entry] | str) -> list[Message]:
-    """Return the messages of a list, or of its JSON in a cell; ValueError for a role that nobody knows."""
+    """Return the messages of a list, or of its JSON in a cell; raise ValueError for a role that nobody knows."""
     listed = msgspec.json.decode(found, type=list[Entry]) if isinstance(found, str) else found
     return [message for number, each in enumerate(listed, 1) for message in _messages(each, number)]
 
@@ -120,7 +120,7 @@ def _messages(entry: Entry, number: int) -> list[Message]:
 def _part(part: dict[str, Any]) -> dict[str, Any]:
     """Return a content part in the form of OpenAI's chat API: texts and images of other APIs converted, others kept.
 
-    ValueError for a part with neither text nor type.
+    Raise ValueError for a part with neither text nor type.
     """
     kind = part.get("type")
     if isinstance(part.get("text"), str) and kind in (None, *_TEXTS):

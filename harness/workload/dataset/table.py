@@ -47,7 +47,7 @@ class Table:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map the table at `path` into memory, without reading its rows; HarnessError if the file is none."""
+        """Map the table at `path` into memory, without reading its rows; raise HarnessError if the file is none."""
         with files.opened(path) as file:
             self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         length, mark = _END.unpack(self._bytes[-_END.size :])
@@ -83,7 +83,7 @@ class Table:
 
 
 def write(rows: Iterable[Row], path: Path) -> Table:
-    """Write the rows where only the user may read them, and open them; HarnessError where there are none."""
+    """Write the rows where only the user may read them, and open them; raise HarnessError if there are none."""
     at_s, inputs, outputs = array("d"), array("i"), array("i")
     offsets, sessions = array("Q", [0]), array("q")
     encode, end = msgspec.msgpack.Encoder().encode, 0
