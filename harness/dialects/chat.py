@@ -20,7 +20,7 @@ from harness.dialects.body import (
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Delta, Usage
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Dialect, Server, Wording
-from harness.dialects.document import DocumentParser
+from harness.dialects.sse import DocumentParser
 from harness.workload.request import Message
 
 

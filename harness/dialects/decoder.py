@@ -2,15 +2,15 @@
 
 One decoder serves every API that streams an answer. The streams of vLLM, SGLang, llama-server, transformers serve and
 OpenAI differ in where a field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is;
-usage comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. Other APIs bring what parts
-their bytes into events and what reads an event as such a chunk.
+usage comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. Another API brings its own
+`events`, which parts bytes into events, and `read`, which reads an event as such a chunk.
 
-An answer is whole where two of finish_reason, final usage, [DONE] and the body's own end came, unless the API ends
-none with a reason; else it was cut, which is an error. One without a token is an error, whatever else it says, and so
-is one whose finish_reason says that the server gave it up.
+An answer is whole if two of finish_reason, final usage, [DONE] and the body's own end came, unless the API ends none
+with a reason. Errors are: an answer that was cut, an answer without a token, whatever else it says, and an answer whose
+finish_reason says that the server gave it up.
 
-Counts may be wrong: an impossible one is left out, any other is recorded as it came. An error counts wherever it
-is, and no bytes raise anything but ProtocolError. What was measured in spite of an oddity is noted
+Counts may be wrong: an impossible one is left out, any other is recorded as it came. An error counts in any place,
+and no bytes raise anything but ProtocolError. What was measured in spite of an oddity is noted
 (docs/definitions.md, Columns of requests.parquet).
 
 Decoding costs most on the measured path and a response may be long, so the common event takes few steps and a token
@@ -39,17 +39,16 @@ from harness.dialects.chunk import (
     read_chunk,
     salvage,
 )
-from harness.dialects.document import JSON, DocumentParser
-from harness.dialects.sse import TOO_LONG, EventParser
+from harness.dialects.sse import JSON, TOO_LONG, DocumentParser, EventParser
 from harness.dialects.tokens import Shown, TokenPlacer
 from harness.dialects.unlisted import UNREADABLE, counts, look
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
 # Token-carrying chunks of an answer, some 11 bytes each, unless it asked for more tokens: no model's answer is so long,
-# and a worker's memory is bounded by it where a server's answer never ends.
+# and a worker's memory is bounded by it if a server's answer never ends.
 MOST_CHUNKS = 1 << 20
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
-NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
+NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be if there is none
 # `finish_reason` of an answer that failed: vLLM and SGLang; LMDeploy and OpenRouter; TensorRT-LLM, two; DeepSeek.
 _FAILED = frozenset(("abort", "error", "cancelled", "timeout", "insufficient_system_resource"))
 _NO_REASON = frozenset(("null", "None", "none"))  # words for a reason that has not come: KoboldCpp, Triton
@@ -68,7 +67,7 @@ Usual = tuple[Callable[..., None], int, bytes, int | None, int | None, int | Non
 
 
 class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One response, decoded; times are the stamps of `feed` in nanoseconds, 0 where a thing has not happened."""
+    """One response, decoded; times are the stamps of `feed` in nanoseconds, 0 if a thing has not happened."""
 
     arrivals: array[int]  # int64, of each chunk that carried tokens
     token_counts: array[int] | None = None  # int32, of each chunk; None: one each
@@ -81,9 +80,9 @@ class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasoning_tokens: int | None = None
     finish_reason: str = ""
     error: str = ""
-    message: str = ""  # of the error
-    text: str = ""  # the answer's without its reasoning; "" unless it was to be kept
-    noted: tuple[str, ...] = ()  # codes of what it was measured in spite of
+    message: str = ""  # message of the error
+    text: str = ""  # text of the answer without its reasoning; "" unless it was to be kept
+    noted: tuple[str, ...] = ()  # codes of oddities in spite of which it was measured
 
     @property
     def tokens(self) -> array[int]:
@@ -98,7 +97,7 @@ class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class StreamDecoder(Shown):
     """Decodes the events of one response in order of arrival; `end` returns the result.
 
-    `feed` takes a body piece with the stamp of its read; it raises ProtocolError where the rest cannot be read, and
+    `feed` takes a body piece with the stamp of its read; it raises ProtocolError if the rest cannot be read, and
     nothing else. A placer decides which chunk has how many tokens where usage neither runs nor equals the count of
     chunks. `keep_text` keeps the response's text. `asked` is the count of tokens that the request asked for. `read`
     reads an event, `events` parts the bytes into events, `finishes` says whether the API ends a response with a reason.
@@ -129,14 +128,14 @@ class StreamDecoder(Shown):
         self.came_whole = False  # only the body's own end is still to come
         self._answer: list[str] | None = [] if keep_text else None
         self._kept = 0  # characters of `_answer`
-        self._opening: str | None = ""  # of the answer, while it may be that of a reasoning
+        self._opening: str | None = ""  # start of the answer, while it may still be a tag that begins reasoning
         self._keeps_text = keep_text or placer is not None  # or for the opening
         self._watches = True  # the answer has not begun, or its text is kept
         self._done: int | None = None  # chunks before the first [DONE]
         self._final = 0  # chunks before the last usage that brought no token and does not run
         self._silent = True  # no event but the end mark has come
         self._other_usage = b""  # the last event that ends or shows nothing, and may count in names of its own
-        self._words = self._aside = ""  # of an error in place of an answer; of what is no JSON object
+        self._words = self._aside = ""  # text of an error in place of an answer; text of what is no JSON object
         self._merged = 0
         self._input_tokens: int | None = None
         self._cached_tokens: int | None = None
@@ -144,7 +143,7 @@ class StreamDecoder(Shown):
     def feed(self, data: bytes | None, stamp_ns: int) -> int:
         """Account for one body piece, None at the end; return the token-carrying chunks in it.
 
-        ProtocolError once there are more chunks than any response has.
+        Raise ProtocolError once there are more chunks than any response has.
         """
         if len(self._arrivals) > self._most:  # it has been given up
             return 0
@@ -164,10 +163,10 @@ class StreamDecoder(Shown):
         return carried
 
     def usual(self) -> Usual | None:
-        """Return what it takes to account elsewhere for chunks that bring text and nothing else of note.
+        """Return the state with which other code accounts for chunks that bring text and nothing else of note.
 
-        None: those that come next are not such chunks, or this API has none. What was kept of a begun event is given
-        away with it.
+        None if the next chunks are not of that kind, or the API has none. The kept part of a begun event leaves with
+        the state.
         """
         if not self._is_usual or self._keeps_text or not self._arrivals or self.came_whole:
             return None
@@ -296,7 +295,7 @@ class StreamDecoder(Shown):
         return 1
 
     def _finish(self, reason: str, text: str, chunk: Chunk, event: bytes) -> str:
-        """Record the reason for which the response ended and return it; "" where this chunk gives none.
+        """Record the reason for which the response ended and return it; "" if this chunk gives none.
 
         Several choices, or a reason that means a failure, are recorded as the response's error, the latter with the
         chunk's `text` where no token came before.
@@ -348,8 +347,8 @@ class StreamDecoder(Shown):
     def _no_chunk(self, event: bytes, why: Exception, stamp_ns: int) -> int:
         """Account for an event that cannot be read as a chunk: an end mark, an error, a comment, or a damaged chunk.
 
-        Return 1 if a chunk in it could be saved and carried tokens, else 0. ProtocolError for an event that is too
-        long.
+        Return 1 if a chunk in it could be saved and carried tokens, else 0. Raise ProtocolError for too long an
+        event.
         """
         if event == TOO_LONG:
             self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
@@ -423,7 +422,7 @@ class StreamDecoder(Shown):
         )
 
     def _judge_end(self, ended: bool) -> None:
-        """Say whether the answer came whole."""
+        """Record as error or note how the answer ended, unless it came whole."""
         if self._words and not self._finish_reason:
             self._fail("stream_error", self._words)
         elif self._marks() + ended < 2:

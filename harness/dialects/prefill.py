@@ -18,7 +18,7 @@ from harness.dialects.body import PromptEncoder, Settings, Tools
 from harness.dialects.chunk import ABSENT, Count
 from harness.dialects.decoder import NO_ERROR, DecodedResponse
 from harness.dialects.dialect import Dialect
-from harness.dialects.document import JSON, DocumentParser
+from harness.dialects.sse import JSON, DocumentParser
 from harness.dialects.tokens import TokenPlacer
 from harness.dialects.unlisted import UNREADABLE
 from harness.spec.work import Unit

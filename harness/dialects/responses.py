@@ -16,7 +16,7 @@ from harness.dialects.body import PromptEncoder, Settings, Tools, calls
 from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, OutputDetails, PromptDetails, Usage
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Dialect
-from harness.dialects.document import DocumentParser
+from harness.dialects.sse import DocumentParser
 from harness.workload.request import Message
 
 _ANSWERS = {
@@ -48,7 +48,7 @@ class _Item(msgspec.Struct, gc=False):
     type: str = ""
     content: list[_Part] | None = None
     summary: list[_Part] | None = None
-    name: str | None = None  # of a function
+    name: str | None = None  # name of a function
     arguments: str | None = None
 
 
@@ -62,10 +62,10 @@ class _Response(msgspec.Struct, gc=False):
 
 class _Event(msgspec.Struct, gc=False):
     type: str = ""
-    delta: Any = None  # text where it brings tokens
+    delta: Any = None  # text if it brings tokens
     item: _Item | None = None
     response: _Response | None = None
-    message: str | None = None  # of an error
+    message: str | None = None  # message of an error
     error: msgspec.Raw = ABSENT
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events, and lines of JSON: bytes in, the data of each event out, cut anywhere. No IO.
+"""Server-sent events, lines of JSON, and one JSON document: bytes in, the data of each event out, cut anywhere. No IO.
 
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
 event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a
@@ -9,7 +9,8 @@ field are a proxy's words, which come out as they are.
 
 Memory is bounded: one unfinished event a stream, at most `LONGEST` of it, and all the unfinished events of a process
 at most `TOGETHER`. Beyond that the stream is cut off: `TOO_LONG` is the last that comes out.
-A piece is a read, far shorter than the longest event.
+A piece is a read, far shorter than the longest event. A document is one event, with bounds of its own: that of every
+request in flight may arrive at once.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from typing import ClassVar
 
 import msgspec
 
+from harness.base.errors import ProtocolError
 from harness.dialects.unlisted import UNREADABLE
 
 EVENTS = "text/event-stream"
 NDJSON = "application/x-ndjson"
+JSON = "application/json"
 LONGEST = 4 << 20  # bytes of one event
 TOGETHER = 256 << 20  # bytes of all; else 256 streams that never end a line take a GiB
+LONGEST_DOCUMENT = 32 << 20  # bytes: 256 vectors of 4,096 numbers as JSON are some 20 MB
+DOCUMENTS_TOGETHER = 512 << 20
 TOO_LONG = b"\ran event longer than can be kept"  # no server can send it: a CR ends a line
 _BOM = b"\xef\xbb\xbf"
 _FIELDS = (b"data", b"event", b"error", b"id", b"retry", b"")  # the last: a comment
@@ -79,7 +84,7 @@ class EventParser:
         return self.feed(b"\n\n")
 
     def release(self, most: int) -> bytes | None:
-        """Give the begun event away, to be fed again before anything else; None where more is kept than so many bytes.
+        """Return the begun event and forget it, to be fed again before anything else; None if it has over `most` bytes.
 
         What is fed again is one piece with the read after it, so `most` is far less than the longest event.
         """
@@ -205,3 +210,29 @@ class LineParser(EventParser):
             self._count(0)
             out.append(TOO_LONG)
         return out
+
+
+class DocumentParser:
+    """A body that is one event; `feed` raises ProtocolError beyond the bounds, `end` returns all of it."""
+
+    __slots__ = ("_data",)
+
+    media: ClassVar[str] = JSON
+    buffered: ClassVar[int] = 0  # bytes of unfinished documents, over all the responses of this process
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Keep a piece of the document; always [], as it is whole only at its end. ProtocolError above 32 MiB."""
+        self._data += piece
+        DocumentParser.buffered += len(piece)
+        if len(self._data) > LONGEST_DOCUMENT or DocumentParser.buffered > DOCUMENTS_TOGETHER:
+            self.end()
+            raise ProtocolError("an answer longer than 32 MiB, or too many of them at once", "line_too_long")
+        return []
+
+    def end(self) -> list[bytes]:
+        data, self._data = bytes(self._data), bytearray()
+        DocumentParser.buffered -= len(data)
+        return [data] if data else []

@@ -2,7 +2,7 @@
 
 Closed loop: a slot sends, waits for the end of the response, sends again. A new level changes the number of slots:
 those that stay never pause, new ones begin staggered, surplus ones end with their current request. Where requests
-belong together (`load.sending`) a slot holds a task, and takes the next one when all of that is over. Static batches:
+belong together (`load.requests`) a slot holds a task, and takes the next one when all of that is over. Static batches:
 all slots send at once, and again when the last answer is over. Open loop: a request is sent when it is due, whether or
 not earlier ones have ended; a task begins so. How long a level lasts is decided by the parent; the driver only reports
 progress. Every request ends as a record, tagged with the level in which it was sent.
@@ -21,7 +21,7 @@ from typing import Any
 from harness.base import kernel
 from harness.data.record import ABANDONED, NOT_FAILED, Record
 from harness.dialects.tokens import TokenPlacer
-from harness.load import sending
+from harness.load import requests
 from harness.load.loop import HotSelector, now
 from harness.load.messages import (
     BATCH_EVERY_S,
@@ -36,9 +36,8 @@ from harness.load.messages import (
     Stop,
     encode,
 )
-from harness.load.requests import Built, Prepared, Running, record
+from harness.load.requests import Built, Prepared, Room, Running, each, record
 from harness.load.schedule import pause_after
-from harness.load.sending import Room, each
 from harness.load.transport import IDLE_S, CutExchange, Exchange, Transport
 from harness.results import frames
 from harness.spec import traffic
@@ -49,12 +48,12 @@ from harness.workload.request import Request
 from harness.workload.tasks import Tasks
 
 _BATCH = 16  # records a frame: making more of them at once would delay a send
-_BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
+_BATCH_BYTES = 1 << 20  # bytes of arrivals in a frame: long responses that end together are not in memory twice
 _UNREACHED = ("refused", "connect")  # errors of a request that found no server
 _OLDEST = 64  # requests in flight whose age a report has: more than these seldom hang
 _DECODED_S = 0.001  # between two checks whether a response is decoded
 _PAUSED_S = 5.0  # between two checks, in a pause, whether the level still has the slot
-_AHEAD_NS = 1_000_000_000  # by which a task of an open loop is made before it is due: its first prompt may be long
+_AHEAD_NS = 1_000_000_000  # a task of an open loop is made so long before it is due: its first prompt may be long
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 _OPEN_EVERY_NS = int(IDLE_S / 2 * 1e9)  # between two looks at whether it has them: those that idle are not used again
 
@@ -176,7 +175,7 @@ class Driver:
         if (source := self._tasks) is not None:
             level_of = functools.partial(self._level_of, i)
             send = functools.partial(self._one_of_task, level_of=level_of, keep_text=source.live)
-            await sending.one_after_the_other(source, self._requests.next_number, due, send, level_of)
+            await requests.one_after_the_other(source, self._requests.next_number, due, send, level_of)
             return
         failures = 0
         before: Exchange | None = None
@@ -205,7 +204,7 @@ class Driver:
             if known and failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
             elif think_ms is not None:
-                due += round(think_s(think_ms, self._plan.source.seed, built.number) * 1e9)
+                due += round(think_s(think_ms, self._plan.source.seed, built.request.number) * 1e9)
                 await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
 
     def _level_of(self, slot: int) -> BeginLevel | None:
@@ -214,7 +213,7 @@ class Driver:
 
     async def _one_of_task(
         self, request: Request, due: int, *, level_of: Callable[[], BeginLevel | None], keep_text: bool
-    ) -> sending.Answer:
+    ) -> requests.Answer:
         """Wait until a task's request is due, send it if the level still has the task, and return the answer."""
         built = self._requests.build(request)
         while (left_s := (due - self._clock()) * 1e-9) > 0 and level_of():
@@ -224,11 +223,11 @@ class Driver:
         send, level = self._one if self._by_rate else self._sent, level_of()
         exchange = None if level is None else await send(built, level, due, keep_text=keep_text)
         if exchange is None:
-            return sending.Answer(due, None)
+            return requests.Answer(due, None)
         await self._decoded(exchange)  # the next request may hold it
         ended = not exchange.error or exchange.error == ABANDONED  # who gives an answer up goes on with what there is
         text = exchange.decoded.text if ended else None
-        return sending.Answer(exchange.done_ns, text, exchange.retry_after_s)
+        return requests.Answer(exchange.done_ns, text, exchange.retry_after_s)
 
     async def _decoded(self, exchange: Exchange) -> None:
         """Wait until a response that has ended is completely decoded."""
@@ -271,7 +270,7 @@ class Driver:
         send = functools.partial(
             self._one_of_task, level_of=lambda: level if self._level is level else None, keep_text=source.live
         )
-        self._start(group, sending.run_task(source, source.task(self._requests.next_number()), due, send))
+        self._start(group, requests.run_task(source, source.task(self._requests.next_number()), due, send))
         self._open_more(group)
         return True
 
@@ -283,7 +282,7 @@ class Driver:
             built = self._requests.next(level)
             running = self._running(built, level, due)
             self._transport.begin(running.exchange, built.data)
-            self._start(group, self._in_its_place(self._over(running, built)))
+            self._start(group, self._in_its_place(self._over(running)))
         else:
             self._start(group, self._one(None, level, due))
         self._open_more(group)
@@ -341,26 +340,24 @@ class Driver:
         self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False
     ) -> Coroutine[Any, Any, Exchange]:
         """Send a built request; it is over when its response is."""
-        return self._over(self._running(built, level, due, keep_text=keep_text), built)
+        return self._over(self._running(built, level, due, keep_text=keep_text))
 
     def _running(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Running:
         """Return a built request as running, counted as in flight from now on, with an exchange for its response."""
-        decoding = self._decoder(self._placer, keep_text=keep_text or built.canary is not None, asked=built.asked)
-        cancel = built.cancel
+        cancel, kept = built.request.cancel, keep_text or built.request.canary is not None
+        decoding = self._decoder(self._placer, keep_text=kept, asked=built.asked)
         if cancel is not None and cancel.after_tokens is not None:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
         else:
             exchange = Exchange(built.id, decoding)
-        running = Running(
-            exchange, level, due, built.class_, built.session, built.turn, built.canary, self._origin_ns
-        )  # fmt: skip
-        self._in_flight[built.id] = running
+        self._in_flight[built.id] = running = Running(built, exchange, level, due, self._origin_ns)
         self._begun_in_run += 1
         return running
 
-    async def _over(self, running: Running, built: Built) -> Exchange:
+    async def _over(self, running: Running) -> Exchange:
         """Send a running request, wait until its response has ended or is given up, and move it to the ended ones."""
-        exchange, cancel, timeout_s = running.exchange, built.cancel, self._plan.request_timeout_s
+        exchange, built, timeout_s = running.exchange, running.built, self._plan.request_timeout_s
+        cancel = built.request.cancel
         if cancel is not None and cancel.after_s is not None:
             timeout_s = min(timeout_s, cancel.after_s)
         try:
@@ -378,7 +375,7 @@ class Driver:
         return exchange
 
     def _is_receiving(self, url: str) -> bool:
-        """Return whether an answer of that server is under way: then it is there, whatever it refuses."""
+        """Return whether an answer of that server is under way: then the server is up, whatever it refuses."""
         return any(each.exchange.bytes_received and each.exchange.url == url for each in self._in_flight.values())
 
     async def _report(self) -> None:
@@ -392,6 +389,7 @@ class Driver:
             await self._send(encode(self._progress(paused_s, with_late=reports % 4 == 0)))
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
+        """Return the worker's counts and times now; `with_late` takes the times of late reads out of the selector."""
         selector, origin = self._selector, self._origin_ns
         first = itertools.islice(self._in_flight.values(), _OLDEST)
         flying = [running.exchange.sent_ns or running.scheduled_ns for running in first]

@@ -5,16 +5,13 @@ and queued; it is decoded later, in the time the loop would sleep. The send is s
 written on a connection that is already open; connect and TLS times are figures of their own.
 
 Nothing is retried: a failure is the request's result. The exception is a request that went into a connection which the
-server had already closed, though it promised to keep it. It is sent again on a fresh connection, stamped anew and
-counted. This is done only where it is certain (`Connection._untaken`): where the server may have read the request and
-closed without a response, that is the failure `reset`. After either no connection is used twice. Servers close
-connections that idle, and connections idle where fewer requests are in flight than before, so none that idled for
-IDLE_S is used again.
+server had already closed, though it promised to keep it: it is sent again on a fresh connection, stamped anew and
+counted, where that is certain (`Connection._untaken`). Where the server may have read it and closed without a response,
+that is the failure `reset`. After either no connection is used twice, nor after the server closed one within a second
+of its response, as llama-server does. No connection that idled for IDLE_S is used again: servers close those.
 
 Where the server closes after each response, every request that begins opens one connection for the next: a request
-finds an open one, and a server that refuses is not flooded. Such a server may also close one that was opened ahead and
-never used (llama-server does after 5 s), so that one is not used either once it has idled for IDLE_S.
-
+finds an open one, and a server that refuses is not flooded. One opened ahead and idle for IDLE_S is not used either.
 TCP (IPv4, IPv6) and Unix sockets are here; `tls` puts TLS on them.
 """
 
@@ -36,9 +33,10 @@ from harness.load.receive import OVER
 from harness.load.transport import IDLE_S, Deadlines, Exchange, Target, TlsError, session_headers
 
 _PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
-_NEXT_ADDRESS_S = 2.0  # that one of several addresses has to accept a connection
+_NEXT_ADDRESS_S = 2.0  # one of several addresses has so long to accept a connection
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
-_NO_END_S = 5.0  # after an answer that is whole, until its body has to end
+_NO_END_S = 5.0  # the body of a whole answer has to end within so long
+_KEPT_NS = 1e9  # a server that closes a connection this soon after its response keeps none
 _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
 
@@ -95,6 +93,7 @@ class Connection:
             self._pool.selector.want_write(self, False)
 
     def arrived(self, data: bytes, stamp: int) -> None:
+        """Frame bytes that came at `stamp` and queue them for decoding; finish the exchange if its response ends."""
         exchange = self._exchange
         if exchange is None:  # unrequested bytes: the next request would take them for its response
             self.close()
@@ -144,6 +143,8 @@ class Connection:
         """End the response as reset or truncated: the connection broke or was closed; without one, only close."""
         exchange = self._exchange
         if exchange is None:
+            if stamp - self.done_ns < _KEPT_NS:
+                self._pool.breaks()
             self.close()
             return
         if self.done_ns and not exchange.bytes_received:
@@ -209,7 +210,7 @@ class SocketTransport:
         headers = http1.without(http1.replaced(usual, target.headers), http1.OWN)
         self._head = http1.request_head("POST", target.path, headers.items())
         self._addresses: list[Any] = []
-        self._down: set[Any] = set()  # of them: those that took no connection when they were tried last
+        self._down: set[Any] = set()  # addresses that took no connection when they were tried last
         self._turn = 0  # connections that were begun
         self._resolving: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()
@@ -218,7 +219,7 @@ class SocketTransport:
         self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
         self._opening: set[asyncio.Task[int]] = set()
         self._deadlines: dict[float, Deadlines] = {}  # by the seconds that a request may take
-        self._ends = Deadlines(_NO_END_S, Exchange.end_without_body)
+        self._ends = Deadlines(_NO_END_S, Exchange.end_unfinished_body)
         self.await_end = self._ends.add
 
     def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
@@ -226,7 +227,7 @@ class SocketTransport:
         return http1.request(head, request_id, body)
 
     async def open(self) -> Connection:
-        """Return a new connection, stamped and in the selector; OSError where none can be made."""
+        """Return a new connection, stamped and in the selector; raise OSError if none can be made."""
         if not self._addresses:  # once for all that wait: it takes a thread, and resolvers drop floods
             if self._resolving is None:
                 self._resolving = asyncio.get_running_loop().create_task(self._resolve())
@@ -308,7 +309,7 @@ class SocketTransport:
                     missing -= group
 
     async def _open_free(self) -> int:
-        """Open one connection for the next request; returns 1, or 0 where there is none."""
+        """Open one connection for the next request; returns 1, or 0 if there is none."""
         try:
             self._free.append(await self.open())
         except OSError:
@@ -327,8 +328,7 @@ class SocketTransport:
 
     def _open_ahead(self, connections: int) -> None:
         """Open so many more, though never more than there are requests in flight."""
-        room = self._in_flight - len(self._free) - len(self._opening)
-        for _ in range(min(connections, room, _AT_ONCE)):
+        for _ in range(min(connections, self._in_flight - len(self._free) - len(self._opening), _AT_ONCE)):
             task = asyncio.get_running_loop().create_task(self._open_free())
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
@@ -414,7 +414,7 @@ class SocketTransport:
             self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
     async def _opened(self, exchange: Exchange, deadline_ns: int, timeout_s: float) -> Connection:
-        """Return a new connection for a request; OSError where none can be made before its deadline."""
+        """Return a new connection for a request; raise OSError if none can be made before its deadline."""
         try:
             async with asyncio.timeout((deadline_ns - now()) * 1e-9) as left:
                 connection = await self.open()

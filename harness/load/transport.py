@@ -19,8 +19,7 @@ from harness.base.errors import ProtocolError
 from harness.data.record import ABANDONED
 from harness.dialects import decoder, refusals
 from harness.dialects.dialect import Decoder
-from harness.dialects.document import JSON
-from harness.dialects.sse import EVENTS
+from harness.dialects.sse import EVENTS, JSON
 from harness.dialects.unlisted import UNREADABLE, error_words, printable
 from harness.load.http1 import ResponseParser, decompressed, is_readable, media_type
 from harness.load.loop import now
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
-# Errors of a connection, and what is noted of them where the answer was whole before.
+# Errors of a connection, and what is noted of them if the answer was whole before.
 _CUT = dict.fromkeys(("reset", "truncated", "tls", "protocol"), "cut_after_end") | {"client_deadline": "no_end"}
 IDLE_S = 4.0  # uvicorn and Node close a connection that idles for 5 s, and what is sent at that moment is lost
 
@@ -43,23 +42,23 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     path: str
     headers: dict[str, str]
-    media: str = EVENTS  # of the answers
+    media: str = EVENTS  # media type of the answers
     uds: str = ""  # path of a Unix socket; then host and port only name the server
     ca_file: str = ""  # PEM file of the authorities to trust in place of the system's
     insecure: bool = False  # take any certificate
     transport: str = "socket"  # one of TRANSPORTS
-    session_header: str = ""  # of each request that has a session; "": none
+    session_header: str = ""  # name of the header that carries a session's id; "": none does
 
     @property
     def authority(self) -> str:
-        """The Host header; without the port where it is the scheme's usual one."""
+        """Return the Host header; without the port if it is the scheme's usual one."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.uds or self.port == (443 if self.scheme == "https" else 80)
         return host if usual else f"{host}:{self.port}"
 
 
 def session_headers(target: Target, session: str) -> list[tuple[str, str]]:
-    """Return the header that carries a session's id, percent-encoded where it is no plain word; none without either."""
+    """Return the header that carries a session's id, percent-encoded if it is no plain word; none without either."""
     return [(target.session_header, quote(session, safe=""))] if target.session_header and session else []
 
 
@@ -75,14 +74,14 @@ class Exchange:
         "merged_late", "message", "noted", "over", "request_id", "response", "sent_ns", "stale", "stream", "tls_ns",
         "url",
     )  # fmt: skip
-    decoded: decoder.DecodedResponse  # as soon as it is complete
+    decoded: decoder.DecodedResponse  # set as soon as it is complete
 
     def __init__(self, request_id: str, decoding: Decoder | None = None) -> None:
         self.request_id = request_id
-        self.url = ""  # of the replica that it went to; "": there is one server
+        self.url = ""  # URL of the replica that it went to; "": there is one server
         self._decoder = decoding or decoder.StreamDecoder()
         self.response = ResponseParser()
-        self.stream: Stream | None = None  # of the compiled receive path, while the response is received by it
+        self.stream: Stream | None = None  # set while the compiled receive path receives the response
         self.connection: Any = None  # the transport's own, while the request is on it
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
@@ -92,7 +91,7 @@ class Exchange:
         self.merged_late = 0  # token-carrying events that shared a read because it came late
         self.error = self.message = ""
         self.noted: list[str] = []  # what it was measured in spite of, besides what its decoder notes
-        self._kept = b""  # of a body: its start while that does not tell what it is, or an error's text
+        self._kept = b""  # start of a body while that does not tell what it is, or an error's text
 
     def take(self, stamp: int, piece: bytes | None) -> int:
         """Decode one piece of a response's body (None: its end); return how many chunks in it carry tokens."""
@@ -170,7 +169,7 @@ class Exchange:
         return self._decode(stamp, start)
 
     def _refused(self) -> tuple[str, str]:
-        """Return (error, message) of a response that is no answer, by its status and the server's words in its body."""
+        """Return (error, message) of a response that is no answer, by its status and body; out of memory is `oom`."""
         response = self.response
         body = decompressed(self._kept, response.headers)[:_KEPT_ERROR_BODY]
         text = body.decode("utf-8", "replace")
@@ -184,8 +183,8 @@ class Exchange:
             text = f"Retry-After: {response.headers['retry-after']}; {text}"
         return refusals.http_error(response.status, text), text
 
-    def end_without_body(self) -> None:
-        """The answer is whole, and its body has not come to an end for too long."""
+    def end_unfinished_body(self) -> None:
+        """End it with its answer, which is whole, as its body has not come to an end for too long."""
         self.noted.append("no_end")
         self._give_up()
 
@@ -207,7 +206,7 @@ class Exchange:
 
     @property
     def retry_after_s(self) -> float:
-        """The Retry-After header, seconds; 0: none, or a date (RFC 9110, 10.2.3)."""
+        """Return the Retry-After header, seconds; 0: none, or a date (RFC 9110, 10.2.3)."""
         value = self.response.headers.get("retry-after", "")
         return float(value) if value.isascii() and value.isdigit() else 0.0
 

@@ -34,11 +34,11 @@ from harness.load.messages import (
 from harness.load.schedule import Offset, shares
 from harness.results.frames import is_batch
 
-_AHEAD_NS = 5_000_000  # a level is announced so long before it begins, which reaches every worker of this machine
-_AHEAD_TRIPS = 20  # and another machine's by so many of the clock's errors, each about half a round trip
-_CLOCKS_EVERY_S = 60.0  # another machine's clock is estimated: two clocks drift apart by up to 0.1 ms a second
+_AHEAD_NS = 5_000_000  # a level is announced so long before it begins: this reaches every worker of this machine
+_AHEAD_TRIPS = 20  # clock errors added for other machines, each about half a round trip
+_CLOCKS_EVERY_S = 60.0  # between estimates of another machine's clock, which drifts by up to 0.1 ms a second
 _MOST_WORKERS = 8
-_END_S = 10.0  # for a worker's last records
+_END_S = 10.0  # longest wait for a worker's last records
 
 
 def wanted(free_cpus: int, streams: int) -> int:
@@ -67,22 +67,22 @@ class _Worker:
         self.lost = False  # it ended without its last message
         self.exit_reason = "is gone"  # how it ended, where it did
         self.silent_s = 0  # since its last message
-        self.offsets: list[Offset] = []  # of its clock, by each estimate; none: it shares ours
-        self._origin_ns = 0  # of the run, by our clock; 0: it has no plan yet
+        self.offsets: list[Offset] = []  # estimates of its clock's offset; none: it shares ours
+        self._origin_ns = 0  # origin of the run by our clock; 0: it has no plan yet
         self._moved_ns = 0  # the offset by which its times are moved
 
     async def start(self) -> None:
-        """Start it, and learn how far its clock is from ours."""
+        """Start the worker, and estimate how far its clock is from ours."""
         await self.link.start()
         await self.estimate_clock()
 
     def plan(self, plan: Plan) -> None:
-        """Send it its plan, whose times are of our clock."""
+        """Send the worker its plan; the plan's times are on our clock."""
         self._origin_ns, self._moved_ns = plan.origin_ns, self.link.clock_offset_ns
         self.link.send(on_clock(plan, self._moved_ns))
 
     async def estimate_clock(self) -> None:
-        """Learn how far its clock is from ours; where that rules out the offset so far, its times are moved by it."""
+        """Estimate how far its clock is from ours; send the new offset if it rules out the one in use."""
         found = await self.link.estimate_clock()
         if found is None:
             return
@@ -174,7 +174,7 @@ class Workers:
         on_batch: Callable[[bytes], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        """Send each worker its plan, whose times are of our clock.
+        """Send each worker its plan; the plans' times are on our clock.
 
         `on_batch` gets every batch payload from now on, verbatim, `on_progress` each worker's own progress.
         """
@@ -186,19 +186,19 @@ class Workers:
 
     @property
     def done(self) -> list[Done]:
-        """The last messages of those that ended in order."""
+        """Return the last messages of the workers that ended in order."""
         return [worker.done for worker in self._workers if worker.done is not None]
 
     @property
     def clocks(self) -> list[WorkerClock]:
-        """The clocks of the workers that have one of their own, as far as they are estimated."""
+        """Return the estimated clocks of the workers on other machines."""
         return [worker.clock for worker in self._workers if worker.offsets]
 
     async def begin_level(self, level: BeginLevel, connections: int) -> None:
         """Begin a level: prepared by every worker first, then begun by all of them at one moment.
 
-        That is `level.at_ns`, or as soon as all can if it is past; `level.slots` are filled in here. Both are dealt out
-        by the plans: of several machines' workers only some are here.
+        The moment is `level.at_ns`, or as soon as all can if that is past. Connections and slots are shared out over
+        the workers of all plans, since a run on several machines has only some of its workers here.
         """
         self._prepared += 1
         count = self._plans[0].workers
@@ -220,13 +220,13 @@ class Workers:
     def rest(self, *, drop: bool = False) -> None:
         """Begin no more requests until the next level; the progress of a worker that rests is of level -1.
 
-        `drop`: of the open loop's, those that are due and not yet sent are not.
+        With `drop` the open loop's requests that are due and not yet sent are dropped.
         """
         for worker in self._workers:
             worker.link.send(Rest(drop))
 
     async def next_progress(self) -> Progress:
-        """Return the sum of all workers' progress, once each has sent new; HarnessError when one of them is gone."""
+        """Return the sum of all workers' progress, once each has sent new; raise HarnessError if one is gone."""
         while any(w.progress is None or w.progress is old for w, old in zip(self._workers, self._summed, strict=True)):
             await self._wait()
         latest = [w.progress for w in self._workers if w.progress is not None]
@@ -278,29 +278,25 @@ class Workers:
         await self.end()
 
 
+_SUMMED = (  # counts of progress, which add up
+    "in_flight", "ended", "failed", "waiting", "surplus", "tokens", "begun_in_run", "cpu_s", "reads", "unstamped",
+)  # fmt: skip
+
+
 def together(reports: Sequence[Progress]) -> Progress:
     """Return the workers' latest progress as one: counts added up, as of the earliest of them.
 
-    The level is that of the worker that is furthest behind. Without the read delays, which are each worker's own.
+    The level is that of the worker that is furthest behind. Read delays are left out: they are each worker's own.
     """
     if len(reports) == 1:
         return reports[0]
     sent = [p.oldest_sent_s for p in reports if p.oldest_sent_s is not None]
     return Progress(
+        **{name: sum(getattr(p, name) for p in reports) for name in _SUMMED},
         time_s=min(p.time_s for p in reports),
         level=min(p.level for p in reports),
-        in_flight=sum(p.in_flight for p in reports),
-        ended=sum(p.ended for p in reports),
-        failed=sum(p.failed for p in reports),
-        waiting=sum(p.waiting for p in reports),
-        surplus=sum(p.surplus for p in reports),
-        tokens=sum(p.tokens for p in reports),
         oldest_sent_s=min(sent, default=None),
         oldest=tuple(sorted(each for p in reports for each in p.oldest)),
-        begun_in_run=sum(p.begun_in_run for p in reports),
-        cpu_s=sum(p.cpu_s for p in reports),
-        reads=sum(p.reads for p in reports),
-        unstamped=sum(p.unstamped for p in reports),
         prepared=min(p.prepared for p in reports),
         # A worker that has nothing in flight, and was never refused, has not tried: it says nothing of the server.
         refused=min((p.refused for p in reports if p.refused or p.in_flight), default=0),

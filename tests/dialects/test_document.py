@@ -3,8 +3,8 @@
 import pytest
 
 from harness.base.errors import ProtocolError
-from harness.dialects import document
-from harness.dialects.document import DocumentParser
+from harness.dialects import sse
+from harness.dialects.sse import DocumentParser
 
 
 def test_a_document_is_its_pieces_and_takes_no_room_once_it_is_read() -> None:
@@ -15,10 +15,10 @@ def test_a_document_is_its_pieces_and_takes_no_room_once_it_is_read() -> None:
     assert (whole.end(), whole.end(), DocumentParser.buffered) == ([b'{"a": 1}'], [], before)
 
 
-@pytest.mark.parametrize(("bound", "value"), [("LONGEST", 5), ("TOGETHER", 8)])
+@pytest.mark.parametrize(("bound", "value"), [("LONGEST_DOCUMENT", 5), ("DOCUMENTS_TOGETHER", 8)])
 def test_a_document_beyond_a_bound_is_given_up(bound: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DocumentParser, "buffered", 0)
-    monkeypatch.setattr(document, bound, value)
+    monkeypatch.setattr(sse, bound, value)
     other, whole = DocumentParser(), DocumentParser()
     other.feed(b"four")
     whole.feed(b"four")

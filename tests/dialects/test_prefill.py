@@ -108,7 +108,7 @@ def test_no_error_in_an_answer_is_none() -> None:
 
 
 def test_an_answer_beyond_the_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.dialects.document.LONGEST", 8)
+    monkeypatch.setattr("harness.dialects.sse.LONGEST_DOCUMENT", 8)
     with pytest.raises(ProtocolError):
         AnswerDecoder().feed(b'{"data":[1', 1)
 

@@ -15,8 +15,7 @@ from harness.base.errors import ProtocolError
 from harness.dialects import DIALECTS
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.dialect import Decoder
-from harness.dialects.document import DocumentParser
-from harness.dialects.sse import LONGEST, EventParser
+from harness.dialects.sse import LONGEST, DocumentParser, EventParser
 
 FOLDER = Path(__file__).parents[1] / "data" / "dialects"
 

@@ -15,6 +15,7 @@ from harness.load.transport import Deadlines, Exchange, Target
 pytestmark = pytest.mark.usefixtures("receive_path")
 
 
+@pytest.mark.alone  # it asks for times within 0.1 s
 def test_each_exchange_expires_at_its_own_time_and_one_that_is_over_does_not() -> None:
     expired: list[tuple[str, int]] = []
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.base.errors import ProtocolError
-from harness.dialects.document import JSON
-from harness.dialects.sse import EVENTS, NDJSON
+from harness.dialects.sse import EVENTS, JSON, NDJSON
 from harness.load.http1 import ResponseParser, decompressed, is_readable, request, request_head
 
 CHUNKED = (

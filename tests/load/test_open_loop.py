@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from harness.load.sending import Room, each
+from harness.load.requests import Room, each
 from tests.builders import virtual
 
 

@@ -35,12 +35,20 @@ def plain(port: int) -> Target:
 
 
 async def send_all(
-    transport: Transport, selector: HotSelector, *, times: int = 1, timeout_s: float = 5.0, body: bytes = b"{}"
+    transport: Transport,
+    selector: HotSelector,
+    *,
+    times: int = 1,
+    timeout_s: float = 5.0,
+    body: bytes = b"{}",
+    rest_s: float = 0.0,
 ) -> list[Exchange]:
-    """The answers to some requests, one after the other, each decoded to its end."""
+    """The answers to some requests, one after the other, with a rest after the first, each decoded to its end."""
     exchanges = [Exchange(f"id-{i}") for i in range(times)]
     for exchange in exchanges:
         await transport.send(exchange, transport.request(exchange.request_id, body), timeout_s)
+        if exchange is exchanges[0]:
+            await asyncio.sleep(rest_s)
     selector.decode_all()
     return exchanges
 
@@ -309,8 +317,11 @@ def test_a_connection_opened_ahead_is_not_used_once_it_idled(monkeypatch: pytest
     assert all(a.connect_ns > 0 for a in exchanges[1:])
 
 
-def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_ones() -> None:
+def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It answers keep-alive and closes: what went into a dead connection is sent again, and no other is used twice."""
+    monkeypatch.setattr("harness.load.sockets._KEPT_NS", 0)  # nothing is learned from one that closes at rest
 
     with reached("tcp", lambda r: r.stream_and_close(VLLM)) as target:
         exchanges, transport = exchanges_with(target, times=20)
@@ -318,6 +329,23 @@ def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_on
     assert [a.error for a in exchanges] == [""] * 20
     assert (transport.resent, transport.reuse) == (1, False)
     assert all(a.decoded.arrivals[0] > a.sent_ns for a in exchanges)
+
+
+def test_a_server_that_closes_after_each_response_is_known_before_a_request_goes_into_one() -> None:
+    """It closes a moment after its response, though it promised to keep the connection."""
+
+    def script(r: Request) -> None:
+        ids.append(r.header("x-request-id"))
+        r.stream(VLLM)
+        time.sleep(0.05)
+        r.close()
+
+    ids: list[str | None] = []
+    with reached("tcp", script) as target:
+        exchanges, transport = exchanges_with(target, times=4, rest_s=0.2)
+    assert isinstance(transport, SocketTransport)
+    assert [a.error for a in exchanges] == [""] * 4
+    assert (transport.resent, transport.reuse, len(ids)) == (0, False, 4)
 
 
 @every_wire
