@@ -39,11 +39,11 @@ _LISTS = {"arrivals_s": "list<element: double>", "arrival_tokens": "list<element
 _SAMPLES = {"time_s": "float64", "source": "string", "metric": "string", "value": "float64"}
 _TEXTS = [name.rstrip("_") for name, kind in PLAIN if kind == "string"]
 _ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: memory stays small
-_GROUP_BYTES = 16 << 20  # of arrivals, from which on a group has fewer requests: answers may be long
+_GROUP_BYTES = 16 << 20  # bytes of arrivals, from which on a group has fewer requests: answers may be long
 _SLACK = 4096  # rows that a file of any size may have
 _BYTES_A_REQUEST = 4  # at least: on a virtual clock times repeat, and a request of one token took 6.8; usually 200
 _BYTES_A_SAMPLE = 1  # at least; usually 4 to 6
-_VALUES_A_BYTE = 4  # of the file: arrivals and their tokens; usually 0.5
+_VALUES_A_BYTE = 4  # most values for each byte of the file: arrivals and their tokens; usually 0.5
 _EXPANDS = 50  # data over the file's size, at most; usually 2 to 3
 _LONGEST_TEXT = 65_536  # bytes of one text
 _GRID = 2.0**26  # parquet keeps arrivals to 1/2^26 s, 15 ns, far below their error: half the bytes of a full double
@@ -174,7 +174,7 @@ _DICTIONARY = "dictionary<values=string, indices=int32, ordered=0>"
 
 
 def _about(metadata: Mapping[bytes, bytes]) -> tuple[Header, list[Level]]:
-    """Return the header and the levels that a requests file's metadata holds; ValueError if they are no run's."""
+    """Return the header and the levels that a requests file's metadata holds; raise ValueError if they are no run's."""
     if b"knee" not in metadata:
         raise ValueError("it does not say of which run it is")
     about = decoding.typed(decoding.json(metadata[b"knee"]), About)
@@ -190,7 +190,7 @@ def _about(metadata: Mapping[bytes, bytes]) -> tuple[Header, list[Level]]:
 
 
 def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iterator[Record]:
-    """Yield the records of a batch of rows; ValueError where arrivals are null, without tokens, or beyond reason."""
+    """Yield the records of a batch of rows; raise ValueError if arrivals are null, without tokens, or beyond reason."""
     import numpy as np
 
     arrivals, counts = rows.column("arrivals_s"), rows.column("arrival_tokens")
@@ -217,7 +217,7 @@ def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iter
 
 
 def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
-    """Return a column's values as Python objects, one object for equal texts; ValueError for a gap unless `null`."""
+    """Return a column's values as Python objects, equal texts as one; raise ValueError for a gap unless `null`."""
     column = rows.column(name)
     if column.null_count and not null:
         raise ValueError(f"its column {name} has gaps")
@@ -354,12 +354,7 @@ def write_telemetry(path: Path, samples: Sequence[Sample]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    cells = {
-        "time_s": array([s.time_s for s in samples], "float64"),
-        "source": array([s.source for s in samples], "string"),
-        "metric": array([s.metric for s in samples], "string"),
-        "value": array([s.value for s in samples], "float64"),
-    }
+    cells = {name: array([getattr(each, name) for each in samples], kind) for name, kind in _SAMPLES.items()}
     for compression in ("zstd", "none"):
         content = pa.BufferOutputStream()
         pq.write_table(pa.table(cells), content, compression=compression, use_dictionary=["source", "metric"])

@@ -131,6 +131,11 @@ def test_a_plain_table_keeps_its_errors() -> None:
     ]
 
 
+def test_a_table_may_begin_with_comments() -> None:
+    text = b"# a sweep\n# of an H100\n\nconcurrency,output_tokens_per_s\n1,40\n2,78\n"
+    assert [level.concurrency for level in readers.of_bytes(text, "x.csv").levels] == [1, 2]
+
+
 def test_every_file_says_its_source_and_what_it_lacks() -> None:
     files = [path for path in sorted(DATA.iterdir()) if path.suffix != ".md"]
     found = {path.name: readers.read(path) for path in files}

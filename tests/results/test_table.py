@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from harness.base.errors import HarnessError
-from harness.results.readers.table import CsvPoint, read
+from harness.results.readers.level import ForeignLevel
+from harness.results.readers.table import read
+
+
+def level(concurrency: float, output_tokens_per_s: float, se: float | None = None) -> ForeignLevel:
+    return ForeignLevel(concurrency=concurrency, output_tokens_per_s=output_tokens_per_s, se=se)
 
 
 def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:
     text = "engine, output_tokens_per_s, error ,concurrency\r\nvLLM, 95.5, 1.5, 1\r\nvLLM, 180, , 2\r\n"
-    assert read(text, "x.csv") == [CsvPoint(1.0, 95.5, 1.5), CsvPoint(2.0, 180.0, None)]
+    assert read(text, "x.csv") == [level(1.0, 95.5, 1.5), level(2.0, 180.0, None)]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,7 @@ def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:
     ],
 )
 def test_semicolons_tabs_comments_capitals_and_usual_names_are_read(text: str) -> None:
-    assert read(text, "x.csv") == [CsvPoint(1.0, 100.0), CsvPoint(2.0, 190.0)]
+    assert read(text, "x.csv") == [level(1.0, 100.0), level(2.0, 190.0)]
 
 
 def test_a_mistake_below_a_comment_has_its_own_line() -> None:
@@ -35,7 +40,7 @@ def test_a_mistake_below_a_comment_has_its_own_line() -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
-    assert read("\ufeffconcurrency,output_tokens_per_s\n4,2\n", "x.csv") == [CsvPoint(4.0, 2.0)]
+    assert read("\ufeffconcurrency,output_tokens_per_s\n4,2\n", "x.csv") == [level(4.0, 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,10 @@ def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
         ("concurrency,output_tokens_per_s\n1,1e14\n", "x.csv, line 2: output_tokens_per_s '1e14' is 1e+12 or more"),
         ("concurrency,error,concurrency,output_tokens_per_s\n1,1,1,2\n", "x.csv: two columns 'concurrency'"),
         ("concurrency,output_tokens_per_s,error\n1,2,-1\n", "x.csv, line 2: error '-1' is not a number above 0"),
+        (
+            "model,concurrency,output_tokens_per_s\na,1,2\nb,1,4\n",
+            "x.csv: it has levels of a and of b; give each",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
@@ -68,12 +77,12 @@ def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
 
 
 def test_a_separator_at_the_end_of_a_line_is_no_value() -> None:
-    assert read("concurrency,output_tokens_per_s\n1,2,\n4,7, ,\n", "x.csv") == [CsvPoint(1.0, 2.0), CsvPoint(4.0, 7.0)]
+    assert read("concurrency,output_tokens_per_s\n1,2,\n4,7, ,\n", "x.csv") == [level(1.0, 2.0), level(4.0, 7.0)]
 
 
 def test_rows_of_separators_alone_are_no_rows() -> None:
     text = "concurrency;output_tokens_per_s\n1;2\n;\n4;7\n;;\n"
-    assert read(text, "x.csv") == [CsvPoint(1.0, 2.0), CsvPoint(4.0, 7.0)]
+    assert read(text, "x.csv") == [level(1.0, 2.0), level(4.0, 7.0)]
 
 
 def test_a_quote_that_is_never_closed_swallows_no_lines() -> None:
@@ -83,4 +92,4 @@ def test_a_quote_that_is_never_closed_swallows_no_lines() -> None:
 
 def test_where_commas_separate_columns_points_are_decimal_points() -> None:
     text = "concurrency,output_tokens_per_s\n8,690\n32,1.250\n"
-    assert read(text, "x.csv")[1] == CsvPoint(32.0, 1.25)
+    assert read(text, "x.csv")[1] == level(32.0, 1.25)

@@ -13,7 +13,7 @@ from typing import cast
 
 from msgspec import UnsetType
 
-from harness.data.figures import Declared, declared
+from harness.data.figures import NOT_EXPORTED, Declared, declared
 from harness.data.levels import LevelSummary
 from harness.data.summary import Summary
 from harness.data.views import Estimate, Spread
@@ -26,7 +26,7 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 SERVICE = (
     "assumed_error", "in_service", "in_service_most", "in_service_most_fraction", "server_running", "server_waiting",
 )  # fmt: skip
-FIGURES = {name: each for name, each in declared(LevelSummary).items() if each.about.exported}
+FIGURES = {name: each for name, each in declared(LevelSummary).items() if NOT_EXPORTED not in each.marks}
 _ABOUT = ("concurrency", "rate", "repeat", "window_s")
 _SE = "output_tokens_per_s_se"
 
@@ -38,16 +38,10 @@ def columns(figure: Declared) -> dict[str, str]:
     return {f"{figure.name}{end}": end for end in (("", "_low", "_high") if figure.kind is Estimate else ("",))}
 
 
-NAMES = (
-    *_ABOUT,
-    *(name for each in FIGURES.values() for name in columns(each)),
-    _SE,
-    *SERVICE,
-    "verdicts",
-    "simulated",
-)
+_COLUMNS = (name for each in FIGURES.values() for name in columns(each))
+NAMES = (*_ABOUT, *_COLUMNS, _SE, *SERVICE, "verdicts", "simulated")
 LEVELS = (LOAD, RATE, ERROR, *(name for name in NAMES if name not in (LOAD, RATE, _SE)))
-_LEFT_OUT = ("arrivals_s", "arrival_tokens", "error_message")  # of requests.csv: lists, and text of any length
+_LEFT_OUT = ("arrivals_s", "arrival_tokens", "error_message")  # not in requests.csv: lists, and text of any length
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would take a text that begins so for a formula
 
 
@@ -78,7 +72,7 @@ def _cell(value: Estimate | Spread | float | UnsetType | None, part: str) -> Cel
 
 
 def levels(summary: Summary) -> str:
-    """Return a line for each level; `error` is one standard error of `output_tokens_per_s`, where it was measured."""
+    """Return a line for each level; `error` is one standard error of `output_tokens_per_s`, if it was measured."""
     return text(LEVELS, (each | {ERROR: each[_SE]} for each in rows(summary)))
 
 

@@ -2,8 +2,8 @@
 
 - A folder, several files and files joined to one are the levels of one result. The same measurement in two of a
   folder's files, as in a sweep's summary, counts once.
-- Each tool's reader is a module here that has READERS: a map of names, and how its file is recognised. Other packages
-  add readers by the entry point `knee.readers`; such a one is loaded only where its name is given.
+- READERS of the modules here are those of each format, by its name: maps of names, and how a file is recognised. Other
+  packages add readers by the entry point `knee.readers`; such a one is loaded only where its name is given.
 - Files are bounded and read as far as they carry; what they do not say stays None.
 - A tool's own figures are taken as they are. Throughput is over its whole run, beginning and end included, where Knee's
   is over a steady window; `ForeignResult.lacks` says so wherever the figures are shown.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -30,16 +31,15 @@ from harness.results.readers.level import SHARED, ForeignLevel, ForeignResult, R
 LARGEST = 64 << 20  # bytes of a file: those with single requests are larger, and need not be
 FAILED = 0.01  # share of failed requests above which a level is no point, as in `analysis.rules.requests`
 CSV = "csv"  # the format of plain tables, and of those of `knee export`
-# Asked in this order, others after them.
-_FIRST = ("sglang", "vllm", "guidellm", "aiperf", "inference_perf", "llm_d", "inferencex")
+_FIRST = ("vllm", "guidellm", "aiperf", "reports")  # asked in this order, others after them
 _MOST_LEVELS = 10_000
 _MOST_FILES = 2_000
-_ENDINGS = (".json", ".jsonl", ".csv", ".yaml", ".yml")  # of the files of a folder that are looked into
+_ENDINGS = (".json", ".jsonl", ".csv", ".yaml", ".yml")  # endings of files in a folder that are looked into
 _SAME = 1e-6  # relative, between two figures of one measurement in two files
 _NAMED = 8  # levels
 _WHAT = "a file of measured levels"
 _JSON = json.JSONDecoder(parse_constant=lambda _: None)
-_YAML = re.compile(r"(---\s|#|[A-Za-z_]\w*:(\s|$))")  # how a report begins
+_YAML = re.compile(r"(---\s|[A-Za-z_]\w*:(\s|$))")  # how a report begins, behind its comments
 _DOCUMENT = re.compile(r"^---\s*$", re.MULTILINE)
 _BETWEEN = re.compile(r"[\s,]*")
 
@@ -47,12 +47,12 @@ _BETWEEN = re.compile(r"[\s,]*")
 @functools.cache
 def built_in() -> dict[str, tuple[Reader, ...]]:
     """Return the readers of this package by format, in the order in which a file is shown to them."""
-    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in plugins.module_names(__path__, _FIRST)}
-    return {name.replace("_", "-"): each.READERS for name, each in modules.items() if hasattr(each, "READERS")}
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in plugins.module_names(__path__, _FIRST))
+    return {name: found for each in modules for name, found in getattr(each, "READERS", {}).items()}
 
 
 def read(path: str | Path, named: str = "") -> ForeignResult:
-    """Return the levels of a file from outside; HarnessError where it is of no known format, or damaged.
+    """Return the levels of a file from outside; raise HarnessError if it is of no known format, or damaged.
 
     `named` is one of `built_in`, CSV or a plug-in; without it the content says which it is.
     """
@@ -62,7 +62,7 @@ def read(path: str | Path, named: str = "") -> ForeignResult:
 
 
 def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
-    """Return the levels of all files in a folder and below it as one result; HarnessError where none has any.
+    """Return the levels of all files in a folder and below it as one result; raise HarnessError if none has any.
 
     Files of no known format, such as inputs and logs, are left out; `lacks` names those that could have been one.
     """
@@ -87,7 +87,7 @@ def read_folder(folder: str | Path, named: str = "") -> ForeignResult:
 
 
 def joined(found: Sequence[tuple[str, ForeignResult]], place: str) -> ForeignResult:
-    """Return the results of several files as one; HarnessError if their tools, models, engines or cards differ.
+    """Return the results of several files as one; raise HarnessError if their tools, models, engines or cards differ.
 
     A level without a load is left out where others have one, and so is a level that another file has with the same
     load and throughput.
@@ -114,7 +114,7 @@ def _is_same(one: ForeignLevel, other: ForeignLevel) -> bool:
 
 
 def of_bytes(data: bytes, place: str, named: str = "") -> ForeignResult:
-    """Return the levels in a file's content, JSON, YAML or CSV of a known tool; HarnessError for anything else."""
+    """Return the levels in a known tool's JSON, YAML or CSV; raise HarnessError for anything else."""
     readers = _readers(named)
     with decoding.reading(place, _WHAT, _way_out()):
         text = data.decode().removeprefix("\ufeff")
@@ -156,7 +156,7 @@ def _way_out() -> str:
 
 
 def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, ForeignLevel]]:
-    """Return (concurrency, output tokens/s, level) of each level with both; HarnessError where none has.
+    """Return (concurrency, output tokens/s, level) of each level with both; raise HarnessError if none has.
 
     A level that names no concurrency counts by what was in flight.
     """
@@ -174,14 +174,14 @@ def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, Fo
 
 
 def _of_documents(found: Sequence[Any], place: str, readers: Sequence[Reader]) -> ForeignResult | None:
-    """Return the levels of all documents or rows; None where no reader recognises them."""
+    """Return the levels of all documents or rows; None if no reader recognises them."""
     found = [each for i, each in enumerate(found) if each not in found[:i]]  # a file that was appended to twice
     reader = next((each for each in readers if not each.rows and all(map(each.matches, found))), None)
     return _joined([reader.read(piece) for piece in found], place) if reader and found else None
 
 
 def _joined(results: Sequence[ForeignResult], place: str) -> ForeignResult:
-    """Return one result with the levels of several; HarnessError if their tools, models, engines or cards differ.
+    """Return one result with the levels of several; raise HarnessError if their tools, models, engines or cards differ.
 
     A simulation and a measurement differ too.
     """
@@ -277,10 +277,12 @@ def _end(text: str, at: int) -> int:
 def _is_yaml(text: str) -> bool:
     """Return whether a text that is no JSON begins as a document of YAML does.
 
-    >>> _is_yaml("version: '0.2'"), _is_yaml("concurrency,output_tokens_per_s")
+    >>> _is_yaml("# a\\nversion: '0.2'"), _is_yaml("# a\\nconcurrency,output_tokens_per_s")
     (True, False)
     """
-    return _YAML.match(text.lstrip()) is not None and "," not in text.lstrip().partition("\n")[0]
+    lines = (line.lstrip() for line in io.StringIO(text))
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return _YAML.match(first) is not None and "," not in first
 
 
 def _of_yaml(text: str, most: int) -> list[Any]:

@@ -25,7 +25,7 @@ def _load(found: Any) -> dict[str, Any]:
     config, values = at(found, "input_config"), at(found, "run_info", "variation_values")
     phases = at(config, "phases")
     phases = [each for each in phases if text(each, "name") != "warmup"] if isinstance(phases, list) else []
-    stimulus = at(config, "perf_analyzer", "stimulus")  # of genai-perf
+    stimulus = at(config, "perf_analyzer", "stimulus")  # genai-perf writes this
     places = [at(config, "loadgen"), *phases, stimulus, config]
     rates = [positive(each, "request_rate") or positive(each, "rate") for each in places]
     loads = [positive(values, "phases.profiling.concurrency"), *(positive(each, "concurrency") for each in places)]
@@ -34,8 +34,7 @@ def _load(found: Any) -> dict[str, Any]:
 
 
 def _facts(found: Any) -> dict[str, Any]:
-    models = at(found, "input_config", "endpoint", "model_names")
-    models = models or at(found, "input_config", "model_names")
+    models = at(found, "input_config", "endpoint", "model_names") or at(found, "input_config", "model_names")
     named = isinstance(models, list) and models and isinstance(models[0], str)
     cut = {"lacks": (*LACKS, "its run was cancelled")} if at(found, "was_cancelled") is True else {}
     source = {"source": _FORERUNNER} if at(found, "input_config", "perf_analyzer") is not None else {}
@@ -75,11 +74,8 @@ JSON = Reader(
         "tpot_s": "inter_token_latency",
         "e2e_s": "request_latency",
     },
-    latencies=Latencies(
-        names={"mean": ("avg",)},
-        unit_at="{name}.unit",
-    ),
+    latencies=Latencies(names={"mean": ("avg",)}, unit_at="{name}.unit"),
     more=_load,
     facts=_facts,
 )
-READERS = (JSON, msgspec.structs.replace(JSON, matches=_matches_rows, levels=_table, rows=True))
+READERS = {"aiperf": (JSON, msgspec.structs.replace(JSON, matches=_matches_rows, levels=_table, rows=True))}

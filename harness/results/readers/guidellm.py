@@ -32,24 +32,13 @@ def _strategy(benchmark: Any) -> Any:
     return at(benchmark, "config", "strategy") or at(benchmark, "args", "strategy")
 
 
-def _extra(benchmark: Any) -> dict[str, Any]:
-    """Return a benchmark's load (concurrency, rate, requests in flight) and its mean throughputs, by our names."""
+def _load(benchmark: Any) -> dict[str, Any]:
     strategy = _strategy(benchmark)
     alone = text(strategy, "type_") == "synchronous"
-    streams, rate = positive(strategy, "streams"), positive(strategy, "rate")
     return {
-        "concurrency": 1.0 if alone else streams,
-        "rate": None if at(benchmark, "swept") else rate,
-        "in_flight": _of_all(benchmark, "request_concurrency"),
-        "output_tokens_per_s": _of_all(benchmark, "output_tokens_per_second"),
-        "requests_per_s": _of_all(benchmark, "requests_per_second"),
+        "concurrency": 1.0 if alone else positive(strategy, "streams"),
+        "rate": None if at(benchmark, "swept") else positive(strategy, "rate"),
     }
-
-
-def _of_all(benchmark: Any, name: str) -> float | None:
-    """Return the mean of a figure over all requests; over the successful ones where the file has no other."""
-    found = (positive(benchmark, "metrics", name, which, "mean") for which in ("total", "successful"))
-    return next((each for each in found if each is not None), None)
 
 
 def _facts(found: Any) -> dict[str, Any]:
@@ -57,25 +46,32 @@ def _facts(found: Any) -> dict[str, Any]:
     return {"model": next(filter(None, models), None)}
 
 
-READERS = (
-    Reader(
-        name="guidellm",
-        matches=_matches,
-        levels=_benchmarks,
-        figures={
-            "requests": "metrics.request_totals.successful",
-            "failed": "metrics.request_totals.errored",
-            "input_tokens_mean": "metrics.prompt_token_count.successful.mean",
-            "output_tokens_mean": "metrics.output_token_count.successful.mean",
-            "ttft_s": "time_to_first_token_ms",
-            "tpot_s": "inter_token_latency_ms",
-            "e2e_s": "request_latency",
-        },
-        latencies=Latencies(
-            at="metrics.{name}.successful.{statistic}",
-            names={each: (f"percentiles.{each}",) for each in ("p50", "p90", "p95", "p99")},
-        ),
-        more=_extra,
-        facts=_facts,
+def _of_all(name: str) -> str:
+    """Return where the mean of a figure over all requests is; over the successful ones where the file has no other."""
+    return f"metrics.{name}.total.mean | metrics.{name}.successful.mean"
+
+
+GUIDELLM = Reader(
+    name="guidellm",
+    matches=_matches,
+    levels=_benchmarks,
+    figures={
+        "in_flight": _of_all("request_concurrency"),
+        "output_tokens_per_s": _of_all("output_tokens_per_second"),
+        "requests_per_s": _of_all("requests_per_second"),
+        "requests": "metrics.request_totals.successful",
+        "failed": "metrics.request_totals.errored",
+        "input_tokens_mean": "metrics.prompt_token_count.successful.mean",
+        "output_tokens_mean": "metrics.output_token_count.successful.mean",
+        "ttft_s": "time_to_first_token_ms",
+        "tpot_s": "inter_token_latency_ms",
+        "e2e_s": "request_latency",
+    },
+    latencies=Latencies(
+        at="metrics.{name}.successful.{statistic}",
+        names={each: (f"percentiles.{each}",) for each in ("p50", "p90", "p95", "p99")},
     ),
+    more=_load,
+    facts=_facts,
 )
+READERS = {"guidellm": (GUIDELLM,)}

@@ -28,7 +28,7 @@ _UNITS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "us": 1e-6, "µs": 1e-6,
     "usec": 1e-6, "microsecond": 1e-6, "ns": 1e-9, "nsec": 1e-9, "nanosecond": 1e-9,
 }  # fmt: skip
-_MOST = 1e15  # of any figure
+_MOST = 1e15  # bound of any figure
 _LONGEST = 200  # characters of a name
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")  # commas that are no decimal points
 
@@ -51,11 +51,11 @@ class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: float | None = None  # mean, as the tool counted it, or the most that were possible
     output_tokens_per_s: float | None = None
     se: float | None = None  # one standard error of it
-    se_assumed: bool = False  # by the number of requests: a weight
-    valid: bool = True  # as a point of a curve
-    in_flight_ok: bool = True  # as many as were requested
+    se_assumed: bool = False  # `se` is a weight by the number of requests
+    valid: bool = True  # whether it is a point of a curve
+    in_flight_ok: bool = True  # whether as many were in flight as were requested
     requests_per_s: float | None = None
-    requests: int | None = None  # that were answered
+    requests: int | None = None  # requests that were answered
     failed: int | None = None  # not among these
     input_tokens_mean: float | None = None
     output_tokens_mean: float | None = None
@@ -65,13 +65,13 @@ class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
     itl_mean_s: float | None = None  # a token after the first, over all of them
     e2e_s: Latency = Latency()
     window_s: float | None = None
-    service: Service | None = None  # of Knee's own exports, as are the server's counts
+    service: Service | None = None  # only in Knee's own exports, as are the server's counts
     running: float | None = None
     waiting: float | None = None
 
     @property
     def requested(self) -> float | None:
-        """Requests in flight that were asked for; where only what was in flight is known, that."""
+        """Return the requests in flight that were asked for, or that were in flight if only this is known."""
         return self.concurrency or (self.in_flight if self.rate is None else None)
 
 
@@ -95,9 +95,9 @@ class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     """Where a file keeps the statistics of a latency: dotted paths, in which {name} is the latency's name there."""
 
-    at: str = "{name}.{statistic}"  # of a statistic
-    names: Mapping[str, tuple[str, ...]] = {}  # of the statistics that have other names than ours, the likeliest first
-    unit_at: str = ""  # where a word says the unit; "": the latency's name ends in `_ms`, or it is seconds
+    at: str = "{name}.{statistic}"  # path of a statistic
+    names: Mapping[str, tuple[str, ...]] = {}  # other names of statistics, the likeliest first
+    unit_at: str = ""  # path of a word that says the unit; "": the latency's name ends in `_ms`, or it is seconds
 
     def read(self, tree: Any, name: str) -> Latency:
         """Return the latency called `name` in a file: mean and percentiles, in seconds; empty without a known unit."""
@@ -115,7 +115,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _seconds(unit: str) -> float | None:
-    """Return the seconds of a unit of time; None where it is none.
+    """Return the seconds of a unit of time; None if it is none.
 
     >>> _seconds("ms/token"), _seconds("Nanoseconds"), _seconds("tokens/s")
     (0.001, 1e-09, None)
@@ -125,7 +125,9 @@ def _seconds(unit: str) -> float | None:
 
 
 def level(tree: Any, names: Mapping[str, str], latencies: Latencies, **known: Any) -> ForeignLevel:
-    """Return a level whose figures are read from a tree; names[figure] is the dotted path; `known`: further figures.
+    """Return a level whose figures are read from a tree; names[figure] is the dotted path; `known` has further figures.
+
+    Of several paths, parted by " | ", the first that has a value counts.
 
     >>> found = level({"done": {"rate": 20.0}}, {"requests_per_s": "done.rate"}, Latencies(at="{name}"), rate=25.0)
     >>> found.requests_per_s, found.rate
@@ -136,7 +138,8 @@ def level(tree: Any, names: Mapping[str, str], latencies: Latencies, **known: An
             known[ours] = latencies.read(tree, theirs)
         else:
             kind: Callable[..., float | None] = _KINDS.get(ours, number)
-            known[ours] = kind(tree, *theirs.split("."))
+            values = (kind(tree, *path.split(".")) for path in theirs.split(" | "))
+            known[ours] = next((each for each in values if each is not None), None)
     return ForeignLevel(**known)
 
 
@@ -146,13 +149,13 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     Its functions get one piece of JSON, as plain data, or with `rows` all rows of a CSV, each a list of cells.
     """
 
-    name: str  # of the tool, as messages have it
+    name: str  # name of the tool in messages
     matches: Callable[[Any], bool]
-    figures: Mapping[str, str]  # our names, like "ttft_s", and dotted paths in a level
+    figures: Mapping[str, str]  # our names, like "ttft_s", and dotted paths in a level; several are parted by " | "
     latencies: Latencies = Latencies()
     levels: Callable[[Any], Sequence[Any]] = lambda found: [found]  # each the tree of one load
     more: Callable[[Any], dict[str, Any]] = lambda _: {}  # figures of a level found in other ways, as its load
-    facts: Callable[[Any], dict[str, Any]] = lambda _: {}  # of the whole: the model and others in SHARED
+    facts: Callable[[Any], dict[str, Any]] = lambda _: {}  # facts of the whole result: the model and others in SHARED
     lacks: tuple[str, ...] = LACKS  # what no file of the tool supports
     rows: bool = False
 
@@ -163,7 +166,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at(tree: Any, *path: str) -> Any:
-    """Return the value at a path of names in nested mappings; None where there is none.
+    """Return the value at a path of names in nested mappings; None if there is none.
 
     >>> at({"a": {"b": 1}}, "a", "b"), at({"a": 1}, "a", "b")
     (1, None)
@@ -173,6 +176,11 @@ def at(tree: Any, *path: str) -> Any:
             return None
         tree = tree.get(name)
     return tree
+
+
+def has(found: Any, *names: str) -> bool:
+    """Return whether it is a mapping that has all these names."""
+    return isinstance(found, Mapping) and found.keys() >= set(names)
 
 
 def number(tree: Any, *path: str, unit: float = 1.0) -> float | None:
@@ -193,7 +201,7 @@ def number(tree: Any, *path: str, unit: float = 1.0) -> float | None:
 
 
 def positive(tree: Any, *path: str) -> float | None:
-    """Return a number above 0."""
+    """Return the number at a path; None if it is missing, 0 or out of bounds."""
     return number(tree, *path) or None
 
 
@@ -214,13 +222,10 @@ def text(tree: Any, *path: str) -> str | None:
     return value[:_LONGEST] if isinstance(value, str) and value else None
 
 
-def mean(total: float | None, n: float | None) -> float | None:
-    """Return a mean by its sum."""
-    return total / n if total is not None and n else None
-
-
 _LATENCIES = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
-_KINDS: Mapping[str, Callable[..., float | None]] = {"in_flight": positive, "requests": count, "failed": whole}
+_KINDS: Mapping[str, Callable[..., float | None]] = {
+    "concurrency": positive, "rate": positive, "in_flight": positive, "requests": count, "failed": whole,
+}  # fmt: skip
 
 
 def validity(verdicts: Any) -> tuple[bool, bool]:
@@ -234,7 +239,7 @@ def validity(verdicts: Any) -> tuple[bool, bool]:
     words = [each for each in verdicts if isinstance(each, str)] if isinstance(verdicts, list) else []
     parts = (each.partition(":") for each in words)
     invalid = {code.strip() for gravity, _, code in parts if gravity == Gravity.INVALID}
-    return invalid <= {IN_FLIGHT_LOW}, IN_FLIGHT_LOW not in invalid  # as in `analysis.rules.usable`, of a point
+    return invalid <= {IN_FLIGHT_LOW}, IN_FLIGHT_LOW not in invalid  # the same as `analysis.rules.usable` for a point
 
 
 def own_point(tree: Any, *path: str) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 The header names the columns in any order, in any case and among others, also as vLLM names them (`max_concurrency`,
 `output_throughput`) or as a person does (`users`, `tok/s`); the error is one standard error in tokens per
-second. A calibration also takes `itl_s` and `ttft_s`, means in seconds. Semicolons and tabs separate as well, and a
-line that begins with # is a comment. Tables are read strictly: a line that is not understood, or has more values than
-the header has columns, is refused by its number.
+second. Semicolons and tabs separate as well, and a line that begins with # is a comment. Tables are read strictly: a
+line that is not understood, or has more values than the header has columns, is refused by its number.
 """
 
 from __future__ import annotations
@@ -14,33 +13,21 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from harness.base.errors import HarnessError
 from harness.results.exporters.csv import ERROR, LOAD, RATE
 from harness.results.readers.level import NO_SERVER, ForeignLevel, ForeignResult
 
 PLAIN = "plain table"  # the tool of a file that names none
-_OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields
 _OTHERS = {  # what people call a column that a table lacks; the first of them is taken
     "max_concurrency": LOAD, "in_flight": LOAD, "users": LOAD, "clients": LOAD, "streams": LOAD,
     "output_throughput": RATE, "tokens_per_s": RATE, "tokens/s": RATE, "tok/s": RATE, "output tok/s": RATE,
 }  # fmt: skip
+_ONE = ("model", "engine", "precision")  # columns of one value: levels of two servers are no curve
 _MOST_ROWS = 10_000
 _MOST = 1e12  # requests in flight, tokens per second: none has so many
 _COMMA = re.compile(r"-?[\d.]*\d,\d+")
 _NUMBERS = "write numbers like 1234.5"
 _EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
-
-
-class CsvPoint(msgspec.Struct, frozen=True):
-    """One measured point."""
-
-    concurrency: float
-    output_tokens_per_s: float
-    error: float | None = None  # one standard error, tok/s
-    itl_s: float | None = None  # means
-    ttft_s: float | None = None
 
 
 class Row(NamedTuple):
@@ -51,7 +38,7 @@ class Row(NamedTuple):
 
 
 def rows(text: str, place: str) -> list[Row]:
-    """Return the lines of a CSV without comments and empty ones; HarnessError where it is none, or has too many."""
+    """Return the lines of a CSV without comments and empty ones; raise HarnessError if it is none, or has too many."""
     # A comment becomes an empty line, so that the others keep their numbers.
     lines = ["" if line.lstrip().startswith("#") else line for line in text.removeprefix("\ufeff").splitlines()]
     separator = _separator(next((line for line in lines if line.strip()), ""))
@@ -68,7 +55,7 @@ def rows(text: str, place: str) -> list[Row]:
     except csv.Error as error:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_EXAMPLE) from None
     if separator != ",":
-        for row in found:  # so spreadsheets write decimal points, or thousands, in many languages
+        for row in found:  # spreadsheets write decimal points, or thousands, in many languages
             if cell := next(filter(_COMMA.fullmatch, row.cells), ""):
                 raise HarnessError(f"'{cell[:40]}' is not a number", place=row.place, way_out=_NUMBERS)
     return found
@@ -95,43 +82,45 @@ def by_name(found: Sequence[Row]) -> list[dict[str, str]]:
 
 def points(text: str, place: str) -> ForeignResult:
     """Return the levels of a plain CSV table with concurrency, output_tokens_per_s and perhaps an error."""
-    levels = [
-        ForeignLevel(concurrency=row.concurrency, output_tokens_per_s=row.output_tokens_per_s, se=row.error)
-        for row in read(text, place)
-    ]
-    return ForeignResult(source=PLAIN, levels=levels, lacks=("no latencies and no lengths", NO_SERVER))
+    return ForeignResult(source=PLAIN, levels=read(text, place), lacks=("no latencies and no lengths", NO_SERVER))
 
 
-def read(text: str, place: str) -> list[CsvPoint]:
-    r"""Return the points of a CSV table by its headings; HarnessError where a needed column or number is missing.
+def read(text: str, place: str) -> list[ForeignLevel]:
+    r"""Return the levels of a CSV table by its headings; raise HarnessError if a needed column or number is missing.
 
-    >>> read("concurrency,output_tokens_per_s\n1,100\n2,190\n", "x.csv")[1]
-    CsvPoint(concurrency=2.0, output_tokens_per_s=190.0, error=None, itl_s=None, ttft_s=None)
-    >>> read("users,tok/s\n1,100\n2,190\n", "x.csv")[1].concurrency
-    2.0
+    >>> found = read("users,tok/s\n1,100\n2,190\n", "x.csv")[1]
+    >>> found.concurrency, found.output_tokens_per_s, found.se
+    (2.0, 190.0, None)
     """
     found = rows(text, place)
     names = [name.lower() for name in found[0].cells] if found else []
     for other, name in _OTHERS.items():
         if other in names and name not in names:
             names[names.index(other)] = name
-    for name in (LOAD, RATE, *_OPTIONAL):
-        if name in (LOAD, RATE) and name not in names:
+    for name in (LOAD, RATE, ERROR):
+        if name != ERROR and name not in names:
             raise HarnessError(f"no column '{name}'", place=place, way_out=_EXAMPLE)
         if names.count(name) > 1:
             raise HarnessError(f"two columns '{name}'", place=place, way_out="keep the one that is meant")
+    for name in filter(names.__contains__, _ONE):
+        at = names.index(name)
+        known = list(dict.fromkeys(row.cells[at] for row in found[1:] if len(row.cells) > at))
+        if len(known) > 1:
+            fact = f"it has levels of {known[0][:40]} and of {known[1][:40]}"
+            raise HarnessError(fact, place=place, way_out="give each a file of its own")
     if len(found) < 2:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
-    return [_point(names, row) for row in found[1:]]
+    return [_level(names, row) for row in found[1:]]
 
 
-def _point(names: Sequence[str], row: Row) -> CsvPoint:
+def _level(names: Sequence[str], row: Row) -> ForeignLevel:
     if any(row.cells[len(names) :]):  # 1,200 without quotes is not 1
         fact = f"{len(row.cells)} values, and {len(names)} columns in the header"
         raise HarnessError(fact, place=row.place, way_out=_NUMBERS)
     cells = dict(zip(names, row.cells, strict=False))
     load, rate = (_positive(cells, name, row.place) for name in (LOAD, RATE))
-    return CsvPoint(load, rate, *(_positive(cells, name, row.place) if cells.get(name) else None for name in _OPTIONAL))
+    se = _positive(cells, ERROR, row.place) if cells.get(ERROR) else None
+    return ForeignLevel(concurrency=load, output_tokens_per_s=rate, se=se)
 
 
 def _positive(cells: Mapping[str, str], column: str, place: str) -> float:

@@ -1,32 +1,22 @@
-"""The results of `vllm bench serve --save-result` and `vllm bench sweep`: one level a table of fields, or a row.
+"""The results of `vllm bench serve --save-result` and `vllm bench sweep`, and of SGLang's `bench_serving`.
 
-Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite, or that is ramped up, is an open loop, with
-`max_concurrency` as its bound only, unless not half of it was achieved. What was in flight is not in the file; no more
-were than it has prompts. A file that `knee export` wrote is of a steady window, in which fewer requests may begin, and
-has verdicts instead.
+vLLM's have a level a table of fields, or a row. Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite, or that
+is ramped up, is an open loop, with `max_concurrency` as its bound only, unless not half of it was achieved. What was in
+flight is not in the file; no more were than it has prompts. A file that `knee export` wrote is of a steady window, in
+which fewer requests may begin, and has verdicts instead.
+
+The lines of `python -m sglang.bench_serving --output-file` are a level each, with most names of vLLM's file. Fields:
+SGLang, python/sglang/bench_serving.py. `concurrency` there is what was in flight, `max_concurrency` the load.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from harness.results.readers.level import (
-    KNEE,
-    NO_SERVER,
-    Latencies,
-    Reader,
-    at,
-    count,
-    mean,
-    number,
-    own_point,
-    positive,
-    text,
-    validity,
-    whole,
-)  # fmt: skip
+from harness.results.readers import level
+from harness.results.readers.level import KNEE, NO_SERVER, Latencies, Reader, at, number, positive, text, whole
 
-FIGURES = {
+_FIGURES = {
     "output_tokens_per_s": "output_throughput",
     "requests_per_s": "request_throughput",
     "requests": "completed",
@@ -35,8 +25,9 @@ FIGURES = {
     "tpot_s": "tpot_ms",
     "e2e_s": "e2el_ms",
 }
-_BOUND = 0.5  # of a rate: a run that achieves less is held back by its bound on requests in flight
-LATENCIES = Latencies(at="{statistic}_{name}", names={"p50": ("p50", "median")})
+_LATENCIES = Latencies(at="{statistic}_{name}", names={"p50": ("p50", "median")})
+_BOUND = 0.5  # share of a rate: a run that achieves less is held back by its bound on requests in flight
+_IN_FLIGHT = 0.8  # share of the load: the mean is over the whole run; Knee's own 0.95 is over a steady window
 
 
 def _matches(found: Any) -> bool:
@@ -62,10 +53,10 @@ def _extra(found: Any) -> dict[str, Any]:
     if rate and positive(found, "max_concurrency") and (number(found, "request_throughput") or rate) < _BOUND * rate:
         rate = None  # the bound on requests in flight sets the pace
     load = None if rate or text(found, "ramp_up_strategy") else positive(found, "max_concurrency")
-    known = {"concurrency": load, "rate": rate, "failed": _failed(found), **lengths(found)}
+    known = {"concurrency": load, "rate": rate, "failed": _failed(found), **_lengths(found)}
     if _is_own(found):
-        valid, in_flight_ok = validity(at(found, "verdicts"))
-        return known | {"valid": valid, "in_flight_ok": in_flight_ok, **own_point(found)}
+        valid, in_flight_ok = level.validity(at(found, "verdicts"))
+        return known | {"valid": valid, "in_flight_ok": in_flight_ok, **level.own_point(found)}
     most = prompts if load and prompts and prompts < load else None  # more cannot have been in flight
     return known | {"in_flight": most, "in_flight_ok": most is None}
 
@@ -78,10 +69,11 @@ def _facts(found: Any) -> dict[str, Any]:
     return {"model": model, "source": KNEE, "simulated": simulated, "lacks": (NO_SERVER,)}
 
 
-def lengths(found: Any) -> dict[str, float | None]:
+def _lengths(found: Any) -> dict[str, float | None]:
     """Return the mean tokens of a request, by the sums in the file."""
-    done = count(found, "completed")
-    return {f"{each}_tokens_mean": mean(number(found, f"total_{each}_tokens"), done) for each in ("input", "output")}
+    done = whole(found, "completed")
+    sums = {each: number(found, f"total_{each}_tokens") for each in ("input", "output")}
+    return {f"{each}_tokens_mean": total / done if total is not None and done else None for each, total in sums.items()}
 
 
 def _failed(found: Any) -> int | None:
@@ -90,6 +82,32 @@ def _failed(found: Any) -> int | None:
     return failed if failed is not None or prompts is None or done is None else max(0, prompts - done)
 
 
-READERS = (
-    Reader(name="vllm bench serve", matches=_matches, figures=FIGURES, latencies=LATENCIES, more=_extra, facts=_facts),
-)
+def _of_sglang(found: Any) -> dict[str, Any]:
+    rate, in_flight = positive(found, "request_rate"), positive(found, "concurrency")
+    load = None if rate else positive(found, "max_concurrency")
+    enough = load is None or in_flight is None or in_flight >= _IN_FLIGHT * load
+    return {"concurrency": load, "rate": rate, "in_flight": in_flight, "in_flight_ok": enough, **_lengths(found)}
+
+
+READERS = {
+    "sglang": (
+        Reader(
+            name="sglang.bench_serving",
+            matches=lambda found: level.has(found, "output_throughput", "mean_e2e_latency_ms"),
+            figures={**_FIGURES, "e2e_s": "e2e_latency_ms"},
+            latencies=_LATENCIES,
+            more=_of_sglang,
+            facts=lambda found: {"model": text(found, "server_info", "model_path")},
+        ),
+    ),
+    "vllm": (
+        Reader(
+            name="vllm bench serve",
+            matches=_matches,
+            figures=_FIGURES,
+            latencies=_LATENCIES,
+            more=_extra,
+            facts=_facts,
+        ),
+    ),
+}
